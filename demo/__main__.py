@@ -41,7 +41,7 @@ def _run(out: Path) -> int:
     print(f"   {built['added']} originals in the index")
 
     step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
-    while now() == ended:  # else captures of both would be of one second
+    while now() == ended:  # so that the captures of both differ in date
         time.sleep(0.01)
     with server(index) as address, served(2) as port:
         outcome = harvest(edition(2), port, second, server=address)
@@ -69,7 +69,7 @@ def _run(out: Path) -> int:
 
 
 def _wrong(built: dict[str, Any], outcome: Counter[str], report: dict[str, Any]) -> list[str]:
-    """What is not as it must be, in sentences."""
+    """Return the numbers that are wrong, as sentences."""
     found = {name: report[name] for name in EXPECTED}
     hosts = {group["host"]: group["handled"] for group in report["groups"]}
     revisits = sum(EXPECTED[name] for name in ("exact_url", "canonical_url", "digest"))
@@ -91,7 +91,7 @@ def _wrong(built: dict[str, Any], outcome: Counter[str], report: dict[str, Any])
 
 
 def _sent(body: bytes, *, chunked: bool) -> bytes:
-    """A body as it goes over the wire, which is how it is stored."""
+    """Return a body with its transfer coding, as it is stored."""
     if not chunked:
         return body
     pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]

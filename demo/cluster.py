@@ -45,7 +45,7 @@ def _ring() -> AbstractContextManager[nodes.Ring]:
 
 
 def _only_nodes() -> int:
-    """Keep three nodes until somebody presses Ctrl-C."""
+    """Run three nodes until Ctrl-C."""
     with _ring() as three:
         step(f"2. {three.address('try')}")
         print(
@@ -75,7 +75,7 @@ def _up(node: nodes.Node, began: float) -> None:
 
 
 def show(ring: AbstractContextManager[nodes.Ring], out: Path) -> list[str]:
-    """All but the nodes' start; returns what was not as it must be, in sentences."""
+    """Run all steps but the first; returns what is wrong, as sentences."""
     with ring as three:
         address = three.address(CRAWL)
         there = _copied(address, out)
@@ -88,7 +88,7 @@ def _pages(host: str, count: int) -> dict[str, Page]:
 
 
 def _copied(address: str, out: Path) -> dict[str, Any]:
-    """An index of a small harvest, on LMDB and on the cluster; what the copy says of both."""
+    """Index a small harvest and copy the index to the cluster; returns the counts of the copy."""
     warc, index = out / "first.warc.gz", out / "index"
     step(f"2. Harvest a site of {STORED} pages; bin/index {warc} {index}")
     pages = _pages("news.test", STORED)
@@ -108,12 +108,12 @@ def _copied(address: str, out: Path) -> dict[str, Any]:
 
 
 def _machine(out: Path, number: int) -> dict[str, str]:
-    """What makes a process believe that it is on a machine of its own."""
+    """Return the environment of a process that acts as another machine."""
     return {"XDG_STATE_HOME": str(out / f"machine-{number}")}
 
 
 def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) -> list[str]:
-    """A crawl through two servers, a node killed meanwhile, and all that comes after."""
+    """Crawl through two servers while a node is killed, commit, and copy the index back."""
     hosts = [_pages(host, STORED + NEW) for host in ("news.test", "mirror.test")]
     first = list(hosts[0].items())[:STORED]
     stored = Stored((digest_of(page.body), url) for url, page in first)
@@ -163,7 +163,7 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
 def _with_a_node_killed(
     ring: nodes.Ring, crawlers: list[Crawler], watches: list[Watch]
 ) -> nodes.Node:
-    """Let all run to the crawl's end; a node is killed in its course, which is returned."""
+    """Run the crawl to its end and kill a node meanwhile; returns that node."""
     lost, whole = ring.nodes[1], 2 * (STORED + NEW)
     for one in (*crawlers, *watches):
         one.start()
@@ -184,7 +184,7 @@ def _with_a_node_killed(
 
 
 def _ended(servers: list[str], stored: Stored, counts: Counter[str]) -> list[str]:
-    """Commit the crawl, and ask both servers for all that was acknowledged."""
+    """Commit the crawl, and look up everything acknowledged on both servers."""
     print(f"   The crawl went on to its end: {counts['revisit']} revisits,")
     print(f"   {counts['response']} responses stored and reported; {counts['waited']} times one")
     print(f"   crawler waited for the other, which had claimed; {counts['NotAsked']} not answered")
@@ -209,7 +209,7 @@ def _ended(servers: list[str], stored: Stored, counts: Counter[str]) -> list[str
 
 
 def _alike(address: str, index: Path, asked: list[tuple[str, str]], out: Path) -> int:
-    """How many lookups a server answers as the index in a directory does, word for word."""
+    """Count the lookups that a server answers exactly like the index in a directory."""
     lookups = [{"digest": digest, "url": url} for digest, url in asked]
     body = json.dumps({"lookups": lookups}).encode()
     request = Request(f"{address}/lookup", body, {"Content-Type": "application/json"})

@@ -1,7 +1,7 @@
 """Nodes of Apache Cassandra on this machine: jars from Maven Central, a ring on loopback addresses.
 
 The nodes of a ring share a port, as drivers want it, and differ by address: 127.0.0.1, 127.0.0.2…
-They are as small as they can be: to try things out and to test, not to keep anything.
+They are as small as possible, for trials and tests only.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _fetch(directory: Path, home: Path) -> None:
 
 
 class Node:
-    """A node, which may be killed and started again."""
+    """A node, which can be killed and started again."""
 
     def __init__(
         self, home: Path, jars: Path, address: str, port: int, storage: int, also: str
@@ -205,7 +205,7 @@ class Node:
 
     @contextmanager
     def hanging(self) -> Iterator[None]:
-        """It does nothing meanwhile, and its connections stay open."""
+        """Stop the process during the block; its connections stay open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
         try:
@@ -219,7 +219,7 @@ class Node:
         return self._process is not None
 
     def kill(self) -> None:
-        """End it as a power cut does; returns when it has ended."""
+        """Kill it, like a power cut; returns when it has ended."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -233,14 +233,14 @@ class Ring:
         self.nodes, self._options = nodes, options
 
     def address(self, keyspace: str = "", **options: object) -> str:
-        """An address in it; without `keyspace`, of one that nobody has."""
+        """Return an address in this cluster; without `keyspace`, with a new one."""
         hosts = ",".join(f"{node.address}:{node.port}" for node in self.nodes)
         options = {"replication": len(self.nodes), **self._options, **options}
         chosen = "&".join(f"{name}={value}" for name, value in options.items())
         return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
 
     def await_all(self) -> None:
-        """Return when every node knows of all others: one that has just come is not counted yet."""
+        """Return when every node knows all others."""
         others, count = Statement("SELECT count(*) FROM system.peers"), len(self.nodes) - 1
         end = time.monotonic() + DEADLINE
         address = Address.parse(self.address())

@@ -1,6 +1,6 @@
 """A small web site with several hosts, in two editions: what a crawler meets twice.
 
-Every page is told by ``Host`` and path; all hosts are one server on loopback. Between the editions
+One server on loopback answers for all hosts, by ``Host`` and path. Between the editions
 pages stay the same, move, change, appear and become empty; two hosts share files; one response is
 chunked, one has a Content-Encoding.
 """
@@ -30,7 +30,7 @@ class Page:
 
 
 def text(seed: str, words: int) -> bytes:
-    """A page that has no other but this one's words."""
+    """Return a page of random words, the same for the same seed."""
     rnd = random.Random(seed)
     vocabulary = ("harvest", "archive", "payload", "digest", "capture", "record", "original")
     body = " ".join(rnd.choice(vocabulary) for _ in range(words))
@@ -103,17 +103,17 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(page.body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """The demo says itself what it does."""
+        """Log nothing: the demo prints its steps."""
 
 
 def served(number: int, port: int = 0) -> AbstractContextManager[int]:
-    """Serve an edition on loopback, at a free port or the one given; gives the port."""
+    """Serve an edition on loopback; yields the port."""
     return hosted(edition(number), port)
 
 
 @contextmanager
 def hosted(pages: dict[str, Page], port: int = 0) -> Iterator[int]:
-    """Serve pages, by URL, on loopback, at a free port or the one given; gives the port."""
+    """Serve pages by URL on loopback, at `port` or a free one; yields the port."""
     handler = type("Handler", (_Handler,), {"pages": pages})
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
