@@ -12,7 +12,7 @@ from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say
 from dedupindex.cli.options import jobs_option, json_option
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
-from dedupindex.post_crawl.convert.convert_files import back_tasks_of, run, tasks_of
+from dedupindex.post_crawl.convert.convert_files import conversion_tasks, convert_all, restore_tasks
 from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
@@ -48,13 +48,13 @@ def command(
         raise click.UsageError("--content-only has no effect with --back")
     interrupt_on_sigterm()
     if back:
-        tasks, found = back_tasks_of(sources, out)
+        tasks, found = restore_tasks(sources, out)
     else:
-        tasks, found = tasks_of(sources, out, keep=not content_only)
+        tasks, found = conversion_tasks(sources, out, keep=not content_only)
     warn(found.problems)
     if not tasks:
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
-    outcomes = run(tasks, out, jobs, back=back)
+    outcomes = convert_all(tasks, out, jobs, back=back)
     status = _print_outcomes(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
     return Damaged.exit_status if found.problems else status
 

@@ -21,9 +21,8 @@ from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
 from dedupindex.export.browsertrix_redis import writing
 from dedupindex.index import open_index
-from dedupindex.post_crawl.subset.choose_records import SubsetFilter
-from dedupindex.post_crawl.subset.write_subset import SubsetReport
-from dedupindex.post_crawl.subset.write_subset import export as export_subset
+from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
+from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding

@@ -9,8 +9,7 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say
 from dedupindex.cli.options import jobs_option, memory_option, verbose_option
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.post_crawl.rehearsal.rehearsal_steps import Step
-from dedupindex.post_crawl.rehearsal.rehearse_all import RehearseOptions, rehearse
+from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
 from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """

@@ -20,7 +20,7 @@ from dedupindex.post_crawl.plan.plan_writer import Host
 from dedupindex.post_crawl.rewrite.journal import Journal, Offsets
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
-from dedupindex.verify.block_facts import moment
+from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.file_bytes import Joined, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
@@ -116,12 +116,12 @@ class _Originals:
             line, original = planned.line, planned.original
             self.members.append((line.offset, line.offset + line.stored))
             place = self._place(original.container, original.offset)
-            key = original.url, moment(original.date)
+            key = original.url, timestamp14(original.date)
             self._places.setdefault(key, set()).add(place)
 
     def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
         """See `verify.originals.FindOriginal`."""
-        return self._places.get((wanted.url, moment(wanted.date)), ())
+        return self._places.get((wanted.url, timestamp14(wanted.date)), ())
 
     def _place(self, number: int, offset: int) -> OriginalHint:
         if number not in self._files:

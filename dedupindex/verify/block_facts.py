@@ -1,17 +1,26 @@
-"""What a record says and what is in it: its block read once, every digest recomputed."""
+"""What a record states, and whether its block is what it states: every digest is recomputed."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from hashlib import blake2b
+from contextlib import suppress
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from dedupindex.verify import http
-from dedupindex.verify.http_blocks import Stated, Sum, cut_of, is_empty, read
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import ArcDocument, CheckedRecord, RecordHead
+from dedupindex.verify.parse_records import (
+    AnyRecord,
+    CheckedRecord,
+    blank_line_end,
+    unbracket,
+)
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -19,7 +28,7 @@ _DATE = re.compile(
 )
 FULL = frozenset((b"response", b"resource", b"arc"))  # what a revisit may refer to
 _METHOD = re.compile(rb"([A-Z]{1,16}) [^\r\n]* HTTP/")
-_HTTP_KINDS = frozenset((b"response", b"request", b"revisit"))
+_HTTP_KINDS = frozenset((b"response", b"request", b"revisit", b"arc"))
 _NEEDS_URI = frozenset(
     (b"response", b"resource", b"request", b"revisit", b"conversion", b"continuation")
 )
@@ -31,24 +40,95 @@ _SINGLE = frozenset(
     ).split()
 )
 _VERSIONS = frozenset((b"WARC/0.17", b"WARC/0.18", b"WARC/1.0", b"WARC/1.1", b"WARC/1.2"))
+_BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+# Base32 to the digits that `int` takes; other bytes become one that it rejects.
+_DIGITS = bytes(
+    b"0123456789ABCDEFGHIJKLMNOPQRSTUV"[_BASE32.index(byte)] if byte in _BASE32 else 0x7E
+    for byte in range(256)
+)
+_DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
+_MAX_CACHED = 300  # bytes of a digest field
 Note = tuple[str, str]  # reason, message
 
 
+class StatedDigest(NamedTuple):
+    """A digest of an algorithm that can be recomputed."""
+
+    algorithm: str
+    raw: bytes
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it looks like a digest copied as a C string: cut at its first zero byte.
+
+        Some writers fill the rest with zeros. With three zeros or less, 17 bytes of a SHA-1 are
+        left, enough to tell payloads apart.
+        """
+        return self.raw.endswith(bytes(4))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether this is the digest of no bytes."""
+        return self.raw == hashlib.new(self.algorithm, usedforsecurity=False).digest()
+
+
+def read_digest(text: bytes) -> StatedDigest | None:
+    """Parse a digest field; None for unknown algorithms and spellings."""
+    return _parsed(text) if len(text) <= _MAX_CACHED else _parsed.__wrapped__(text)
+
+
+@lru_cache(4096)
+def _parsed(text: bytes) -> StatedDigest | None:
+    if len(text) == 37 and text.startswith(b"sha1:"):  # nearly all are
+        with suppress(ValueError):
+            return StatedDigest("sha1", int(text[5:].translate(_DIGITS), 32).to_bytes(20, "big"))
+    label, colon, value = text.decode("ascii", "replace").partition(":")
+    algorithm = label.lower().replace("-", "")
+    size = _DIGEST_SIZES.get(algorithm)
+    digits = value.rstrip("=")
+    if not colon or size is None:
+        return None
+    try:
+        if len(value) == 2 * size:
+            return StatedDigest(algorithm, bytes.fromhex(value))
+        if len(digits) == -(-8 * size // 5):
+            raw = base64.b32decode(digits + "=" * (-len(digits) % 8), casefold=True)
+        elif len(digits) == -(-4 * size // 3):
+            standard = digits.replace("-", "+").replace("_", "/")
+            raw = base64.b64decode(standard + "=" * (-len(digits) % 4), validate=True)
+        else:
+            return None
+    except (ValueError, binascii.Error):
+        return None
+    return StatedDigest(algorithm, raw)
+
+
+def is_standard_spelling(text: bytes) -> bool:
+    """Whether a digest is spelled as in the standard's examples: base32, or hex in lower case."""
+    label, _, value = text.partition(b":")
+    stated = read_digest(text)
+    if stated is None or label != stated.algorithm.encode():
+        return False
+    if len(value) == 32 and stated.algorithm == "sha1":
+        return value == value.upper()
+    return value in (base64.b32encode(stated.raw), stated.raw.hex().encode())
+
+
 class Facts(NamedTuple):
-    """What a reference needs to know of a record, at either end of it."""
+    """What is known of a record that refers to another, or is referred to."""
 
     kind: bytes
     url: bytes  # no brackets
     date: bytes
     record_id: bytes  # no brackets
-    digest: bytes  # WARC-Payload-Digest as it is written
-    sums: tuple[bytes, ...]  # without a digest: SHA-1 of the stored body, and of the entity
+    digest: bytes  # WARC-Payload-Digest as written
+    computed: tuple[bytes, ...]  # without `digest`: SHA-1 of the stored body, and without chunks
     status: int
     coding: bytes  # Transfer-Encoding and Content-Encoding
     length: int  # bytes of the stored body
-    claimed: int  # HTTP Content-Length, -1
-    headed: bool  # there is an HTTP header
-    unfit: str  # why it can be no original, "" if it can
+    content_length: int  # of the HTTP header, -1
+    has_http: bool  # there is an HTTP header
+    not_original_reason: str  # why no revisit may refer to it, "" if one may
     profile: bytes = b""
     to_url: bytes = b""  # as written
     to_date: bytes = b""
@@ -56,48 +136,82 @@ class Facts(NamedTuple):
     version: bytes = b""
     concurrent: tuple[bytes, ...] = ()  # WARC-Concurrent-To, no brackets
     method: bytes = b""  # of a request
-    corrupt: bool = False  # the payload is not, or may not be, what its digests say
-    partial: bool = False  # the HTTP header says that this is part of a document
-    header_hash: bytes = b""  # of the HTTP header as it stands; empty if there is none
+    corrupt: bool = False  # the payload is not, or may not be, what its digests state
+    partial: bool = False  # by its HTTP header it is part of a document
+    header_hash: bytes = b""  # of the HTTP header as written; empty without one
 
 
-Examined = tuple[Facts, http.Http | None]
-
-
-def moment(date: bytes) -> bytes:
-    """The second of a date, as 14 digits; empty if it is no date."""
+def timestamp14(date: bytes) -> bytes:
+    """The 14 digits of a date; empty if it is no date."""
     return re.sub(rb"[^0-9]", b"", date[:19]) if is_date(date) else b""
 
 
 def is_date(date: bytes) -> bool:
-    """Whether a date is one as WARC-Date has to be, sub-seconds allowed."""
+    """Whether this is a valid WARC-Date, fractions of seconds allowed."""
     return _DATE.fullmatch(date) is not None
 
 
-def bare(text: bytes) -> bytes:
-    """Without the angle brackets around it."""
-    return text.removeprefix(b"<").removesuffix(b">")
-
-
-def examine(record: CheckedRecord | ArcDocument, notes: list[Note]) -> Examined:
-    """Read the block of a record; `notes` takes what is wrong with it. Raises `Broken`."""
-    if isinstance(record, ArcDocument):
-        return _read(record, None, None, notes)
+def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead | None]:
+    """Read a record to its end; append to `notes` what is wrong with it. Raises `Broken`."""
     head = record.head
-    notes.extend(_header_notes(record))
+    if isinstance(record, CheckedRecord):
+        notes.extend(_header_notes(record))
     block = _stated(head.get(b"warc-block-digest"), "block", notes)
     payload = _stated(head.get(b"warc-payload-digest"), "payload", notes)
     if head.has(b"warc-segment-number") or record.kind == b"revisit":
-        payload = None  # of all segments together; of the original
-    return _read(record, block, payload, notes)
+        payload = None  # it is that of all segments together, or of the original
+    start, rest = start_of(record)
+    message = _http_head(record, start, has_digest=payload is not None)
+    size = len(message.head) if message else 0
+    algorithm = payload.algorithm if payload else "sha1" if record.kind in FULL else ""
+    body = _BodyHash(algorithm, bool(message and message.transfer)) if algorithm else None
+    block_hash = hashlib.new(block.algorithm, usedforsecurity=False) if block else None
+    length = 0
+    for number, data in enumerate(chain([start], rest)):
+        if block_hash is not None:
+            block_hash.update(data)
+        if body is not None:
+            body.add(data if number else data[size:])
+        length += len(data)
+    computed = body.digests if body else ()
+    block_differs = bool(block and block_hash and block_hash.digest() != block.raw)
+    payload_differs = payload is not None and payload.raw not in computed
+    if block_differs and record.kind == b"revisit" and block and block.is_empty:
+        notes.append(("empty-block-digest", "its WARC-Block-Digest is that of nothing"))
+    elif block_differs:
+        notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
+    if payload_differs and payload and payload.raw in map(_cut, computed):
+        notes.append(("payload-digest", "its payload digest was cut at its first zero byte"))
+    elif payload_differs:
+        notes.append(("payload-digest", "its payload has another digest than is stated"))
+    if not length:
+        notes.extend(_empty_block_notes(record, payload))
+    facts = facts_of(record, message, length - size, () if payload else computed)
+    method = _METHOD.match(start) if record.kind == b"request" else None
+    return facts._replace(
+        method=method[1] if method else b"", corrupt=payload_differs if payload else block_differs
+    ), message
 
 
-def _stated(text: bytes, what: str, notes: list[Note]) -> Stated | None:
-    stated = read(text) if text else None
+def try_examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead | None] | None:
+    """As `examine`; None if the record breaks off, which `AnyRecord.close` will report."""
+    try:
+        return examine(record, notes)
+    except Broken:
+        return None
+
+
+def _stated(text: bytes, which: str, notes: list[Note]) -> StatedDigest | None:
+    stated = read_digest(text) if text else None
     if text and stated is None:
         shown = text[:80].decode("utf-8", "replace")
-        notes.append(("digest-not-checked", f"its {what} digest is {shown!r}"))
+        notes.append(("digest-not-checked", f"its {which} digest is {shown!r}"))
     return stated
+
+
+def _cut(raw: bytes) -> bytes:
+    """A digest as writers leave it that copy it as a C string."""
+    return raw.split(b"\0", 1)[0].ljust(len(raw), b"\0")
 
 
 def _header_notes(record: CheckedRecord) -> Iterator[Note]:
@@ -118,82 +232,51 @@ def _header_notes(record: CheckedRecord) -> Iterator[Note]:
         yield "repeated-field", f"{name.decode('ascii')} stands there more than once"
 
 
-class _Body:
-    """The sums of a body, as stored and without chunks."""
+def _empty_block_notes(record: AnyRecord, payload: StatedDigest | None) -> Iterator[Note]:
+    is_http = record.head.get(b"content-type").lower().startswith(b"application/http")
+    if record.kind in (b"response", b"request") and is_http:
+        yield "empty-block", "its block is empty: not even an HTTP header is there"
+    elif payload is not None and not payload.is_empty and record.kind in FULL:
+        yield "empty-block", "its block is empty, but its payload digest is that of something"
+
+
+class _BodyHash:
+    """Digests of a body, as stored and without chunks."""
 
     def __init__(self, algorithm: str, chunked: bool) -> None:
-        self.stored = Sum(algorithm)
-        self.entity = Sum(algorithm) if chunked else None
-        self.length = 0
-        self._chunks = http.Entity()
+        self._stored = hashlib.new(algorithm, usedforsecurity=False)
+        self._dechunked = self._stored.copy() if chunked else None
+        self._decoder = http.ChunkedDecoder()
 
     def add(self, data: bytes) -> None:
-        self.length += len(data)
-        self.stored.add(data)
-        if self.entity is not None:
-            for piece in self._chunks.feed(data):
-                self.entity.add(piece)
+        self._stored.update(data)
+        if self._dechunked is not None:
+            for piece in self._decoder.feed(data):
+                self._dechunked.update(piece)
 
     @property
-    def sums(self) -> tuple[bytes, ...]:
-        if self.entity is not None and self._chunks.whole:
-            return self.stored.raw, self.entity.raw
-        return (self.stored.raw,)
+    def digests(self) -> tuple[bytes, ...]:
+        if self._dechunked is not None and self._decoder.whole:
+            return self._stored.digest(), self._dechunked.digest()
+        return (self._stored.digest(),)
 
 
-def _read(
-    record: CheckedRecord | ArcDocument,
-    block: Stated | None,
-    payload: Stated | None,
-    notes: list[Note],
-) -> Examined:
-    start, rest = start_of(record)
-    message = None
+def _http_head(record: AnyRecord, start: bytes, *, has_digest: bool) -> http.HttpHead | None:
     if record.kind == b"request":
-        message = http.parse(start) if payload else None
-    elif record.kind in _HTTP_KINDS or isinstance(record, ArcDocument):
-        message = http.read(start)
+        message = http.parse(start) if has_digest else None
+    else:
+        message = http.read_response(start) if record.kind in _HTTP_KINDS else None
     if message is not None and not message.closed and record.kind != b"revisit":
-        message = None
-    size = len(message.head) if message else 0
-    wanted = payload or (Stated("sha1", b"") if record.kind in FULL else None)
-    body = _Body(wanted.algorithm, bool(message and message.transfer)) if wanted else None
-    whole = Sum(block.algorithm) if block else None
-    length = 0
-    for data in _chain(start, rest):
-        if whole is not None:
-            whole.add(data)
-        if body is not None:
-            body.add(data[size:] if length == 0 and size else data)
-        length += len(data)
-    if whole is not None and block is not None and whole.raw != block.raw:
-        if record.kind == b"revisit" and is_empty(block):
-            notes.append(("empty-block-digest", "its WARC-Block-Digest is that of nothing"))
-        else:
-            notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
-    if payload and body and payload.raw not in body.sums:
-        if payload.raw in map(cut_of, body.sums):
-            notes.append(("payload-digest", "its payload digest was cut at its first zero byte"))
-        else:
-            notes.append(("payload-digest", "its payload has another digest than is stated"))
-    notes.extend(_block_notes(record, length, payload))
-    sums = body.sums if body and not payload else ()
-    held = payload is not None and body is not None and payload.raw in body.sums
-    broken = whole is not None and block is not None and whole.raw != block.raw
-    facts = facts_of(record, message, length - size, sums)
-    asked = _METHOD.match(start) if record.kind == b"request" else None
-    return facts._replace(
-        method=asked[1] if asked else b"",
-        corrupt=not held and (payload is not None or broken),
-    ), message
+        return None
+    return message
 
 
-def start_of(record: CheckedRecord | ArcDocument) -> tuple[bytes, Iterator[bytes]]:
-    """The block up to the end of an HTTP header, if it has one, and the pieces behind."""
+def start_of(record: AnyRecord) -> tuple[bytes, Iterator[bytes]]:
+    """The block up to the end of its HTTP header at least, and the pieces that follow."""
     pieces = record.pieces()
     start = next(pieces, b"")
-    like_http = record.kind in _HTTP_KINDS or isinstance(record, ArcDocument)
-    while like_http and len(start) < http.LONGEST_HEAD and http.head_end(start) < 0:
+    is_http = record.kind in _HTTP_KINDS
+    while is_http and len(start) < http.LONGEST_HEAD and blank_line_end(start) < 0:
         if len(start) >= 5 and not start.startswith(b"HTTP/") and record.kind != b"request":
             break
         more = next(pieces, b"")
@@ -203,79 +286,46 @@ def start_of(record: CheckedRecord | ArcDocument) -> tuple[bytes, Iterator[bytes
     return start, pieces
 
 
-def _chain(start: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
-    if start:
-        yield start
-    yield from rest
-
-
-def _block_notes(
-    record: CheckedRecord | ArcDocument, length: int, payload: Stated | None
-) -> Iterator[Note]:
-    if length or isinstance(record, ArcDocument):
-        return
-    http_like = record.head.get(b"content-type").lower().startswith(b"application/http")
-    if record.kind in (b"response", b"request") and http_like:
-        yield "empty-block", "its block is empty: not even an HTTP header is there"
-    elif payload is not None and not is_empty(payload) and record.kind in FULL:
-        yield "empty-block", "its block is empty, but its payload digest is that of something"
-
-
 def facts_of(
-    record: CheckedRecord | ArcDocument,
-    message: http.Http | None,
-    length: int,
-    sums: tuple[bytes, ...],
+    record: AnyRecord, message: http.HttpHead | None, length: int, computed: tuple[bytes, ...]
 ) -> Facts:
-    """What a record says, of a body of `length` bytes."""
-    head = record.head if isinstance(record, CheckedRecord) else None
-    get = head.get if head else lambda name: b""
+    """The facts of a record with a body of `length` bytes."""
+    head = record.head
+    get = head.get
     return Facts(
         record.kind,
         record.url,
         record.date,
         record.record_id,
         get(b"warc-payload-digest"),
-        sums,
+        computed,
         message.status if message else 0,
         message.transfer + b";" + message.coding if message else b"",
         length,
-        message.claimed if message else -1,
+        message.content_length if message else -1,
         message is not None,
-        _unfit(record, length),
+        _not_original_reason(record, length),
         get(b"warc-profile"),
         get(b"warc-refers-to-target-uri"),
         get(b"warc-refers-to-date"),
-        bare(get(b"warc-refers-to")),
-        head.version if head else b"",
-        _concurrent(head) if head else (),
+        unbracket(get(b"warc-refers-to")),
+        head.version,
+        tuple(
+            unbracket(record_id)
+            for name, value in (head.fields if head.has(b"warc-concurrent-to") else ())
+            if name == b"warc-concurrent-to"
+            for record_id in value.split()
+        ),
         partial=message is not None and message.partial,
-        header_hash=blake2b(message.head, digest_size=16).digest() if message else b"",
+        header_hash=hashlib.blake2b(message.head, digest_size=16).digest() if message else b"",
     )
 
 
-def _concurrent(head: RecordHead) -> tuple[bytes, ...]:
-    name = b"warc-concurrent-to"
-    if not head.has(name):
-        return ()
-    return tuple(bare(one) for key, value in head.fields if key == name for one in value.split())
-
-
-def _unfit(record: CheckedRecord | ArcDocument, length: int) -> str:
+def _not_original_reason(record: AnyRecord, length: int) -> str:
     if not length:
         return "its payload is empty"
-    if isinstance(record, ArcDocument):
-        return ""
     if record.head.has(b"warc-truncated"):
         return "it is truncated"
     if record.head.has(b"warc-segment-number"):
         return "it is only a segment"
     return ""
-
-
-def checked(record: CheckedRecord | ArcDocument, notes: list[Note]) -> Examined | None:
-    """As `examine`; None if the record broke off, which is left to who closes it."""
-    try:
-        return examine(record, notes)
-    except Broken:
-        return None

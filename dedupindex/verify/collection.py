@@ -1,4 +1,4 @@
-"""A whole collection: each file by a process of its own, then what refers to what."""
+"""Check a collection: the files, several at once, then the references between their records."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import marshal
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,38 +16,45 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
-from dedupindex.verify.block_facts import FULL, Facts, Note, bare, checked, moment
+from dedupindex.verify.block_facts import (
+    FULL,
+    Facts,
+    Note,
+    read_digest,
+    timestamp14,
+    try_examine,
+)
 from dedupindex.verify.file_bytes import UnreadableFile, opened
-from dedupindex.verify.http_blocks import is_cut, read
 from dedupindex.verify.issues import Finding
-from dedupindex.verify.parse_records import CheckedRecord
-from dedupindex.verify.walk_file import AnyRecord, Container, is_archive
+from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
+from dedupindex.verify.walk_file import Container, is_archive
 
-# What every revisit of a collection refers to, looked up out of core in SQLite.
-
+T = TypeVar("T")
+R = TypeVar("R")
+_BATCH = 1000  # records
+_WORTH_A_PROCESS = 8 << 20  # bytes: starting a process costs as much as reading so many
+_MAX_RECORDS = 64  # of one URL and second, or of one digest, that are looked at
 _TABLE = """
 CREATE TABLE records (
   file INTEGER, offset INTEGER, full INTEGER, own INTEGER,
-  moment BLOB, id BLOB, digest BLOB, facts BLOB)
+  capture BLOB, id BLOB, digest BLOB, facts BLOB)
 """
 _POSTED = "CREATE TABLE posted (key BLOB PRIMARY KEY) WITHOUT ROWID"
-_INDEXES = ("moment", "id", "digest")
-_MOST = 64  # records of one URL and second, or of one digest, that are looked at
 
 
 class ReferenceRow(NamedTuple):
-    """A record that refers, or may be referred to."""
+    """A revisit, or a record that one may refer to."""
 
     file: int
     offset: int
     facts: Facts
-    own: bool  # part of what is checked, not only a place for originals
+    own: bool  # it is checked, and not only a possible original
 
 
 class References:
-    """All rows of a collection; `findings` once they are all there."""
+    """Checks references in an SQLite file: first `add` all records, then take `findings`."""
 
-    def __init__(self, path: Path | str = "") -> None:
+    def __init__(self, path: Path) -> None:
         self._database = sqlite3.connect(path)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
@@ -58,28 +65,27 @@ class References:
         self._database.close()
 
     def add(self, rows: Iterable[ReferenceRow]) -> None:
-        """Keep rows."""
         insert = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self._database.executemany(insert, map(_stored, rows))
+        self._database.executemany(insert, map(_sql_row, rows))
 
     def add_posted(self, keys: Iterable[bytes]) -> None:
-        """Keep who answers requests other than GET, see `posted_by`."""
+        """Add the keys of records that answer requests other than GET, see `_posted_keys`."""
         insert = "INSERT OR IGNORE INTO posted VALUES (?)"
         self._database.executemany(insert, ((key,) for key in keys))
 
     def findings(self, files: list[str]) -> Iterator[Finding]:
-        """What is wrong with references, in the order of files; `files` are named by number."""
-        for column in _INDEXES:
+        """Yield what is wrong with references, by file; `files` are their names by number."""
+        for column in ("capture", "id", "digest"):
             self._database.execute(f"CREATE INDEX by_{column} ON records ({column})")
-        yield from self._doubles(files)
+        yield from self._duplicate_ids(files)
         query = "SELECT file, offset, facts FROM records WHERE full = 0 AND own ORDER BY rowid"
         for file, offset, stored in self._database.execute(query):
             facts = Facts(*marshal.loads(stored))
-            for reason, message in self._judged(facts, file, offset, files):
+            for reason, message in self._check(facts, file, offset, files):
                 record_id = facts.record_id.decode("utf-8", "replace")
                 yield Finding(reason, files[file], offset, record_id, message)
 
-    def _doubles(self, files: list[str]) -> Iterator[Finding]:
+    def _duplicate_ids(self, files: list[str]) -> Iterator[Finding]:
         query = """
         SELECT id, min(file), offset, count(*) FROM records WHERE own AND id IS NOT NULL
         GROUP BY id HAVING count(*) > 1 ORDER BY min(rowid)
@@ -89,113 +95,111 @@ class References:
             message = f"{count} records have this WARC-Record-ID"
             yield Finding("duplicate-record-id", files[file], offset, name, message)
 
-    def _judged(
-        self, facts: Facts, file: int, offset: int, files: list[str]
-    ) -> Iterator[tuple[str, str]]:
-        url = bare(facts.to_url) or facts.url
-        if revisits.not_modified(facts.profile) and not (facts.to_date or facts.to_id):
+    def _check(self, facts: Facts, file: int, offset: int, files: list[str]) -> Iterator[Note]:
+        """Yield what is wrong with the reference of a revisit."""
+        not_modified = revisits.not_modified(facts.profile)
+        if not_modified and not (facts.to_date or facts.to_id):
             return
-        there = self._at("moment", _moment_key(url, facts.to_date)) if facts.to_date else []
-        full = [row for row in there if row.facts.kind in FULL]
-        if not full and not facts.to_date:  # said by other findings; is the payload there?
-            alike = self._alike(facts)
-            meant = [*self._named(facts), *(row for row in alike if row.facts.url == url)]
-            full = [row for row in meant if row.facts.kind in FULL]
-        if full:
-            row = _best(facts, full)
-            best = row.facts
-            yield from revisits.beside(facts, best)
-            own = file, offset
-            twins = self._at("moment", _moment_key(facts.url, facts.date))
-            others = [one for one in twins if (one.file, one.offset) != own and one != row]
-            if any(not _shown_alike(facts, one.facts) for one in others):
-                message = "another record has its URL and second, but another payload or header"
-                yield "same-moment", message
-            if not revisits.not_modified(facts.profile):
-                yield from self._found_by_others(facts, best, [row.facts for row in there])
-        else:
-            yield self._nowhere(facts, url, file, offset, files)
-
-    def _found_by_others(
-        self, revisit: Facts, original: Facts, there: list[Facts]
-    ) -> Iterator[tuple[str, str]]:
-        """Why some replay tool may find another record, or none, where this original is."""
-        if original.url != revisit.url and self._is_posted(original):
+        url = unbracket(facts.to_url) or facts.url
+        dated = self._of_capture(url, facts.to_date) if facts.to_date else []
+        full = [row for row in dated if row.facts.kind in FULL]
+        if not full and not facts.to_date:  # which is reported; look for the payload
+            same_digest = [row for row in self._of_digest(facts) if row.facts.url == url]
+            full = [row for row in self._of_id(facts) + same_digest if row.facts.kind in FULL]
+        if not full:
+            yield self._missing(facts, url, dated, (file, offset), files)
+            return
+        best = _best(facts, full)
+        original = best.facts
+        yield from revisits.beside(facts, original)
+        for row in self._of_capture(facts.url, facts.date):
+            if (row.file, row.offset) != (file, offset) and row != best:
+                same_header = row.facts.header_hash == facts.header_hash
+                if not same_header or _differ(row.facts, facts):
+                    message = "another record has its URL and second, but another payload or header"
+                    yield "same-moment", message
+                    break
+        if not_modified:
+            return
+        if original.url != facts.url and self._is_posted(original):
             yield "unfit-original", "its original answers another request than GET, of another URL"
-        if any(_differ(one, original) for one in there):
+        if any(_differ(row.facts, original) for row in dated):
             yield "ambiguous-original", "another payload has the URL and second of its original"
 
     def _is_posted(self, facts: Facts) -> bool:
-        keys = [b"to " + facts.record_id, *(b"by " + one for one in facts.concurrent)]
+        keys = [b"to " + facts.record_id, *(b"by " + request for request in facts.concurrent)]
         query = "SELECT 1 FROM posted WHERE key = ?"
         return any(self._database.execute(query, (key,)).fetchone() for key in keys)
 
-    def _nowhere(
-        self, facts: Facts, url: bytes, file: int, offset: int, files: list[str]
-    ) -> tuple[str, str]:
-        """Why there is no full record where a revisit says one is."""
-        own = bare(facts.to_url) == facts.url and moment(facts.to_date) == moment(facts.date)
+    def _missing(
+        self,
+        facts: Facts,
+        url: bytes,
+        dated: list[ReferenceRow],
+        place: tuple[int, int],
+        files: list[str],
+    ) -> Note:
+        """Why a revisit has no full record of the URL and date that it states."""
+        same_second = timestamp14(facts.to_date) == timestamp14(facts.date)
+        own = unbracket(facts.to_url) == facts.url and same_second
         if facts.to_id == facts.record_id != b"" or (own and facts.to_date):
             return "self-reference", "it refers to itself, and nowhere is a full record"
-        there = self._at("moment", _moment_key(url, facts.to_date)) if facts.to_date else []
-        named = self._named(facts)
-        for row in [*there, *named]:
-            if row.facts.kind == b"revisit" and (row.file, row.offset) != (file, offset):
+        same_id, same_digest = self._of_id(facts), self._of_digest(facts)
+        for row in dated + same_id:
+            if row.facts.kind == b"revisit" and (row.file, row.offset) != place:
                 return "chained", f"it refers to a revisit: {files[row.file]} at {row.offset}"
-        alike = self._alike(facts)
-        for row in [*(row for row in alike if row.facts.url == url), *named, *alike]:
+        same_both = [row for row in same_digest if row.facts.url == url]
+        for row in same_both + same_id + same_digest:
             if row.facts.kind in FULL:
-                place = f"{files[row.file]} at {row.offset}"
+                where = f"{files[row.file]} at {row.offset}"
                 if row.facts.url == url:
                     date = row.facts.date.decode("ascii", "replace")
-                    return "wrong-date", f"the record of that URL is of {date}: {place}"
-                return "misdirected", f"no such URL and date, but the payload is in {place}"
+                    return "wrong-date", f"the record of that URL is of {date}: {where}"
+                return "misdirected", f"no such URL and date, but the payload is in {where}"
         meant = b" of ".join(filter(None, (url, facts.to_date))).decode("utf-8", "replace")
         return "dangling", f"what it refers to is nowhere in the places given: {meant}"
 
-    def _alike(self, facts: Facts) -> list[ReferenceRow]:
-        """Records with the digest of a revisit, unless it says of no payload which it is."""
-        stated = read(facts.digest)
-        if not facts.digest or (stated is not None and is_cut(stated)):
+    def _of_capture(self, url: bytes, date: bytes) -> list[ReferenceRow]:
+        return self._select("capture", _capture_key(url, date))
+
+    def _of_digest(self, facts: Facts) -> list[ReferenceRow]:
+        """The records with the digest of a revisit; none if that is cut."""
+        stated = read_digest(facts.digest)
+        if not facts.digest or (stated is not None and stated.is_cut):
             return []
-        return self._at("digest", _digest_key(facts.digest))
+        return self._select("digest", _digest_key(facts.digest))
 
-    def _named(self, facts: Facts) -> list[ReferenceRow]:
-        return self._at("id", facts.to_id) if facts.to_id else []
+    def _of_id(self, facts: Facts) -> list[ReferenceRow]:
+        return self._select("id", facts.to_id) if facts.to_id else []
 
-    def _at(self, column: str, key: bytes) -> list[ReferenceRow]:
+    def _select(self, column: str, key: bytes) -> list[ReferenceRow]:
         query = f"SELECT file, offset, facts, own FROM records WHERE {column} = ? "
-        query += f"ORDER BY full DESC, rowid LIMIT {_MOST}"
+        query += f"ORDER BY full DESC, rowid LIMIT {_MAX_RECORDS}"
         return [
             ReferenceRow(file, offset, Facts(*marshal.loads(facts)), bool(own))
             for file, offset, facts, own in self._database.execute(query, (key,))
         ]
 
 
-def posted_by(request: Facts) -> list[bytes]:
-    """By what the answer to a request is known: it is named there, or names the request."""
-    return [b"by " + request.record_id, *(b"to " + one for one in request.concurrent)]
+def _posted_keys(request: Facts) -> list[bytes]:
+    """Keys for the answer to a request, which the request names, or which names the request."""
+    return [b"by " + request.record_id, *(b"to " + answer for answer in request.concurrent)]
 
 
 def _differ(one: Facts, other: Facts) -> bool:
     """Whether two records certainly have different payloads."""
-    mine, theirs = _sums(one), _sums(other)
-    alike = {algorithm for algorithm, _ in mine} & {algorithm for algorithm, _ in theirs}
-    return bool(alike) and not mine & theirs
+    mine, theirs = _digests(one), _digests(other)
+    comparable = {algorithm for algorithm, _ in mine} & {algorithm for algorithm, _ in theirs}
+    return bool(comparable) and not mine & theirs
 
 
-def _shown_alike(one: Facts, other: Facts) -> bool:
-    """Whether replay shows the same, whichever of two records of a URL and second it takes."""
-    return one.header_hash == other.header_hash and not _differ(one, other)
-
-
-def _sums(facts: Facts) -> set[tuple[str, bytes]]:
-    stated = read(facts.digest)
-    return {(stated.algorithm, stated.raw)} if stated else {("sha1", one) for one in facts.sums}
+def _digests(facts: Facts) -> set[tuple[str, bytes]]:
+    stated = read_digest(facts.digest)
+    return {(stated.algorithm, stated.raw)} if stated else {("sha1", raw) for raw in facts.computed}
 
 
 def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:
-    """The record that is meant, where several have the URL and second."""
+    """The best original among records of the same URL and second."""
 
     def fitness(row: ReferenceRow) -> tuple[bool, bool, bool]:
         same = revisit.digest == row.facts.digest
@@ -204,37 +208,31 @@ def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:
     return max(full, key=fitness)
 
 
-def _stored(row: ReferenceRow) -> tuple[object, ...]:
+def _sql_row(row: ReferenceRow) -> tuple[object, ...]:
     facts = row.facts
     return (
         row.file,
         row.offset,
         facts.kind in FULL,
         row.own,
-        _moment_key(facts.url, facts.date),
+        _capture_key(facts.url, facts.date),
         facts.record_id or None,
         _digest_key(facts.digest) if facts.digest and facts.kind in FULL else None,
         marshal.dumps(tuple(facts)),
     )
 
 
-def _moment_key(url: bytes, date: bytes) -> bytes:
-    return blake2b(moment(date) + b" " + url, digest_size=16).digest()
+def _capture_key(url: bytes, date: bytes) -> bytes:
+    return blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
 
 
 def _digest_key(text: bytes) -> bytes:
-    stated = read(text)
+    stated = read_digest(text)
     return text if stated is None else stated.algorithm.encode() + stated.raw
 
 
-T = TypeVar("T")
-R = TypeVar("R")
-_BATCH = 1000
-_WORTH_A_PROCESS = 8 << 20  # bytes: starting one costs as much as reading so many
-
-
 class Collection:
-    """What is checked, and places where further originals are; counts what was read."""
+    """Archives to check, and others that may have originals; counts what was read."""
 
     def __init__(
         self,
@@ -251,30 +249,26 @@ class Collection:
         self.revisits = 0
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is wrong: with records, file by file; then with references."""
+        """Yield what is wrong with records, file by file; then with references."""
         paths = self._own + self._others
-        with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
-            references = References(Path(beside) / "records.sqlite")
-            try:
-                spools = [Path(beside) / str(number) for number in range(len(paths))]
-                tasks = list(zip(paths, spools, strict=True))
-                size, done = size_of(paths), 0
-                for number, spool in enumerate(in_order(_read, tasks, size)):
-                    own = number < len(self._own)
-                    yield from self._take(references, spool, number, own)
-                    spool.unlink()
-                    done += size_of(paths[number : number + 1])
-                    self._on_progress(ProgressUpdate("reading", done, size, self.records))
-                yield from references.findings([str(path) for path in paths])
-            finally:
-                references.close()
+        with (
+            TemporaryDirectory(prefix="dedupindex-verify-") as beside,
+            closing(References(Path(beside) / "records.sqlite")) as references,
+        ):
+            tasks = [(path, Path(beside) / str(number)) for number, path in enumerate(paths)]
+            size, done = size_of(paths), 0
+            for number, spool in enumerate(in_order(_read, tasks, size)):
+                yield from self._add(references, spool, number, own=number < len(self._own))
+                spool.unlink()
+                done += size_of(paths[number : number + 1])
+                self._on_progress(ProgressUpdate("reading", done, size, self.records))
+            yield from references.findings([str(path) for path in paths])
 
     def totals(self) -> dict[str, int]:
-        """What was read."""
         return {"files": self.files, "records": self.records, "revisits": self.revisits}
 
-    def _take(
-        self, references: References, spool: Path, number: int, own: bool
+    def _add(
+        self, references: References, spool: Path, number: int, *, own: bool
     ) -> Iterator[Finding]:
         for records, rows, findings, posted in _batches(spool):
             references.add_posted(posted)
@@ -287,12 +281,12 @@ class Collection:
 
 
 def verify_collection(paths: Iterable[Path], originals: Iterable[Path] = ()) -> Iterator[Finding]:
-    """Check archives, whoever wrote them; originals may also be in files that are not checked."""
+    """Check archives; originals may also be in files that are not checked."""
     return Collection(paths, originals).findings()
 
 
 def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Path]:
-    """The archives at or below `paths`, each file once, whatever names it has."""
+    """The archives at or below `paths`; of a file with several names, one. Updates `seen`."""
     for path in paths:
         if not path.exists():
             raise BadSource(f"{path} does not exist")
@@ -304,9 +298,9 @@ def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Pat
 
 
 def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> Iterator[Path]:
-    """A file itself, or the archives below a directory, sorted by name; `wanted` knows them.
+    """Yield a file itself, or the `wanted` files below a directory, sorted by name.
 
-    Names that begin with a dot are passed over: journals, and files that are not whole.
+    Hidden files are skipped: journals, and files that are being written.
     """
     if not path.is_dir():
         if not path.is_file():
@@ -322,7 +316,7 @@ def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> I
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """How large files are together, those that are gone left out."""
+    """The total size of files, without those that do not exist."""
     size = 0
     for path in paths:
         with suppress(OSError):
@@ -331,7 +325,7 @@ def size_of(paths: Iterable[Path]) -> int:
 
 
 def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
-    """Do the tasks, of `size` bytes together, side by side; results in their order."""
+    """Run tasks on `size` bytes of files, in several processes; yields results in their order."""
     jobs = min(len(os.sched_getaffinity(0)), len(tasks), size // _WORTH_A_PROCESS)
     if jobs < 2:
         yield from map(work, tasks)
@@ -341,7 +335,7 @@ def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
 
 
 def _read(task: tuple[Path, Path]) -> Path:
-    """Examine every record of a file; what is found goes to a spool file."""
+    """Examine all records of a file; writes the results to a spool file and returns it."""
     path, spool = task
     with open(spool, "wb") as stream:
         batch = _Batch(stream)
@@ -368,18 +362,18 @@ class _Batch:
         self.records = 0
         self.rows: list[tuple[int, tuple[object, ...]]] = []
         self.findings: list[tuple[object, ...]] = []
-        self.posted: list[bytes] = []  # see `posted_by`
+        self.posted: list[bytes] = []  # see `_posted_keys`
 
     def take(self, container: Container, record: AnyRecord) -> None:
         """Examine one record."""
         notes: list[Note] = []
-        examined = checked(record, notes)
+        examined = try_examine(record, notes)
         if examined is not None:
             facts, message = examined
             if facts.kind in FULL or facts.kind == b"revisit":
                 self.rows.append((record.offset, tuple(facts)))
             elif facts.method not in (b"", b"GET"):
-                self.posted.extend(posted_by(facts))
+                self.posted.extend(_posted_keys(facts))
             if facts.kind == b"revisit" and isinstance(record, CheckedRecord):
                 notes.extend(revisits.alone(record, facts))
                 notes.extend(revisits.headers(message, facts))
@@ -389,7 +383,7 @@ class _Batch:
             self.findings.append(tuple(finding))
 
     def write(self, at_least: int = 0) -> None:
-        """Write what has gathered, if it is enough."""
+        """Write what was added, if it is enough."""
         if self.records + len(self.findings) >= at_least:
             batch = self.records, self.rows, self.findings, self.posted
             marshal.dump(batch, self._stream)

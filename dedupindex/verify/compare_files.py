@@ -1,15 +1,16 @@
-"""A rewritten file beside the one it was made from: nothing may be lost between them.
+"""Compare a rewritten file with the file it was made from: nothing may be lost.
 
-What is equal byte for byte is not looked into: from a point where members begin in both files,
-equal bytes are equal members. Where the files begin to differ, the member that holds the
-difference is looked for backwards, its beginning proven (`members`), and the record in it is
-compared with the one in the other file. No map of offsets is needed, and none is trusted.
+Equal bytes are not parsed: from offsets where members begin in both files, equal bytes are equal
+members. At a difference, the beginning of its member is searched backwards and proven
+(`file_bytes.Beginnings`), and its record is compared with the one in the other file. No map of
+offsets is needed, and none is trusted.
 """
 
 from __future__ import annotations
 
 import marshal
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -21,7 +22,6 @@ from dedupindex.errors import BadSource
 from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.file_bytes import (
     MAGIC,
-    Beginnings,
     Joined,
     UnreadableFile,
     candidates,
@@ -29,13 +29,13 @@ from dedupindex.verify.file_bytes import (
     opened,
 )
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.locate_originals import FindOriginal, OriginalsIndex, places
+from dedupindex.verify.locate_originals import FindOriginal, OriginalsIndex
 from dedupindex.verify.parse_records import CheckedRecord
-from dedupindex.verify.rebuild import Opened, Sides, closed
+from dedupindex.verify.rebuild import Opened, RecordPair, record_end
 from dedupindex.verify.walk_file import Container, is_named
 
-_TRIED = 64  # places that may be where the differing member begins
-_AHEAD = 64  # records looked at in each file to find out which is missing or new
+_MAX_CANDIDATES = 64  # offsets tried as the beginning of the differing member
+_MAX_AHEAD = 64  # records of each file that are searched for the next common one
 
 
 def verify_pair(
@@ -44,31 +44,24 @@ def verify_pair(
     find_original: FindOriginal,
     members: Iterable[tuple[int, int]] = (),
 ) -> Iterator[Finding]:
-    """Compare `new` with `old`, of which it is to be a copy with some records made revisits.
+    """Compare `new` with `old`, whose copy it should be but for records that became revisits.
 
-    `members` says where some members of `old` begin and end; it must come from who has followed
-    them from the beginning of the file. Without it that is proven here, which takes longer.
+    `members` are offsets and ends of some members of `old`, known by reading the file from its
+    beginning. Without them they are proven here, which takes longer.
     """
     with opened(old) as before, opened(new) as after:
         container = Container(before)
         for offset, end in members:
             container.beginnings.learn(offset, end)
-        pair = _Pair(container, Container(after), find_original)
-        try:
-            yield from pair.findings()
-        finally:
-            pair.close()
+        with closing(RecordPair(container, Container(after), find_original)) as records:
+            yield from _Pair(records).findings()
 
 
 class _Pair:
-    def __init__(self, old: Container, new: Container, find_original: FindOriginal) -> None:
-        self._old, self._new = old, new
-        self._sides = Sides(old, new, find_original)
-        self._end_of = _member_end if old.zipped else _plain_end
-        self._at, self._there = 0, 0  # where records begin in both
-
-    def close(self) -> None:
-        self._sides.close()
+    def __init__(self, records: RecordPair) -> None:
+        self._records, self._old, self._new = records, records.old, records.new
+        self._end_of = _member_end if self._old.zipped else _plain_end
+        self._at, self._there = 0, 0  # where records begin in the old and the new file
 
     def findings(self) -> Iterator[Finding]:
         old, new = self._old, self._new
@@ -84,47 +77,40 @@ class _Pair:
             begin = self._beginning(length)
             self._at, self._there = self._at + begin, self._there + begin
             end = self._end_of(self._old, self._at)
-            if self._at < end <= self._at + length - begin:  # equal still: it differs in damage
+            if self._at < end <= self._at + length - begin:  # damage behind the record differs
                 self._at, self._there = end, self._there + end - self._at
             elif not (yield from self._differing()):
                 return
 
     def _beginning(self, length: int) -> int:
         """How far on the record begins that holds the first difference, `length` bytes on."""
-        if not self._old.zipped:
-            return self._walked(length)
-        start = self._at
-        beginnings = self._old.beginnings
-        beginnings.add(start)
-        stop = start + length
-        for offset in islice(chain([stop], candidates(self._old.file, start, stop)), _TRIED):
-            # The bytes before are equal, so what begins in one file begins in the other: members
-            # follow each other there from where both are known to agree.
-            if _may_begin(beginnings, offset) and beginnings.certain(offset):
-                return offset - start
-        return self._walked(length)
-
-    def _walked(self, length: int) -> int:
-        """As `_beginning`, following every record from where both files are known to agree."""
-        position = self._at
-        while position < self._at + length:
+        position, stop = self._at, self._at + length
+        if self._old.zipped:
+            beginnings, file = self._old.beginnings, self._old.file
+            beginnings.add(position)
+            offsets = chain([stop], candidates(file, position, stop))
+            for offset in islice(offsets, _MAX_CANDIDATES):
+                # The bytes before are equal, so what begins in one file begins in the other.
+                if file.read(offset, len(MAGIC)) == MAGIC and beginnings.certain(offset):
+                    return offset - position
+        while position < stop:  # follow the records
             end = self._end_of(self._old, position)
-            if not position < end <= self._at + length:
+            if not position < end <= stop:
                 break
             position = end
         return position - self._at
 
     def _differing(self) -> Generator[Finding, None, bool]:
-        """Compare the records that begin here in both files; False if nothing can follow."""
+        """Compare the records that begin here in both files; returns whether to go on."""
         here = _opened(self._old, self._at), _opened(self._new, self._there)
-        if here[0] is None or here[1] is None:  # damaged, or the end of one of them
+        if here[0] is None or here[1] is None:  # damaged, or the end of a file
             return (yield from self._at_an_end())
         mine, theirs = here[0][0], here[1][0]
         same_url = mine.url == theirs.url
         if mine.record_id == theirs.record_id and (mine.record_id or same_url):
             return (yield from self._compared(here))
         olds, news = self._ahead(self._old, self._at), self._ahead(self._new, self._there)
-        skipped = _aligned(olds, news)
+        skipped = _first_common(olds, news)
         if skipped is None and not same_url:
             skipped = 1, 1
         if skipped is None or not (olds or news) or (skipped[0] == skipped[1] and same_url):
@@ -135,13 +121,13 @@ class _Pair:
     def _compared(
         self, here: tuple[Opened | None, Opened | None] = (None, None)
     ) -> Generator[Finding, None, bool]:
-        ends = yield from self._sides.compare(self._at, self._there, here)
+        ends = yield from self._records.compare(self._at, self._there, here)
         if ends is not None:
             self._at, self._there = ends
         return ends is not None
 
     def _at_an_end(self) -> Generator[Finding, None, bool]:
-        """One file ends here, or cannot be read on."""
+        """Report what only one of the files has, if the other ends or cannot be read on."""
         old, new = self._old, self._new
         if self._at < old.file.size and self._there < new.file.size:
             return (yield from self._compared())
@@ -153,61 +139,54 @@ class _Pair:
             yield new.finding("bytes-changed", self._there, message)
         return bool(olds or news)
 
-    def _skip(self, olds: list[_Seen], news: list[_Seen]) -> Iterator[Finding]:
-        """Name records that stand in only one of the files, and go on behind them."""
-        for seen in olds:
-            message = f"the record at {seen.offset} of {self._old.name} is not here"
-            yield self._new.finding("record-missing", self._there, message, seen.record_id)
-            self._at = seen.end
-        for seen in news:
+    def _skip(self, olds: list[_RecordPlace], news: list[_RecordPlace]) -> Iterator[Finding]:
+        """Report records that only one of the files has, and go on behind them."""
+        for record in olds:
+            message = f"the record at {record.offset} of {self._old.name} is not here"
+            yield self._new.finding("record-missing", self._there, message, record.record_id)
+            self._at = record.end
+        for record in news:
             message = "no such record stands here in the file before"
-            yield self._new.finding("record-extra", seen.offset, message, seen.record_id)
-            self._there = seen.end
+            yield self._new.finding("record-extra", record.offset, message, record.record_id)
+            self._there = record.end
 
-    def _ahead(self, container: Container, offset: int, most: int = _AHEAD) -> list[_Seen]:
-        """The records from `offset` on, as far as they can be read."""
-        found: list[_Seen] = []
-        while offset < container.file.size and len(found) < most:
+    def _ahead(self, container: Container, offset: int) -> list[_RecordPlace]:
+        """The next records from `offset` on, as far as they can be read."""
+        found: list[_RecordPlace] = []
+        while offset < container.file.size and len(found) < _MAX_AHEAD:
             try:
                 record, member = container.at(offset)
-                end = closed(container, record, member)
+                end = record_end(container, record, member)
             except Broken:
                 break
-            found.append(_Seen(offset, end, record.record_id, record.url))
+            found.append(_RecordPlace(offset, end, record.record_id))
             offset = end
         return found
 
 
-class _Seen(NamedTuple):
-    """A record that was passed."""
-
+class _RecordPlace(NamedTuple):
     offset: int
     end: int
     record_id: bytes
-    url: bytes
 
 
 def _opened(container: Container, offset: int) -> Opened | None:
-    """The record at `offset`; None if none begins there."""
+    """The record at `offset`; None if no record begins there."""
     try:
         return container.at(offset)
     except Broken:
         return None
 
 
-def _aligned(olds: list[_Seen], news: list[_Seen]) -> tuple[int, int] | None:
-    """How many records of each file to leave behind until both agree, the fewest; None if never."""
-    numbers = {seen.record_id: number for number, seen in reversed(list(enumerate(olds)))}
+def _first_common(olds: list[_RecordPlace], news: list[_RecordPlace]) -> tuple[int, int] | None:
+    """The fewest records to skip in each file until both have the same one; None if never."""
+    numbers = {record.record_id: number for number, record in reversed(list(enumerate(olds)))}
     found = [
-        (numbers[seen.record_id], number)
-        for number, seen in enumerate(news)
-        if seen.record_id and seen.record_id in numbers
+        (numbers[record.record_id], number)
+        for number, record in enumerate(news)
+        if record.record_id and record.record_id in numbers
     ]
     return min(found, key=sum, default=None)
-
-
-def _may_begin(beginnings: Beginnings, position: int) -> bool:
-    return beginnings.file.read(position, len(MAGIC)) == MAGIC
 
 
 def _member_end(container: Container, offset: int) -> int:
@@ -218,7 +197,7 @@ def _member_end(container: Container, offset: int) -> int:
 
 
 def _plain_end(container: Container, offset: int) -> int:
-    """Where the record at `offset` ends by what it says; -1 if that is not certain."""
+    """The end of the record at `offset` in an uncompressed file; -1 if it is uncertain."""
     try:
         record = container.at(offset)[0]
         if not isinstance(record, CheckedRecord):
@@ -226,16 +205,13 @@ def _plain_end(container: Container, offset: int) -> int:
         end = offset + record.head_size + record.length
         if container.file.read(end, 4) == b"\r\n\r\n":
             return end + 4
-        return closed(container, record, None)
+        return record_end(container, record, None)
     except Broken:
         return -1
 
 
-# Folders of rewritten files beside the folders they were made from.
-
-
 class Against:
-    """Pairs of files of the same name below `old` and below one of `new`."""
+    """Compares the files below `old` with those of the same names below one of `new`."""
 
     def __init__(
         self,
@@ -252,22 +228,18 @@ class Against:
                 raise BadSource(f"{path} does not exist")
         if any(path.is_dir() != old.is_dir() for path in self._new):
             raise BadSource("compare a folder with folders, or a file with a file")
-        self.files = 0
+        self.files = 0  # compared
 
     def findings(self) -> Iterator[Finding]:
-        """Everything that is not as it was or cannot be rebuilt, file by file."""
+        """Yield what was changed and what cannot be rebuilt, file by file."""
         pairs, unpaired = self._pairs()
         self.files = len(pairs)
         yield from unpaired
         with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
             originals = OriginalsIndex(Path(beside) / "places.sqlite")
-            found_in = dict.fromkeys(
-                found.resolve()
-                for path in [*self._new, *self._others]
-                for found in archives_below(path)
-            )
-            files = list(found_in)
-            originals.write(in_order(places, files, size_of(files)))
+            folders = [*self._new, *self._others]
+            found = (file.resolve() for folder in folders for file in archives_below(folder))
+            originals.add_files(list(dict.fromkeys(found)))
             compare = partial(_compare, originals)
             tasks = [(*pair, Path(beside) / str(number)) for number, pair in enumerate(pairs)]
             size, done = size_of([new for _, new in pairs]), 0
@@ -278,7 +250,6 @@ class Against:
                 self._on_progress(ProgressUpdate("comparing", done, size, 0))
 
     def totals(self) -> dict[str, int]:
-        """What was compared."""
         return {"files": self.files}
 
     def _pairs(self) -> tuple[list[tuple[Path, Path]], list[Finding]]:

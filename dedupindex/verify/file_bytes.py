@@ -1,4 +1,4 @@
-"""Files as bytes at offsets, and where two of them begin to differ."""
+"""Read files at offsets, compare them, and inflate their gzip members with zlib-ng."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from zlib_ng import zlib_ng
 
 from dedupindex.verify.issues import Broken
 
-_LEAST, _MOST = 1 << 14, 1 << 20  # bytes compared in one go
+_MIN_COMPARED, _MAX_COMPARED = 1 << 14, 1 << 20  # bytes compared at once
+MAGIC = b"\x1f\x8b\x08"
+_FIRST_FEED, _FEED = 1 << 13, 1 << 15  # bytes inflated at once: the first of a member, the others
+_PIECE = 1 << 20  # bytes that inflating yields at once
+_STORED = 65_535  # bytes that a stored block can hold
+_EXTRA, _NAME, _COMMENT, _CRC = 4, 8, 16, 2  # flags of a gzip header (RFC 1952 section 2.3.1)
+_ANY_CONTENT = _EXTRA | _NAME | _COMMENT  # these fields may hold anything
+_LONGEST_HEADER = 1 << 17  # bytes of a gzip header that is read
+_PEEKED, _START = 1 << 10, 1 << 11  # bytes inflated, and at most inflated to, for a first look
+_MAX_KNOWN = 1 << 20  # offsets remembered for each file
+_InflateError: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # of its stub
 
 
 class UnreadableFile(Exception):
-    """A file that cannot be opened or read; says why."""
+    """A file cannot be opened or read; the text says why."""
 
 
 class File:
-    """A file that is read at offsets, as long as it was when it was opened."""
+    """A file of the size that it had when it was opened."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -35,7 +45,7 @@ class File:
         os.close(self._descriptor)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes, fewer only at the end; raises `UnreadableFile`."""
+        """Return `size` bytes, fewer only at the end; raises `UnreadableFile`."""
         wanted = max(min(size, self.size - offset), 0)
         data = b""
         while len(data) < wanted:
@@ -50,15 +60,13 @@ class File:
 
 
 class Joined(NamedTuple):
-    """A file that is no longer there as one, and the ranges that it was made of."""
+    """A file that no longer exists, as ranges of others: path, offset and size."""
 
     path: Path
     ranges: Iterable[tuple[Path, int, int]]
 
 
 class _JoinedFile(File):
-    """As `File`."""
-
     def __init__(self, joined: Joined) -> None:
         self.path, self.size = joined.path, 0
         self._files: dict[Path, File] = {}
@@ -79,7 +87,6 @@ class _JoinedFile(File):
             file.close()
 
     def read(self, offset: int, size: int) -> bytes:
-        """See `File`."""
         left = max(min(size, self.size - offset), 0)
         found = []
         number = bisect_right(self._starts, offset) - 1
@@ -97,7 +104,7 @@ class _JoinedFile(File):
 
 @contextmanager
 def opened(path: Path | Joined) -> Iterator[File]:
-    """The file, closed when the block ends."""
+    """Open a file; raises `UnreadableFile`."""
     file = File(path) if isinstance(path, Path) else _JoinedFile(path)
     try:
         yield file
@@ -106,14 +113,14 @@ def opened(path: Path | Joined) -> Iterator[File]:
 
 
 def common(old: File, at: int, new: File, there: int) -> int:
-    """How many bytes are equal from `at` and `there` on."""
-    length, step = 0, _LEAST
+    """The number of equal bytes from the offsets `at` and `there` on."""
+    length, step = 0, _MIN_COMPARED
     while True:
         mine, theirs = old.read(at + length, step), new.read(there + length, step)
         if mine != theirs or not mine:
             return length + _first_difference(mine, theirs)
         length += len(mine)
-        step = min(step * 2, _MOST)
+        step = min(step * 2, _MAX_COMPARED)
 
 
 def _first_difference(mine: bytes, theirs: bytes) -> int:
@@ -122,34 +129,19 @@ def _first_difference(mine: bytes, theirs: bytes) -> int:
         return high
     while high - low > 1:
         middle = (low + high) // 2
-        if mine[low:middle] == theirs[low:middle]:  # of views it would take ten times as long
+        if mine[low:middle] == theirs[low:middle]:  # memoryviews take ten times as long
             low = middle
         else:
             high = middle
     return low
 
 
-# Gzip members, one at a time, with zlib-ng; and which offsets are certainly where one begins.
-
-MAGIC = b"\x1f\x8b\x08"
-LEAST = 18  # bytes of the shortest member
-_FIRST, _FEED = 1 << 13, 1 << 15  # bytes deflated, at first and then
-_PIECE = 1 << 20  # bytes inflated: a bomb is never held
-_STORED = 65_535  # bytes that a stored block can hold
-_EXTRA, _NAME, _COMMENT, _SUM = 4, 8, 16, 2  # flags of a gzip header (RFC 1952 section 2.3.1)
-_LONGER = _EXTRA | _NAME | _COMMENT  # these may hold anything
-_HEADER = 1 << 17  # bytes of the longest gzip header that can be a proof
-_PEEKED, _START = 1 << 10, 1 << 11  # bytes deflated and inflated, to look at a record's header
-_MOST_KNOWN = 1 << 20  # offsets remembered for each file
-_InflateError: type[Exception] = zlib_ng.error  # type: ignore[assignment]  # of its stub
-
-
 class MemberReader:
-    """A member that is inflated piece by piece; `end` is known when the last piece has come."""
+    """Inflates a gzip member piece by piece."""
 
     def __init__(self, file: File, offset: int) -> None:
         self.file, self.offset = file, offset
-        self.end = -1
+        self.end = -1  # the offset behind it, once all was inflated
         self.flags = 0  # of the gzip header, once something was inflated
         self._inflater = zlib_ng.decompressobj(31)
         self._position = offset  # of the next byte to feed
@@ -157,7 +149,7 @@ class MemberReader:
         self._full = False  # whether the inflater may hold more without being fed
 
     def piece(self) -> bytes:
-        """The next bytes; none at the end, when the checksum was right. Raises `Broken`."""
+        """The next bytes; none at the end. Raises `Broken`, also for a wrong checksum."""
         while not self._inflater.eof:
             feed = self._left or (b"" if self._full else self._feed())
             try:
@@ -173,75 +165,77 @@ class MemberReader:
         return b""
 
     def _feed(self) -> bytes:
-        first = self._position == self.offset  # most records end soon
-        feed = self.file.read(self._position, _FIRST if first else _FEED)
+        first = self._position == self.offset  # most records are short
+        feed = self.file.read(self._position, _FIRST_FEED if first else _FEED)
         if not feed:
-            if self._position == self.offset:
-                raise Broken("damaged-member", "nothing is there")
-            raise Broken("damaged-member", "the file ends within it")
-        if self._position == self.offset:
+            message = "nothing is there" if first else "the file ends within it"
+            raise Broken("damaged-member", message)
+        if first:
             self.flags = feed[3] if len(feed) > 3 else 0
         self._position += len(feed)
         return feed
 
-
-def member_end(file: File, offset: int) -> int:
-    """Where the member at `offset` ends, inflated to its checksum; raises `Broken`."""
-    member = MemberReader(file, offset)
-    while member.piece():
-        pass
-    return member.end
+    def skip(self) -> None:
+        """Inflate the rest; raises `Broken`."""
+        while self.piece():
+            pass
 
 
 class Beginnings:
-    """The offsets of a file that are certainly where a member begins, as far as was asked."""
+    """The offsets of a file where a gzip member certainly begins, as far as known.
+
+    A member may itself hold gzip members, in a stored block or in a field of its header. So an
+    offset is certain only if members follow each other from it beyond the end of any block or
+    field that may hold it, or to another certain offset.
+    """
 
     def __init__(self, file: File) -> None:
         self.file = file
-        self._known = {0: -1}  # and where that member ends, once it was inflated
+        self._known = {0: -1}  # and the end of that member; -1 until it was inflated
 
     def add(self, offset: int) -> None:
-        """Remember a true beginning, such as the end of a sound member that truly begins."""
-        if len(self._known) >= _MOST_KNOWN:
+        """Add a certain offset, such as the end of a sound member that certainly begins."""
+        if len(self._known) >= _MAX_KNOWN:
             self._known = {0: -1}
         self._known.setdefault(offset, -1)
 
     def learn(self, offset: int, end: int) -> None:
-        """Take it on trust that a member begins at `offset` and where it ends."""
+        """Add a certain offset and the end of its member, without a check."""
         self.add(offset)
         self._known[offset] = end
         self.add(end)
 
     def known(self, offset: int) -> bool:
-        """Whether this was found out before."""
+        """Whether an offset is certain by what is known."""
         return offset in self._known
 
     def end(self, offset: int) -> int:
-        """Where the member at a true beginning ends, which is one too; raises `Broken`."""
+        """The end of the member at a certain offset, which is certain too; raises `Broken`."""
         end = self._known.get(offset, -1)
         if end < 0:
-            end = member_end(self.file, offset)
+            member = MemberReader(self.file, offset)
+            member.skip()
+            end = member.end
             self.learn(offset, end)
         return end
 
     def certain(self, offset: int) -> bool:
-        """Whether a member truly begins at `offset`; see the head of this module."""
+        """Whether a member certainly begins at `offset`, inflating what must be."""
         if offset in self._known:
             return True
-        position, until = offset, held_until(self.file, offset)
+        position, until = offset, _stored_blocks_end(self.file, offset)
         passed = []
         while position not in self._known and position <= until and position < self.file.size:
             member = MemberReader(self.file, position)
             try:
-                while member.piece():
-                    pass
+                member.skip()
             except Broken:
                 return False
-            if member.flags & _LONGER:
-                behind = _behind_header(self.file, position)
+            if member.flags & _ANY_CONTENT:
+                behind = _header_end(self.file, position)
                 if behind < 0:
                     return False
-                until = max(until, held_until(self.file, behind))
+                until = max(until, _stored_blocks_end(self.file, behind))
             passed.append((position, member.end))
             position = member.end
         for position, end in passed:
@@ -249,7 +243,7 @@ class Beginnings:
         return True
 
     def reached(self, start: int, offset: int) -> bool:
-        """Whether members follow each other from the true beginning `start` up to `offset`."""
+        """Whether members follow each other from the certain offset `start` up to `offset`."""
         try:
             while start < offset:
                 start = self.end(start)
@@ -258,27 +252,27 @@ class Beginnings:
         return start == offset
 
 
-def held_until(file: File, offset: int) -> int:
-    """Where the last stored block ends that may hold the byte at `offset`; `offset` for none.
+def _stored_blocks_end(file: File, offset: int) -> int:
+    """The end of the last stored block that may hold the byte at `offset`; `offset` for none.
 
-    The head of such a block is its length and the complement of that, two bytes each. All places
+    A stored block begins with its length and the complement of that, two bytes each. All offsets
     of this kind are found at once, by arithmetic on one long number.
     """
     start = max(offset - _STORED - 4, 0)
     data = file.read(start, offset - start)
     number = int.from_bytes(data, "little")
-    alike = (number ^ number >> 16).to_bytes(len(data), "little")
-    until, at = offset, alike.find(b"\xff\xff")
+    complements = (number ^ number >> 16).to_bytes(len(data), "little")
+    until, at = offset, complements.find(b"\xff\xff")
     while 0 <= at <= len(data) - 4:
         length = int.from_bytes(data[at : at + 2], "little")
         until = max(until, start + at + 4 + length)
-        at = alike.find(b"\xff\xff", at + 1)
+        at = complements.find(b"\xff\xff", at + 1)
     return until
 
 
-def _behind_header(file: File, offset: int) -> int:
-    """Where the gzip header at `offset` ends; -1 if it is too long, or a member may begin in it."""
-    start = file.read(offset, _HEADER)
+def _header_end(file: File, offset: int) -> int:
+    """The end of the gzip header at `offset`; -1 if it is too long, or a member may begin in it."""
+    start = file.read(offset, _LONGEST_HEADER)
     flags, at = start[3], 10
     if flags & _EXTRA:
         at += 2 + int.from_bytes(start[at : at + 2], "little")
@@ -287,14 +281,14 @@ def _behind_header(file: File, offset: int) -> int:
             at = start.find(b"\0", at) + 1
             if not at:
                 return -1
-    at += 2 if flags & _SUM else 0
+    at += 2 if flags & _CRC else 0
     if at > len(start) or start.find(MAGIC, 1, at + len(MAGIC) - 1) >= 0:
         return -1
     return offset + at
 
 
 def candidates(file: File, low: int, high: int) -> Iterator[int]:
-    """Where a member may begin, from `high` (inclusive) back to `low`, the last first."""
+    """Yield where a member may begin, from `high` (inclusive) down to `low`."""
     stop = min(high + len(MAGIC), file.size)
     while stop > low:
         start = max(low, stop - _FEED)
@@ -309,7 +303,7 @@ def candidates(file: File, low: int, high: int) -> Iterator[int]:
 
 
 def magics(file: File, start: int, stop: int) -> Iterator[int]:
-    """Where a member may begin, from `start` on up to `stop`, in order."""
+    """Yield where a member may begin, from `start` up to `stop`."""
     base = start
     while base < stop:
         data = file.read(base, _PIECE)
@@ -323,7 +317,7 @@ def magics(file: File, start: int, stop: int) -> Iterator[int]:
 
 
 def starts(file: File) -> Iterator[tuple[int, bytes]]:
-    """Where members may begin, and the first bytes that inflate there; `_START` at the most."""
+    """Yield where a member may begin, and its first inflated bytes, at most `_START`."""
     base = 0
     while base < file.size:
         data = file.read(base, _PIECE)

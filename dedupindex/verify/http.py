@@ -1,10 +1,12 @@
-"""HTTP messages in records: where the header ends, what it says of the body, the entity."""
+"""HTTP messages in records: the header, and bodies without chunks."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 from typing import NamedTuple
+
+from dedupindex.verify.parse_records import blank_line_end
 
 LONGEST_HEAD = 1 << 20  # bytes
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
@@ -13,33 +15,31 @@ _CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
 _LONGEST_LINE = 1 << 16
 
 
-class Http(NamedTuple):
+class HttpHead(NamedTuple):
     """The header of a stored message."""
 
-    head: bytes  # as it stands, with its blank line
-    status: int  # 0 for a request, or where there is none
-    transfer: bytes  # Transfer-Encoding and Content-Encoding, lower case without spaces
-    coding: bytes
-    claimed: int  # Content-Length, -1 if there is none that is one number
-    partial: bool  # it says Content-Range, or 206
-    closed: bool  # whether a blank line ends it
+    head: bytes  # as written, with its blank line
+    status: int  # 0 for a request, or without one
+    transfer: bytes  # Transfer-Encoding, in lower case without spaces
+    coding: bytes  # Content-Encoding, likewise
+    content_length: int  # -1 unless it is one number
+    partial: bool  # it has Content-Range, or status 206
+    closed: bool  # a blank line ends it
 
 
-def read(start: bytes) -> Http | None:
+def read_response(start: bytes) -> HttpHead | None:
     """The header at the beginning of a block; None if the block does not begin like HTTP."""
-    if not start.startswith(b"HTTP/"):
-        return None
-    return parse(start)
+    return parse(start) if start.startswith(b"HTTP/") else None
 
 
-def parse(start: bytes) -> Http:
+def parse(start: bytes) -> HttpHead:
     """The header at the beginning of `start`; all of it if there is no blank line."""
-    end = head_end(start)
+    end = blank_line_end(start)
     return _parsed(start[:end] if end >= 0 else start, end >= 0)
 
 
-@lru_cache(16)  # a revisit, the record that was, and perhaps its original have the same
-def _parsed(head: bytes, closed: bool) -> Http:  # noqa: FBT001
+@lru_cache(16)  # a revisit, the record that it replaced and its original often share one
+def _parsed(head: bytes, closed: bool) -> HttpHead:
     status = _STATUS.match(head)
     values: dict[bytes, list[bytes]] = {}
     name = b""
@@ -51,24 +51,15 @@ def _parsed(head: bytes, closed: bool) -> Http:  # noqa: FBT001
             name = raw.strip().lower()
             values.setdefault(name, []).append(value.strip())
     code = int(status[1]) if status else 0
-    return Http(
+    return HttpHead(
         head,
         code,
         _joined(values, b"transfer-encoding").removeprefix(b"identity"),
         _joined(values, b"content-encoding"),
-        _claimed(values.get(b"content-length", [])),
+        _content_length(values.get(b"content-length", [])),
         code == 206 or b"content-range" in values,
         closed,
     )
-
-
-def head_end(data: bytes) -> int:
-    """Behind the blank line that ends the header; -1 if there is none."""
-    strict = data.find(b"\n\r\n")
-    bare = data.find(b"\n\n", 0, strict + 1 if strict >= 0 else len(data))
-    if bare >= 0:
-        return bare + 2
-    return strict + 3 if strict >= 0 else -1
 
 
 def _joined(values: dict[bytes, list[bytes]], name: bytes) -> bytes:
@@ -76,14 +67,14 @@ def _joined(values: dict[bytes, list[bytes]], name: bytes) -> bytes:
     return b"".join(text.split())
 
 
-def _claimed(values: list[bytes]) -> int:
+def _content_length(values: list[bytes]) -> int:
     if len(set(values)) == 1 and _NUMBER.fullmatch(values[0]):
         return int(values[0])
     return -1
 
 
-class Entity:
-    """Takes chunks off, piece by piece (RFC 9112 section 7.1); `whole` if all went well."""
+class ChunkedDecoder:
+    """Decodes the chunked transfer coding, piece by piece (RFC 9112 section 7.1)."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -92,10 +83,11 @@ class Entity:
 
     @property
     def whole(self) -> bool:
+        """Whether the last chunk was read, and nothing follows it."""
         return self._state == "done" and not self._rest
 
     def feed(self, data: bytes) -> list[bytes]:
-        """What `data` adds to the entity."""
+        """Return the content of the chunks in `data`."""
         found: list[bytes] = []
         data, at = self._rest + data, 0
         while at < len(data) and self._state not in ("done", "bad"):

@@ -1,4 +1,4 @@
-"""What can be found, and how bad it is."""
+"""The reasons of findings, and their levels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LEVELS = (DAMAGE, LOSS, BROKEN, REMARK)
 
 
 class Broken(Exception):
-    """What cannot be read to its end; `reason` is one of `REASONS`."""
+    """A record that cannot be read to its end; `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -20,7 +20,7 @@ class Broken(Exception):
 
 
 class Finding(NamedTuple):
-    """One thing found in one record, or in a file (`offset` -1)."""
+    """One problem of a record, or of a file (`offset` -1)."""
 
     reason: str  # a key of `REASONS`
     file: str
@@ -33,6 +33,7 @@ class Finding(NamedTuple):
         return REASONS[self.reason]
 
 
+# Each reason with its level; docs/post-crawl.md explains them.
 REASONS = {
     # --- files and records -----------------------------------------------------------------------
     "unreadable": DAMAGE,
@@ -109,4 +110,3 @@ REASONS = {
     "field-added": REMARK,
     "larger": REMARK,
 }
-"""Every reason with its level; docs/post-crawl.md says what each means."""

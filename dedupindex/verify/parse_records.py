@@ -1,13 +1,14 @@
-"""WARC records: version line, fields, as many bytes as stated, two line ends.
+"""Parse WARC records and ARC documents.
 
-A record is read once, in pieces: `CheckedRecord.pieces` gives its block, `CheckedRecord.close`
-looks at what follows. Nothing is repaired: a whole block is read although the line ends after it
-are not to the letter, and that is reported; what cannot be framed raises `Broken`.
+A record is read once: `AnyRecord.pieces` yields its block, `AnyRecord.close` checks what follows.
+Nothing is repaired. A block whose line ends are wrong is read and reported; a record whose end is
+uncertain raises `Broken`.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -19,24 +20,47 @@ _VERSION_LINE = re.compile(rb"WARC/[0-9]{1,4}\.[0-9]{1,4}[ \t]*\r?\n", re.IGNORE
 _LONGEST_VERSION = 32  # bytes
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 _CLOSING = b"\r\n\r\n"
-_two = re.compile(rb"(?:\r?\n){2}").match
+_TWO_LINE_ENDS = re.compile(rb"(?:\r?\n){2}")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
-_FEW = 1 << 10  # line ends that are looked at
+_MAX_RETURNED = 1 << 10  # bytes of line ends
 _SPACE = b" \t\r"
-_NOT_A_RECORD = b"\0\x1f"  # zeros and gzip members: not read as records, but no damage to this one
+_NOT_A_RECORD = b"\0\x1f"  # zeros or a gzip member may follow: no damage to the record before
+_NO_ARC_RECORD = "no URL record of an ARC file begins here"
+# A URL record: URL, IP address, date, content type, perhaps five more fields, length.
+_ARC_LINE = re.compile(
+    rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)"
+    rb" (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]+|-|0) ([0-9]{4,20}) "
+    rb"(?:([^\n]*) )?([0-9]{1,18})\r?\n"
+)
+_ARC_HEADER = re.compile(  # its length may be anything, and its date
+    rb"(filedesc:[^\n ]*)(?:[^\n]*? ([0-9]{14}) )?([^\n]* )?(-?[0-9]{1,18})\r?\n"
+)
+_SCHEME = re.compile(rb"(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):", re.IGNORECASE)
+_LONGEST_LINE = 1 << 16  # bytes
+_UNKNOWN = 99  # number of fields between content type and length, if the file does not say
+_FIELDS = {
+    b"URL IP-address Archive-date Content-type Archive-length": 0,
+    b"URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename "
+    b"Archive-length": 5,
+}
+
+
+def unbracket(text: bytes) -> bytes:
+    """Remove the angle brackets around a URL or record id."""
+    return text.removeprefix(b"<").removesuffix(b">")
 
 
 class PieceReader:
-    """Bytes that come in pieces; holds no more than was asked for and one piece."""
+    """A buffer over pieces of a stream; holds what was asked for and at most one piece more."""
 
     def __init__(self, piece: Callable[[], bytes]) -> None:
         self._piece = piece
         self.buffer = b""
-        self.at = 0
-        self.taken = 0  # bytes passed so far
+        self.at = 0  # where the next byte is in the buffer
+        self.consumed = 0  # bytes
 
     def hold(self, size: int) -> bool:
-        """Have `size` bytes at hand; False if there are fewer."""
+        """Buffer `size` bytes; False if there are fewer."""
         while len(self.buffer) - self.at < size:
             more = self._piece()
             if not more:
@@ -46,120 +70,114 @@ class PieceReader:
             self.at = 0
         return True
 
-    def pass_over(self, size: int) -> bytes:
-        """The next `size` bytes, which are held."""
+    def read(self, size: int) -> bytes:
+        """Consume the next `size` bytes, which must be buffered."""
         data = self.buffer[self.at : self.at + size]
         self.at += size
-        self.taken += size
+        self.consumed += size
         return data
 
     def take(self, size: int) -> Iterator[bytes]:
-        """The next `size` bytes, piece by piece; raises `Broken` if they end before."""
+        """Consume the next `size` bytes in pieces; raises `Broken` if there are fewer."""
         while size:
             if not self.hold(1):
                 raise Broken("misframed", f"its block ends {size:,} bytes before its stated length")
-            piece = self.pass_over(min(size, len(self.buffer) - self.at))
+            piece = self.read(min(size, len(self.buffer) - self.at))
             size -= len(piece)
             yield piece
 
     def line_ends(self) -> bytes:
-        """Pass over line ends; returns the first few of them."""
+        """Consume line ends; returns the first of them."""
         first = b""
-        while self.hold(1) and self.buffer[self.at] in b"\r\n":
-            match = _LINE_ENDS.match(self.buffer, self.at)
-            if match is None:
-                break
-            passed = self.pass_over(match.end() - self.at)
-            if len(first) <= _FEW:
-                first += passed[:_FEW]
+        while self.hold(1) and (match := _LINE_ENDS.match(self.buffer, self.at)):
+            ends = self.read(match.end() - self.at)
+            if len(first) <= _MAX_RETURNED:
+                first += ends[:_MAX_RETURNED]
         return first
 
 
 class RecordHead(NamedTuple):
-    """The header of a record, as it stands and taken apart."""
+    """The header of a record."""
 
     version: bytes
-    lines: tuple[bytes, ...]  # each field as it stands, folded lines and line end included
-    fields: tuple[tuple[bytes, bytes], ...]  # lower-case name and value without outer space
-    odd: str  # what is not to the letter
+    lines: tuple[bytes, ...]  # each field as written, folded lines and line end included
+    fields: tuple[tuple[bytes, bytes], ...]  # lower-case name, and value without outer space
+    odd: str  # what is not to the letter, "" for nothing
     first: dict[bytes, bytes]  # the first value of each field
 
     def get(self, name: bytes) -> bytes:
-        """The first value of a field (lower-case name); empty if there is none."""
+        """The first value of a field (lower-case name); empty without one."""
         return self.first.get(name, b"")
 
     def has(self, name: bytes) -> bool:
         return name in self.first
 
 
-class CheckedRecord:
-    """One record; its block must be read before `close`."""
+class AnyRecord(ABC):
+    """A WARC record or an ARC document. Its block must be read before `close`."""
+
+    kind: bytes  # WARC-Type in lower case; ``arc``, or ``arc-header`` for a version block
+    url: bytes  # no brackets
+    date: bytes  # as WARC-Date
+    record_id: bytes  # no brackets
+    length: int  # bytes of the block
+    head = RecordHead(b"", (), (), "", {})  # of ARC documents
 
     def __init__(self, reader: PieceReader, offset: int) -> None:
         self._reader = reader
         self.offset = offset
-        self._begin = reader.taken
-        if reader.hold(1) and reader.buffer[reader.at] in b"\r\n":
-            reader.line_ends()
-        text = _read_head(reader)
-        self.head = parse_head(text)
-        self.head_size = len(text)
-        self._text = text
-        self.kind = self.head.get(b"warc-type").lower()
-        self.length = _length(self.head)
-        self._left = self.length
+        self._begin = reader.consumed
+        self._left = 0  # bytes of the block still to be read
         self.more = False  # another record follows in the same member, once closed
-        self.end = -1  # in a plain file, once closed
-
-    @property
-    def url(self) -> bytes:
-        return self.head.get(b"warc-target-uri").removeprefix(b"<").removesuffix(b">")
-
-    @property
-    def bare(self) -> bool:
-        """Whether bare line feeds stand in its header."""
-        return self._text.count(b"\n") != self._text.count(b"\r\n")
-
-    @property
-    def record_id(self) -> bytes:
-        return self.head.get(b"warc-record-id").removeprefix(b"<").removesuffix(b">")
-
-    @property
-    def date(self) -> bytes:
-        return self.head.get(b"warc-date")
+        self.end = -1  # in an uncompressed file, once closed
 
     def pieces(self) -> Iterator[bytes]:
-        """What is left of the block; raises `Broken`."""
+        """Yield the rest of the block; raises `Broken`."""
         for piece in self._reader.take(self._left):
             self._left -= len(piece)
             yield piece
 
+    @abstractmethod
     def close(self) -> str:
         """Read on to the next record or the end; returns what is not to the letter there.
 
-        A block is whole if its line ends are missing, too, as long as nothing but the end or a
-        version line stands where Content-Length says that it stops.
+        Raises `Broken` if no record follows where the block ends.
         """
+
+
+class CheckedRecord(AnyRecord):
+    """A WARC record: version line, fields, a block of the stated length, two line ends."""
+
+    def __init__(self, reader: PieceReader, offset: int) -> None:
+        super().__init__(reader, offset)
+        reader.line_ends()
+        text = _read_head(reader)
+        self.head = parse_head(text)
+        self.head_size = len(text)
+        self.bare = text.count(b"\n") != text.count(b"\r\n")  # it has line ends without CR
+        get = self.head.get
+        self.kind = get(b"warc-type").lower()
+        self.url = unbracket(get(b"warc-target-uri"))
+        self.date = get(b"warc-date")
+        self.record_id = unbracket(get(b"warc-record-id"))
+        self.length = self._left = _length(self.head)
+
+    def close(self) -> str:
+        """See `AnyRecord`. Missing line ends are allowed before a version line and at the end."""
         for _ in self.pieces():
             pass
         reader = self._reader
-        if reader.hold(4) and reader.buffer.startswith(_CLOSING, reader.at):  # as nearly always
-            reader.pass_over(4)
-            ends = _CLOSING
-            if reader.hold(1) and reader.buffer[reader.at] in b"\r\n":
-                ends += reader.line_ends()
-        else:
-            ends = reader.line_ends()
+        ends = reader.line_ends()
         self.more = reader.hold(1)
-        if self.more and not self._followed(short=_two(ends) is None):
+        if self.more and not self._followed(short=_TWO_LINE_ENDS.match(ends) is None):
             raise Broken(
                 "misframed", "no record follows where its Content-Length says that it stops"
             )
-        self.end = self.offset + reader.taken - self._begin
+        self.end = self.offset + reader.consumed - self._begin
         return _odd_ends(ends)
 
     def _followed(self, *, short: bool) -> bool:
-        """Whether a record follows, or, behind all line ends, what harms none."""
+        """Whether a record follows; zeros or a gzip member do if the line ends are not `short`."""
         reader = self._reader
         reader.hold(_LONGEST_VERSION)
         if short:
@@ -169,10 +187,10 @@ class CheckedRecord:
 
 
 def _odd_ends(ends: bytes) -> str:
-    """What is not to the letter about the line ends behind a record; "" for two CRLF."""
+    """What is wrong with the line ends behind a record; "" for two CRLF."""
     if ends == _CLOSING:
         return ""
-    if _two(ends) is None:
+    if _TWO_LINE_ENDS.match(ends) is None:
         return f"only {len(ends)} bytes of line ends follow its block, which is whole"
     if ends == b"\n\n":
         return "it ends with bare line feeds"
@@ -185,9 +203,9 @@ def _read_head(reader: PieceReader) -> bytes:
     size = 1 << 10
     while True:
         whole = not reader.hold(size)
-        end = _blank_line(reader.buffer, reader.at)
+        end = blank_line_end(reader.buffer, reader.at)
         if 0 <= end <= reader.at + LONGEST_HEAD:
-            return reader.pass_over(end - reader.at)
+            return reader.read(end - reader.at)
         if whole:
             raise Broken("bad-header", "its header has no end")
         if size >= LONGEST_HEAD:
@@ -195,8 +213,8 @@ def _read_head(reader: PieceReader) -> bytes:
         size *= 4
 
 
-def _blank_line(data: bytes, start: int) -> int:
-    """Behind the first blank line; -1 if there is none."""
+def blank_line_end(data: bytes, start: int = 0) -> int:
+    """The offset behind the first blank line from `start` on; -1 if there is none."""
     strict = data.find(b"\n\r\n", start)
     bare = data.find(b"\n\n", start, strict + 1 if strict >= 0 else len(data))
     if bare >= 0:
@@ -205,7 +223,7 @@ def _blank_line(data: bytes, start: int) -> int:
 
 
 def parse_head(text: bytes) -> RecordHead:
-    """Take a header apart, its blank line included; raises `Broken`."""
+    """Parse a header with its blank line; raises `Broken`."""
     first, *rest = text.split(b"\n")
     version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
@@ -240,72 +258,35 @@ def _length(head: RecordHead) -> int:
     return int(values[0])
 
 
-# ARC documents, as originals: one line of five or ten fields, so many bytes, a line end.
-
-_LINE = re.compile(
-    rb"([a-zA-Z][a-zA-Z0-9+.-]*:[^\n]*?)"
-    rb" (?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F]*:[0-9a-fA-F:.]+|-|0) ([0-9]{4,20}) "
-    rb"(?:([^\n]*) )?([0-9]{1,18})\r?\n"
-)
-_HEADER = re.compile(  # its length may be anything, and its date
-    rb"(filedesc:[^\n ]*)(?:[^\n]*? ([0-9]{14}) )?([^\n]* )?(-?[0-9]{1,18})\r?\n"
-)
-_SCHEME = re.compile(rb"(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):", re.IGNORECASE)
-_LONGEST_LINE = 1 << 16
-
-
-_VERSION_1 = b"URL IP-address Archive-date Content-type Archive-length"
-_VERSION_2 = (
-    b"URL IP-address Archive-date Content-type Result-code Checksum Location Offset Filename "
-    b"Archive-length"
-)
-UNKNOWN = 99
-_FIELDS = {_VERSION_1: 0, _VERSION_2: 5}  # between content type and length
-
-
-class ArcDocument:
-    """One document; `kind` is ``arc`` or, for the version block, ``arc-header``."""
+class ArcDocument(AnyRecord):
+    """A document of an ARC file: a URL record, a block of the stated length, a line end."""
 
     def __init__(self, reader: PieceReader, offset: int, fields: int) -> None:
-        self._reader = reader
-        self.offset = offset
-        self.more = False
-        self.end = -1
-        self._begin = reader.taken
-        self.led = bool(reader.line_ends()) or self._begin > 0  # the line end may stand before it
-        line = _line(reader)
-        match = (_HEADER if line.startswith(b"filedesc:") else _LINE).fullmatch(line)
+        super().__init__(reader, offset)
+        # The line end that separates documents may stand before this one.
+        self.has_line_end_before = bool(reader.line_ends()) or self._begin > 0
+        line = _read_line(reader)
+        match = (_ARC_HEADER if line.startswith(b"filedesc:") else _ARC_LINE).fullmatch(line)
         if match is None:
-            raise Broken("bad-header", "no URL record of an ARC file begins here")
+            raise Broken("bad-header", _NO_ARC_RECORD)
         self.url, digits, rest, length = match.groups(b"")
         self.kind = b"arc-header" if self.url.startswith(b"filedesc:") else b"arc"
-        self.date = b"%b-%b-%bT%b:%b:%bZ" % (
-            digits[:4],
-            digits[4:6],
-            digits[6:8],
-            digits[8:10],
-            digits[10:12],
-            digits[12:14],
-        )
+        parts = digits[:4], digits[4:6], digits[6:8], digits[8:10], digits[10:12], digits[12:14]
+        self.date = b"%b-%b-%bT%b:%b:%bZ" % parts
         self.record_id = b""
         self.length = int(length)
-        self.fields = fields
+        self.fields = fields  # between content type and length
         if self.kind == b"arc-header":  # its length is often too small: it has two lines at least
-            size = _lines(reader, 2)
+            size = _size_of_lines(reader, 2)
             self.length = max(self.length, size)
-            self.fields = _fields(reader.buffer[reader.at : reader.at + size])
-        elif fields == UNKNOWN or rest.count(b" ") < fields:
+            names = reader.buffer[reader.at : reader.at + size].partition(b"\n")[2]
+            self.fields = _FIELDS.get(names.strip(), _UNKNOWN)
+        elif fields == _UNKNOWN or rest.count(b" ") < fields:
             raise Broken("bad-header", "its URL record has not the fields that its file announces")
         self._left = self.length
 
-    def pieces(self) -> Iterator[bytes]:
-        """What is left of the document; raises `Broken`."""
-        for piece in self._reader.take(self._left):
-            self._left -= len(piece)
-            yield piece
-
     def close(self) -> str:
-        """Read on to the next document or the end; returns what is not to the letter there."""
+        """See `AnyRecord`."""
         for _ in self.pieces():
             pass
         reader = self._reader
@@ -313,8 +294,8 @@ class ArcDocument:
         self.more = reader.hold(1)
         if self.kind == b"arc" and self.more and not _followed(reader, short=not ends):
             raise Broken("misframed", "no document follows where its length says that it stops")
-        self.end = self.offset + reader.taken - self._begin
-        if self.kind == b"arc" and not ends and (self.more or not self.led):
+        self.end = self.offset + reader.consumed - self._begin
+        if self.kind == b"arc" and not ends and (self.more or not self.has_line_end_before):
             return "no line end follows its document, which is whole"
         if self.kind == b"arc" and ends not in (b"", b"\n", b"\r\n"):
             return "more than one line end follows it"
@@ -322,9 +303,9 @@ class ArcDocument:
 
 
 def _followed(reader: PieceReader, *, short: bool) -> bool:
-    """Whether a URL record follows, or, behind a line end, what harms no document.
+    """Whether a URL record, zeros or a gzip member follow; `short`: without a line end before.
 
-    Without a line end (`short`) only a scheme that is known is a beginning.
+    Then only a URL record of a known scheme counts.
     """
     reader.hold(_LONGEST_LINE)
     if short and _SCHEME.match(reader.buffer, reader.at) is None:
@@ -334,29 +315,23 @@ def _followed(reader: PieceReader, *, short: bool) -> bool:
     if reader.buffer.startswith(b"filedesc:", reader.at):
         return True
     end = reader.buffer.find(b"\n", reader.at) + 1
-    return _LINE.fullmatch(reader.buffer, reader.at, end) is not None if end else False
+    return _ARC_LINE.fullmatch(reader.buffer, reader.at, end) is not None if end else False
 
 
 def fields_of(reader: PieceReader) -> int:
-    """How many fields a file that begins so has between content type and length."""
+    """The number of fields between content type and length in an ARC file, by its beginning."""
     try:
         reader.line_ends()
         reader.hold(len(b"filedesc:"))
         if reader.buffer.startswith(b"filedesc:", reader.at):
             return ArcDocument(reader, 0, 0).fields
     except Broken:
-        return UNKNOWN
+        return _UNKNOWN
     return 0
 
 
-def _fields(lines: bytes) -> int:
-    """The same, by the two lines of a version block."""
-    _, _, names = lines.partition(b"\n")
-    return _FIELDS.get(names.strip(), UNKNOWN)
-
-
-def _lines(reader: PieceReader, count: int) -> int:
-    """How many bytes the next lines take, held; 0 if there are not so many."""
+def _size_of_lines(reader: PieceReader, count: int) -> int:
+    """Buffer the next lines; returns their size in bytes, 0 if there are fewer."""
     reader.hold(1 << 10)
     end = reader.at
     for _ in range(count):
@@ -366,19 +341,18 @@ def _lines(reader: PieceReader, count: int) -> int:
     return end - reader.at
 
 
-def _line(reader: PieceReader) -> bytes:
+def _read_line(reader: PieceReader) -> bytes:
     size = 256
-    while (end := reader.buffer.find(b"\n", reader.at)) < 0:
-        if size > _LONGEST_LINE or not reader.hold(size):
-            end = reader.buffer.find(b"\n", reader.at)
-            if end < 0:
-                raise Broken("bad-header", "no URL record of an ARC file begins here")
-            break
+    while (end := reader.buffer.find(b"\n", reader.at)) < 0 and size <= _LONGEST_LINE:
+        if not reader.hold(size):
+            size = _LONGEST_LINE
         size *= 4
-    return reader.pass_over(end + 1 - reader.at)
+    if end < 0:
+        raise Broken("bad-header", _NO_ARC_RECORD)
+    return reader.read(end + 1 - reader.at)
 
 
-def begins(start: bytes) -> bool:
-    """Whether the first bytes of a file are those of an ARC file."""
+def is_arc(start: bytes) -> bool:
+    """Whether a file that begins so is an ARC file."""
     line, end, _ = start.lstrip(b"\r\n").partition(b"\n")
-    return start.startswith(b"filedesc:") or _LINE.fullmatch(line + end) is not None
+    return start.startswith(b"filedesc:") or _ARC_LINE.fullmatch(line + end) is not None

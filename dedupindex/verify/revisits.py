@@ -1,4 +1,4 @@
-"""What a revisit must say, alone and beside its original, for replay tools to show it.
+"""Check what replay tools need of a revisit, alone and compared with its original.
 
 pywb needs WARC-Refers-To-Target-URI without brackets and the same digest text as the original's;
 OpenWayback and wabac.js need the date too. Headers come from the revisit and bytes from the
@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.block_facts import Facts, Note, bare, is_date, moment
-from dedupindex.verify.http import Http
-from dedupindex.verify.http_blocks import is_cut, is_empty, read
-from dedupindex.verify.parse_records import CheckedRecord
+from dedupindex.verify.block_facts import Facts, Note, is_date, read_digest, timestamp14
+from dedupindex.verify.http import HttpHead
+from dedupindex.verify.parse_records import CheckedRecord, unbracket
 
 _PROFILE = re.compile(
     rb"<?http://netpreserve\.org/warc/(0\.17|0\.18|1\.0|1\.1)/(?:revisit/)?"
@@ -27,22 +26,22 @@ def not_modified(profile: bytes) -> bool:
 
 
 def alone(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
-    """What is wrong with a revisit whatever it refers to."""
+    """Yield what is wrong with a revisit, whatever it refers to."""
     yield from _profile(record, facts)
     if facts.to_url.startswith(b"<") or facts.to_url.endswith(b">"):
         yield "refers-to-brackets", "its WARC-Refers-To-Target-URI stands in angle brackets"
     if not_modified(facts.profile):
         return
-    stated = read(facts.digest)
+    stated = read_digest(facts.digest)
     if not facts.digest:
         yield "no-payload-digest", "it has no WARC-Payload-Digest"
-    elif stated is not None and is_empty(stated):
+    elif stated is not None and stated.is_empty:
         yield "empty-digest", "its payload digest is that of nothing"
-    elif stated is not None and is_cut(stated):
+    elif stated is not None and stated.is_cut:
         left = len(stated.raw.rstrip(b"\0"))
         message = f"its payload digest was cut: {left} of {len(stated.raw)} bytes are left of it"
         yield "cut-digest", f"{message}, so that its payload may have been another"
-    if not bare(facts.to_url):
+    if not unbracket(facts.to_url):
         yield "no-refers-to-uri", "it has no WARC-Refers-To-Target-URI"
     if not facts.to_date:
         yield "no-refers-to-date", "it has no WARC-Refers-To-Date"
@@ -71,8 +70,8 @@ def _profile(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
         yield "profile-version", f"its WARC-Profile is {shown!r} in a record of {version}"
 
 
-def headers(message: Http | None, facts: Facts) -> Iterator[Note]:
-    """What is wrong with the HTTP header that a revisit keeps."""
+def headers(message: HttpHead | None, facts: Facts) -> Iterator[Note]:
+    """Yield what is wrong with the HTTP header in the block of a revisit."""
     if message is None:
         if facts.length:
             yield "http-headers", "its block is no HTTP header"
@@ -88,52 +87,53 @@ def headers(message: Http | None, facts: Facts) -> Iterator[Note]:
 
 
 def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
-    """What is wrong between a revisit and the full record that it refers to."""
+    """Yield what is wrong between a revisit and the full record that it refers to."""
     if not_modified(revisit.profile):
         return
     yield from _digests(revisit, original)
-    if original.unfit:
-        yield "unfit-original", f"its original cannot stand for it: {original.unfit}"
+    if reason := original.not_original_reason:
+        yield "unfit-original", f"its original cannot stand for it: {reason}"
     if revisit.to_id and original.record_id and revisit.to_id != original.record_id:
         name = original.record_id.decode("utf-8", "replace")
         yield "wrong-record-id", f"the record of that URL and date is {name}, not its Refers-To"
     if is_date(revisit.to_date) and not _same_date(revisit, original.date):
         shown = original.date.decode("ascii", "replace")
         yield "date-spelling", f"its original's WARC-Date is written {shown}"
-    same_moment = revisit.url == original.url and moment(revisit.date) == moment(original.date)
-    if same_moment and revisit.header_hash != original.header_hash:
+    same_second = timestamp14(revisit.date) == timestamp14(original.date)
+    if revisit.url == original.url and same_second and revisit.header_hash != original.header_hash:
         yield "same-moment", "it has the URL and second of its original, but another HTTP header"
     if revisit.partial or original.partial:
         yield "partial", "it, or its original, is part of a document (206, Content-Range)"
-    if later(original.date, revisit.date):
+    if _later(original.date, revisit.date):
         yield "forward", f"its original is later: {original.date.decode('ascii', 'replace')}"
-    if not revisit.headed or not original.headed:
+    if not revisit.has_http or not original.has_http:
         return
     if revisit.coding != original.coding:
         yield "coding", f"{_shown(revisit.coding)} in its header, {_shown(original.coding)} stored"
-    fits = revisit.claimed in (-1, original.length, original.claimed)
-    if not fits and not revisit.coding.startswith(b"chunked"):
-        message = f"Content-Length: {revisit.claimed} in its header, {original.length:,} stored"
+    stated = revisit.content_length
+    expected = (-1, original.length, original.content_length)
+    if stated not in expected and not revisit.coding.startswith(b"chunked"):
+        message = f"Content-Length: {stated} in its header, {original.length:,} stored"
         yield "claimed-length", message
     if revisit.status != original.status:
         yield "status", f"its status is {revisit.status}, its original's {original.status}"
 
 
 def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
-    stated = read(revisit.digest)
-    if stated is not None and is_cut(stated):
-        return  # says nothing of a payload, which was found in the revisit alone
+    stated = read_digest(revisit.digest)
+    if stated is not None and stated.is_cut:
+        return  # it identifies no payload; reported by `alone`
     if not original.digest:
         if stated is None or stated.algorithm != "sha1":
             yield "unfit-original", "its original has no digest that replay could find it by"
-        elif stated.raw not in original.sums:
+        elif stated.raw not in original.computed:
             yield "wrong-digest", "its original's payload has another digest"
-        elif stated.raw != original.sums[0]:
+        elif stated.raw != original.computed[0]:
             yield "unfit-original", "its original is chunked and has no digest of its own"
     elif original.corrupt:
         yield "wrong-digest", "its original has not the payload that it states a digest of"
     elif revisit.digest and revisit.digest != original.digest:
-        theirs = read(original.digest)
+        theirs = read_digest(original.digest)
         shown = original.digest.decode("utf-8", "replace")
         if stated is None or theirs is None or stated.algorithm != theirs.algorithm:
             yield "digest-spelling", f"its original's digest is {shown}, which cannot be compared"
@@ -144,22 +144,19 @@ def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
 
 
 def _same_date(revisit: Facts, date: bytes) -> bool:
-    """Whether a revisit names a date as it has to: without its fraction in WARC/1.0."""
+    """Whether a revisit states a date as it must: without a fraction in WARC/1.0."""
     if revisit.version == b"WARC/1.0" and b"." in date and b"." not in revisit.to_date:
         date = date.partition(b".")[0] + b"Z"
     return revisit.to_date == date
 
 
-def later(one: bytes, other: bytes) -> bool:
-    """Whether a date is later than another; dates of any precision."""
-    first, second = moment(one), moment(other)
-    if not first or not second or first != second:
-        return bool(first and second) and first > second
-    return _fraction(one) > _fraction(other)
+def _later(one: bytes, other: bytes) -> bool:
+    """Whether a date is later than another, of any precision; False if one is invalid."""
 
+    def key(date: bytes) -> tuple[bytes, bytes]:
+        return timestamp14(date), date[19:-1].removeprefix(b".").ljust(9, b"0")
 
-def _fraction(date: bytes) -> bytes:
-    return date[19:-1].removeprefix(b".").ljust(9, b"0")
+    return is_date(one) and is_date(other) and key(one) > key(other)
 
 
 def _shown(coding: bytes) -> str:

@@ -1,17 +1,17 @@
-"""A file from its beginning to its end: every record, and every byte that is none.
+"""Read a file from its beginning to its end: all records, and all bytes outside of records.
 
-Behind damage in a gzip file reading goes on at the next certain beginning of a member
-(`members`); in a plain file, at the first place from which records to the letter follow each other
-to its end.
+Behind damage, reading resumes at the next offset where a gzip member certainly begins
+(`file_bytes.Beginnings`), or, in an uncompressed file, at the first offset from which records to
+the letter follow each other to its end.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from pathlib import Path
 
-from dedupindex.verify import parse_records
 from dedupindex.verify.file_bytes import (
     MAGIC,
     Beginnings,
@@ -22,16 +22,22 @@ from dedupindex.verify.file_bytes import (
     opened,
 )
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.parse_records import CheckedRecord, PieceReader
+from dedupindex.verify.parse_records import (
+    AnyRecord,
+    ArcDocument,
+    CheckedRecord,
+    PieceReader,
+    fields_of,
+    is_arc,
+)
 
-AnyRecord = CheckedRecord | parse_records.ArcDocument
 SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
-_NAMED = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
-_BESIDE = frozenset(
+_ARCHIVE_NAME = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
+_SIDECAR_SUFFIXES = frozenset(
     ["cdx", "cdxj", "idx", "md5", "sha1", "sha256", "sha512", "txt", "log", "json", "csv", "xml"]
 )
-_PLAIN = 1 << 18  # bytes read at once of a plain file
-_START = 1 << 16
+_PIECE = 1 << 18  # bytes read at once of an uncompressed file
+_START = 1 << 16  # bytes that show what a file is
 _RECORD = re.compile(rb"\r\n\r\n(?=WARC/[0-9])")
 _DOCUMENT = re.compile(rb"\n(?=(?:https?|ftp|dns|filedesc|whois|gopher|nntp|mms|rtsp):)")
 _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
@@ -39,7 +45,7 @@ _OVERLAP = 16  # bytes; no match of these is longer
 
 
 def is_archive(path: Path) -> bool:
-    """Whether a file is to be looked at: by its name, else by what it begins with."""
+    """Whether a file is an archive, by its name or its first bytes; hidden files are not."""
     if path.name.startswith("."):
         return False
     if path.name.lower().endswith(SUFFIXES):
@@ -52,12 +58,14 @@ def is_archive(path: Path) -> bool:
 
 
 def is_named(path: Path) -> bool:
-    """Whether a file is an archive by its name or its bytes, though nobody here may read it.
+    """As `is_archive`, and for archives that cannot be read, such as zstd or without a beginning.
 
-    Such as zstd, or one of which the beginning is gone. Catalogues and sums beside it are none.
+    Indexes and checksum files beside archives are none.
     """
-    found = _NAMED.search(path.name.lower())
-    return is_archive(path) or (found is not None and not _BESIDE & set(found[1].split(".")))
+    found = _ARCHIVE_NAME.search(path.name.lower())
+    return is_archive(path) or (
+        found is not None and not _SIDECAR_SUFFIXES & set(found[1].split("."))
+    )
 
 
 def kind_of(file: File) -> str:
@@ -70,17 +78,17 @@ def kind_of(file: File) -> str:
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() == b"WARC/":
         return "warc" + end
-    if parse_records.begins(start):
+    if is_arc(start):
         return "arc" + end
     other = not end and (not start or _ZSTD.match(start) is not None)
     if file.path.name.lower().endswith(SUFFIXES) and not other:
-        # what is first may be empty, or damaged
+        # Its beginning may be empty or damaged.
         return ("arc" if ".arc" in file.path.suffixes else "warc") + end
     return ""
 
 
 def _first_text(file: File, offset: int) -> bytes:
-    """The first bytes in the first gzip members that hold more than line ends and zeros."""
+    """The first inflated bytes that are not only line ends and zeros."""
     try:
         while file.read(offset, len(MAGIC)) == MAGIC:
             member = MemberReader(file, offset)
@@ -94,60 +102,55 @@ def _first_text(file: File, offset: int) -> bytes:
 
 
 class Container:
-    """One file; a record at an offset, or all of them."""
+    """A WARC or ARC file."""
 
     def __init__(self, file: File) -> None:
         self.file = file
         self.name = str(file.path)
         self.kind = kind_of(file)
         self.beginnings = Beginnings(file)
-        self._walked = 0  # in a plain file, as far as records were followed
-        self._fields = -1  # of an ARC file, once its version block was read, see `arc.FIELDS`
+        self._followed = 0  # in an uncompressed file, the offset up to which records were followed
+        self._fields = -1  # of an ARC file, once its version block was read
 
     @property
     def zipped(self) -> bool:
         return self.kind.endswith(".gz")
 
     def at(self, offset: int) -> tuple[AnyRecord, MemberReader | None]:
-        """The record that begins at `offset`, and the member that it is in; raises `Broken`."""
-        if self.zipped:
-            member = MemberReader(self.file, offset)
-            return self._next(PieceReader(member.piece), offset), member
-        return self._next(PieceReader(_plain_pieces(self.file, offset)), offset), None
+        """Return the record at `offset` and its gzip member, if any; raises `Broken`."""
+        member = MemberReader(self.file, offset) if self.zipped else None
+        return self._next(self._reader(offset, member), offset), member
 
-    def _from(self, offset: int) -> PieceReader:
-        """What can be read from an offset on."""
-        piece = MemberReader(self.file, offset).piece if self.zipped else None
-        return PieceReader(piece or _plain_pieces(self.file, offset))
+    def _reader(self, offset: int, member: MemberReader | None = None) -> PieceReader:
+        return PieceReader(member.piece if member else _plain_pieces(self.file, offset))
 
     def begins(self, offset: int) -> bool:
         """Whether a record certainly begins at `offset`."""
         if self.zipped:
-            if self.beginnings.certain(offset):
-                return True
-            return self.beginnings.reached(0, offset)
-        while self._walked < offset:
+            return self.beginnings.certain(offset) or self.beginnings.reached(0, offset)
+        while self._followed < offset:
             try:
-                record = self.at(self._walked)[0]
+                record = self.at(self._followed)[0]
                 record.close()
-                self._walked = record.end
+                self._followed = record.end
             except Broken:
-                self._walked = self._behind_plain(self._walked)
-            self.beginnings.add(self._walked)
+                self._followed = self._behind_plain(self._followed)
+            self.beginnings.add(self._followed)
         return self.beginnings.known(offset)
 
     def _next(self, reader: PieceReader, offset: int) -> AnyRecord:
         if self.kind.startswith("arc"):
             if self._fields < 0:
-                self._fields = parse_records.fields_of(self._from(0))
-            document = parse_records.ArcDocument(reader, offset, self._fields)
+                member = MemberReader(self.file, 0) if self.zipped else None
+                self._fields = fields_of(self._reader(0, member))
+            document = ArcDocument(reader, offset, self._fields)
             self._fields = document.fields
-            document.led |= offset > 0 and not self.zipped
+            document.has_line_end_before |= offset > 0 and not self.zipped
             return document
         return CheckedRecord(reader, offset)
 
     def each(self) -> Iterator[AnyRecord | Finding]:
-        """Every record, and what is wrong between them. A record is read before the next."""
+        """Yield all records, and findings between them. Close a record before taking the next."""
         if not self.file.size:
             yield self.finding("unreadable", 0, "it is empty: it holds no record")
         elif not self.kind:
@@ -158,7 +161,7 @@ class Container:
             yield from self._plain()
 
     def finding(self, reason: str, offset: int, message: str, record_id: bytes = b"") -> Finding:
-        """A finding in this file."""
+        """Make a finding in this file."""
         return Finding(reason, self.name, offset, record_id.decode("utf-8", "replace"), message)
 
     def _plain(self) -> Iterator[AnyRecord | Finding]:
@@ -170,14 +173,15 @@ class Container:
                 yield self.finding("misframed", position, text)
                 position = padding
                 continue
-            reader = PieceReader(_plain_pieces(self.file, position))
-            position = yield from self._run(reader, position)
+            position = yield from self._plain_records(self._reader(position), position)
 
-    def _run(self, reader: PieceReader, base: int) -> Generator[AnyRecord | Finding, None, int]:
-        """Records of a plain file that follow each other; returns where to go on."""
+    def _plain_records(
+        self, reader: PieceReader, base: int
+    ) -> Generator[AnyRecord | Finding, None, int]:
+        """Yield records of an uncompressed file up to damage; returns where to resume."""
         reader.line_ends()
         while reader.hold(1) and reader.buffer[reader.at]:
-            start, record_id = base + reader.taken, b""
+            start, record_id = base + reader.consumed, b""
             try:
                 record = self._next(reader, start)
                 record_id = record.record_id
@@ -192,15 +196,14 @@ class Container:
                 return behind
             if odd:
                 yield self.finding("not-exact", start, odd, record_id)
-        return base + reader.taken
+        return base + reader.consumed
 
     def _in_member(
         self, reader: PieceReader, offset: int
     ) -> Generator[AnyRecord | Finding, None, bool]:
-        """The records of one member; True if it cannot be inflated to its end."""
-        more, first, led = reader.hold(1), True, False
-        if more and reader.buffer[reader.at] in b"\r\n":
-            led, more = True, bool(reader.line_ends()) and reader.hold(1)
+        """Yield the records of a member; returns whether it cannot be inflated to its end."""
+        line_ends_before, first = bool(reader.line_ends()), True
+        more = reader.hold(1)
         if not more:
             yield self.finding("not-exact", offset, "a gzip member without a record stands here")
         while more:
@@ -215,7 +218,7 @@ class Container:
                 return broken.reason == "damaged-member"
             if self.kind == "warc.gz" and not first:
                 odd = odd or "it is not the first record of its gzip member"
-            elif self.kind == "warc.gz" and led:
+            elif self.kind == "warc.gz" and line_ends_before:
                 odd = odd or "line ends stand before it in its gzip member"
             if odd:
                 yield self.finding("not-exact", offset, odd, record_id)
@@ -233,8 +236,7 @@ class Container:
                 if (yield from self._in_member(PieceReader(member.piece), position)):
                     position = yield from self._resumed(position)
                     continue
-                while member.piece():
-                    pass
+                member.skip()
             except Broken as broken:
                 position = yield from self._resumed(position, broken.reason, str(broken))
                 continue
@@ -243,7 +245,7 @@ class Container:
     def _resumed(
         self, position: int, reason: str = "", message: str = ""
     ) -> Generator[Finding, None, int]:
-        """Where to go on behind damage; names what was left out, for a `reason`."""
+        """Yield what was not read, if there is a `reason`; returns where to resume."""
         behind = self.behind(position)
         if reason:
             left = f"{message} ({behind - position:,} bytes were not read)"
@@ -253,16 +255,18 @@ class Container:
     def behind(self, position: int) -> int:
         """Where the next record certainly begins in a gzip file that is damaged at `position`."""
         for offset in magics(self.file, position + 1, self.file.size):
-            if self._begins(offset) and self.beginnings.certain(offset):
-                self.beginnings.add(offset)
-                return offset
+            with suppress(Broken):
+                self.at(offset)
+                if self.beginnings.certain(offset):
+                    self.beginnings.add(offset)
+                    return offset
         return self.file.size
 
     def _behind_plain(self, broken: int) -> int:
-        """Where reading a plain file goes on behind a broken record.
+        """Where to resume in an uncompressed file behind a broken record.
 
-        The first place from which records to the letter follow each other to the end of the file;
-        its size if there is none. Where the broken record says that it ends is tried first.
+        This is the first offset from which records to the letter follow each other to the end of
+        the file, or its size. The stated end of the broken record is tried first.
         """
         stated = self._stated_end(broken)
         if stated >= 0 and self._followed_from(stated) >= self.file.size:
@@ -276,39 +280,40 @@ class Container:
         return self.file.size
 
     def _stated_end(self, offset: int) -> int:
-        """Where a broken record says that it ends; -1 if that is nowhere in the file."""
+        """The stated end of a broken record; -1 if it is not in the file."""
         record, end = self._block_end(offset)
         if self.kind == "arc":
             return end if end == self.file.size else -1
         if record is None or end > self.file.size:
             return -1
-        reader = PieceReader(_plain_pieces(self.file, end))
+        return self._behind_line_ends(end)
+
+    def _behind_line_ends(self, offset: int) -> int:
+        reader = self._reader(offset)
         reader.line_ends()
-        return end + reader.taken
+        return offset + reader.consumed
 
     def _block_end(self, offset: int) -> tuple[AnyRecord | None, int]:
-        """The record that begins right at `offset`, and where its block ends by its length."""
-        reader = PieceReader(_plain_pieces(self.file, offset))
+        """Return the record at `offset` and the stated end of its block, or (None, -1)."""
+        reader = self._reader(offset)
         try:
             if not reader.hold(1) or reader.buffer[reader.at] in b"\r\n":
                 return None, -1
             record = self._next(reader, offset)
         except Broken:
             return None, -1
-        return record, offset + reader.taken + record.length
+        return record, offset + reader.consumed + record.length
 
     def _followed_from(self, offset: int) -> int:
-        """Where records to the letter that begin at `offset` stop to follow each other."""
+        """The end of the records to the letter that follow each other from `offset` on."""
         while offset < self.file.size:
             record, end = self._block_end(offset)
             if record is None or end > self.file.size:
                 break
             closing = self.file.read(end, 4)
             if record.kind == b"arc-header":
-                reader = PieceReader(_plain_pieces(self.file, end))
-                reader.line_ends()
-                offset = end + reader.taken
-            elif isinstance(record, parse_records.ArcDocument) and closing[:1] in (b"", b"\n"):
+                offset = self._behind_line_ends(end)
+            elif isinstance(record, ArcDocument) and closing[:1] in (b"", b"\n"):
                 offset = end + len(closing[:1])
             elif isinstance(record, CheckedRecord) and closing == b"\r\n\r\n":
                 offset = _end_or_zeros(self.file, end + 4)
@@ -319,10 +324,10 @@ class Container:
         return offset
 
     def _candidate(self, offset: int) -> int:
-        """The first place from `offset` on where a record may begin; the size if there is none."""
+        """The first offset from `offset` on where a record may begin, or the size of the file."""
         expression = _DOCUMENT if self.kind == "arc" else _RECORD
         base = max(offset - _OVERLAP, 0)
-        while data := self.file.read(base, _PLAIN):
+        while data := self.file.read(base, _PIECE):
             for match in expression.finditer(data):
                 if base + match.end() >= offset:
                     return base + match.end()
@@ -331,17 +336,10 @@ class Container:
             base += len(data) - _OVERLAP
         return self.file.size
 
-    def _begins(self, offset: int) -> bool:
-        try:
-            self.at(offset)
-        except Broken:
-            return False
-        return True
-
 
 def _zeros_end(file: File, offset: int) -> int:
-    """Where the zero bytes that may stand at `offset` stop."""
-    while data := file.read(offset, _PLAIN):
+    """The end of the zero bytes at `offset`, if any."""
+    while data := file.read(offset, _PIECE):
         rest = data.lstrip(b"\0")
         offset += len(data) - len(rest)
         if rest:
@@ -350,14 +348,14 @@ def _zeros_end(file: File, offset: int) -> int:
 
 
 def _end_or_zeros(file: File, offset: int) -> int:
-    """The size of a file that holds nothing but zeros from `offset` on, else `offset`."""
+    """The size of the file if only zeros follow `offset`, else `offset`."""
     return file.size if _zeros_end(file, offset) == file.size else offset
 
 
 def _plain_pieces(file: File, offset: int) -> Callable[[], bytes]:
     def piece() -> bytes:
         nonlocal offset
-        data = file.read(offset, _PLAIN)
+        data = file.read(offset, _PIECE)
         offset += len(data)
         return data
 

@@ -15,8 +15,8 @@ from dedupindex.post_crawl.manifest.scan_file import Scan
 from dedupindex.sources.warc import WarcSource
 from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding
-from dedupindex.verify.parse_records import CheckedRecord
-from dedupindex.verify.walk_file import AnyRecord, Container
+from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
+from dedupindex.verify.walk_file import Container
 
 _SHARED = "share one gzip member"
 _ODD = ("its version line", "its header has bare")  # not to the letter, but for what is no field

@@ -7,7 +7,7 @@ from typing import Any
 
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.issues import Finding
-from dedupindex.verify.locate_originals import OriginalsIndex, places
+from dedupindex.verify.locate_originals import OriginalsIndex
 from tests.support.warc_cases import (
     END,
     HTTP,
@@ -74,7 +74,7 @@ def compared(old: Path, new: Path, *others: Path) -> list[Finding]:
     database = new.parent / "places.sqlite"
     database.unlink(missing_ok=True)
     originals = OriginalsIndex(database)
-    originals.write(places(path) for path in (new, *others))
+    originals.add_files([new, *others])
     return list(verify_pair(old, new, originals.find))
 
 

@@ -1,14 +1,16 @@
-"""How to make an ARC file of the blocks of a WARC file: a JSON array a line, in order of the file.
+"""The layout of an ARC file: how to make it of the blocks of the WARC file that replaces it.
 
-    ["made", HEADER, LEVEL, MEMORY]   a gzip member begins: its header in hex, and how to deflate
-    ["kept", HEADER]                  one that zlib does not make again; without HEADER, never mind
-    ["bytes", BASE64]                 the next stored bytes of the member that is kept
-    ["text", TEXT]                    so stands in the ARC file: URL records, line ends (Latin-1)
-    ["block", LENGTH]                 here stands the block of the next record
+The layout is the block of the last record of the WARC file, a JSON array a line:
+
+    ["made", HEADER, LEVEL, MEMORY]   begin a gzip member: its header in hex, settings of deflate
+    ["kept", true]                    begin a gzip member that zlib does not reproduce
+    ["bytes", BASE64]                 stored bytes of the member that is kept
+    ["text", TEXT]                    bytes around blocks, in Latin-1: URL records, line ends
+    ["block", LENGTH]                 the block of the next record
     ["zeros", COUNT]                  zero bytes between members
-    ["end", FACTS]                    name, size, hashes
+    ["end", LayoutEnd]                name, size and hashes of the ARC file
 
-Texts and blocks are what the member holds, inflated. The lines are the block of the last record.
+Texts and blocks are what the member holds, inflated.
 """
 
 from __future__ import annotations
@@ -19,76 +21,68 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from dedupindex.warc.gzip_members import LONGEST_HEADER, header_length, judge
+from dedupindex.warc.gzip_members import LONGEST_HEADER, header_length
 from dedupindex.warc.window import Window
 
-# How a gzip member was deflated: the settings of zlib that make the same bytes of its content.
-
-_FEED = 1 << 16
-_PIECE = 1 << 20  # bytes inflated in one go
+CONTENT_TYPE = b"application/vnd.dedupindex.arc-layout"
+_FEED = 1 << 16  # bytes read at once
+_PIECE = 1 << 20  # bytes inflated at once
 _TRAILER = 8  # bytes: CRC-32 and length
+_BYTES_PER_LINE = 3 << 14  # stored bytes
 
 
 class DeflateSettings(NamedTuple):
-    """Of a deflater."""
+    """Parameters of zlib."""
 
     level: int
     memory: int
 
-    def deflater(self) -> zlib._Compress:
+    def compressor(self) -> zlib._Compress:
         return zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS, self.memory)
 
 
-USUAL = DeflateSettings(6, 8)
-_ALL = (
-    USUAL,
+DEFAULT_SETTINGS = DeflateSettings(6, 8)
+_ALL_SETTINGS = (
+    DEFAULT_SETTINGS,
     *(DeflateSettings(level, memory) for memory in (8, 9) for level in (9, *range(1, 9))),
 )
 
 
-class MemberSettings(NamedTuple):
-    """A member, as it can be made again; without settings it has to be kept."""
-
-    header: bytes
-    settings: DeflateSettings | None
-
-
-class Search:
-    """Finds the settings of one member after the other, beginning with those found last."""
+class SettingsSearch:
+    """Finds the settings that reproduce each gzip member; tries the last successful ones first."""
 
     def __init__(self) -> None:
-        self._last = USUAL
+        self._last = DEFAULT_SETTINGS
 
-    def at(self, window: Window, offset: int) -> MemberSettings:
-        """The member at `offset`, if it is sound."""
+    def find(self, window: Window, offset: int) -> tuple[bytes, DeflateSettings | None]:
+        """Return the gzip header at `offset` and the settings; None if no settings fit."""
         size = header_length(window.read(offset, LONGEST_HEADER))
         if size < 0:
-            return MemberSettings(b"", None)
+            return b"", None
         header = window.read(offset, size)
-        for settings in (self._last, *(one for one in _ALL if one != self._last)):
-            if _made(window, offset + size, settings):
+        for settings in (self._last, *_ALL_SETTINGS):
+            if _reproduces(settings, window, offset + size):
                 self._last = settings
-                return MemberSettings(header, settings)
-        return MemberSettings(header, None)
+                return header, settings
+        return header, None
 
 
-def _made(window: Window, position: int, settings: DeflateSettings) -> bool:
-    """Whether `settings` make the deflate data at `position` of what it inflates to."""
+def _reproduces(settings: DeflateSettings, window: Window, position: int) -> bool:
+    """Whether compressing the content of the deflate data at `position` gives the same bytes."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
-    deflater = settings.deflater()
+    compressor = settings.compressor()
     compared = position
     try:
         for data in _inflated(window, position, inflater):
-            made = deflater.compress(data)
+            made = compressor.compress(data)
             if window.read(compared, len(made)) != made:
                 return False
             compared += len(made)
     except zlib.error:
         return False
-    made = deflater.flush()
-    there = window.read(compared, len(made) + _TRAILER)
-    # What is left behind the last block is the trailer, and other members.
-    return len(there) == len(made) + _TRAILER and there.startswith(made) and inflater.eof
+    made = compressor.flush()
+    rest = window.read(compared, len(made) + _TRAILER)
+    return len(rest) == len(made) + _TRAILER and rest.startswith(made) and inflater.eof
 
 
 def _inflated(window: Window, position: int, inflater: zlib._Decompress) -> Iterator[bytes]:
@@ -101,62 +95,38 @@ def _inflated(window: Window, position: int, inflater: zlib._Decompress) -> Iter
         yield inflater.decompress(feed, _PIECE)
 
 
-def size_of(window: Window, offset: int) -> int:
-    """Bytes of the gzip member at `offset`; 0 if it is not sound."""
-    return max(judge(window, offset).end - offset, 0)
+class LayoutEnd(NamedTuple):
+    """Facts of the ARC file."""
 
-
-CONTENT_TYPE = b"application/vnd.dedupindex.arc-layout"
-_KEPT = 3 << 14  # stored bytes a line
-
-
-class End(NamedTuple):
-    """What the ARC file was."""
-
-    name: str  # of the file, without folders
+    name: str  # without directories
     size: int
     blake3: str  # of the file
-    content: str  # BLAKE3 of all that its members hold
-    exact: bool  # whether the stored bytes of every member can be made again
+    content: str  # BLAKE3 of what its members hold
+    exact: bool  # whether all stored bytes can be reproduced
 
 
 class LayoutWriter:
-    """Lines that are being written to a spool file."""
+    """Writes the lines of a layout to a spool file."""
 
     def __init__(self, spool: BinaryIO) -> None:
         self.spool = spool
 
-    def made(self, found: MemberSettings) -> None:
-        assert found.settings is not None
-        self._write("made", found.header.hex(), *found.settings)
+    def write(self, *values: Any) -> None:
+        self.spool.write(json.dumps(values).encode("ascii") + b"\n")
 
-    def kept(self, stored: Iterator[bytes]) -> None:
-        self._write("kept", True)
+    def write_kept(self, stored: Iterator[bytes]) -> None:
+        """Write a member as the bytes it is."""
+        self.write("kept", True)
         for data in stored:
-            for at in range(0, len(data), _KEPT):
-                self._write("bytes", b64encode(data[at : at + _KEPT]).decode("ascii"))
-
-    def text(self, data: bytes) -> None:
-        self._write("text", data.decode("latin-1"))
-
-    def block(self, length: int) -> None:
-        self._write("block", length)
-
-    def zeros(self, count: int) -> None:
-        self._write("zeros", count)
-
-    def end(self, end: End) -> None:
-        self._write("end", end._asdict())
-
-    def _write(self, *words: Any) -> None:
-        self.spool.write(json.dumps(words).encode("ascii") + b"\n")
+            for at in range(0, len(data), _BYTES_PER_LINE):
+                self.write("bytes", b64encode(data[at : at + _BYTES_PER_LINE]).decode("ascii"))
 
 
-def lines(spool: BinaryIO) -> Iterator[list[Any]]:
-    """The lines of a layout from its beginning; raises `ValueError` for what is none."""
+def read_layout(spool: BinaryIO) -> Iterator[list[Any]]:
+    """Yield the lines of a layout; raises `ValueError` for other content."""
     spool.seek(0)
     for line in spool:
-        words = json.loads(line)
-        if not isinstance(words, list) or not words:
+        values = json.loads(line)
+        if not isinstance(values, list) or not values:
             raise ValueError("not a line of a layout")
-        yield words
+        yield values

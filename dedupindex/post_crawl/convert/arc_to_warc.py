@@ -1,4 +1,8 @@
-"""One ARC file to a WARC file, which gets its name when the ARC file was made of it again."""
+"""Convert an ARC file to a WARC file that replaces it.
+
+The ARC file is read from its first byte to its last. If anything in it is not to the letter, the
+whole file is left alone. The WARC file gets its name once the ARC file has been reproduced from it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,12 @@ import os
 import re
 import zlib
 from base64 import b32encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import BinaryIO, NamedTuple
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
@@ -24,22 +28,12 @@ from dedupindex import __version__
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.post_crawl.convert.arc_layout import (
     CONTENT_TYPE,
-    USUAL,
-    End,
+    DEFAULT_SETTINGS,
+    LayoutEnd,
     LayoutWriter,
-    MemberSettings,
-    Search,
-    size_of,
+    SettingsSearch,
 )
-from dedupindex.post_crawl.convert.arc_steps import (
-    MemberBegins,
-    Odd,
-    Text,
-    Zeros,
-    arc_framing,
-    walk,
-)
-from dedupindex.post_crawl.convert.warc_to_arc import NotBack, check
+from dedupindex.post_crawl.convert.warc_to_arc import NotReproduced, check
 from dedupindex.post_crawl.rewrite.part_files import (
     new_part,
     part_of,
@@ -51,120 +45,33 @@ from dedupindex.post_crawl.rewrite.part_files import (
 from dedupindex.runtime.atomic_replace import being_written, keep_metadata
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http
-from dedupindex.warc.arc import HEADER, ArcFraming, date_of_header, fields_of
+from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming, date_of_header, fields_of
+from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, judge, members
+from dedupindex.warc.headers import BadHead
+from dedupindex.warc.reader import START, framing_of, gzip_framing
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
 from dedupindex.warc.record_facts import Block, divided
-from dedupindex.warc.window import Window, open_window
+from dedupindex.warc.window import Cursor, Window, open_window
 
-# Documents of an ARC file as WARC/1.0 records (ISO 28500; guidelines of the IIPC, 2016).
-
+_LINE_ENDS = re.compile(rb"[\r\n]+")
+_MAX_LINE_ENDS = 1 << 20  # bytes between two documents
 _MEDIA_TYPE = re.compile(rb"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:\s*;[\x20-\x7e]*)?", re.ASCII)
-_UNKNOWN = b"application/octet-stream"
-_HTTP = b"application/http; msgtype=response"
+_UNKNOWN_TYPE = b"application/octet-stream"
+_HTTP_TYPE = b"application/http; msgtype=response"
+_CONFORMS_TO = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.pdf"
 _LEVEL = 6  # of deflate, as most crawlers compress
-Fields = list[tuple[bytes, bytes]]
-
-
-class ConvertedDocument:
-    """A document that was read once, with its digests; a long one is spooled."""
-
-    def __init__(self, record: Record, url: bytes, mime: bytes, beside: Path) -> None:
-        self.length = record.length
-        pieces = record.pieces()
-        answer, body, _ = divided(pieces) if is_http(url) else Block(None, pieces)
-        header = answer.head if answer else b""
-        self.http = answer is not None and answer.status > 0
-        self.kind = b"response" if self.http else b"resource"
-        typed = mime if _MEDIA_TYPE.fullmatch(mime) else _UNKNOWN
-        self.mime = _HTTP if self.http else typed
-        block, payload = hashlib.sha1(), hashlib.sha1()
-        left = len(header) if self.http else 0  # bytes of the HTTP header still to come
-        empty = self.length == left
-        self._short = record.data is not None
-        self._pieces: list[bytes | memoryview] = []
-        self._spool = None if self._short else TemporaryFile(dir=beside)  # noqa: SIM115
-        for piece in chain([header] if header else [], body):
-            block.update(piece)
-            payload.update(memoryview(piece)[left:])
-            left = max(left - len(piece), 0)
-            if self._spool is None:
-                self._pieces.append(piece)
-            else:
-                self._spool.write(piece)
-        self.block_digest = spelled(block.digest())
-        # What a digest of a chunked body covers, tools do not agree on: none is right for all.
-        stated = not empty and not (self.http and answer and answer.coding)
-        self.payload_digest = spelled(payload.digest()) if stated else b""
-
-    def pieces(self) -> Iterator[bytes | memoryview]:
-        """The block, once more."""
-        if self._spool is None:
-            yield from self._pieces
-            return
-        self._spool.seek(0)
-        while data := self._spool.read(PIECE):
-            yield data
-
-    def close(self) -> None:
-        if self._spool is not None:
-            self._spool.close()
-
-
-def spelled(raw: bytes) -> bytes:
-    """A SHA-1 as records state it."""
-    return b"sha1:" + b32encode(raw)
-
-
-def digest_of(data: bytes) -> bytes:
-    """The SHA-1 of some bytes."""
-    return spelled(hashlib.sha1(data).digest())
-
-
-def address(text: bytes) -> bytes:
-    """The IP address of a URL record; empty for none, and for the 0.0.0.0 that means none."""
-    try:
-        found = ipaddress.ip_address(text.decode("ascii"))
-    except ValueError:
-        return b""
-    return b"" if found.is_unspecified else text
-
-
-class Warc:
-    """The WARC file that is being written, a record after the other, compressed like the ARC."""
-
-    def __init__(self, file: BinaryIO, seed: str, *, zipped: bool) -> None:
-        self._file, self._seed, self._zipped = file, seed, zipped
-        self._count = 0
-
-    def write(
-        self, kind: bytes, fields: Fields, pieces: Iterable[bytes | memoryview], length: int
-    ) -> bytes:
-        """Append a record; returns its id, which is the same whenever the file is made again."""
-        self._count += 1
-        record_id = f"<{uuid5(NAMESPACE_URL, f'{self._seed}#{self._count}').urn}>".encode()
-        named = [(b"WARC-Type", kind), (b"WARC-Record-ID", record_id), *fields]
-        named.append((b"Content-Length", b"%d" % length))
-        head = b"".join(b"%b: %b\r\n" % field for field in named)
-        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if self._zipped else None
-        written = 0
-        for data in chain([b"WARC/1.0\r\n" + head + b"\r\n"], pieces, [b"\r\n\r\n"]):
-            self._file.write(packer.compress(data) if packer else data)
-            written += len(data)
-        if packer:
-            self._file.write(packer.flush())
-        return record_id
-
-
-_FORMAT = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.pdf"
-_USUAL_HEADER = bytes.fromhex("1f8b0800000000000003")
+_GZIP_HEADER = "1f8b0800000000000003"
+_IN_MEMORY = 1 << 20  # bytes of a document that are not written to a temporary file
+_STORED_PIECE = 3 << 18  # bytes; a multiple of 3, for base64
+_Fields = list[tuple[bytes, bytes]]
 
 
 class ConvertTask(NamedTuple):
-    """One ARC file to convert."""
+    """One file to convert."""
 
     path: str
     target: Path
-    keep: bool = True  # the stored bytes of members that zlib does not make again
+    keep: bool = True  # the stored bytes of members that zlib does not reproduce
 
 
 @dataclass
@@ -176,44 +83,51 @@ class ConvertOutcome:
     problem: str = ""  # why it was left alone
     responses: int = 0
     resources: int = 0
-    kept: int = 0  # stored bytes of members that zlib does not make again
+    kept: int = 0  # stored bytes of members that zlib does not reproduce
     bytes_before: int = 0
     bytes_after: int = 0
 
 
+class InvalidArc(Exception):
+    """The ARC file cannot be converted; the text says where and why."""
+
+
 def convert(task: ConvertTask) -> ConvertOutcome:
-    """Convert one file; raises `OSError` where writing fails, and then nothing is there."""
+    """Convert one file; raises `OSError` where writing fails, and leaves no file then."""
     outcome = ConvertOutcome(task.path, "left")
     try:
         with closing(open_window(task.path, task.path)) as window:
             outcome.bytes_before = window.size
             outcome.state = _convert(task, window, outcome)
             outcome.bytes_after = task.target.stat().st_size
-    except (Odd, NotBack, BadSource) as error:
+    except (InvalidArc, NotReproduced, BadSource) as error:
         outcome.problem = str(error)
     return outcome
 
 
 def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
-    """Returns the state of the outcome; raises `Odd`, `NotBack` or `BadSource`."""
-    framed = arc_framing(window)
-    if framed is None:
-        raise Odd("it is no ARC file")
+    """Return the state of the outcome; raises `InvalidArc`, `NotReproduced` or `BadSource`."""
+    framing, zipped = arc_framing(window)
+    if framing is None:
+        raise InvalidArc("it is no ARC file")
     if being_written(window.file):
-        raise Odd("some other process is writing to it")
+        raise InvalidArc("some other process is writing to it")
     target, content = task.target, window.content_hash()
     if target.exists():
         try:
             check(target, content)
-        except NotBack as error:
-            raise Odd(f"{target} is there already, and is not made of it: {error}") from error
+        except NotReproduced as error:
+            raise InvalidArc(
+                f"{target} is there already, and is not made of it: {error}"
+            ) from error
         return "there"
     target.parent.mkdir(parents=True, exist_ok=True)
-    sweep([target])  # what a killed run left
+    sweep([target])  # remove what interrupted runs left
     part = part_of(target)
     with removed(part):
-        with new_part(part, -1) as file, _Converter(task, window, file, framed) as converter:
-            converter.run(outcome)
+        with new_part(part, -1) as file, TemporaryFile(dir=target.parent) as spool:
+            warc = _WarcWriter(file, f"blake3:{content}", zipped=zipped)
+            _Converter(task, window, framing, warc, LayoutWriter(spool)).run(outcome)
             file.flush()
             keep_metadata(window.file, file)
             os.fsync(file.fileno())
@@ -221,174 +135,323 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
         with whole:
             check(part, content)
             if window.changed():
-                raise Odd("it was changed while it was read")
+                raise InvalidArc("it was changed while it was read")
             try:
                 put_new(part, whole, target)
-            except FileExistsError as error:  # by another process, since
-                raise Odd(f"{target} is there already, and was not when this began") from error
+            except FileExistsError as error:  # of another process
+                raise InvalidArc(
+                    f"{target} is there already, and was not when this began"
+                ) from error
     return "converted"
+
+
+class _LineEndCursor(Cursor):
+    """Collects the line ends that it skips."""
+
+    skipped = b""
+
+    def skip_line_ends(self) -> int:
+        count = 0
+        while self.hold(1) and (match := _LINE_ENDS.match(self.buffer, self.at)):
+            self.skipped += match[0]
+            self.at = match.end()
+            count += len(match[0])
+            if len(self.skipped) > _MAX_LINE_ENDS:
+                raise BadHead("a mebibyte of line ends")
+        return count
+
+
+def arc_framing(window: Window) -> tuple[ArcFraming | None, bool]:
+    """Return the framing of an ARC file (None for other files), and whether it is gzipped."""
+    framing = gzip_framing(window)
+    zipped = framing is not None
+    framing = framing or framing_of(window.read(0, START))
+    return framing if isinstance(framing, ArcFraming) else None, zipped
+
+
+def _plain_pieces(window: Window) -> Callable[[], bytes]:
+    position = 0
+
+    def piece() -> bytes:
+        nonlocal position
+        data = window.take(position) if position < window.size else b""
+        position += len(data)
+        return data
+
+    return piece
+
+
+class _WarcWriter:
+    """Writes WARC/1.0 records (ISO 28500; guidelines of the IIPC, 2016), gzipped like the ARC."""
+
+    def __init__(self, file: BinaryIO, seed: str, *, zipped: bool) -> None:
+        self._file, self._seed, self.zipped = file, seed, zipped
+        self._count = 0
+
+    def write(self, kind: bytes, fields: _Fields, pieces: Iterable[bytes], length: int) -> bytes:
+        """Append a record; returns its id, which is the same in each conversion of a file."""
+        self._count += 1
+        record_id = f"<{uuid5(NAMESPACE_URL, f'{self._seed}#{self._count}').urn}>".encode()
+        fields = [(b"WARC-Type", kind), (b"WARC-Record-ID", record_id), *fields]
+        header = _field_lines([*fields, (b"Content-Length", b"%d" % length)])
+        compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if self.zipped else None
+        for data in chain([b"WARC/1.0\r\n" + header + b"\r\n"], pieces, [b"\r\n\r\n"]):
+            self._file.write(compressor.compress(data) if compressor else data)
+        if compressor:
+            self._file.write(compressor.flush())
+        return record_id
+
+
+class _Document:
+    """A document that was read once, with its digests; a long one is spooled to a file."""
+
+    def __init__(self, record: Record, url: bytes, mime: bytes, beside: Path) -> None:
+        self.length = record.length
+        pieces = record.pieces()
+        answer, body, _ = divided(pieces) if is_http(url) else Block(None, pieces)
+        header = answer.head if answer else b""
+        is_response = answer is not None and answer.status > 0
+        self.kind = b"response" if is_response else b"resource"
+        media_type = mime if _MEDIA_TYPE.fullmatch(mime) else _UNKNOWN_TYPE
+        self.content_type = _HTTP_TYPE if is_response else media_type
+        block, payload = hashlib.sha1(), hashlib.sha1()
+        left = len(header) if is_response else 0  # bytes of the HTTP header still to come
+        empty = self.length == left
+        self._spool = SpooledTemporaryFile(_IN_MEMORY, dir=str(beside))  # noqa: SIM115
+        for piece in chain([header] if header else [], body):
+            block.update(piece)
+            payload.update(memoryview(piece)[left:])
+            left = max(left - len(piece), 0)
+            self._spool.write(piece)
+        self.block_digest = _sha1_field(block.digest())
+        # Tools do not agree on what the digest of a chunked body covers, so none is stated.
+        stated = not empty and not (is_response and answer and answer.coding)
+        self.payload_digest = _sha1_field(payload.digest()) if stated else b""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the block."""
+        self._spool.seek(0)
+        return iter(lambda: self._spool.read(PIECE), b"")
+
+    def close(self) -> None:
+        self._spool.close()
 
 
 class _Converter:
     """Writes the records of one WARC file."""
 
     def __init__(
-        self, task: ConvertTask, window: Window, file: BinaryIO, framed: tuple[ArcFraming, bool]
+        self,
+        task: ConvertTask,
+        window: Window,
+        framing: ArcFraming,
+        warc: _WarcWriter,
+        layout: LayoutWriter,
     ) -> None:
+        self._task, self._window, self._framing = task, window, framing
+        self._warc, self._layout = warc, layout
         self._exact = True
-        self._task, self._window, (self._framing, self._zipped) = task, window, framed
-        self._warc = Warc(file, f"blake3:{window.content_hash()}", zipped=self._zipped)
-        self._spool = TemporaryFile(dir=task.target.parent)  # noqa: SIM115
-        self._layout = LayoutWriter(self._spool)
-        self._search = Search()
+        self._search = SettingsSearch()
         self._content = blake3.blake3()
-        self._date = self._info = b""  # of the warcinfo
-
-    def __enter__(self) -> _Converter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._spool.close()
+        self._date = self._warcinfo_id = b""
 
     def run(self, outcome: ConvertOutcome) -> None:
-        """Write everything; raises `Odd`."""
-        for step in walk(self._window, self._framing, zipped=self._zipped):
-            if isinstance(step, Text):
-                self._text(step.data)
-            elif isinstance(step, Zeros):
-                self._layout.zeros(step.size)
-            elif isinstance(step, MemberBegins):
-                outcome.kept += self._member(step.offset)
-            elif step.type == HEADER:
-                self._header(step)
-            elif self._document(step) == b"response":
-                outcome.responses += 1
-            else:
-                outcome.resources += 1
-        if not self._info:
-            raise Odd("there is nothing in it")
-        self._end()
+        """Read the file without a gap and write all records; raises `InvalidArc`."""
+        if self._warc.zipped:
+            for item in members(self._window):
+                self._gzip_item(item, outcome)
+        else:
+            self._records(_LineEndCursor(_plain_pieces(self._window)), -1, outcome)
+        if not self._warcinfo_id:
+            raise InvalidArc("there is nothing in it")
+        self._write_layout()
+
+    def _gzip_item(
+        self, item: Member | LongMember | Filler | Damage, outcome: ConvertOutcome
+    ) -> None:
+        if isinstance(item, Damage):
+            raise InvalidArc(f"at {item.offset}: {item.message}")
+        if isinstance(item, Filler):
+            self._layout.write("zeros", item.stored)
+            return
+        outcome.kept += self._member(item.offset)
+        if isinstance(item, Member):
+            self._records(_LineEndCursor(bytes, item.data), item.offset, outcome)
+            return
+        cursor = _LineEndCursor(item.piece, item.start, sound=lambda: not item.broken)
+        self._records(cursor, item.offset, outcome)
+        while item.piece():
+            pass
+        if item.broken:
+            raise InvalidArc(f"at {item.offset}: a gzip member is damaged")
+
+    def _records(self, cursor: _LineEndCursor, offset: int, outcome: ConvertOutcome) -> None:
+        """Write the records of an uncompressed file (`offset` -1) or of a member."""
+        while True:
+            begin = cursor.position
+            try:
+                cursor.skip_line_ends()
+                self._text(cursor.skipped)
+                cursor.skipped = b""
+                if not cursor.hold(1):
+                    return
+                begin = cursor.position
+                record = self._framing.record(cursor, begin if offset < 0 else offset)
+                if record.special:
+                    raise BadHead("a URL record can be read in two ways")
+                self._record(record, outcome)
+                record.finish()
+            except (BadHead, BrokenRecord) as error:
+                raise InvalidArc(f"at {begin if offset < 0 else offset}: {error}") from error
+            if record.type == DOCUMENT:
+                closing_size = record.end - begin - record.start - record.length
+                cursor.skipped = (b"", b"\n", b"\r\n")[closing_size] + cursor.skipped
+
+    def _record(self, record: Record, outcome: ConvertOutcome) -> None:
+        if record.type == HEADER:
+            self._version_block(record)
+        elif self._document(record) == b"response":
+            outcome.responses += 1
+        else:
+            outcome.resources += 1
 
     def _text(self, data: bytes) -> None:
-        self._content.update(data)
-        self._layout.text(data)
+        if data:
+            self._content.update(data)
+            self._layout.write("text", data.decode("latin-1"))
 
     def _member(self, offset: int) -> int:
-        """Note how a member is made again; returns how many bytes had to be kept for that."""
-        found = self._search.at(self._window, offset)
-        if found.settings is not None:
-            self._layout.made(found)
+        """Write how to reproduce a member; returns how many of its bytes had to be kept."""
+        header, settings = self._search.find(self._window, offset)
+        if settings is not None:
+            self._layout.write("made", header.hex(), *settings)
         elif not self._task.keep:
             self._exact = False
-            self._layout.made(MemberSettings(_USUAL_HEADER, USUAL))
+            self._layout.write("made", _GZIP_HEADER, *DEFAULT_SETTINGS)
         else:
-            size = size_of(self._window, offset)
-            self._layout.kept(_stored(self._window, offset, size))
-            return size
+            end = judge(self._window, offset).end
+            self._layout.write_kept(_stored_pieces(self._window, offset, end))
+            return max(end - offset, 0)
         return 0
 
-    def _header(self, record: Record) -> None:
-        """A version block, which becomes a metadata record."""
+    def _version_block(self, record: Record) -> None:
+        """Write the version block, which becomes a metadata record."""
         data = bytes(record.data or b"")
-        self._begin(date_of_header(data), record.offset)
+        self._begin_record(date_of_header(data), record.offset)
         url = data[: data.find(b"\n")].split(b" ")[0]
         fields = [
             (b"WARC-Date", self._date),
             *([(b"WARC-Target-URI", url)] if url.isascii() else []),
-            (b"WARC-Warcinfo-ID", self._info),
+            (b"WARC-Warcinfo-ID", self._warcinfo_id),
             (b"Content-Type", b"text/plain"),
-            (b"WARC-Block-Digest", digest_of(data)),
+            (b"WARC-Block-Digest", _sha1_field(hashlib.sha1(data).digest())),
         ]
         self._content.update(data)
-        self._layout.block(len(data))
+        self._layout.write("block", len(data))
         self._warc.write(b"metadata", fields, [data], len(data))
 
     def _document(self, record: Record) -> bytes:
-        """A response or a resource; returns which."""
-        line = record.text
-        stated = fields_of(line, self._framing.at_end)
-        if stated.url != stated.url.strip() or any(byte < 32 or byte == 127 for byte in stated.url):
-            raise Odd(f"at {record.offset}: a control character, or a space at the end, of a URL")
-        date = self._begin(stated.digits, record.offset)
-        self._text(line)
+        """Write a response or a resource; returns which."""
+        line = fields_of(record.text, self._framing.at_end)
+        if line.url != line.url.strip() or any(byte < 32 or byte == 127 for byte in line.url):
+            raise InvalidArc(
+                f"at {record.offset}: a control character, or a space at the end, of a URL"
+            )
+        date = self._begin_record(line.digits, record.offset)
+        self._text(record.text)
         try:
-            read = ConvertedDocument(record, stated.url, stated.mime, self._task.target.parent)
+            read = _Document(record, line.url, line.mime, self._task.target.parent)
         except BrokenRecord as error:
-            raise Odd(f"at {record.offset}: {error}") from error
+            raise InvalidArc(f"at {record.offset}: {error}") from error
         with closing(read) as document:
-            fields = [(b"WARC-Date", date), (b"WARC-Target-URI", stated.url)]
-            if ip := address(stated.ip):
+            fields = [(b"WARC-Date", date), (b"WARC-Target-URI", line.url)]
+            if ip := _ip_address(line.ip):
                 fields.append((b"WARC-IP-Address", ip))
-            fields.append((b"WARC-Warcinfo-ID", self._info))
-            fields.append((b"Content-Type", document.mime))
+            fields.append((b"WARC-Warcinfo-ID", self._warcinfo_id))
+            fields.append((b"Content-Type", document.content_type))
             if document.payload_digest:
                 fields.append((b"WARC-Payload-Digest", document.payload_digest))
             fields.append((b"WARC-Block-Digest", document.block_digest))
             pieces = self._hashed(document.pieces())
             self._warc.write(document.kind, fields, pieces, document.length)
-            self._layout.block(document.length)
+            self._layout.write("block", document.length)
             return document.kind
 
-    def _begin(self, digits: bytes, offset: int) -> bytes:
-        """The WARC-Date of some digits; the first record of all is the warcinfo."""
+    def _begin_record(self, digits: bytes, offset: int) -> bytes:
+        """Return the WARC-Date of a timestamp; writes the warcinfo before the first record."""
         try:
             date = date_of_digits(check_digits(digits))
         except BadDate as error:
-            raise Odd(f"at {offset}: {error}") from error
-        if not self._info:
+            raise InvalidArc(f"at {offset}: {error}") from error
+        if not self._warcinfo_id:
             self._date = date
-            self._info = self._warcinfo()
+            self._warcinfo_id = self._write_warcinfo()
         return date
 
-    def _warcinfo(self) -> bytes:
+    def _write_warcinfo(self) -> bytes:
         name = quote(self._task.target.name, safe=" +,()[]@=")
-        block = b"".join(
-            b"%b: %b\r\n" % field
-            for field in (
+        block = _field_lines(
+            [
                 (b"software", b"dedupindex/" + __version__.encode()),
                 (b"format", b"WARC File Format 1.0"),
-                (b"conformsTo", _FORMAT),
+                (b"conformsTo", _CONFORMS_TO),
                 (b"description", b"made of an ARC file; its last record says how it was"),
-            )
+            ]
         )
-        fields: Fields = [
+        fields = [
             (b"WARC-Date", self._date),
             (b"WARC-Filename", name.encode("ascii")),
             (b"Content-Type", b"application/warc-fields"),
-            (b"WARC-Block-Digest", digest_of(block)),
+            (b"WARC-Block-Digest", _sha1_field(hashlib.sha1(block).digest())),
         ]
         return self._warc.write(b"warcinfo", fields, [block], len(block))
 
-    def _hashed(self, pieces: Iterator[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    def _hashed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
             self._content.update(piece)
             yield piece
 
-    def _end(self) -> None:
-        """The last record: how all of it was in the ARC file."""
-        window = self._window
-        content = self._content.hexdigest()
-        name = os.path.basename(self._task.path)
-        self._layout.end(End(name, window.size, window.content_hash(), content, self._exact))
-        length = self._spool.tell()
-        self._spool.seek(0)
+    def _write_layout(self) -> None:
+        """Write the last record."""
+        window, spool = self._window, self._layout.spool
+        name, content = os.path.basename(self._task.path), self._content.hexdigest()
+        end = LayoutEnd(name, window.size, window.content_hash(), content, self._exact)
+        self._layout.write("end", end._asdict())
+        length = spool.tell()
+        spool.seek(0)
+        digest = hashlib.file_digest(spool, "sha1").digest()  # type: ignore[arg-type]  # a file
         fields = [
             (b"WARC-Date", self._date),
             (b"WARC-Target-URI", b"metadata://dedupindex/arc-layout"),
-            (b"WARC-Warcinfo-ID", self._info),
+            (b"WARC-Warcinfo-ID", self._warcinfo_id),
             (b"Content-Type", CONTENT_TYPE),
-            (b"WARC-Block-Digest", spelled(hashlib.file_digest(self._spool, "sha1").digest())),
+            (b"WARC-Block-Digest", _sha1_field(digest)),
         ]
-        self._spool.seek(0)
-        pieces = iter(lambda: self._spool.read(PIECE), b"")
-        self._warc.write(b"metadata", fields, pieces, length)
+        spool.seek(0)
+        self._warc.write(b"metadata", fields, iter(lambda: spool.read(PIECE), b""), length)
 
 
-def _stored(window: Window, offset: int, size: int) -> Iterator[bytes]:
-    end = offset + size
+def _sha1_field(raw: bytes) -> bytes:
+    return b"sha1:" + b32encode(raw)
+
+
+def _field_lines(fields: _Fields) -> bytes:
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
+
+
+def _ip_address(text: bytes) -> bytes:
+    """The IP address of a URL record; empty for none, and for 0.0.0.0, which stands for none."""
+    try:
+        found = ipaddress.ip_address(text.decode("ascii"))
+    except ValueError:
+        return b""
+    return b"" if found.is_unspecified else text
+
+
+def _stored_pieces(window: Window, offset: int, end: int) -> Iterator[bytes]:
     while offset < end:
-        data = window.read(offset, min(end - offset, 3 << 18))
+        data = window.read(offset, min(end - offset, _STORED_PIECE))
         if not data:
-            raise Odd("it became shorter while it was read")
+            raise InvalidArc("it became shorter while it was read")
         offset += len(data)
         yield data

@@ -1,20 +1,24 @@
-"""Which files are to be converted, to what names, and the way back."""
+"""Convert ARC files to WARC files, and back, several at once."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from dedupindex.errors import BadInput, DedupError, IndexBusy
-from dedupindex.post_crawl.convert.arc_steps import arc_framing
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
-from dedupindex.post_crawl.convert.warc_to_arc import NoLayout, NotBack, examine, rebuild
+from dedupindex.post_crawl.convert.arc_to_warc import (
+    ConvertOutcome,
+    ConvertTask,
+    arc_framing,
+    convert,
+)
+from dedupindex.post_crawl.convert.warc_to_arc import NoLayout, NotReproduced, examine, rebuild
 from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put_new, removed, sweep
 from dedupindex.runtime.atomic_replace import (
     check_room,
@@ -29,21 +33,23 @@ from dedupindex.warc.window import open_window
 _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
 
 
-def tasks_of(sources: Sequence[str], out: Path, *, keep: bool) -> tuple[list[ConvertTask], Sources]:
-    """The ARC files that `sources` name, the largest first, and how all was found.
+def conversion_tasks(
+    sources: Sequence[str], out: Path, *, keep: bool
+) -> tuple[list[ConvertTask], Sources]:
+    """Return tasks for the ARC files among `sources`, the largest first, and what was found.
 
-    Raises `BadSource`; `BadInput` if two of them would become one file.
+    Raises `BadSource`; `BadInput` if two files would get the same name.
     """
     found = find(sources)
     tasks: dict[Path, ConvertTask] = {}
-    sizes = {}
+    sizes: dict[Path, int] = {}
     for file in found.files:
         with closing(open_window(file.path, file.path)) as window:
-            framed = arc_framing(window)
-        if framed is None:
+            framing, zipped = arc_framing(window)
+        if framing is None:
             found.skipped += 1
             continue
-        target = out / (_SUFFIX.sub("", file.name) + (".warc.gz" if framed[1] else ".warc"))
+        target = out / (_SUFFIX.sub("", file.name) + (".warc.gz" if zipped else ".warc"))
         if target in tasks:
             raise BadInput(
                 f"{file.path} and {tasks[target].path} would both become {target}: convert them "
@@ -54,13 +60,13 @@ def tasks_of(sources: Sequence[str], out: Path, *, keep: bool) -> tuple[list[Con
     return sorted(tasks.values(), key=lambda task: -sizes[task.target]), found
 
 
-def back_tasks_of(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
-    """All files that may have been made of ARC files, in the folders where these are to be."""
+def restore_tasks(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
+    """Return tasks for all files that may have been ARC files; their targets are directories."""
     found = find(sources)
     return [ConvertTask(file.path, out / os.path.dirname(file.name)) for file in found.files], found
 
 
-def run(
+def convert_all(
     tasks: list[ConvertTask], out: Path, processes: int, *, back: bool = False
 ) -> Iterator[ConvertOutcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
@@ -68,12 +74,12 @@ def run(
     check_room(out, needed)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
-        yield from side_by_side(_guarded, bring_back if back else convert, tasks, processes)
+        yield from side_by_side(_run, back, tasks, processes)
 
 
-def _guarded(work: Callable[[ConvertTask], ConvertOutcome], task: ConvertTask) -> ConvertOutcome:
+def _run(back: bool, task: ConvertTask) -> ConvertOutcome:
     try:
-        return work(task)
+        return restore_arc(task) if back else convert(task)
     except OSError as error:
         raise DedupError(
             f"{task.path}: {error.strerror or error}; what was made before it is whole: run the "
@@ -81,8 +87,8 @@ def _guarded(work: Callable[[ConvertTask], ConvertOutcome], task: ConvertTask) -
         ) from error
 
 
-def bring_back(task: ConvertTask) -> ConvertOutcome:
-    """Make the ARC file that a WARC file was made of, in the folder `ConvertTask.target`."""
+def restore_arc(task: ConvertTask) -> ConvertOutcome:
+    """Make the ARC file again that a WARC file was made of, in the directory `task.target`."""
     outcome = ConvertOutcome(task.path, "left")
     path, folder = Path(task.path), task.target
     part = part_of(folder / path.name)
@@ -91,44 +97,45 @@ def bring_back(task: ConvertTask) -> ConvertOutcome:
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder) as spool, removed(part):
             examine(path, spool)
-            sweep([folder / path.name])  # what a killed run left
+            sweep([folder / path.name])  # remove what interrupted runs left
             with new_part(part, -1) as file, open_for_reading(path) as source:
                 end = rebuild(path, spool, file.write)
                 file.flush()
                 keep_metadata(source, file)
                 os.fsync(file.fileno())
                 if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
-                    raise NotBack(f"{path}: its ARC file had no name that a file can have")
-                outcome.state = _placed(part, file, folder / end.name, exact=end.exact)
+                    raise NotReproduced(f"{path}: its ARC file had no name that a file can have")
+                outcome.state = _put(part, file, folder / end.name, exact=end.exact)
             outcome.bytes_after = (folder / end.name).stat().st_size
     except NoLayout:
         outcome.state = "skipped"
-    except NotBack as error:
+    except NotReproduced as error:
         outcome.problem = str(error)
     return outcome
 
 
-def _placed(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
-    """Give a file its name, unless it is there; returns what became of it."""
+def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
+    """Rename a part to `target` unless that exists; returns the state of the outcome."""
     try:
-        put_new(part, file, target)  # another process may bring back one of that name
-    except FileExistsError:
+        put_new(part, file, target)
+    except FileExistsError:  # perhaps of another process
         with open_for_reading(target) as other:
             if not same_bytes(file, other):
-                raise NotBack(f"{target} is there already, with another content") from None
+                raise NotReproduced(f"{target} is there already, with another content") from None
         return "there"
     return "exact" if exact else "content"
 
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """Hold the directory itself; raises `IndexBusy` if another run does."""
+    """Lock the directory itself; raises `IndexBusy`."""
     descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise IndexBusy(f"another process is writing to {out}; try again later") from error
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise IndexBusy(f"another process is writing to {out}; try again later") from error
+    try:
         yield
     finally:
         os.close(descriptor)

@@ -1,6 +1,6 @@
-"""A WARC file that was made of an ARC file, read afresh, and the ARC file made of it again.
+"""Reproduce an ARC file from the WARC file that was made of it.
 
-It is read by the code of `verify`, which shares nothing with the code that wrote it.
+The WARC file is read by `verify`, which shares no code with what wrote it.
 """
 
 from __future__ import annotations
@@ -15,98 +15,107 @@ from typing import Any, BinaryIO, TypeGuard
 
 import blake3
 
-from dedupindex.post_crawl.convert.arc_layout import CONTENT_TYPE, DeflateSettings, End, lines
-from dedupindex.verify.block_facts import Note, checked
+from dedupindex.post_crawl.convert.arc_layout import (
+    CONTENT_TYPE,
+    DeflateSettings,
+    LayoutEnd,
+    read_layout,
+)
+from dedupindex.verify.block_facts import Note, read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
-from dedupindex.verify.http_blocks import read
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
-from dedupindex.verify.parse_records import CheckedRecord
-from dedupindex.verify.walk_file import AnyRecord, Container
-
-Write = Callable[[bytes], object]
+from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
+from dedupindex.verify.walk_file import Container
 
 
-class NotBack(Exception):
-    """The ARC file cannot be made; the text says why."""
+class NotReproduced(Exception):
+    """The ARC file cannot be reproduced; the text says why."""
 
 
-class NoLayout(NotBack):
-    """The WARC file was made of no ARC file."""
+class NoLayout(NotReproduced):
+    """The WARC file was not made of an ARC file."""
 
 
 def check(path: Path, content_hash: str) -> None:
-    """Raise `NotBack` unless every record is sound and the ARC file of this hash comes of them."""
+    """Raise `NotReproduced` unless all records are sound and give the ARC file of this BLAKE3."""
     with TemporaryFile(dir=path.parent) as spool:
         examine(path, spool)
         if rebuild(path, spool, len).blake3 != content_hash:
-            raise NotBack("it was made of another file")
+            raise NotReproduced("it was made of another file")
 
 
 def examine(path: Path, spool: BinaryIO) -> None:
-    """Check every record, and write the layout to `spool`; raises `NotBack`."""
+    """Check all records, and write the layout to `spool`; raises `NotReproduced`."""
     found = False
     for record in _records(path):
         if _is_layout(record):
             found = True
-            _take(record, spool, path)
+            _spool_layout(record, spool, path)
             continue
         notes: list[Note] = []
-        checked(record, notes)
+        try_examine(record, notes)
         for reason, message in notes:
             if REASONS[reason] != REMARK:
-                raise NotBack(f"{path} at {record.offset}: {message}")
+                raise NotReproduced(f"{path} at {record.offset}: {message}")
     if not found:
         raise NoLayout(f"{path} was made of no ARC file")
 
 
-def _take(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
-    """Write the layout to `spool`, in place of what is in it; raises `NotBack`."""
+def _spool_layout(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
+    """Replace the content of `spool` by a layout; raises `NotReproduced`."""
     spool.seek(0)
     spool.truncate()
-    running = hashlib.sha1()
+    digest = hashlib.sha1()
     try:
         for piece in record.pieces():
             spool.write(piece)
-            running.update(piece)
+            digest.update(piece)
     except Broken as error:
-        raise NotBack(f"{path} at {record.offset}: its layout breaks off: {error}") from error
-    stated = read(record.head.get(b"warc-block-digest"))
-    if stated is None or stated.raw != running.digest():
-        raise NotBack(f"{path} at {record.offset}: the layout has another digest than is stated")
+        raise NotReproduced(f"{path} at {record.offset}: its layout breaks off: {error}") from error
+    stated = read_digest(record.head.get(b"warc-block-digest"))
+    if stated is None or stated.raw != digest.digest():
+        raise NotReproduced(
+            f"{path} at {record.offset}: the layout has another digest than is stated"
+        )
 
 
-def rebuild(path: Path, spool: BinaryIO, write: Write) -> End:
-    """Make the ARC file as the layout in `spool` says, and `write` it; raises `NotBack`."""
-    blocks = (record for record in _records(path) if not _is_layout(record))
-    blocks = (record for record in blocks if record.kind != b"warcinfo")
-    arc = _Arc(write)
+def rebuild(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> LayoutEnd:
+    """Pass the bytes of the ARC file to `write`, by the layout in `spool`.
+
+    Raises `NotReproduced`.
+    """
+    blocks = (
+        record for record in _records(path) if not _is_layout(record) and record.kind != b"warcinfo"
+    )
+    arc = _ArcBuilder(write)
     try:
-        end = _end(spool)
-        for name, *words in lines(spool):
+        end = _read_end(spool)
+        for name, *values in read_layout(spool):
             if name == "end":
-                return _compared(arc, end)
+                arc.check(end)
+                return end
             if name == "block":
-                for piece in _block(blocks, words[0]):
+                for piece in _block(blocks, values[0]):
                     arc.add(piece)
             else:
-                arc.obey(name, words)
+                arc.follow(name, values)
             if end.exact and arc.size > end.size:
-                raise NotBack(f"{path}: more comes of its layout than there was")
+                raise NotReproduced(f"{path}: more comes of its layout than there was")
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
-        raise NotBack(f"{path}: its layout cannot be read: {error}") from error
+        raise NotReproduced(f"{path}: its layout cannot be read: {error}") from error
     except Broken as error:
-        raise NotBack(f"{path}: a record breaks off: {error}") from error
-    raise NotBack(f"{path}: its layout has no end")
+        raise NotReproduced(f"{path}: a record breaks off: {error}") from error
+    raise NotReproduced(f"{path}: its layout has no end")
 
 
-def _end(spool: BinaryIO) -> End:
-    """The last line of a layout; raises `ValueError` if it is none, or zeros cannot be true."""
+def _read_end(spool: BinaryIO) -> LayoutEnd:
+    """The last line of a layout; raises `ValueError` without one, or if its zeros exceed a file."""
     zeros, last = 0, []
-    for last in lines(spool):
+    for last in read_layout(spool):
         zeros += last[1] if last[0] == "zeros" else 0
     if not last or last[0] != "end":
         raise ValueError("it has no end")
-    end = End(**last[1])
+    end = LayoutEnd(**last[1])
     if zeros > end.size:
         raise ValueError("it has more zeros than there were bytes")
     return end
@@ -115,34 +124,25 @@ def _end(spool: BinaryIO) -> End:
 def _block(blocks: Iterator[AnyRecord], length: int) -> Iterator[bytes]:
     record = next(blocks, None)
     if record is None:
-        raise NotBack("a record is missing")
+        raise NotReproduced("a record is missing")
     if record.kind == b"revisit":
-        raise NotBack(f"the record at {record.offset} is a revisit: bin/undedup it first")
+        raise NotReproduced(f"the record at {record.offset} is a revisit: bin/undedup it first")
     if record.length != length:
-        raise NotBack(f"the record at {record.offset} is not the one that was made")
+        raise NotReproduced(f"the record at {record.offset} is not the one that was made")
     return record.pieces()
 
 
-def _compared(arc: _Arc, end: End) -> End:
-    arc.close()
-    if arc.content.hexdigest() != end.content:
-        raise NotBack("its records do not make the documents that they were made of")
-    if end.exact and (arc.size, arc.file.hexdigest()) != (end.size, end.blake3):
-        raise NotBack("its members do not come out as they were: is this another version of zlib?")
-    return end
-
-
 def _records(path: Path) -> Iterator[AnyRecord]:
-    """All records, each to be read before the next; raises `NotBack` for damage."""
+    """All records, each to be read before the next; raises `NotReproduced` for damage."""
     try:
         with opened(path) as file:
             for item in Container(file).each():
                 if not isinstance(item, Finding):
                     yield item
                 elif item.level != REMARK:
-                    raise NotBack(f"{path} at {item.offset}: {item.message}")
+                    raise NotReproduced(f"{path} at {item.offset}: {item.message}")
     except (UnreadableFile, Broken) as error:
-        raise NotBack(f"{path}: {error}") from error
+        raise NotReproduced(f"{path}: {error}") from error
 
 
 def _is_layout(record: AnyRecord) -> TypeGuard[CheckedRecord]:
@@ -153,56 +153,65 @@ def _is_layout(record: AnyRecord) -> TypeGuard[CheckedRecord]:
     )
 
 
-class _Arc:
-    """The ARC file as it comes to be."""
+class _ArcBuilder:
+    """Makes the bytes of an ARC file."""
 
-    def __init__(self, write: Write) -> None:
-        self.file, self.content = blake3.blake3(), blake3.blake3()
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._file, self._content = blake3.blake3(), blake3.blake3()
         self.size = 0
         self._write = write
         self._plain = True
-        self._packer: zlib._Compress | None = None
+        self._compressor: zlib._Compress | None = None
         self._checksum = self._length = 0  # of the member
 
-    def obey(self, name: str, words: list[Any]) -> None:
-        """Do what a line of the layout says."""
+    def follow(self, name: str, values: list[Any]) -> None:
+        """Follow a line of the layout, "block" and "end" excluded."""
         if name == "text":
-            self.add(words[0].encode("latin-1"))
+            self.add(values[0].encode("latin-1"))
         elif name == "bytes":
-            self._store(b64decode(words[0], validate=True))
+            self._store(b64decode(values[0], validate=True))
         elif name in ("made", "kept"):
-            self.close()
+            self._end_member()
             self._plain = False
             if name == "made":
-                self._packer = DeflateSettings(words[1], words[2]).deflater()
-                self._store(bytes.fromhex(words[0]))
+                self._compressor = DeflateSettings(values[1], values[2]).compressor()
+                self._store(bytes.fromhex(values[0]))
         elif name == "zeros":
-            self.close()
-            for at in range(0, words[0], 1 << 20):
-                self._store(bytes(min(words[0] - at, 1 << 20)))
+            self._end_member()
+            for at in range(0, values[0], 1 << 20):
+                self._store(bytes(min(values[0] - at, 1 << 20)))
         else:
             raise ValueError(f"nobody knows what {name!r} is")
 
     def add(self, data: bytes) -> None:
-        """What a member holds, or a plain file."""
-        self.content.update(data)
+        """Add content of the member or of the uncompressed file."""
+        self._content.update(data)
         if self._plain:
             self._store(data)
-        elif self._packer is not None:
+        elif self._compressor is not None:
             self._checksum = zlib.crc32(data, self._checksum)
             self._length += len(data)
-            self._store(self._packer.compress(data))
+            self._store(self._compressor.compress(data))
 
-    def close(self) -> None:
-        """End the member, if there is one that is made."""
-        if self._packer is not None:
-            self._store(self._packer.flush())
+    def check(self, end: LayoutEnd) -> None:
+        """End the file; raises `NotReproduced` if it is not that of `end`."""
+        self._end_member()
+        if self._content.hexdigest() != end.content:
+            raise NotReproduced("its records do not make the documents that they were made of")
+        if end.exact and (self.size, self._file.hexdigest()) != (end.size, end.blake3):
+            raise NotReproduced(
+                "its members do not come out as they were: is this another version of zlib?"
+            )
+
+    def _end_member(self) -> None:
+        if self._compressor is not None:
+            self._store(self._compressor.flush())
             for number in (self._checksum, self._length & 0xFFFFFFFF):
                 self._store(number.to_bytes(4, "little"))
-        self._packer = None
+        self._compressor = None
         self._checksum = self._length = 0
 
     def _store(self, data: bytes) -> None:
-        self.file.update(data)
+        self._file.update(data)
         self.size += len(data)
         self._write(data)

@@ -273,10 +273,7 @@ def going_as_json(item: Going | Depending) -> dict[str, Any]:
             "container": item.container or None,
             "crawl": item.crawl or None,
             "size": item.size if item.size >= 0 else None,
-            "refers_to": {
-                **url_as_json(one.names_url),
-                "date": one.names_date.decode() or None,
-            },
+            "refers_to": {**url_as_json(one.names_url), "date": one.names_date.decode() or None},
         },
         "payload": item.left,
     }

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.errors import DedupError
-from dedupindex.post_crawl.convert.arc_layout import End
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertTask, convert
-from dedupindex.post_crawl.convert.convert_files import ConvertOutcome, bring_back
+from dedupindex.post_crawl.convert.arc_layout import LayoutEnd
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
+from dedupindex.post_crawl.convert.convert_files import restore_arc
 from dedupindex.post_crawl.convert.warc_to_arc import rebuild
 from dedupindex.post_crawl.rewrite import part_files as parts
 from dedupindex.verify.collection import Collection
@@ -54,7 +54,7 @@ def converted(
     assert hidden == [] and target.exists() == (outcome.state != "left")
     assert (outcome.state == "left") == bool(outcome.problem)
     if outcome.state != "left":
-        back = bring_back(ConvertTask(str(target), folder / "back"))
+        back = restore_arc(ConvertTask(str(target), folder / "back"))
         assert back.problem == ""
         made = (folder / "back" / name).read_bytes()
         assert back.state in ("exact", "content")
@@ -374,13 +374,13 @@ def test_what_another_process_brings_back_meanwhile_stays(
     assert converted(tmp_path, GOOD).state == "converted"
     made = tmp_path / "again" / "t.arc"
 
-    def rebuilt(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> End:
+    def rebuilt(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> LayoutEnd:
         end = rebuild(path, spool, write)
         made.write_bytes(b"of another")
         return end
 
     monkeypatch.setattr("dedupindex.post_crawl.convert.convert_files.rebuild", rebuilt)
-    outcome = bring_back(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
+    outcome = restore_arc(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert made.read_bytes() == b"of another"
 
@@ -401,7 +401,7 @@ def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
     ):
         assert old in content
         target.write_bytes(content.replace(old, new, 1))
-        back = bring_back(ConvertTask(str(target), tmp_path / "again"))
+        back = restore_arc(ConvertTask(str(target), tmp_path / "again"))
         assert back.state == "left" and list((tmp_path / "again").iterdir()) == []
 
 
@@ -425,7 +425,7 @@ def test_a_layout_is_not_believed(tmp_path: Path, old: bytes, new: bytes, word: 
     assert layout != content[start:] and stated.encode() in content
     head = content[:start].replace(stated.encode(), sha1(layout[:-4]).encode())
     target.write_bytes(head + layout)
-    back = bring_back(ConvertTask(str(target), tmp_path / "again"))
+    back = restore_arc(ConvertTask(str(target), tmp_path / "again"))
     assert back.state == "left" and word in back.problem
 
 
@@ -447,7 +447,7 @@ def test_a_name_is_given_to_what_was_checked_only(
     """Another process has put something else in the place of the part."""
     assert converted(tmp_path, GOOD).state == "converted"
     work, task = (
-        (bring_back, ConvertTask(str(tmp_path / "out" / "t.warc"), tmp_path / "again"))
+        (restore_arc, ConvertTask(str(tmp_path / "out" / "t.warc"), tmp_path / "again"))
         if back
         else (convert, ConvertTask(str(tmp_path / "t.arc"), tmp_path / "again" / "t.warc"))
     )

@@ -13,8 +13,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.errors import IndexBusy
-from dedupindex.post_crawl.rehearsal import rehearsal_steps
-from dedupindex.post_crawl.rehearsal import rehearse_all as rehearsing
+from dedupindex.post_crawl import rehearsal
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import content, members, small_set
 from tests.support.warc_cases import DATA, response
@@ -72,7 +71,7 @@ def spoiled(
     monkeypatch: pytest.MonkeyPatch, name: str, spoil: Callable[[Path], None], at: int
 ) -> None:
     """Have `spoil` change a file of the copy or of the results after a call of a function."""
-    function, calls = getattr(rehearsing, name), []
+    function, calls = getattr(rehearsal, name), []
 
     def then(*words: Any, **more: Any) -> Any:
         done = function(*words, **more)
@@ -81,7 +80,7 @@ def spoiled(
             spoil(done)
         return done
 
-    monkeypatch.setattr(rehearsing, name, then)
+    monkeypatch.setattr(rehearsal, name, then)
 
 
 def test_a_copy_that_is_not_what_was(
@@ -121,7 +120,7 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "other" / "mine").exists()
     (tmp_path / "empty").mkdir()
     assert main(["rehearse", str(tmp_path / "empty"), "--work", str(tmp_path / "work")]) == 4
-    monkeypatch.setattr(rehearsing, "room", lambda _: 10)
+    monkeypatch.setattr(rehearsal, "room", lambda _: 10)
     assert main([*words, str(tmp_path / "work")]) == 3
 
 
@@ -131,7 +130,7 @@ def test_without_pywb_nothing_is_said_to_be_replayed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(rehearsal_steps.shutil, "which", lambda _: None)
+    monkeypatch.setattr(rehearsal.shutil, "which", lambda _: None)
     words = ["rehearse", str(source), "--work", str(tmp_path / "work"), "--sample", "2"]
     assert main([*words, "--json"]) == 0
     steps = map(json.loads, capsys.readouterr().out.splitlines())
@@ -150,7 +149,7 @@ def test_replay_that_shows_nothing_is_no_proof(
         (tools / name).write_text(f"#!/bin/sh\n{does}\n")
         (tools / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
-    monkeypatch.setattr(rehearsal_steps, "_PATIENCE", 0.2)
+    monkeypatch.setattr(rehearsal, "_PYWB_TIMEOUT", 0.2)
     compared = rehearse("--sample", 3, status=8)["compare"]
     assert compared["replayed"] == 0 and not compared["sound"]
     assert any("could not index" in problem for problem in compared["problems"])

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex.post_crawl.subset.choose_records import SubsetFilter
-from dedupindex.post_crawl.subset.write_subset import SubsetReport, export
+from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport, export
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.support.commands import typed

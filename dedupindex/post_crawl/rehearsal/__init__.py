@@ -1,1 +1,0 @@
-"""The whole conversion of a collection, tried on copies before anything is done to it."""

@@ -1,0 +1,497 @@
+"""Copy records, with the originals that their revisits refer to, to one file or to a directory.
+
+Records are copied as the bytes they are. The new files are read by `verify` before they get their
+names. All records of the sources are listed in an SQLite file in the temporary directory, some
+hundred bytes each, so memory does not grow with the collection.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import re
+import sqlite3
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import chain, groupby
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO, NamedTuple
+
+from dedupindex.capture import Problem
+from dedupindex.digest import EMPTY, is_cut
+from dedupindex.errors import BadInput, BadSource, DedupError
+from dedupindex.post_crawl.rewrite.part_files import PART, new_part, part_of, put_new, sweep
+from dedupindex.runtime.atomic_replace import FileSink, check_room, open_for_reading
+from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.warc_files import SourceFile, find
+from dedupindex.urlkey import host_of, unbracket
+from dedupindex.verify.collection import Collection
+from dedupindex.verify.issues import REMARK, Finding
+from dedupindex.warc.arc import DOCUMENT, HEADER
+from dedupindex.warc.gzip_members import Damage
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import MISSING, BrokenRecord, Record
+from dedupindex.warc.record_facts import (
+    Refused,
+    refers_to,
+    says_not_modified,
+    stated_digest,
+    timestamp14,
+)
+from dedupindex.warc.window import open_window
+
+_FULL = frozenset((b"response", b"resource", b"conversion", DOCUMENT))  # possible originals
+_INFO = frozenset((b"warcinfo", HEADER))
+_BATCH = 1000  # records written to a spool file at once
+_MAX_CANDIDATES = 64  # records of one URL and second, or of one digest, that are looked at
+_SUFFIX = ".warc.gz"
+_PIECE = 1 << 20  # bytes
+_PART = re.compile(r"(?<![^/\s])" + PART.pattern + r"\b")
+_LEVEL = 6  # of deflate, for records of uncompressed files
+_TABLE = """
+CREATE TABLE records (
+  file INTEGER, offset INTEGER, stored INTEGER, full INTEGER, info INTEGER, chosen INTEGER,
+  capture BLOB, id BLOB, digest BLOB, url BLOB,
+  to_capture BLOB, to_id BLOB, to_url BLOB, modified INTEGER, open INTEGER)
+"""
+
+
+class SubsetFilter(NamedTuple):
+    """Which records are wanted; an empty condition accepts all."""
+
+    urls: tuple[bytes, ...] = ()  # prefixes
+    hosts: tuple[bytes, ...] = ()  # with all hosts below them
+    begin: bytes = b""  # 14 digits, inclusive
+    end: bytes = b""  # likewise
+
+    def accepts(self, url: bytes, timestamp: bytes) -> bool:
+        """Whether a record of this URL and 14-digit timestamp is wanted."""
+        if (self.begin and timestamp < self.begin) or (self.end and timestamp > self.end):
+            return False
+        if (not self.urls and not self.hosts) or url.startswith(self.urls):
+            return True
+        host = host_of(url) if self.hosts else b""
+        return any(host == name or host.endswith(b"." + name) for name in self.hosts)
+
+
+@dataclass
+class SubsetReport:
+    """What a subset has, and what is wrong with it."""
+
+    files: int = 0  # written
+    records: int = 0  # wanted, and all that share a gzip member with them
+    revisits: int = 0  # among these and among the records that they refer to
+    originals: int = 0  # records that are there for revisits alone
+    dangling: int = 0  # revisits without an original
+    bytes: int = 0
+    findings: Counter[str] = field(default_factory=Counter)  # of `verify`, by reason
+    problems: list[Problem] = field(default_factory=list)  # of the sources
+
+    def as_json(self) -> dict[str, Any]:
+        numbers = {name: value for name, value in vars(self).items() if name != "problems"}
+        return {**numbers, "findings": dict(sorted(self.findings.items()))}
+
+
+def export(
+    sources: Sequence[str],
+    originals: Sequence[str],
+    wanted: SubsetFilter,
+    out: Path,
+    processes: int = 1,
+    on_finding: Callable[[Finding], None] = lambda finding: None,
+) -> SubsetReport:
+    """Write the wanted records of `sources`, and the records that their revisits refer to.
+
+    These may also be in `originals`. `on_finding` gets what is wrong with the subset, remarks left
+    out. Raises `BadSource`, `DedupError`, and `BadInput` if a file of the subset exists already.
+    """
+    if out.name.lower().endswith(_SUFFIX) and os.path.lexists(out):
+        raise BadInput(f"{out} is there already")
+    found, others = find(sources), find(originals)
+    paths = {file.path for file in found.files}
+    files = [*found.files, *(file for file in others.files if file.path not in paths)]
+    report = SubsetReport(problems=found.problems + others.problems)
+    with TemporaryDirectory(prefix="dedupindex-export-") as name:
+        temporary = Path(name)
+        tasks = [
+            _ScanTask(file, temporary / str(number), wanted if number < len(paths) else None)
+            for number, file in enumerate(files)
+        ]
+        with closing(_RecordTable(temporary / "records.sqlite")) as table:
+            done = {scan.spool: scan for scan in side_by_side(_scan, None, tasks, processes)}
+            scans = [done[task.spool] for task in tasks]
+            for number, scan in enumerate(scans):
+                table.add(number, _spooled(scan.spool))
+                scan.spool.unlink()
+                path = files[number].path
+                report.problems += [Problem(path, *problem) for problem in scan.problems]
+            table.choose_referenced()
+            report.records, report.revisits = table.wanted, table.revisits
+            report.originals, report.dangling = table.originals, table.dangling
+            if table.wanted:
+                _write(table, files, _Targets(out, files, scans), report, on_finding)
+    return report
+
+
+# Reading the sources.
+
+
+class _Row(NamedTuple):
+    """One record of a source."""
+
+    offset: int
+    stored: int  # bytes in the file; the first record of a gzip member has all of the member
+    kind: bytes
+    wanted: bool
+    url: bytes
+    timestamp: bytes  # 14 digits; empty without a date
+    record_id: bytes
+    digest: bytes  # WARC-Payload-Digest as written
+    to_url: bytes = b""
+    to_timestamp: bytes = b""
+    to_id: bytes = b""
+    modified: bool = True  # False for revisits of the profile server-not-modified
+    open: bool = False  # the line ends behind it are missing
+
+
+class _Scan(NamedTuple):
+    """The result of reading a source: its rows are in `spool`."""
+
+    spool: Path
+    arc: bool
+    zipped: bool
+    problems: list[tuple[int, str]]  # offset (-1: the whole file) and message
+
+
+class _ScanTask(NamedTuple):
+    file: SourceFile
+    spool: Path
+    filter: SubsetFilter | None  # None: the file may only provide originals
+
+
+def _scan(_: None, task: _ScanTask) -> _Scan:
+    """Read a source to its end; no rows if it cannot be read, or changes meanwhile."""
+    path, problems = task.file.path, list[tuple[int, str]]()
+    arc = zipped = False
+    try:
+        with closing(open_window(path, path)) as window, open(task.spool, "wb") as spool:
+            zipped = window.read(0, 2) == b"\x1f\x8b"
+            batch: list[tuple[object, ...]] = []
+            last: tuple[Record, _Row] | None = None
+            for event in chain(read(window), [None]):
+                if last is not None:  # `Record.stored` is known once the reader has gone on
+                    _append(batch, *last)
+                    last = None
+                if len(batch) >= _BATCH:
+                    marshal.dump(batch, spool)
+                    batch.clear()
+                if isinstance(event, Record):
+                    arc = arc or event.type in (HEADER, DOCUMENT)
+                    last = event, _row(event, task.filter)
+                elif isinstance(event, Damage):
+                    problems.append((event.offset, event.message))
+            marshal.dump(batch, spool)
+            if window.changed():
+                raise BadSource("it was changed while it was read, and is left out")
+    except BadSource as error:
+        task.spool.write_bytes(b"")
+        problems.append((-1, str(error)))
+    return _Scan(task.spool, arc, zipped, problems)
+
+
+def _append(batch: list[tuple[object, ...]], record: Record, row: _Row) -> None:
+    """Read a record to its end and append its row; broken records are left out."""
+    try:
+        record.finish()
+    except BrokenRecord:
+        return
+    batch.append(tuple(row._replace(stored=record.stored, open=record.remark == MISSING)))
+
+
+def _row(record: Record, wanted: SubsetFilter | None) -> _Row:
+    raw_url, date, record_id, _, digest, _, _ = record.values
+    url, timestamp = unbracket(raw_url), timestamp14(date)
+    accepted = (
+        wanted is not None
+        and record.type not in _INFO
+        and bool(url)
+        and wanted.accepts(url, timestamp)
+    )
+    record_id = unbracket(record_id)
+    row = _Row(record.offset, 0, record.type, accepted, url, timestamp, record_id, digest)
+    if record.type != b"revisit":
+        return row
+    fields = record.head.fields
+    original = refers_to(fields)
+    return row._replace(
+        to_url=original.url,
+        to_timestamp=timestamp14(original.date),
+        to_id=original.record_id,
+        modified=not says_not_modified(fields),
+    )
+
+
+def _spooled(spool: Path) -> Iterator[_Row]:
+    with open(spool, "rb") as stream:
+        while stream.peek(1):
+            yield from (_Row(*row) for row in marshal.load(stream))
+
+
+# Choosing the records.
+
+
+class _Span(NamedTuple):
+    """Bytes of a file to copy: a record, or the gzip member that holds it."""
+
+    file: int
+    offset: int
+    stored: int
+    open: bool  # the line ends behind the record are missing
+
+
+class _RecordTable:
+    """The records of all sources.
+
+    Column `chosen` is 0 for what is not copied, 1 for what was wanted, 2 for originals whose own
+    reference is yet to be followed, 3 for other records that are copied.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.wanted = self.revisits = self.originals = self.dangling = 0
+        self._database = sqlite3.connect(path)
+        self._database.execute("PRAGMA journal_mode = OFF")
+        self._database.execute("PRAGMA synchronous = OFF")
+        self._database.execute(_TABLE)
+
+    def close(self) -> None:
+        self._database.close()
+
+    def add(self, file: int, rows: Iterable[_Row]) -> None:
+        """Add the records of a file, given by its number."""
+        kept = (
+            _sql_row(file, row)
+            for row in rows
+            if row.wanted or row.kind in _FULL | _INFO or row.kind == b"revisit"
+        )
+        insert = f"INSERT INTO records VALUES ({', '.join('?' * 15)})"
+        self._database.executemany(insert, kept)
+
+    def choose_referenced(self) -> None:
+        """Choose what the chosen records refer to, and the warcinfo records of both."""
+        execute = self._database.execute
+        for column in ("capture", "id", "digest"):
+            execute(f"CREATE INDEX by_{column} ON records ({column})")
+        execute("CREATE INDEX by_place ON records (file, offset)")
+        # A gzip member is copied whole: choose all of its records.
+        execute(
+            "UPDATE records SET chosen = 1 WHERE (file, offset) IN "
+            "(SELECT file, offset FROM records WHERE chosen)"
+        )
+        self.wanted = execute("SELECT count(*) FROM records WHERE chosen").fetchone()[0]
+        query = "SELECT rowid FROM records WHERE chosen = ? AND to_id IS NOT NULL"
+        revisits = execute(query, (1,)).fetchall()
+        while revisits:
+            for (number,) in revisits:
+                self._choose_original(number)
+            revisits = execute(query, (2,)).fetchall()
+            execute("UPDATE records SET chosen = 3 WHERE chosen = 2")
+        execute(
+            "UPDATE records SET chosen = 3 WHERE rowid IN (SELECT (SELECT info.rowid FROM records "
+            "info WHERE info.file = one.file AND info.offset <= one.offset AND info.info "
+            "ORDER BY info.offset DESC LIMIT 1) FROM records one WHERE one.chosen)"
+        )
+
+    def spans(self) -> Iterator[_Span]:
+        """Yield what is to be copied, by file and offset."""
+        query = (
+            "SELECT file, offset, max(stored), max(open) FROM records WHERE chosen "
+            "GROUP BY file, offset ORDER BY file, offset"
+        )
+        for row in self._database.execute(query):
+            yield _Span(*row)
+
+    def _choose_original(self, revisit: int) -> None:
+        query = "SELECT capture, digest, url, to_capture, to_id, to_url, modified FROM records "
+        row = self._database.execute(query + "WHERE rowid = ?", (revisit,)).fetchone()
+        own, digest, url, to_capture, to_id, to_url, modified = row
+        if not modified and not to_capture and not to_id:
+            return  # it can be replayed alone
+        self.revisits += 1
+        digest = digest if modified else None
+        found = self._find("capture", to_capture or own, digest, revisit)
+        found = found or (self._find("id", to_id, digest, revisit) if to_id else 0)
+        if not found and digest and _identifies_payload(digest):
+            found = self._find("digest", digest, digest, revisit, to_url or url)
+            found = found or self._find("digest", digest, digest, revisit)
+        if not found:
+            self.dangling += 1
+            return
+        query = "UPDATE records SET chosen = 2 WHERE rowid = ? AND NOT chosen"
+        self.originals += self._database.execute(query, (found,)).rowcount
+
+    def _find(
+        self, column: str, key: bytes, digest: bytes | None, revisit: int, url: bytes | None = None
+    ) -> int:
+        """The row of the best record with a key: of that digest and URL, if full and chosen.
+
+        Returns 0 if there is none. Revisits are not looked up by digest: they have no payload.
+        """
+        only = "AND full " if column == "digest" else ""
+        query = (
+            f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? {only}"
+            f"ORDER BY full DESC, chosen DESC, rowid LIMIT {_MAX_CANDIDATES}"
+        )
+        for number, its_digest, its_url in self._database.execute(query, (key, revisit)):
+            same = digest is None or its_digest is None or its_digest == digest
+            if same and (url is None or its_url == url):
+                return int(number)
+        return 0
+
+
+def _identifies_payload(digest: bytes) -> bool:
+    """Whether a digest is neither cut nor that of the empty payload."""
+    try:
+        stated = stated_digest(digest)[0]
+    except Refused:
+        return True
+    return stated is not None and stated not in EMPTY and not is_cut(stated.raw)
+
+
+def _sql_row(file: int, row: _Row) -> tuple[object, ...]:
+    revisit = row.kind == b"revisit"
+    to = _capture_key(row.to_timestamp, row.to_url or row.url) if row.to_timestamp else b""
+    return (
+        *(file, row.offset, row.stored, row.kind in _FULL, row.kind in _INFO, int(row.wanted)),
+        *(_capture_key(row.timestamp, row.url), row.record_id or None, row.digest or None, row.url),
+        *((to, row.to_id, row.to_url, row.modified) if revisit else (None, None, None, None)),
+        row.open,
+    )
+
+
+def _capture_key(timestamp: bytes, url: bytes) -> bytes:
+    return blake2b(timestamp + b" " + url, digest_size=16).digest()
+
+
+# Writing the subset.
+
+
+class _Targets:
+    """Where each source goes: all to one file, or each to its own name in a directory."""
+
+    def __init__(self, out: Path, files: list[SourceFile], scans: list[_Scan]) -> None:
+        self.single = out if out.name.lower().endswith(_SUFFIX) else None
+        self._out, self._files, self._scans = out, files, scans
+
+    def path(self, number: int) -> Path:
+        """The target of a source; raises `BadInput` for an ARC file if all go to one WARC file."""
+        file = self._files[number]
+        if self.single is None:
+            return self._out / file.name
+        if self._scans[number].arc:
+            raise BadInput(
+                f"{file.path} is an ARC file, which does not go into {self.single}: "
+                "bin/convert it first, or name a directory"
+            )
+        return self.single
+
+    def line_ends(self, number: int) -> bytes:
+        """What ends a record of a source, between records of an uncompressed file."""
+        scan = self._scans[number]
+        return b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
+
+    def compresses(self, number: int) -> bool:
+        return self.single is not None and not self._scans[number].zipped
+
+
+def _write(
+    table: _RecordTable,
+    files: list[SourceFile],
+    targets: _Targets,
+    report: SubsetReport,
+    on_finding: Callable[[Finding], None],
+) -> None:
+    """Write and verify the files of the subset, then give them their names."""
+    sources: dict[Path, int] = {}  # of each file to write, by number
+    needed = 0  # bytes
+    for span in table.spans():
+        path = targets.path(span.file)
+        if targets.single is None and sources.setdefault(path, span.file) != span.file:
+            raise BadInput(f"two files would both become {path}: export them in two runs")
+        sources[path] = span.file
+        needed += span.stored
+    for path in sources:
+        if os.path.lexists(path):
+            raise BadInput(f"{path} is there already")
+    check_room(next(iter(sources)).parent, needed)
+    for path in sources:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    sweep(sources)  # remove what interrupted runs left
+    with ExitStack() as parts:
+        for path in sources:
+            parts.callback(part_of(path).unlink, missing_ok=True)
+        _copy(table, files, targets)
+        _verify([part_of(path) for path in sources], report, on_finding)
+        for path in sources:
+            report.bytes += part_of(path).stat().st_size
+            with open_for_reading(part_of(path)) as whole:
+                try:
+                    put_new(part_of(path), whole, path)
+                except FileExistsError as error:  # written by another process
+                    raise BadInput(f"{path} is there already") from error
+            report.files += 1
+
+
+def _copy(table: _RecordTable, files: list[SourceFile], targets: _Targets) -> None:
+    """Copy the chosen records, file by file, and force them to disk."""
+    sink: FileSink | None = None
+    with ExitStack() as all_sources:
+        for number, spans in groupby(table.spans(), lambda span: span.file):
+            with ExitStack() as this_source:
+                source = this_source.enter_context(_open_unchanged(files[number]))
+                if sink is None or targets.single is None:
+                    opened = all_sources if targets.single else this_source
+                    file = opened.enter_context(new_part(part_of(targets.path(number))))
+                    opened.callback(os.fsync, file.fileno())
+                    sink = FileSink(file)
+                for span in spans:
+                    if targets.compresses(number):
+                        _compress(source, span, sink)
+                    else:
+                        sink.copy(source, span.offset, span.stored)
+                        if span.open:  # so that every reader finds the next record
+                            sink.write(targets.line_ends(number))
+
+
+def _open_unchanged(file: SourceFile) -> BinaryIO:
+    """Open a source; raises `DedupError` if it is not the file that was read."""
+    source = open_for_reading(file.path)
+    now = os.fstat(source.fileno())
+    if (now.st_size, now.st_mtime_ns, now.st_ino) != (file.size, file.mtime_ns, file.inode):
+        source.close()
+        raise DedupError(f"{file.path} was changed since it was read; nothing was written")
+    return source
+
+
+def _compress(source: BinaryIO, span: _Span, sink: FileSink) -> None:
+    """Write a record as a gzip member."""
+    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    offset, end = span.offset, span.offset + span.stored
+    while data := os.pread(source.fileno(), min(end - offset, _PIECE), offset):
+        sink.write(compressor.compress(data))
+        offset += len(data)
+    sink.write(compressor.flush())
+
+
+def _verify(parts: list[Path], report: SubsetReport, on_finding: Callable[[Finding], None]) -> None:
+    """Read every record again, and resolve each reference within the subset alone."""
+    for finding in Collection(parts).findings():
+        report.findings[finding.reason] += 1
+        if finding.level != REMARK:
+            file, message = (_PART.sub(r"\1", text) for text in (finding.file, finding.message))
+            on_finding(finding._replace(file=file, message=message))
+    report.dangling = max(report.dangling, report.findings["dangling"])

@@ -1,1 +1,0 @@
-"""Part of a collection that stands on its own: what is wanted, and the originals that it needs."""
