@@ -15,16 +15,16 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import json_option
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.purge.impact import Amount, Depending, Going
+from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
-    going_as_json,
     impact_as_json,
+    item_as_json,
     purge,
     survey,
     unread_as_text,
 )
-from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
 
@@ -84,7 +84,7 @@ def command(index: Path, force: bool, listed: bool, as_json: bool, **options: An
     Fails if revisits refer to these captures, unless forced. What was purged stays away.
     """
     target = _target(options)
-    found = purge(index, target, force=force, seen=_printer(listed))
+    found = purge(index, target, force=force, on_item=_printer(listed))
     _report(target, found, purged=True, as_json=as_json)
     return 0
 
@@ -99,12 +99,12 @@ def _target(options: dict[str, Any]) -> Target:
     if prefix and chosen != ["url"]:
         raise click.UsageError("--prefix is for --url")
     if given["captures"]:
-        return Target(TargetKind.CAPTURE, ones=_captures(given["captures"]))
+        return Target(TargetKind.CAPTURE, captures=_captures(given["captures"]))
     kind = TargetKind.PREFIX if prefix else TargetKind(chosen[0])
     return Target(kind, tuple(given[chosen[0]]))
 
 
-def _captures(stream: BinaryIO) -> tuple[One, ...]:
+def _captures(stream: BinaryIO) -> tuple[CaptureTarget, ...]:
     found = []
     for number, line in enumerate(stream, 1):
         if not line.strip():
@@ -113,7 +113,7 @@ def _captures(stream: BinaryIO) -> tuple[One, ...]:
             content = orjson.loads(line)
             date = content.get("date") or ""
             found.append(
-                One(
+                CaptureTarget(
                     Digest.parse(content["digest"]),
                     content["url"].encode(),
                     check_date(date.encode()) if date else b"",
@@ -126,9 +126,9 @@ def _captures(stream: BinaryIO) -> tuple[One, ...]:
     return tuple(found)
 
 
-def _printer(wanted: bool) -> Callable[[Going | Depending], None] | None:
+def _printer(wanted: bool) -> Callable[[RemovedOriginal | DependentRevisit], None] | None:
     """Return a function that prints each original and revisit as JSON; None if not wanted."""
-    return (lambda item: print_json(going_as_json(item))) if wanted else None
+    return (lambda item: print_json(item_as_json(item))) if wanted else None
 
 
 def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
@@ -136,13 +136,13 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     if target.kind is TargetKind.CAPTURE:
         return [
             {"digest": str(one.digest), "url": one.url.decode("utf-8", "replace")}
-            for at, one in enumerate(target.ones)
-            if at not in found.places
+            for at, one in enumerate(target.captures)
+            if at not in found.found
         ]
     return [
         url.decode("utf-8", "backslashreplace")  # JSON holds no bytes that are no text
         for at, url in enumerate(target.urls)
-        if at not in found.places
+        if at not in found.found
     ]
 
 
@@ -152,12 +152,12 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) 
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
     if as_json:
-        counts = {"found": len(found.places), "not_found": absent}
+        counts = {"found": len(found.found), "not_found": absent}
         print_json({**counts, **impact_as_json(found)})
         return
     for one in absent:
         say(f"not found: {one}{_wildcards(target.kind, one)}")
-    if not found.places:
+    if not found.found:
         click.echo(
             "nothing found: the index has nothing of " + ("it" if len(absent) == 1 else "them")
         )

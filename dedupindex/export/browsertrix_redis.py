@@ -1,7 +1,7 @@
-"""An index as the keys of Browsertrix: which originals are written, and how each is said.
+"""Write the originals of an index to Redis, in the keys that Browsertrix reads.
 
-A crawler that finds a digest there writes a revisit with the URL, the date and the file that stand
-beside it, and asks nothing more. So only what may become a revisit is written.
+A crawler that finds a digest there writes a revisit with the URL, date and file of its entry, and
+checks nothing more. So only originals that a revisit may refer to are written.
 """
 
 from __future__ import annotations
@@ -28,54 +28,62 @@ from dedupindex.sources import browsertrix as keys
 from dedupindex.sources.browsertrix import BrowsertrixEntry
 from dedupindex.timestamps import digits_of_date
 
-ENCODINGS = {"sha256": 2, "sha1": 0}  # hex, base32: how the crawler spells its digests
-NO_PLACE = 999_999_999  # in no list: the revisit then names no file
-_UNWRITABLE = re.compile(rb"[\x00-\x20\x7f]")  # would end the URL
-_UNNAMEABLE = re.compile(r"[\s:\ud800-\udfff]")  # would end a crawl's name, or begin another key
+ENCODINGS = {"sha256": 2, "sha1": 0}  # how the crawler spells its digests: hex, base32
+NO_PLACE = 999_999_999  # of no file in the list: the revisit then names none
+LOCK, OURS = "dedupindex:lock", "dedupindex:crawls"
+LEASE = 30  # seconds after which the lock of a killed export expires
+_NEW, _OLD = "dedupindex:new:", "dedupindex:old:"
+# Only the holder of the lock renews or releases it.
+_RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('expire', KEYS[1], ARGV[2])"
+_RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1])"
+_NOT_IN_URL = re.compile(rb"[\x00-\x20\x7f]")
+_NOT_IN_NAME = re.compile(r"[\s:\ud800-\udfff]")  # would end a crawl's name, or begin another key
 
 
-class Written(NamedTuple):
-    """An original as it is written."""
+class ExportedOriginal(NamedTuple):
+    """An original to write."""
 
     crawl: str
-    digest: bytes
+    digest: bytes  # as the crawler spells it
     capture: Capture
     file: IndexedContainer | None  # None: not known
 
 
 @dataclass
 class BrowsertrixExport:
-    """What was written, and what was left out, by reason; filled while originals are taken."""
+    """What was written, and what was left out, by reason; counted while originals are taken."""
 
     written: int = 0
-    bridged: int = 0  # of them, whose own record has the digest otherwise, or another
-    crawls: dict[str, int] = field(default_factory=dict)  # written of each
+    bridged: int = 0  # of them, whose record states another digest, or spells it otherwise
+    crawls: dict[str, int] = field(default_factory=dict)  # written, by crawl
     left_out: Counter[str] = field(default_factory=Counter)
 
 
 @dataclass(frozen=True)
 class ExportChoice:
-    """What is to be written, and how."""
+    """What to write."""
 
-    other: str  # the crawl of what is of no crawl
-    crawls: frozenset[str] = frozenset()  # only these; none: all
+    other: str  # the crawl of captures without one
+    crawls: frozenset[str] = frozenset()  # only these; empty: all
     algorithm: str = "sha256"
-    bridge: bool = False  # also originals whose own record spells it otherwise, or states another
+    bridge: bool = (
+        False  # also originals whose record states another digest, or spells it otherwise
+    )
 
 
 class ContainerFiles:
-    """The files that containers are in; their names are held in memory."""
+    """The files that hold containers: WARC files, or the WACZ files around them."""
 
     def __init__(self, registered: Callable[[str], IndexedContainer | None]) -> None:
         self._registered = registered
-        self._known: dict[str, IndexedContainer | None] = {"": None}
+        self._files: dict[str, IndexedContainer | None] = {"": None}
 
     def of(self, container: str) -> IndexedContainer | None:
-        """The file of a capture's container, None if it names none."""
-        if container not in self._known:
+        """The file of a container, None if `container` is empty."""
+        if container not in self._files:
             files = filter(None, map(self._registered, files_of(container)))
-            self._known[container] = next(files, IndexedContainer(container, -1, "", 0))
-        return self._known[container]
+            self._files[container] = next(files, IndexedContainer(container, -1, "", 0))
+        return self._files[container]
 
 
 def originals(
@@ -83,12 +91,12 @@ def originals(
     files: ContainerFiles,
     choice: ExportChoice,
     exported: BrowsertrixExport,
-) -> Iterator[Written]:
-    """What is to be written, of captures in the order of digests; of each digest one for a crawl.
+) -> Iterator[ExportedOriginal]:
+    """Yield one original for each digest and crawl, of captures sorted by digest.
 
-    Holds one digest at a time.
+    Holds the captures of one digest at a time.
     """
-    without = 0
+    without = 0  # captures that have no digest of the algorithm
     for digest, group in groupby(captures, itemgetter(0)):
         best: dict[str, Capture] = {}
         for _, capture in group:
@@ -98,7 +106,7 @@ def originals(
                 continue
             without -= not own
             crawl = capture.crawl or choice.other
-            if reason := _unfit(digest, capture, crawl, choice):
+            if reason := _unusable_reason(digest, capture, crawl, choice):
                 exported.left_out[reason] += 1
                 continue
             before = best.setdefault(crawl, capture)
@@ -107,24 +115,27 @@ def originals(
                 best[crawl] = min(before, capture, key=_order)
         for crawl, capture in best.items():
             exported.written += 1
-            exported.bridged += not _own(digest, capture)
+            exported.bridged += not _is_stated(digest, capture)
             exported.crawls[crawl] = exported.crawls.get(crawl, 0) + 1
-            yield Written(crawl, _spelled(digest), capture, files.of(capture.container))
+            text = (
+                digest.raw.hex() if digest.algorithm == "sha256" else str(digest).partition(":")[2]
+            )
+            yield ExportedOriginal(crawl, text.encode(), capture, files.of(capture.container))
     if without > 0:
         exported.left_out[f"no-{choice.algorithm}"] = without
 
 
-def entry(written: Written, place: int) -> BrowsertrixEntry:
-    """What is written beside a digest, `place` being that of the file in its crawl's list."""
-    capture = written.capture
-    fraction = (capture.date[20:-1] + b"000")[:3]  # milliseconds, as many as the form has
+def entry(original: ExportedOriginal, place: int) -> BrowsertrixEntry:
+    """The entry of a digest; `place` is that of its file in the list of the crawl."""
+    capture = original.capture
+    fraction = (capture.date[20:-1] + b"000")[:3]  # milliseconds
     digits = digits_of_date(capture.date) + fraction
-    # After a hit of size 0 the crawler takes its own revisit for an original.
+    # After a hit of size 0 the crawler would take its own revisit for an original.
     return BrowsertrixEntry(place, digits, capture.url, max(capture.size, 1))
 
 
-def listed(file: IndexedContainer) -> bytes:
-    """A file as Browsertrix lists it. Its hash would be a SHA-256, which we do not have."""
+def file_entry(file: IndexedContainer) -> bytes:
+    """A file as Browsertrix lists it, without its SHA-256, which the index does not have."""
     value: dict[str, str | int] = {"filename": PurePosixPath(file.name).name}
     if file.size >= 0:
         value["size"] = file.size
@@ -132,90 +143,77 @@ def listed(file: IndexedContainer) -> bytes:
 
 
 def _order(capture: Capture) -> tuple[Evidence, bytes, bytes]:
-    """What was read is better than what stands in a row, the earlier than the later."""
+    """Sort key: records that were read before CDX rows, then by date."""
     return capture.evidence, capture.date[:-1], capture.url
 
 
-def _spelled(digest: Digest) -> bytes:
-    text = digest.raw.hex() if digest.algorithm == "sha256" else str(digest).partition(":")[2]
-    return text.encode()
-
-
-def _unfit(digest: Digest, capture: Capture, crawl: str, choice: ExportChoice) -> str:
+def _unusable_reason(digest: Digest, capture: Capture, crawl: str, choice: ExportChoice) -> str:
     """Why Browsertrix cannot use a capture, "" if it can."""
     if choice.crawls and crawl not in choice.crawls:
         return "other-crawl"
-    if _UNNAMEABLE.search(crawl):
+    if _NOT_IN_NAME.search(crawl):
         return "crawl-name"
     if is_cut(digest.raw):
         return CUT_DIGEST
-    if not (choice.bridge or _own(digest, capture)):
+    if not (choice.bridge or _is_stated(digest, capture)):
         return "spelled-otherwise"
     if capture.status and capture.status // 100 != 2:
         return "status"
     if capture.covers == Covers.STORED:
-        return "chunked"  # its digest covers the framing, the crawler's never does
-    if _UNWRITABLE.search(capture.url):
+        return "chunked"  # its digest covers the chunks, the crawler's never does
+    if _NOT_IN_URL.search(capture.url):
         return "url-with-spaces"
     return ""
 
 
-def _own(digest: Digest, capture: Capture) -> bool:
-    """Whether a capture's own record has a digest as the crawler writes it."""
+def _is_stated(digest: Digest, capture: Capture) -> bool:
+    """Whether the record of a capture states a digest as the crawler writes it."""
     encoding = ENCODINGS[digest.algorithm]
     return capture.digest == digest and capture.spelling.encoding == encoding
 
 
-# Crawls written to Redis whole or not at all, committed and cancelled, in Browsertrix' own keys.
-
-LOCK, OURS = "dedupindex:lock", "dedupindex:crawls"
-LEASE = 30  # seconds after which the lock of a killed export lapses
-_NEW, _OLD = "dedupindex:new:", "dedupindex:old:"
-# The lock is renewed, or let go, only by the one who holds it.
-_RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('expire', KEYS[1], ARGV[2])"
-_RELEASE = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('del', KEYS[1])"
-
-
 @dataclass
-class _Staged:
+class _StagedCrawl:
     """A crawl that is being written."""
 
-    places: dict[str, int] = field(default_factory=dict)  # of containers in its list
+    places: dict[str, int] = field(default_factory=dict)  # of files in its list
     entries: int = 0
-    size: int = 0  # bytes of the containers
+    size: int = 0  # bytes of the files
 
 
-class Database:
-    """A Redis with Browsertrix' keys, to write to; nobody else of us does meanwhile."""
+class BrowsertrixDatabase:
+    """A locked Redis with Browsertrix' keys; each crawl appears whole or not at all."""
 
     def __init__(self, client: Any, name: str, writer: str) -> None:
         self._client, self._name, self._writer = client, name, writer
 
-    def export(self, written: Iterable[Written], source: bytes, wanted: Iterable[str] = ()) -> None:
-        """Make the crawls of `written` those that the index at `source` has.
+    def export(
+        self, originals: Iterable[ExportedOriginal], source: bytes, wanted: Iterable[str] = ()
+    ) -> None:
+        """Write and commit the crawls of the index at `source`.
 
-        Crawls that this index wrote before and has no longer are taken away; with `wanted` only
-        those of them. Raises `CrawlExists` before anything answers.
+        Crawls that it wrote before and no longer has are removed; with `wanted` only those among
+        them. Raises `CrawlExists` before any crawl is visible.
         """
-        staged: dict[str, _Staged] = {}
-        written = iter(written)
-        while batch := list(islice(written, keys.AT_ONCE)):
+        staged: dict[str, _StagedCrawl] = {}
+        originals = iter(originals)
+        while batch := list(islice(originals, keys.AT_ONCE)):
             self._stage(batch, staged, source)
-        for crawl, one in staged.items():
-            self._replace(crawl, one, source)
-            self.commit(crawl)
+        for name, crawl in staged.items():
+            self._replace(name, crawl, source)
+            self.commit(name)
         for name, owner in self._client.hgetall(OURS).items():
-            crawl = name.decode()
-            if owner == source and crawl not in staged and (not wanted or crawl in wanted):
-                self.cancel(crawl)
+            old = name.decode()
+            if owner == source and old not in staged and (not wanted or old in wanted):
+                self.cancel(old)
 
     def commit(self, crawl: str) -> None:
-        """Let others find what a crawl has stored; of one that is committed, what is new.
+        """Make the digests of a crawl visible, also new ones of a committed crawl.
 
         Raises `UnknownCrawl`.
         """
         client = self._client
-        self._known(crawl)
+        self._is_committed(crawl)
         for found in keys.scan(client, keys.entries_key(crawl)):
             with client.pipeline(transaction=False) as pipe:
                 for digest, _ in found:
@@ -234,15 +232,15 @@ class Database:
             pipe.smove(keys.OPEN, keys.CRAWLS, crawl)
             _add(pipe, counts, 1)
 
-        self._change(publish)
-        self._forget(crawl)
+        self._transact(publish)
+        self._drop_replaced(crawl)
 
     def cancel(self, crawl: str) -> None:
-        """Take a crawl away; raises `UnknownCrawl`.
+        """Remove a crawl.
 
-        One that Browsertrix itself has committed stays, and `CrawlExists` is raised.
+        Raises `UnknownCrawl`; `CrawlExists` if Browsertrix itself has committed it.
         """
-        if self._known(crawl) and not self._client.hexists(OURS, crawl):
+        if self._is_committed(crawl) and not self._client.hexists(OURS, crawl):
             raise CrawlExists(
                 f"crawl {crawl!r} was committed by Browsertrix; its own indexer --remove takes it "
                 "away, with all that is no longer in its collection"
@@ -264,45 +262,50 @@ class Database:
             pipe.hdel(OURS, crawl)
             _add(pipe, counts, -1)
 
-        self._change(remove)
-        self._forget(crawl)
+        self._transact(remove)
+        self._drop_replaced(crawl)
 
     def clear_leftovers(self) -> None:
-        """Take away what killed exports left behind."""
+        """Remove what killed exports left."""
         for key in self._client.scan_iter(match=_NEW + "*", count=keys.AT_ONCE):
             self._client.unlink(key)
         for key in self._client.scan_iter(match=_OLD + "*", count=keys.AT_ONCE):
-            self._forget(key.decode().removeprefix(_OLD))
+            self._drop_replaced(key.decode().removeprefix(_OLD))
 
-    def _known(self, crawl: str) -> bool:
-        """Whether a crawl is committed; raises `UnknownCrawl`."""
+    def _is_committed(self, crawl: str) -> bool:
+        """Whether a crawl is committed; raises `UnknownCrawl` if it does not exist."""
         committed = bool(self._client.sismember(keys.CRAWLS, crawl))
         if not committed and not self._client.sismember(keys.OPEN, crawl):
             raise UnknownCrawl(f"{self._name} has no crawl {crawl!r}")
         return committed
 
-    def _stage(self, batch: list[Written], staged: dict[str, _Staged], source: bytes) -> None:
-        for crawl in {one.crawl for one in batch} - staged.keys():
-            self._may_write(crawl, source)
-            staged[crawl] = _Staged()
+    def _stage(
+        self, batch: list[ExportedOriginal], staged: dict[str, _StagedCrawl], source: bytes
+    ) -> None:
+        """Write originals to keys that no crawler reads."""
+        for name in {original.crawl for original in batch} - staged.keys():
+            self._check_owner(name, source)
+            staged[name] = _StagedCrawl()
         with self._client.pipeline(transaction=False) as pipe:
-            for one in batch:
-                to, place = staged[one.crawl], NO_PLACE
-                if one.file is not None:
-                    if one.file.name not in to.places:
-                        to.places[one.file.name] = len(to.places)
-                        to.size += max(one.file.size, 0)
-                        pipe.rpush(self._new("c", one.crawl), listed(one.file))
-                    place = to.places[one.file.name]
-                to.entries += 1
-                pipe.hset(self._new("h", one.crawl), one.digest, bytes(entry(one, place)))
+            for original in batch:
+                name, file, place = original.crawl, original.file, NO_PLACE
+                crawl = staged[name]
+                if file is not None:
+                    if file.name not in crawl.places:
+                        crawl.places[file.name] = len(crawl.places)
+                        crawl.size += max(file.size, 0)
+                        pipe.rpush(self._staging_key("c", name), file_entry(file))
+                    place = crawl.places[file.name]
+                crawl.entries += 1
+                key = self._staging_key("h", name)
+                pipe.hset(key, original.digest, bytes(entry(original, place)))
             pipe.execute()
 
-    def _new(self, kind: str, crawl: str) -> str:
+    def _staging_key(self, kind: str, crawl: str) -> str:
         return f"{_NEW}{self._writer}:{kind}:{crawl}"
 
-    def _may_write(self, crawl: str, source: bytes) -> None:
-        """Raises `CrawlExists` if a crawl of this name is somebody else's."""
+    def _check_owner(self, crawl: str, source: bytes) -> None:
+        """Raise `CrawlExists` if this crawl was not written by the index at `source`."""
         client = self._client
         owner = client.hget(OURS, crawl)
         if owner is not None:
@@ -320,24 +323,24 @@ class Database:
                 f"{self._name} has a crawl {crawl!r} that was not exported; give --as"
             )
 
-    def _replace(self, crawl: str, one: _Staged, source: bytes) -> None:
-        """Put what was written in the place of what a crawl had; nobody sees a part of it."""
+    def _replace(self, crawl: str, staged: _StagedCrawl, source: bytes) -> None:
+        """Replace what a crawl had by what was staged, in one transaction."""
         entries, files = keys.entries_key(crawl), keys.files_key(crawl)
-        counts = {b"totalUrls": b"%d" % one.entries, b"totalCrawlSize": b"%d" % one.size}
-        self._forget(crawl)
+        counts = {b"totalUrls": b"%d" % staged.entries, b"totalCrawlSize": b"%d" % staged.size}
+        self._drop_replaced(crawl)
 
         def replace(pipe: Any) -> None:
             exists, committed = pipe.exists(entries), pipe.sismember(keys.CRAWLS, crawl)
             before = pipe.hgetall(keys.counts_key(crawl))
-            gone = pipe.lrange(files, 0, -1)
-            come = pipe.lrange(self._new("c", crawl), 0, -1)
+            old_files = pipe.lrange(files, 0, -1)
+            new_files = pipe.lrange(self._staging_key("c", crawl), 0, -1)
             pipe.multi()
             if exists:
                 pipe.rename(entries, _OLD + crawl)
-            pipe.rename(self._new("h", crawl), entries)
+            pipe.rename(self._staging_key("h", crawl), entries)
             pipe.delete(files, keys.counts_key(crawl))
-            if come:
-                pipe.rename(self._new("c", crawl), files)
+            if new_files:
+                pipe.rename(self._staging_key("c", crawl), files)
             pipe.hset(keys.counts_key(crawl), mapping=counts)
             pipe.hset(OURS, crawl, source)
             if not committed:
@@ -345,30 +348,30 @@ class Database:
                 return
             _add(pipe, before, -1)
             _add(pipe, counts, 1)
-            for text in gone:
+            for text in old_files:
                 pipe.srem(keys.FILES, keys.file_name(text))
-            for text in come:
+            for text in new_files:
                 pipe.sadd(keys.FILES, keys.file_name(text))
 
-        self._change(replace)
+        self._transact(replace)
 
-    def _change(self, change: Callable[[Any], None]) -> None:
-        """A transaction, if we still are the one who writes."""
+    def _transact(self, change: Callable[[Any], None]) -> None:
+        """Run a transaction; raises `DedupError` if the lock is lost."""
 
-        def ours(pipe: Any) -> None:
+        def locked(pipe: Any) -> None:
             if pipe.get(LOCK) != self._writer.encode():
                 raise DedupError(
                     f"another export to {self._name} began while this one stood still; run it again"
                 )
             change(pipe)
 
-        self._client.transaction(ours, LOCK)
+        self._client.transaction(locked, LOCK)
 
-    def _forget(self, crawl: str) -> None:
-        """Of what was replaced: digests that a crawl has no longer are another's, or nobody's."""
-        client, gone = self._client, _OLD + crawl
+    def _drop_replaced(self, crawl: str) -> None:
+        """Remove replaced entries; digests that they alone had pass to another crawl, if any."""
+        client, replaced = self._client, _OLD + crawl
         others = [name for name in keys.members(client, keys.CRAWLS) if name != crawl]
-        for found in keys.scan(client, gone):
+        for found in keys.scan(client, replaced):
             digests = [digest for digest, _ in found]
             owners = client.hmget(keys.DUPES, digests)
             values = client.hmget(keys.entries_key(crawl), digests)
@@ -379,8 +382,8 @@ class Database:
             ]
             heirs: dict[bytes, str] = {}
             for other in others if lost else ():
-                found_there = client.hmget(keys.entries_key(other), lost)
-                for digest, value in zip(lost, found_there, strict=True):
+                values = client.hmget(keys.entries_key(other), lost)
+                for digest, value in zip(lost, values, strict=True):
                     if value is not None:
                         heirs.setdefault(digest, other)
             with client.pipeline(transaction=False) as pipe:
@@ -390,14 +393,14 @@ class Database:
                     else:
                         pipe.hdel(keys.DUPES, digest)
                 pipe.execute()
-        client.unlink(gone)
+        client.unlink(replaced)
 
 
 @contextmanager
-def writing(address: str) -> Iterator[Database]:
-    """The database at an address, for one writer of us at a time; raises `DedupError`.
+def writing(address: str) -> Iterator[BrowsertrixDatabase]:
+    """Lock the Redis at an address for writing; raises `DedupError`.
 
-    `IndexBusy` if another writes, or was killed less than `LEASE` seconds ago.
+    `IndexBusy` if another export writes, or was killed less than `LEASE` seconds ago.
     """
     name, writer = keys.shown(address), token_hex(8)
     with keys.connected(address, DedupError) as client:
@@ -414,7 +417,7 @@ def writing(address: str) -> Iterator[Database]:
         keeper = Thread(target=renew, daemon=True)
         keeper.start()
         try:
-            database = Database(client, name, writer)
+            database = BrowsertrixDatabase(client, name, writer)
             database.clear_leftovers()
             yield database
         finally:
@@ -424,7 +427,7 @@ def writing(address: str) -> Iterator[Database]:
 
 
 def _add(pipe: Any, counts: dict[bytes, bytes], sign: int) -> None:
-    """Add a crawl's totals to those of all crawls, or take them off."""
+    """Add a crawl's totals to those of all crawls, or subtract them."""
     for name, value in counts.items():
         if value.removeprefix(b"-").isdigit():
             pipe.hincrby(keys.COUNTS, name, sign * int(value))

@@ -29,7 +29,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, DedupError
@@ -65,6 +65,8 @@ _PYWB_TIMEOUT = 60.0  # seconds
 _FIELD = re.compile(
     r"^WARC-(Target-URI|Date)[ \t]*:[ \t]*<?([^\r\n>]*)", re.IGNORECASE | re.MULTILINE
 )
+_Revisit = tuple[Path, JournalEntry]  # the file, and the revisit's entry in the journal
+_ReplayAnswer = tuple[int, list[tuple[str, str]], bytes]  # status, headers, body
 _SERVER_HEADERS = ("date", "connection", "server")  # of pywb's answer, not of the capture
 
 
@@ -134,12 +136,9 @@ def rehearse(
 
 class _Rehearsal:
     def __init__(
-        self,
-        sources: list[str],
-        options: RehearseOptions,
-        say: Callable[[str], None],
+        self, sources: list[str], options: RehearseOptions, say: Callable[[str], None],
         on_progress: OnProgress,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._sources, self._found, self._options = sources, find(sources), options
         self._files = [*self._found.files, *self._found.others]
         self._say, self._progress = say, on_progress
@@ -360,14 +359,7 @@ def _inode(folder: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-class _SampledRevisit(NamedTuple):
-    path: Path
-    entry: JournalEntry  # of the revisit
-
-
-def _rebuild_sample(
-    step: Step, folder: Path, size: int, seed: int, beside: Path
-) -> list[_SampledRevisit]:
+def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path) -> list[_Revisit]:
     """Rebuild `size` random revisits below `folder`; returns them.
 
     Originals are found as replay tools do, by URL and date. With its old header each must have
@@ -391,11 +383,11 @@ def _rebuild_sample(
     return sample
 
 
-def _random_revisits(folder: Path, size: int, random: Random) -> list[_SampledRevisit]:
+def _random_revisits(folder: Path, size: int, random: Random) -> list[_Revisit]:
     """Draw revisits, all with the same chance, by reservoir sampling; sorted by place."""
-    sample: list[_SampledRevisit] = []
+    sample: list[_Revisit] = []
     revisits = (
-        _SampledRevisit(folder / journal.summary()[0].name, entry)
+        (folder / journal.summary()[0].name, entry)
         for journal in journals(folder)
         for entry in entries(journal.lines)
     )
@@ -404,17 +396,11 @@ def _random_revisits(folder: Path, size: int, random: Random) -> list[_SampledRe
             sample.append(revisit)
         elif (at := random.randrange(number + 1)) < size:
             sample[at] = revisit
-    return sorted(sample, key=lambda revisit: (str(revisit.path), revisit.entry.new_offset))
-
-
-class _ReplayAnswer(NamedTuple):
-    status: int
-    headers: list[tuple[str, str]]
-    body: bytes
+    return sorted(sample, key=lambda revisit: (str(revisit[0]), revisit[1].new_offset))
 
 
 def _compare_replay(
-    step: Step, before: Path, after: Path, sample: Sequence[_SampledRevisit], beside: Path
+    step: Step, before: Path, after: Path, sample: Sequence[_Revisit], beside: Path
 ) -> None:
     """Compare what pywb replays for revisits with what it replays for the replaced records.
 
@@ -434,13 +420,12 @@ def _compare_replay(
         for collection, folder in collections.items():
             _index(step, indexer, folder, home / f"{collection}.cdxj")
         with _serving(wayback, collections, home) as port:
-            for revisit in sample:
-                header = _FIELD.findall(revisit.entry.header)
-                fields = {name.lower(): value for name, value in header}
+            for _, entry in sample:
+                fields = {name.lower(): value for name, value in _FIELD.findall(entry.header)}
                 timestamp14 = "".join(filter(str.isdigit, fields["date"]))[:14]
                 path = f"{timestamp14}id_/{fields['target-uri']}"
                 old, new = (_get(port, collection, path) for collection in collections)
-                if not any(name == "memento-datetime" for name, _ in old.headers):
+                if not any(name == "memento-datetime" for name, _ in old[1]):
                     continue
                 replayed += 1
                 if old != new:
@@ -502,8 +487,8 @@ def _get(port: int, collection: str, path: str) -> _ReplayAnswer:
             for name, value in response.getheaders()
             if name.lower() not in _SERVER_HEADERS
         ]
-        return _ReplayAnswer(response.status, headers, response.read())
+        return response.status, headers, response.read()
     except (OSError, HTTPException, ValueError) as error:
-        return _ReplayAnswer(599, [], str(error).encode())
+        return 599, [], str(error).encode()
     finally:
         connection.close()

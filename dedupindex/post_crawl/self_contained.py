@@ -98,13 +98,9 @@ class SubsetReport:
 
 
 def export(
-    sources: Sequence[str],
-    originals: Sequence[str],
-    wanted: SubsetFilter,
-    out: Path,
-    processes: int = 1,
-    on_finding: Callable[[Finding], None] = lambda finding: None,
-) -> SubsetReport:
+    sources: Sequence[str], originals: Sequence[str], wanted: SubsetFilter, out: Path,
+    processes: int = 1, on_finding: Callable[[Finding], None] = lambda finding: None,
+) -> SubsetReport:  # fmt: skip
     """Write the wanted records of `sources`, and the records that their revisits refer to.
 
     These may also be in `originals`. `on_finding` gets what is wrong with the subset, remarks left
@@ -409,12 +405,9 @@ class _Targets:
 
 
 def _write(
-    table: _RecordTable,
-    files: list[SourceFile],
-    targets: _Targets,
-    report: SubsetReport,
+    table: _RecordTable, files: list[SourceFile], targets: _Targets, report: SubsetReport,
     on_finding: Callable[[Finding], None],
-) -> None:
+) -> None:  # fmt: skip
     """Write and verify the files of the subset, then give them their names."""
     sources: dict[Path, int] = {}  # of each file to write, by number
     needed = 0  # bytes

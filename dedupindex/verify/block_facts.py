@@ -15,12 +15,7 @@ from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import (
-    AnyRecord,
-    CheckedRecord,
-    blank_line_end,
-    unbracket,
-)
+from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, blank_line_end, unbracket
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -48,6 +43,7 @@ _DIGITS = bytes(
 )
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 _MAX_CACHED = 300  # bytes of a digest field
+_NO_HTTP = http.HttpHead(b"", 0, b"", b"", -1, False, False)
 Note = tuple[str, str]  # reason, message
 
 
@@ -292,33 +288,19 @@ def facts_of(
     """The facts of a record with a body of `length` bytes."""
     head = record.head
     get = head.get
+    concurrent = b"warc-concurrent-to"
+    fields = head.fields if head.has(concurrent) else ()
+    ids = b" ".join(value for name, value in fields if name == concurrent).split()
+    header = message or _NO_HTTP
     return Facts(
-        record.kind,
-        record.url,
-        record.date,
-        record.record_id,
-        get(b"warc-payload-digest"),
-        computed,
-        message.status if message else 0,
-        message.transfer + b";" + message.coding if message else b"",
-        length,
-        message.content_length if message else -1,
-        message is not None,
-        _not_original_reason(record, length),
-        get(b"warc-profile"),
-        get(b"warc-refers-to-target-uri"),
-        get(b"warc-refers-to-date"),
-        unbracket(get(b"warc-refers-to")),
-        head.version,
-        tuple(
-            unbracket(record_id)
-            for name, value in (head.fields if head.has(b"warc-concurrent-to") else ())
-            if name == b"warc-concurrent-to"
-            for record_id in value.split()
-        ),
-        partial=message is not None and message.partial,
+        record.kind, record.url, record.date, record.record_id, get(b"warc-payload-digest"),
+        computed, header.status, header.transfer + b";" + header.coding, length,
+        header.content_length, message is not None, _not_original_reason(record, length),
+        get(b"warc-profile"), get(b"warc-refers-to-target-uri"), get(b"warc-refers-to-date"),
+        unbracket(get(b"warc-refers-to")), head.version, tuple(map(unbracket, ids)),
+        partial=header.partial,
         header_hash=hashlib.blake2b(message.head, digest_size=16).digest() if message else b"",
-    )
+    )  # fmt: skip
 
 
 def _not_original_reason(record: AnyRecord, length: int) -> str:

@@ -16,14 +16,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
-from dedupindex.verify.block_facts import (
-    FULL,
-    Facts,
-    Note,
-    read_digest,
-    timestamp14,
-    try_examine,
-)
+from dedupindex.verify.block_facts import FULL, Facts, Note, read_digest, timestamp14, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
@@ -132,13 +125,9 @@ class References:
         return any(self._database.execute(query, (key,)).fetchone() for key in keys)
 
     def _missing(
-        self,
-        facts: Facts,
-        url: bytes,
-        dated: list[ReferenceRow],
-        place: tuple[int, int],
+        self, facts: Facts, url: bytes, dated: list[ReferenceRow], place: tuple[int, int],
         files: list[str],
-    ) -> Note:
+    ) -> Note:  # fmt: skip
         """Why a revisit has no full record of the URL and date that it states."""
         same_second = timestamp14(facts.to_date) == timestamp14(facts.date)
         own = unbracket(facts.to_url) == facts.url and same_second

@@ -20,14 +20,7 @@ from typing import NamedTuple
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.verify.collection import archives_below, in_order, size_of
-from dedupindex.verify.file_bytes import (
-    MAGIC,
-    Joined,
-    UnreadableFile,
-    candidates,
-    common,
-    opened,
-)
+from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.locate_originals import FindOriginal, OriginalsIndex
 from dedupindex.verify.parse_records import CheckedRecord
@@ -214,12 +207,9 @@ class Against:
     """Compares the files below `old` with those of the same names below one of `new`."""
 
     def __init__(
-        self,
-        old: Path,
-        new: Iterable[Path],
-        originals: Iterable[Path] = (),
+        self, old: Path, new: Iterable[Path], originals: Iterable[Path] = (),
         on_progress: OnProgress = lambda seen: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._on_progress = on_progress
         self._old, self._new = old, list(new)
         self._others = list(originals)

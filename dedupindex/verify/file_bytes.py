@@ -124,16 +124,9 @@ def common(old: File, at: int, new: File, there: int) -> int:
 
 
 def _first_difference(mine: bytes, theirs: bytes) -> int:
-    low, high = 0, min(len(mine), len(theirs))  # equal before low; different somewhere before high
-    if mine[:high] == theirs[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if mine[low:middle] == theirs[low:middle]:  # memoryviews take ten times as long
-            low = middle
-        else:
-            high = middle
-    return low
+    size = min(len(mine), len(theirs))
+    different = int.from_bytes(mine[:size], "little") ^ int.from_bytes(theirs[:size], "little")
+    return ((different & -different).bit_length() - 1) // 8 if different else size
 
 
 class MemberReader:

@@ -33,80 +33,27 @@ class Finding(NamedTuple):
         return REASONS[self.reason]
 
 
-# Each reason with its level; docs/post-crawl.md explains them.
-REASONS = {
-    # --- files and records -----------------------------------------------------------------------
-    "unreadable": DAMAGE,
-    "damaged-member": DAMAGE,
-    "not-a-member": DAMAGE,
-    "misframed": DAMAGE,
-    "bad-length": DAMAGE,
-    "bad-header": DAMAGE,
-    "block-digest": LOSS,
-    "payload-digest": BROKEN,
-    "empty-block": LOSS,
-    "no-target-uri": BROKEN,
-    "bad-date": BROKEN,
-    "no-record-id": REMARK,
-    "duplicate-record-id": REMARK,
-    "repeated-field": REMARK,
-    "unknown-version": REMARK,
-    "not-exact": REMARK,
-    "digest-not-checked": REMARK,
-    # --- revisits, alone -------------------------------------------------------------------------
-    "empty-block-digest": REMARK,
-    "no-profile": BROKEN,
-    "unknown-profile": BROKEN,
-    "profile-version": REMARK,
-    "no-payload-digest": BROKEN,
-    "empty-digest": BROKEN,
-    "cut-digest": LOSS,
-    "no-refers-to-uri": BROKEN,
-    "no-refers-to-date": BROKEN,
-    "no-refers-to": REMARK,
-    "refers-to-brackets": BROKEN,
-    "not-truncated": REMARK,
-    "no-http-headers": REMARK,
-    "http-headers": REMARK,
-    "body-kept": REMARK,
-    "redirect": REMARK,
-    # --- revisits and their originals ------------------------------------------------------------
-    "self-reference": LOSS,
-    "chained": BROKEN,
-    "dangling": LOSS,
-    "wrong-date": BROKEN,
-    "misdirected": BROKEN,
-    "wrong-record-id": REMARK,
-    "wrong-digest": LOSS,
-    "digest-spelling": BROKEN,
-    "forward": REMARK,
-    "date-spelling": REMARK,
-    "coding": BROKEN,
-    "claimed-length": BROKEN,
-    "status": REMARK,
-    "unfit-original": BROKEN,
-    "ambiguous-original": REMARK,
-    "same-moment": REMARK,
-    "partial": REMARK,
-    # --- a file against the one it was made from -------------------------------------------------
-    "file-missing": LOSS,
-    "file-extra": REMARK,
-    "record-missing": LOSS,
-    "record-extra": LOSS,
-    "record-changed": LOSS,
-    "recompressed": LOSS,
-    "bytes-changed": LOSS,
-    "original-missing": LOSS,
-    "not-rebuilt": LOSS,
-    "headers-changed": LOSS,
-    "id-changed": LOSS,
-    "date-changed": LOSS,
-    "uri-changed": LOSS,
-    "field-lost": LOSS,
-    "field-changed": LOSS,
-    "version-changed": LOSS,
-    "unfit-revisit": BROKEN,
-    "digest-form": REMARK,
-    "field-added": REMARK,
-    "larger": REMARK,
+# Reasons by level; docs/post-crawl.md explains them.
+_REASONS = {
+    DAMAGE: ("unreadable damaged-member not-a-member misframed bad-length bad-header"),
+    LOSS: (
+        "block-digest empty-block cut-digest self-reference dangling wrong-digest "
+        "file-missing record-missing record-extra record-changed recompressed bytes-changed "
+        "original-missing not-rebuilt headers-changed id-changed date-changed uri-changed "
+        "field-lost field-changed version-changed"
+    ),
+    BROKEN: (
+        "payload-digest no-target-uri bad-date no-profile unknown-profile no-payload-digest "
+        "empty-digest no-refers-to-uri no-refers-to-date refers-to-brackets chained "
+        "wrong-date misdirected digest-spelling coding claimed-length unfit-original "
+        "unfit-revisit"
+    ),
+    REMARK: (
+        "no-record-id duplicate-record-id repeated-field unknown-version not-exact "
+        "digest-not-checked empty-block-digest profile-version no-refers-to not-truncated "
+        "no-http-headers http-headers body-kept redirect wrong-record-id forward "
+        "date-spelling status ambiguous-original same-moment partial file-extra digest-form "
+        "field-added larger"
+    ),
 }
+REASONS = {reason: level for level, names in _REASONS.items() for reason in names.split()}

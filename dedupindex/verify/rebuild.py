@@ -13,13 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from dedupindex.verify import http, revisits
-from dedupindex.verify.block_facts import (
-    Note,
-    examine,
-    is_standard_spelling,
-    read_digest,
-    start_of,
-)
+from dedupindex.verify.block_facts import Note, examine, is_standard_spelling, read_digest, start_of
 from dedupindex.verify.collection import archives_below
 from dedupindex.verify.file_bytes import MemberReader, UnreadableFile, opened
 from dedupindex.verify.issues import Broken, Finding

@@ -23,7 +23,7 @@ from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.indexer.stage import judge_of
-from dedupindex.post_crawl.purge.impact import Depending
+from dedupindex.post_crawl.purge.impact import DependentRevisit
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.support.captures import capture
@@ -76,7 +76,7 @@ def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engin
     seen: list[Any] = []
     impact = survey(index, target(files[0]), seen.append).impact
     assert impact.originals.captures == impact.left["same_url"].captures == 1
-    (one,) = (item for item in seen if isinstance(item, Depending))
+    (one,) = (item for item in seen if isinstance(item, DependentRevisit))
     assert one.dependent.url == b"http://example.net/copy" and one.crawl == "weekly"
     assert one.container == str(files[2]) and one.dependent.names_date == DATE
     purge(index, target(files[0]), force=True)
@@ -227,7 +227,7 @@ def test_a_wacz_is_the_file_of_all_captures_in_it(tmp_path: Path, engine: str, b
     for text in (str(path), "a.wacz"):
         impact = survey(index, Target(TargetKind.CONTAINER, (text,))).impact
         assert impact.originals.captures == 2
-    assert purge(index, target(path), force=False).places == {0}
+    assert purge(index, target(path), force=False).found == {0}
     assert urls(index) == {URL}
     assert run([path], index, engine=engine, add=True).tally.known == 1
     run([path], index, engine=engine, replace=True)
@@ -249,7 +249,7 @@ def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: P
     path.write_text(path.read_text() + lines[1])
     run([path], index, replace=True)
     assert len(urls(index)) == 2
-    assert purge(index, Target(TargetKind.CONTAINER, ("w.warc.gz",)), force=False).places == {0}
+    assert purge(index, Target(TargetKind.CONTAINER, ("w.warc.gz",)), force=False).found == {0}
     assert urls(index) == set()
 
 
@@ -281,7 +281,7 @@ def test_a_path_is_meant_as_it_is_typed_from_any_directory(
     meant = Target(TargetKind.CONTAINER, (f"./{path.name}", str(linked)))
     with pytest.raises(HasDependents):
         purge(read, meant, force=False)
-    assert purge(read, meant, force=True).places == {0, 1}
+    assert purge(read, meant, force=True).found == {0, 1}
     assert [one.container for _, one in held(read)] == ["other/" + path.name]
     assert run([path], read, add=True).tally.known == 1  # it is marked as purged
     with closing(open_index(read)) as engine, engine.view() as view:

@@ -241,13 +241,9 @@ class _Converter:
     """Writes the records of one WARC file."""
 
     def __init__(
-        self,
-        task: ConvertTask,
-        window: Window,
-        framing: ArcFraming,
-        warc: _WarcWriter,
+        self, task: ConvertTask, window: Window, framing: ArcFraming, warc: _WarcWriter,
         layout: LayoutWriter,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._task, self._window, self._framing = task, window, framing
         self._warc, self._layout = warc, layout
         self._exact = True

@@ -1,55 +1,47 @@
-"""What depends on captures that are to go: one pass over index and ledger, in the order of keys.
+"""What removing captures from an index would do, by one pass over index and ledger in key order.
 
-Of each original that would go it is told whether another copy of its URL takes its place, whether
-the payload is stored under another URL, or nowhere; and which revisits name it. Memory does not
-grow with any of them.
+For each original that would go: does another copy of its URL take its place, is the payload stored
+under another URL, or nowhere? And which revisits refer to it? Memory use is constant.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
-from dedupindex.index.format.cells import (
-    ALSO,
-    DIGEST_KEY,
-    answers,
-    decode,
-    digest_of_key,
-    digest_prefix,
-    entries_of,
-    packed_url,
-)
+from dedupindex.index.format import cells
 from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
 from dedupindex.index.format.packing import pack
-from dedupindex.index.format.tombstones import NAMED, REVISIT, Tombstones, bare
+from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, bare, encode_purged
+from dedupindex.index.identity import Settings
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 from dedupindex.index.load.runs import RunWriter
-from dedupindex.post_crawl.purge.remove_entries import Settling, size_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 from dedupindex.runtime.bounded_counter import Sums
 
-_HELD = 8 << 20  # bytes of what is told of a digest, before it goes to disk
-_RANGES = 1000  # digests that are looked up one by one, each in all files of the ledger
-SAME_URL, OTHER_URL, NOWHERE = "same_url", "other_url", "nowhere"
+_IN_MEMORY = 8 << 20  # bytes of the items of a digest
+_MAX_RANGES = 1000  # digests that are looked up one by one, each in all files of the ledger
+_OF_RECORD = 32  # in an entry's flags: its size is that of the record
+SAME_URL, OTHER_URL, NOWHERE_ELSE = "same_url", "other_url", "nowhere"
 
 
 @dataclass
 class Amount:
-    """Captures, and bytes of their payloads as far as these are known."""
+    """Captures, and bytes of their payloads as far as known."""
 
     captures: int = 0
     bytes: int = 0
 
     def add(self, size: int, captures: int = 1) -> None:
-        """Count one, or several of this size together."""
+        """Add captures of `size` bytes together, -1 if unknown."""
         self.captures += captures
         self.bytes += max(size, 0)
 
@@ -58,34 +50,33 @@ class Amount:
 class Impact:
     """What would become of an index."""
 
-    originals: Amount = field(default_factory=Amount)  # that answer now and would go
-    copies: Amount = field(default_factory=Amount)  # that would go, and answer nothing
+    originals: Amount = field(default_factory=Amount)  # that would go and answer now
+    copies: Amount = field(default_factory=Amount)  # that would go and answer nothing
     left: dict[str, Amount] = field(
-        default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE)}
-    )  # of the originals: where their payload is still stored
-    dependents: Amount = field(default_factory=Amount)  # that name what would go
+        default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE_ELSE)}
+    )  # the originals, by where their payload would still be stored
+    dependents: Amount = field(default_factory=Amount)  # revisits that refer to what would go
     broken: Amount = field(default_factory=Amount)  # of these, whose payload would be nowhere
-    by_container: Sums = field(default_factory=lambda: Sums(2))
+    by_container: Sums = field(default_factory=lambda: Sums(2))  # dependents and bytes
     by_crawl: Sums = field(default_factory=lambda: Sums(2))
 
-    def depends(self, container: str, crawl: str, size: int) -> None:
-        """Count a revisit that depends, by where it is."""
+    def add_dependent(self, container: str, crawl: str, size: int) -> None:
         self.dependents.add(size)
         for sums, name in ((self.by_container, container), (self.by_crawl, crawl)):
             sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0))
 
 
-class Going(NamedTuple):
+class RemovedOriginal(NamedTuple):
     """An original that would go."""
 
     digest: Digest
     capture: Capture
-    left: str  # SAME_URL, OTHER_URL or NOWHERE
-    becomes: Capture | None  # the copy of its URL that takes its place
+    left: str  # SAME_URL, OTHER_URL or NOWHERE_ELSE
+    successor: Capture | None  # the copy of its URL that takes its place
 
 
-class Depending(NamedTuple):
-    """A revisit that names what would go."""
+class DependentRevisit(NamedTuple):
+    """A revisit that refers to a capture that would go."""
 
     digest: Digest
     dependent: Dependent
@@ -95,184 +86,223 @@ class Depending(NamedTuple):
     left: str
 
 
-class Survey:
-    """Goes through an index once; `impact` is whole when `items` has ended.
+OnItem = Callable[[RemovedOriginal | DependentRevisit], None]
 
-    With a `writer` it stages what takes the captures out: see `purge`; `rewrites` is whether the
-    ledger may hold some of it. It only counts unless what it finds is to be `listed`.
+
+class _Remainder(NamedTuple):
+    """What a key holds without the removed entries."""
+
+    staged: list[bytes]  # what a load must bring: tombstones, and copies that stay
+    answering: list[bytes]  # entries that answer, one for a URL
+    captures: set[tuple[bytes, bytes]]  # second and packed URL of all captures that stay
+
+
+class ImpactSurvey:
+    """Goes through an index once; `impact` is complete after `run`.
+
+    With a `writer` it stages the load that removes the captures; `rewrites` is then whether the
+    ledger may hold some of them. `on_item` gets each original and each revisit.
     """
 
     def __init__(
-        self, index: Path, view: View, chosen: ResolvedTarget, settling: Settling, *,
-        writer: RunWriter | None = None, listed: bool = True,
+        self, index: Path, view: View, target: ResolvedTarget, settings: Settings, *,
+        writer: RunWriter | None = None, on_item: OnItem | None = None,
     ) -> None:  # fmt: skip
-        self.impact, self._listed = Impact(), listed
-        self._index, self._view, self._chosen = index, view, chosen
-        self._settling, self._writer = settling, writer
+        self.impact, self._on_item = Impact(), on_item
+        self._index, self._view, self._target, self._writer = index, view, target, writer
+        self._rule = MergeRule(settings.keys(), settings.keep == "latest", self._container)
+        self.rewrites = bool(view.ledger()) and target.target.kind is not TargetKind.CAPTURE
+        # Of the digest that is being read: whether an original survives, and what is undecided
+        # until that is known.
         self._digest, self._survives = b"", False
-        self.rewrites = bool(view.ledger()) and chosen.target.kind is not TargetKind.CAPTURE
         self._held: IO[bytes]
-        self._originals, self._revisits = Amount(), Amount()  # of a digest: left where it will be
+        self._originals, self._revisits = Amount(), Amount()
 
-    def items(self) -> Iterator[Going | Depending]:
-        """Every original that would go, and every revisit that depends on one."""
-        with SpooledTemporaryFile(_HELD) as held:
-            self._held = held
-            yield from self._items()
+    def run(self) -> None:
+        with SpooledTemporaryFile(_IN_MEMORY) as self._held:
+            self._read()
 
-    def _items(self) -> Iterator[Going | Depending]:
-        names, ranges, chosen = self._view.ledger(), self._ranges(), self._chosen
-        ledger = _Ledger(chain.from_iterable(items(self._index, names, one) for one in ranges))
-        for key, cell in chain.from_iterable(map(self._view.cells, ranges)):
+    def _container(self, number: int) -> cells.ContainerRef:
+        return self._view.place_of(number) if number else cells.NOWHERE
+
+    def _read(self) -> None:
+        names, prefixes, target = self._view.ledger(), self._prefixes(), self._target
+        ledger = _LedgerCursor(chain.from_iterable(items(self._index, names, p) for p in prefixes))
+        for key, cell in chain.from_iterable(map(self._view.cells, prefixes)):
             if not self._digest or not key.startswith(self._digest):
-                yield from self._told()
-                self._digest, self._survives = key[: DIGEST_KEY[key[0]]], False
-            if not chosen.may_hold(key):
-                self._survives = self._survives or any(map(answers, entries_of(cell)))
+                self._end_digest()
+                self._digest, self._survives = key[: cells.DIGEST_KEY[key[0]]], False
+            if not target.may_hold(key):
+                self._survives = self._survives or any(map(cells.answers, cells.entries_of(cell)))
                 continue
-            marks = Tombstones.among(list(entries_of(cell)))
-            copies = [entry for entry in ledger.copies(key) if not self._void(entry, marks)]
-            entries = [entry for entry in entries_of(cell) if entry[0] & 3 != REVISIT]
+            tombstones = Tombstones.among(list(cells.entries_of(cell)))
+            copies = [
+                entry for entry in ledger.copies(key) if not self._obsolete(entry, tombstones)
+            ]
+            entries = [entry for entry in cells.entries_of(cell) if entry[0] & 3 != REVISIT]
             known = [*map(bare, entries), *copies]
-            taken = {entry for entry in known if chosen.takes(key, entry)}
+            taken = {entry for entry in known if target.takes(key, entry)}
             if taken:
-                told = set() if chosen.anywhere else self._settling.told(known, taken)
+                rows = set() if target.by_url else self._rows_of(known, taken)
                 self.rewrites = self.rewrites or not taken.isdisjoint(copies)
-                self._one(key, cell, copies, taken, told, ledger)
+                self._remove(key, cell, copies, taken, rows, ledger)
             else:
-                self._survives = self._survives or any(map(answers, entries))
-        yield from self._told()
+                self._survives = self._survives or any(map(cells.answers, entries))
+        self._end_digest()
 
-    def _ranges(self) -> list[bytes]:
-        """What the keys begin with that are looked at, in order: some digests, or anything."""
-        target = self._chosen.target
+    def _prefixes(self) -> list[bytes]:
+        """Sorted prefixes of the keys to read: some digests, or all keys."""
+        target = self._target.target
         if target.kind is TargetKind.CAPTURE and self._view.own_digests():
-            digests = {digest_prefix(one.digest) for one in target.ones}
-            if len(digests) <= _RANGES:
+            digests = {cells.digest_prefix(capture.digest) for capture in target.captures}
+            if len(digests) <= _MAX_RANGES:
                 return sorted(digests)
         return [b""]
 
-    def _void(self, entry: bytes, marks: Tombstones) -> bool:
-        """Whether a copy is one no more, by what the index has heard since."""
-        chained = entry[0] & 3 == NAMED and marks.is_chain(entry)
-        return chained or marks.is_purged(entry, self._settling.place_of)
+    def _obsolete(self, copy: bytes, tombstones: Tombstones) -> bool:
+        """Return whether a later tombstone refutes or purges a copy."""
+        chained = copy[0] & 3 == NAMED and tombstones.is_chain(copy)
+        return chained or tombstones.is_purged(copy, self._container)
 
-    def _one(
-        self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], told: set[bytes],
-        ledger: _Ledger,
+    def _rows_of(self, known: list[bytes], taken: set[bytes]) -> set[bytes]:
+        """CDX rows under a key that may list records which are taken from their containers."""
+        tombstones = Tombstones.among([encode_purged(entry, anywhere=False) for entry in taken])
+        rows = {entry for entry in known if entry[0] & 3 == ROW} - taken
+        return {entry for entry in rows if tombstones.is_purged(entry, self._container)}
+
+    def _remainder(
+        self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], rows: set[bytes]
+    ) -> _Remainder:
+        """What is left under a key without `taken` and `rows`, merged as a load will merge it.
+
+        Only `taken` get tombstones: rows come back with the records that they list.
+        """
+        anywhere = self._target.by_url
+        tombstones, gone = (
+            {encode_purged(entry, anywhere=anywhere) for entry in taken},
+            taken | rows,
+        )
+        stay = [entry for entry in copies if entry not in gone]
+        merged = self._rule.settle(key, [*mark_before(cell), *tombstones, *stay], MergeOutcome())
+        left = list(cells.entries_of(merged)) if merged else []
+        held = {
+            bare(entry) for entry in [*cells.entries_of(cell), *stay] if entry[0] & 3 != REVISIT
+        }
+        return _Remainder(
+            [*tombstones, *stay],
+            [entry for entry in left if cells.answers(entry)],
+            {(entry[2:8], cells.packed_url(entry)) for entry in held - gone},
+        )
+
+    def _remove(
+        self, key: bytes, cell: bytes, copies: list[bytes], taken: set[bytes], rows: set[bytes],
+        ledger: _LedgerCursor,
     ) -> None:  # fmt: skip
-        """What goes under one key, and what depends on it."""
-        anywhere = self._chosen.anywhere
-        purged = self._settling.purged(key, cell, copies, taken, told, anywhere=anywhere)
+        """Count what goes under a key, and what depends on it."""
+        remainder = self._remainder(key, cell, copies, taken, rows)
         if self._writer is not None:
-            self._writer.extend(sorted(key + entry for entry in purged.staged))
-        digest = digest_of_key(key)
-        stay = {packed_url(entry): entry for entry in purged.answering}
-        self._survives = self._survives or bool(stay)
-        answered = {bare(entry) for entry in entries_of(cell) if answers(entry)}
-        sizes: dict[tuple[bytes, bytes], int] = {}
-        for entry in sorted(taken | told):
-            size = size_of(key, entry)
-            place = entry[2:8], packed_url(entry)
-            sizes[place] = max(size, sizes.get(place, -1))
-            if entry[1] & ALSO:  # it is told of under its own digest
+            self._writer.extend(sorted(key + entry for entry in remainder.staged))
+        digest = cells.digest_of_key(key)
+        successors = {cells.packed_url(entry): entry for entry in remainder.answering}
+        self._survives = self._survives or bool(successors)
+        answered = {bare(entry) for entry in cells.entries_of(cell) if cells.answers(entry)}
+        sizes: dict[tuple[bytes, bytes], int] = {}  # by second and packed URL
+        for entry in sorted(taken | rows):
+            size = _size(key, entry)
+            capture_key = entry[2:8], cells.packed_url(entry)
+            sizes[capture_key] = max(size, sizes.get(capture_key, -1))
+            if entry[1] & cells.ALSO:  # it is counted under its own digest
                 continue
             if entry not in answered:
                 self.impact.copies.add(size)
                 continue
             self.impact.originals.add(size)
-            heir = stay.get(packed_url(entry))
-            if heir:
-                self.impact.left[SAME_URL].add(size)
-            else:
-                self._originals.add(size)
-            if self._listed:
-                capture = decode(key, entry, self._settling.place_of)
-                becomes = decode(key, heir, self._settling.place_of) if heir else None
-                self._hold(Going(digest, capture, SAME_URL if heir else "", becomes))
-        self._depending(key, ledger, sizes, purged.seconds, stay)
+            successor = successors.get(cells.packed_url(entry))
+            (self.impact.left[SAME_URL] if successor else self._originals).add(size)
+            if self._on_item is not None:
+                capture = cells.decode(key, entry, self._container)
+                next_one = cells.decode(key, successor, self._container) if successor else None
+                left = SAME_URL if successor else ""
+                self._hold(RemovedOriginal(digest, capture, left, next_one))
+        self._count_dependents(key, ledger, sizes, remainder.captures, set(successors))
 
-    def _depending(
-        self,
-        key: bytes,
-        ledger: _Ledger,
-        sizes: dict[tuple[bytes, bytes], int],
-        seconds: set[tuple[bytes, bytes]],
-        stay: dict[bytes, bytes],
-    ) -> None:
-        """The revisits that name what goes, but those that go with it, each told once.
+    def _count_dependents(
+        self, key: bytes, ledger: _LedgerCursor, sizes: dict[tuple[bytes, bytes], int],
+        captures: set[tuple[bytes, bytes]], answering: set[bytes],
+    ) -> None:  # fmt: skip
+        """Count the revisits that refer to what goes and do not go themselves, each once.
 
-        `sizes` are those of the captures that go and `seconds` those that stay.
+        `sizes` are those of the captures that go; `captures` and the URLs `answering` stay.
         """
-        digest, second, seen = digest_of_key(key), b"", set[bytes]()
+        digest, second, counted = cells.digest_of_key(key), b"", set[bytes]()
         for body in ledger.dependents(key):
-            if self._chosen.takes_dependent(body):
+            if self._target.takes_dependent(body):
                 continue
-            one = Dependent.of(body)
-            packed, named = pack(one.names_url), body[7:13]
-            if any(named):
-                place = named, packed
-                known = place in sizes or (self._chosen.means(one.names_url) and not stay)
-                if not known or place in seconds:
+            revisit = Dependent.of(body)
+            packed, to_second = pack(revisit.names_url), body[7:13]
+            if any(to_second):
+                original = to_second, packed
+                all_of_url = self._target.takes_url(revisit.names_url) and not answering
+                if original in captures or not (original in sizes or all_of_url):
                     continue
-                size = sizes.get(place, -1)
-            else:  # it names a URL: whatever is left of it will do
-                if packed in stay or all(url != packed for _, url in sizes):
+                size = sizes.get(original, -1)
+            else:  # without a date any capture of the URL will do
+                of_url = [size for (_, url), size in sizes.items() if url == packed]
+                if packed in answering or not of_url:
                     continue
-                size = max(size for (_, url), size in sizes.items() if url == packed)
+                size = max(of_url)
             if body[1:7] != second:
-                second, seen = body[1:7], set()
-            if one.url in seen:  # it was told of by a log, too, or by a copy of its file
+                second, counted = body[1:7], set()
+            if revisit.url in counted:  # it is also in a log, or in a copy of its file
                 continue
-            seen.add(one.url)
-            size = one.size if one.size >= 0 else size
-            where = self._settling.place_of(one.container)
-            left = SAME_URL if packed in stay else ""
-            self.impact.depends(where.container, where.crawl, size)
+            counted.add(revisit.url)
+            size = revisit.size if revisit.size >= 0 else size
+            place = self._container(revisit.container)
+            left = SAME_URL if packed in answering else ""
+            self.impact.add_dependent(place.container, place.crawl, size)
             if not left:
                 self._revisits.add(size)
-            if self._listed:
-                self._hold(Depending(digest, one, where.container, where.crawl, size, left))
+            if self._on_item is not None:
+                self._hold(
+                    DependentRevisit(digest, revisit, place.container, place.crawl, size, left)
+                )
 
-    def _hold(self, item: Going | Depending) -> None:
+    def _hold(self, item: RemovedOriginal | DependentRevisit) -> None:
         pickle.dump(item, self._held)
 
-    def _told(self) -> Iterator[Any]:
-        """What was held until all of a digest was seen."""
-        if self._originals.captures or self._revisits.captures:
-            where = OTHER_URL if self._survives else NOWHERE
-            self.impact.left[where].add(self._originals.bytes, self._originals.captures)
-            if where is NOWHERE:
-                self.impact.broken.add(self._revisits.bytes, self._revisits.captures)
-            self._originals, self._revisits = Amount(), Amount()
+    def _end_digest(self) -> None:
+        """Count and report what was undecided until all of a digest was read."""
+        where = OTHER_URL if self._survives else NOWHERE_ELSE
+        self.impact.left[where].add(self._originals.bytes, self._originals.captures)
+        if where is NOWHERE_ELSE:
+            self.impact.broken.add(self._revisits.bytes, self._revisits.captures)
+        self._originals, self._revisits = Amount(), Amount()
         end = self._held.tell()
-        if not end:
+        if self._on_item is None or not end:
             return
         self._held.seek(0)
         while self._held.tell() < end:
             item = pickle.load(self._held)
-            yield (
-                item if item.left else item._replace(left=OTHER_URL if self._survives else NOWHERE)
-            )
+            self._on_item(item if item.left else item._replace(left=where))
         self._held.seek(0)
         self._held.truncate()
 
 
-class _Ledger:
-    """The items of a ledger beside the keys of an index, which come in order."""
+class _LedgerCursor:
+    """The items of a ledger, for keys in order."""
 
     def __init__(self, found: Iterator[bytes]) -> None:
         self._found = found
         self._next: bytes | None = next(found, None)
 
     def copies(self, key: bytes) -> list[bytes]:
-        """The copies under a key; what is before it is passed over."""
+        """The copies under a key; skips what is before it."""
         while self._next is not None and self._next < key:
             self._next = next(self._found, None)
         return list(self._under(key, copies=True))
 
     def dependents(self, key: bytes) -> Iterator[bytes]:
-        """The dependents under a key of which the copies were taken."""
+        """The dependents under a key, after its copies."""
         return self._under(key, copies=False)
 
     def _under(self, key: bytes, *, copies: bool) -> Iterator[bytes]:
@@ -282,3 +312,15 @@ class _Ledger:
                 return
             self._next = next(self._found, None)
             yield body
+
+
+def _size(key: bytes, entry: bytes) -> int:
+    """Bytes of payload of an entry's capture, -1 unknown."""
+    size = int.from_bytes(entry[8:12], "big")
+    if entry[0] & _OF_RECORD or size == cells.UNKNOWN_SIZE:
+        return -1
+    return (
+        size
+        if size < cells.SIZE_IN_EXTRAS
+        else cells.decode(key, entry, lambda number: cells.NOWHERE).size
+    )

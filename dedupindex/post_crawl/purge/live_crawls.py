@@ -1,4 +1,4 @@
-"""Captures of crawls that lie beside the index: those that a target means, counted or removed."""
+"""Captures of crawls that are not merged into the index yet: count or remove those of a target."""
 
 from __future__ import annotations
 
@@ -22,176 +22,148 @@ from dedupindex.index.load.runs import RunWriter
 from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 
 
-def counted(reading: Reading, what: ResolvedTarget, writer: RunWriter | None = None) -> int:
-    """How many captures a target means of crawls that the index has not taken in.
-
-    With a `writer` it stages marks of those that are to stay away wherever they come from: the
-    index, which has them from nowhere else, would take them when it reads their files.
-    """
-    _note_crawls(reading, what)
-    crawls = {crawl.number: crawl for crawl in reading.crawls()}
-    waiting = {number for number, crawl in crawls.items() if _waits(crawl)}
-    try:
-        return _counted(reading, what, crawls, waiting, writer)
-    except Damaged:
-        if what.target.kind is not TargetKind.CRAWL:
-            raise
-    # A crawl that is damaged, and so never merged, can be taken away as a whole all the same.
-    meant = [crawls[number] for number in waiting if crawls[number].name in what.target.texts]
-    return sum(reading.counts(crawl)[0] for crawl in meant)
-
-
-def _counted(
-    reading: Reading,
-    what: ResolvedTarget,
-    crawls: dict[int, Crawl],
-    waiting: set[int],
-    writer: RunWriter | None,
+def count_captures(
+    reading: Reading, resolved: ResolvedTarget, writer: RunWriter | None = None
 ) -> int:
+    """Count the captures of a target in crawls that are not merged yet; updates its `found`.
+
+    With a `writer` it stages tombstones of a target by URL: the index, which does not have these
+    captures, would otherwise take them when it reads their files.
+    """
+    by_crawl = resolved.target.kind is TargetKind.CRAWL
+    if by_crawl:
+        for text, name in enumerate(resolved.target.texts):
+            with suppress(UnknownCrawl):
+                reading.crawl(name)
+                resolved.found.add(text)
+    crawls = {crawl.number: crawl for crawl in reading.crawls()}
+    waiting = {
+        crawl.number
+        for crawl in crawls.values()
+        if not crawl.merged and crawl.state is not CrawlState.CANCELLED
+    }
     count = 0
-    for held in reading.cells():
-        if held[1] in waiting:
-            gone = _taken(reading, what, crawls, held)
-            count += sum(not entry[1] & ALSO for entry in gone)
-            if writer is not None and what.anywhere:
-                key = held[0]
-                writer.extend([key + encode_purged(entry, anywhere=True) for entry in gone])
+    try:
+        for held in reading.cells():
+            if held[1] in waiting:
+                taken = _taken(reading, resolved, crawls, held)
+                count += sum(not entry[1] & ALSO for entry in taken)
+                if writer is not None and resolved.by_url:
+                    writer.extend(
+                        [held[0] + encode_purged(entry, anywhere=True) for entry in taken]
+                    )
+    except Damaged:
+        if not by_crawl:
+            raise
+        # A damaged crawl cannot be merged, but it can be removed as a whole.
+        named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
+        return sum(reading.counts(crawl)[0] for crawl in named)
     return count
 
 
 def containers(reading: Reading, crawl: Crawl) -> set[int]:
-    """The numbers of the containers that the captures of a crawl are in."""
+    """The numbers of the containers that have captures of a crawl."""
     return {container_of(found.entry) for found in of_crawl(reading, crawl)}
 
 
-def remove(store: Store, what: ResolvedTarget, settings: Settings) -> None:
-    """Take away what a target means.
-
-    Crawls that are meant as a whole end by this: nothing more can be reported to them.
-    """
-    if what.target.kind is TargetKind.CRAWL:
-        for name in what.target.texts:
+def remove(store: Store, resolved: ResolvedTarget, settings: Settings) -> None:
+    """Remove the captures of a target; whole crawls end, and take no more reports."""
+    if resolved.target.kind is TargetKind.CRAWL:
+        for name in resolved.target.texts:
             with suppress(UnknownCrawl):
-                _end(store, name)
+                merge_crawls.drop_all(store, store.write(partial(_end_crawl, name=name)))
         return
     for stretch in store.batches():
-        held = _meant(store, what, stretch)
-        for at in range(0, len(held), merge_crawls.DROPPED_AT_ONCE):
-            some = held[at : at + merge_crawls.DROPPED_AT_ONCE]
-            store.write(partial(_drop, what=what, settings=settings, held=some))
+        with store.reading() as reading:
+            crawls = {crawl.number: crawl for crawl in reading.crawls()}
+            found = [held for held in stretch if _taken(reading, resolved, crawls, held)]
+        for at in range(0, len(found), merge_crawls.DROPPED_AT_ONCE):
+            batch = found[at : at + merge_crawls.DROPPED_AT_ONCE]
+            store.write(partial(_remove, resolved=resolved, settings=settings, batch=batch))
 
 
-def _end(store: Store, name: str) -> None:
-    merge_crawls.drop_all(store, store.write(partial(_ended, name=name)))
-
-
-def _ended(writing: Writing, name: str) -> Crawl:
+def _end_crawl(writing: Writing, name: str) -> Crawl:
     crawl = writing.crawl(name)
-    if crawl.merging:  # cut off: what the index has of it goes, too
+    if crawl.merging:  # it was interrupted; what the index has of it goes, too
         writing.put_crawl(replace(crawl, merging=False))
-    with suppress(CrawlEnded):  # merged: what it has here is only what is not swept yet
+    with suppress(CrawlEnded):  # it is merged, and only not swept yet
         lifecycle.drop(writing, name)
     return writing.crawl(name)
 
 
-def _note_crawls(reading: Reading, what: ResolvedTarget) -> None:
-    """Crawls that are known here are found, whatever they hold."""
-    if what.target.kind is TargetKind.CRAWL:
-        for at, name in enumerate(what.target.texts):
-            with suppress(UnknownCrawl):
-                reading.crawl(name)
-                what.found.add(at)
-
-
-def _waits(crawl: Crawl) -> bool:
-    return not crawl.merged and crawl.state is not CrawlState.CANCELLED
-
-
-def _meant(store: Store, what: ResolvedTarget, stretch: list[Held]) -> list[Held]:
-    """Where something is to go."""
-    with store.reading() as reading:
-        crawls = {crawl.number: crawl for crawl in reading.crawls()}
-        return [held for held in stretch if _taken(reading, what, crawls, held)]
-
-
-def _drop(writing: Writing, what: ResolvedTarget, settings: Settings, held: list[Held]) -> None:
+def _remove(
+    writing: Writing, resolved: ResolvedTarget, settings: Settings, batch: list[Held]
+) -> None:
     crawls = {crawl.number: crawl for crawl in writing.crawls()}
     rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
-    for key, number, _ in held:
+    for key, number, _ in batch:
         crawl = crawls[number]
         cell = writing.cell(key, crawl)  # as it is now
         if cell is not None:
-            gone = _taken(writing, what, crawls, (key, number, cell))
-            drop_entries(writing, crawl, key, gone, rule)
+            taken = _taken(writing, resolved, crawls, (key, number, cell))
+            drop_entries(writing, crawl, key, taken, rule)
 
 
 def _taken(
-    reading: Reading, what: ResolvedTarget, crawls: dict[int, Crawl], held: Held
+    reading: Reading, resolved: ResolvedTarget, crawls: dict[int, Crawl], held: Held
 ) -> list[bytes]:
-    """The entries of a cell of a crawl that go."""
-    target, (key, number, cell) = what.target, held
+    """The entries of a crawl's cell that go; updates `found`."""
+    target, (key, number, cell) = resolved.target, held
     if target.kind is TargetKind.CRAWL:
-        name = crawls[number].name
-        return list(entries_of(cell)) if name in target.texts else []
+        return list(entries_of(cell)) if crawls[number].name in target.texts else []
     if target.kind is not TargetKind.CONTAINER:
-        if not what.may_hold(key):
+        if not resolved.may_hold(key):
             return []
-        return [entry for entry in entries_of(cell) if what.takes(key, entry)]
-    gone = []
+        return [entry for entry in entries_of(cell) if resolved.takes(key, entry)]
+    taken = []
     for entry in entries_of(cell):
         name = reading.container_name(container_of(entry))
-        places = what.meaning(name) if name and entry[0] & 3 != NAMED else []
-        if places:
-            what.found.add(places[0])
-            gone.append(entry)
-    return gone
+        texts = resolved.texts_of_file(name) if name and entry[0] & 3 != NAMED else []
+        if texts:
+            resolved.found.add(texts[0])
+            taken.append(entry)
+    return taken
 
 
-# Crawls whose revisits the index cannot know: it answered them, and has not read their WARCs.
+def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
+    """Crawls whose revisits the index may not know -> their lookups answered with an original.
 
-
-def unread(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
-    """Name of each such crawl -> its lookups that were answered with an original.
-
-    A crawl is taken for read when it has ended and all files that it is known to have written were
-    indexed. One that reported nothing, and no file was indexed as its own, is not.
+    A crawl counts as read when it has ended and all files that it is known to have written were
+    indexed. One that reported no file, and of which none was indexed, does not.
     """
-    suspects = dict[str, tuple[Crawl, int]]()
+    answered = dict[str, tuple[Crawl, int]]()
     for crawl in reading.crawls():
         count = statistics.total(reading, crawl).duplicates
         if count and crawl.state is not CrawlState.CANCELLED and crawl.name not in but:
-            suspects[crawl.name] = crawl, count
-    if not suspects:
+            answered[crawl.name] = crawl, count
+    if not answered:
         return {}
-    wrote = {name: _reported(reading, crawl) for name, (crawl, _) in suspects.items()}
-    known = set[str]()
+    written = {name: _reported_files(reading, crawl) for name, (crawl, _) in answered.items()}
+    indexed = set[str]()
     for container in view.containers():
-        known.add(_last(container.name))
-        if container.crawl in wrote:
-            wrote[container.crawl].add(_last(container.name))
+        indexed.add(_last_name(container.name))
+        if container.crawl in written:
+            written[container.crawl].add(_last_name(container.name))
     for _, place in view.places():
-        if place.container and place.crawl in wrote:
-            wrote[place.crawl].add(_last(place.container))
-        _, *around = files_of(place.container)
-        if any(view.container(file) is not None for file in around):
-            known.add(_last(place.container))
+        if place.container and place.crawl in written:
+            written[place.crawl].add(_last_name(place.container))
+        _, *outer = files_of(place.container)
+        if any(view.container(file) is not None for file in outer):
+            indexed.add(_last_name(place.container))
     return {
         name: count
-        for name, (crawl, count) in suspects.items()
-        if crawl.state is CrawlState.OPEN or not wrote[name] or not wrote[name] <= known
+        for name, (crawl, count) in answered.items()
+        if crawl.state is CrawlState.OPEN or not written[name] or not written[name] <= indexed
     }
 
 
-def _reported(reading: Reading, crawl: Crawl) -> set[str]:
-    """The files of captures that only the crawl has; of an open one it does not matter."""
+def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
+    """The files of captures that only the crawl has; none of open crawls, which are unread."""
     if crawl.merged or crawl.state is CrawlState.OPEN:
         return set()
-    return {
-        _last(name)
-        for number in containers(reading, crawl)
-        if (name := reading.container_name(number))
-    }
+    files = map(reading.container_name, containers(reading, crawl))
+    return {_last_name(name) for name in files if name}
 
 
-def _last(name: str) -> str:
+def _last_name(name: str) -> str:
     return name.rpartition("/")[2]

@@ -21,9 +21,9 @@ from dedupindex.export.browsertrix_redis import (
     BrowsertrixExport,
     ContainerFiles,
     ExportChoice,
-    Written,
+    ExportedOriginal,
     entry,
-    listed,
+    file_entry,
     originals,
 )
 from dedupindex.index.engine import IndexedContainer
@@ -50,7 +50,7 @@ def stored(
 
 def written(
     *captures: Capture, exported: BrowsertrixExport | None = None, **how: object
-) -> list[Written]:
+) -> list[ExportedOriginal]:
     stand = sorted((one.digest, one) for one in captures)
     choice = ExportChoice("archive", **how)  # type: ignore[arg-type]
     return list(
@@ -86,11 +86,13 @@ def test_file_names() -> None:
     assert file_name(b'{"filename":"crawl3.wacz","hash":"x","size":15171}') == "crawl3.wacz"
     for text in (b"", b"{", b"[]", b'"x"', b"{}", b'{"filename": 5}', b"\xff"):
         assert file_name(text) == ""
-    assert json.loads(listed(IndexedContainer("/x/a.wacz", 5, "", 1))) == {
+    assert json.loads(file_entry(IndexedContainer("/x/a.wacz", 5, "", 1))) == {
         "filename": "a.wacz",
         "size": 5,
     }
-    assert json.loads(listed(IndexedContainer("b.warc.gz", -1, "", 1))) == {"filename": "b.warc.gz"}
+    assert json.loads(file_entry(IndexedContainer("b.warc.gz", -1, "", 1))) == {
+        "filename": "b.warc.gz"
+    }
 
 
 def test_an_address_is_shown_without_its_password() -> None:

@@ -32,9 +32,9 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.stage import judge_of
-from dedupindex.post_crawl.purge.impact import Depending, Going, Impact
+from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
-from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -49,13 +49,15 @@ def container(*names: str) -> Target:
     return Target(TargetKind.CONTAINER, names)
 
 
-def listed(index: Path, target: Target) -> tuple[PurgeSurvey, list[Going], list[Depending]]:
-    seen: list[Going | Depending] = []
+def listed(
+    index: Path, target: Target
+) -> tuple[PurgeSurvey, list[RemovedOriginal], list[DependentRevisit]]:
+    seen: list[RemovedOriginal | DependentRevisit] = []
     found = survey(index, target, seen.append)
     return (
         found,
-        [one for one in seen if isinstance(one, Going)],
-        [one for one in seen if isinstance(one, Depending)],
+        [one for one in seen if isinstance(one, RemovedOriginal)],
+        [one for one in seen if isinstance(one, DependentRevisit)],
     )
 
 
@@ -74,12 +76,12 @@ def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 def test_it_is_told_what_takes_the_place_of_what_goes_and_who_depends(index: Path) -> None:
     found, going, depending = listed(index, container("first.warc.gz"))
     impact = found.impact
-    assert found.places == {0} and (impact.originals.captures, impact.originals.bytes) == (3, 3006)
+    assert found.found == {0} and (impact.originals.captures, impact.originals.bytes) == (3, 3006)
     left = {name: (one.captures, one.bytes) for name, one in impact.left.items()}
     assert left == {"same_url": (1, 1001), "other_url": (1, 1002), "nowhere": (1, 1003)}
     assert (impact.dependents.captures, impact.dependents.bytes) == (4, 1001 + 1002 + 2 * 1003)
     assert (impact.broken.captures, impact.broken.bytes) == (2, 2006)
-    becomes = {one.capture.url: one.becomes and one.becomes.container for one in going}
+    becomes = {one.capture.url: one.successor and one.successor.container for one in going}
     assert becomes == {A: SECOND, B: None, C: None}
     assert {(one.dependent.url, one.left) for one in depending} == {
         (A, "same_url"), (B, "other_url"), (C, "nowhere"), (A, "nowhere"),
@@ -290,15 +292,19 @@ def test_single_captures_are_looked_up_by_their_digests(
     for kind in (LmdbView, WhooshView):
         monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
     before = sorted((index / "ledger").iterdir())
-    gone = purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(9), A),)), force=True)
-    assert not gone.places and not looked_at
-    target = Target(TargetKind.CAPTURE, ones=(One(sha1(3), C), One(sha1(2), C)))
+    gone = purge(
+        index, Target(TargetKind.CAPTURE, captures=(CaptureTarget(sha1(9), A),)), force=True
+    )
+    assert not gone.found and not looked_at
+    target = Target(
+        TargetKind.CAPTURE, captures=(CaptureTarget(sha1(3), C), CaptureTarget(sha1(2), C))
+    )
     found, going, depending = listed(index, target)
-    assert found.places == {0, 1} and len(going) == 2 and len(depending) == 2
+    assert found.found == {0, 1} and len(going) == 2 and len(depending) == 2
     assert {digest_of_key(key) for key in looked_at} == {sha1(2), sha1(3)}
     assert purge(index, target, force=True).impact.originals == found.impact.originals
     assert sorted((index / "ledger").iterdir()) == before  # it holds none of them
-    purge(index, Target(TargetKind.CAPTURE, ones=(One(sha1(1), A),)), force=True)
+    purge(index, Target(TargetKind.CAPTURE, captures=(CaptureTarget(sha1(1), A),)), force=True)
     assert sorted((index / "ledger").iterdir()) != before
     assert [found.url for _, found in held(index)] == [B]
 
@@ -335,8 +341,11 @@ def test_single_captures_go_under_all_their_digests(tmp_path: Path) -> None:
     index = begin(tmp_path)
     one = capture(1, A, 1, also=(sha1(7),))
     load(index, [one, capture(1, A, 2)])
-    target = Target(TargetKind.CAPTURE, ones=(One(sha1(1), A, one.date), One(sha1(9), A)))
-    assert purge(index, target, force=False).places == {0}
+    target = Target(
+        TargetKind.CAPTURE,
+        captures=(CaptureTarget(sha1(1), A, one.date), CaptureTarget(sha1(9), A)),
+    )
+    assert purge(index, target, force=False).found == {0}
     assert [(digest, found.date[:10]) for digest, found in held(index)] == [
         (str(sha1(1)), b"2026-11-02")
     ]
@@ -432,7 +441,7 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
         report(store, "a", capture(1, A, 1, container="x.warc.gz"), capture(2, B, 1))
         report(store, "b", capture(1, A, 2, container="y.warc.gz"))
     found = survey(index, container("x.warc.gz"))
-    assert found.live == 1 and found.places == {0}
+    assert found.live == 1 and found.found == {0}
     assert purge(index, container("x.warc.gz"), force=False).live == 1
     assert purge(index, Target(TargetKind.URL, (B.decode(),)), force=False).live == 1
     with closing(LmdbStore(index)) as store:
@@ -444,7 +453,7 @@ def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
     assert [one.crawl for _, one in held(index)] == ["b"]
     target = Target(TargetKind.CRAWL, ("b", "none"))
     assert survey(index, target).impact.originals.captures == 1
-    assert purge(index, target, force=False).places == {0}
+    assert purge(index, target, force=False).found == {0}
     assert held(index) == []
     with closing(LmdbStore(index)) as store, store.reading() as reading:  # nothing left to answer
         assert reading.crawl("b").swept
@@ -516,7 +525,7 @@ def test_a_purge_that_is_killed_happened_wholly_or_not_at_all(tmp_path: Path, en
     [
         Target(TargetKind.URL, (A.decode(),)),
         Target(TargetKind.PREFIX, (A.decode(),)),
-        Target(TargetKind.CAPTURE, ones=(One(sha1(1), A), One(sha1(2), A))),
+        Target(TargetKind.CAPTURE, captures=(CaptureTarget(sha1(1), A), CaptureTarget(sha1(2), A))),
     ],
     ids=lambda target: target.kind.value,
 )
@@ -540,7 +549,7 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
         with pytest.raises(OSError, match="power"):
             purge(index, target, force=False)
     done = purge(index, target, force=False)  # all of it is there to be found again
-    assert done.live == 2 and done.places == set(range(max(len(target.ones), 1)))
+    assert done.live == 2 and done.found == set(range(max(len(target.captures), 1)))
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
             lifecycle.commit(writing, "open")

@@ -15,7 +15,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.index.format.file_names import is_container
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
-from dedupindex.post_crawl.purge.target import One, Target, TargetKind
+from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.timestamps import digits_of_date
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
@@ -57,7 +57,8 @@ targets = st.one_of(
     st.just(Target(TargetKind.PREFIX, ("http://example.com/",))),
     st.builds(
         lambda number, url, day: Target(
-            TargetKind.CAPTURE, ones=(One(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),)
+            TargetKind.CAPTURE,
+            captures=(CaptureTarget(sha1(number), url, b"2026-11-%02dT09:14:17Z" % day),),
         ),
         st.integers(1, 2),
         st.sampled_from(URLS),
@@ -141,7 +142,7 @@ def _takes(target: Target, one: Capture) -> bool:
         named = one.evidence is Evidence.NAMED or not one.container
         return not named and is_container(target.texts[0], one.container)
     if target.kind is TargetKind.CAPTURE:
-        (wanted,) = target.ones
+        (wanted,) = target.captures
         return (one.digest, one.url, one.date) == (wanted.digest, wanted.url, wanted.date)
     url = one.url.decode()
     return url.startswith(target.texts) if target.kind is TargetKind.PREFIX else url in target.texts
