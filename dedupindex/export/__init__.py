@@ -1,1 +1,1 @@
-"""Indexes written in the forms that crawlers read by themselves."""
+"""Write the originals of an index in formats that crawlers read themselves."""

@@ -57,7 +57,7 @@ from dedupindex.runtime.tables import amount
 from dedupindex.sources.warc_files import Sources, find
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Broken, Finding
-from dedupindex.verify.rebuild import RevisitReader
+from dedupindex.verify.locate_originals import RevisitReader
 
 _MAX_PROBLEMS = 20  # listed for each step
 _DIRECTORIES = ("before", "copy", "converted", "out", "dedup", "after", "in-place")

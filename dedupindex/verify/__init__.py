@@ -1,5 +1,5 @@
-"""A second opinion on archives: reads afresh what others wrote, with none of their code.
+"""Check archives with a second, independent reader.
 
-Only the standard library and `errors` are used here, so that a defect of our reader or writer
-cannot hide itself (pyproject.toml holds this as a contract). Nothing is ever changed.
+Only `errors`, `counts` and the process pool are shared with the rest of the package, so that a
+defect of its readers and writers cannot hide itself (a contract in pyproject.toml). Only reads.
 """

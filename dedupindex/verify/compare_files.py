@@ -3,12 +3,14 @@
 Equal bytes are not parsed: from offsets where members begin in both files, equal bytes are equal
 members. At a difference, the beginning of its member is searched backwards and proven
 (`file_bytes.Beginnings`), and its record is compared with the one in the other file. No map of
-offsets is needed, and none is trusted.
+offsets is needed, and none is trusted. Of a record that became a revisit, the HTTP header in the
+revisit and the body of its original, read from their files, must give the old block bit for bit.
 """
 
 from __future__ import annotations
 
 import marshal
+from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
@@ -19,14 +21,33 @@ from typing import NamedTuple
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
+from dedupindex.verify import http, revisits
+from dedupindex.verify.block_facts import Note, examine, is_standard_spelling, read_digest, start_of
 from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
 from dedupindex.verify.issues import Broken, Finding
-from dedupindex.verify.locate_originals import FindOriginal, OriginalsIndex
-from dedupindex.verify.parse_records import CheckedRecord
-from dedupindex.verify.rebuild import Opened, RecordPair, record_end
+from dedupindex.verify.locate_originals import (
+    FindOriginal,
+    OriginalReader,
+    OriginalsIndex,
+    reference,
+)
+from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, RecordHead
 from dedupindex.verify.walk_file import Container, is_named
 
+_CHANGED = frozenset((b"warc-type", b"content-length", b"warc-block-digest"))
+_ADDED = {  # fields of a revisit that the record may not have had
+    name.lower(): name
+    for name in (
+        b"WARC-Type Content-Length WARC-Block-Digest WARC-Payload-Digest WARC-Profile "
+        b"WARC-Truncated WARC-Refers-To WARC-Refers-To-Target-URI WARC-Refers-To-Date"
+    ).split()
+}
+_CHANGE_REASONS = {
+    b"warc-record-id": "id-changed",
+    b"warc-date": "date-changed",
+    b"warc-target-uri": "uri-changed",
+}
 _MAX_CANDIDATES = 64  # offsets tried as the beginning of the differing member
 _MAX_AHEAD = 64  # records of each file that are searched for the next common one
 
@@ -46,13 +67,13 @@ def verify_pair(
         container = Container(before)
         for offset, end in members:
             container.beginnings.learn(offset, end)
-        with closing(RecordPair(container, Container(after), find_original)) as records:
-            yield from _Pair(records).findings()
+        with closing(OriginalReader(find_original)) as originals:
+            yield from _Pair(container, Container(after), originals).findings()
 
 
 class _Pair:
-    def __init__(self, records: RecordPair) -> None:
-        self._records, self._old, self._new = records, records.old, records.new
+    def __init__(self, old: Container, new: Container, originals: OriginalReader) -> None:
+        self._old, self._new, self._originals = old, new, originals
         self._end_of = _member_end if self._old.zipped else _plain_end
         self._at, self._there = 0, 0  # where records begin in the old and the new file
 
@@ -95,35 +116,27 @@ class _Pair:
 
     def _differing(self) -> Generator[Finding, None, bool]:
         """Compare the records that begin here in both files; returns whether to go on."""
-        here = _opened(self._old, self._at), _opened(self._new, self._there)
-        if here[0] is None or here[1] is None:  # damaged, or the end of a file
+        try:
+            mine, theirs = self._old.at(self._at), self._new.at(self._there)
+        except Broken:  # damaged, or the end of a file
             return (yield from self._at_an_end())
-        mine, theirs = here[0][0], here[1][0]
         same_url = mine.url == theirs.url
         if mine.record_id == theirs.record_id and (mine.record_id or same_url):
-            return (yield from self._compared(here))
+            return (yield from self._compare(mine, theirs))
         olds, news = self._ahead(self._old, self._at), self._ahead(self._new, self._there)
         skipped = _first_common(olds, news)
         if skipped is None and not same_url:
             skipped = 1, 1
         if skipped is None or not (olds or news) or (skipped[0] == skipped[1] and same_url):
-            return (yield from self._compared(here))
+            return (yield from self._compare(mine, theirs))
         yield from self._skip(olds[: skipped[0]], news[: skipped[1]])
         return True
-
-    def _compared(
-        self, here: tuple[Opened | None, Opened | None] = (None, None)
-    ) -> Generator[Finding, None, bool]:
-        ends = yield from self._records.compare(self._at, self._there, here)
-        if ends is not None:
-            self._at, self._there = ends
-        return ends is not None
 
     def _at_an_end(self) -> Generator[Finding, None, bool]:
         """Report what only one of the files has, if the other ends or cannot be read on."""
         old, new = self._old, self._new
         if self._at < old.file.size and self._there < new.file.size:
-            return (yield from self._compared())
+            return (yield from self._compare())
         olds, news = self._ahead(old, self._at), self._ahead(new, self._there)
         yield from self._skip(olds, news)
         if not olds and not news:
@@ -148,27 +161,91 @@ class _Pair:
         found: list[_RecordPlace] = []
         while offset < container.file.size and len(found) < _MAX_AHEAD:
             try:
-                record, member = container.at(offset)
-                end = record_end(container, record, member)
+                record = container.at(offset)
+                end = container.end_of(record)
             except Broken:
                 break
             found.append(_RecordPlace(offset, end, record.record_id))
             offset = end
         return found
 
+    def _compare(
+        self, before: AnyRecord | None = None, after: AnyRecord | None = None
+    ) -> Generator[Finding, None, bool]:
+        """Compare the records that begin here, perhaps opened; returns whether to go on."""
+        at, there = self._at, self._there
+        try:
+            before, after = before or self._old.at(at), after or self._new.at(there)
+            notes: list[Note] = []
+            if after.kind == b"revisit" and before.kind != b"revisit":
+                notes.extend(self._revisit(before, after, at))
+            else:
+                notes.extend(_differences(before, after))
+                if not notes:
+                    notes.append(("recompressed", "its record is as it was, its bytes are not"))
+            self._at, self._there = self._old.end_of(before), self._new.end_of(after)
+            if after.kind == b"revisit" and self._there - there >= self._at - at:
+                notes.append(("larger", "the revisit takes no less room than the record did"))
+        except Broken as broken:
+            damage, resumable = self._damage(at), self._old.zipped
+            if damage:
+                message = f"it differs from {self._old.name} where that is damaged: {damage}"
+                yield self._new.finding("bytes-changed", there, message)
+            else:
+                rest = "" if resumable else "; nothing behind it in this file was compared"
+                yield self._new.finding(broken.reason, there, f"{broken}{rest}")
+            if resumable:
+                self._at, self._there = _behind(self._old, at), _behind(self._new, there)
+            return resumable
+        for reason, message in notes:
+            yield self._new.finding(reason, there, message, after.record_id)
+        return True
+
+    def _damage(self, at: int) -> str:
+        """What is wrong with the old record; "" if it is sound."""
+        try:
+            self._old.end_of(self._old.at(at))
+        except Broken as broken:
+            return str(broken)
+        return ""
+
+    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Note]:
+        assert isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord)
+        yield from _header_differences(before.head, after.head)
+        if before.kind != b"response":
+            kind = before.kind.decode("ascii", "replace")
+            yield "unfit-revisit", f"it was of the type {kind}, and should have stayed"
+        notes: list[Note] = []
+        facts, new_http = examine(after, notes)
+        notes.extend(revisits.alone(after, facts))
+        notes.extend(revisits.headers(new_http, facts))
+        yield from notes
+        start, rest = start_of(before)
+        old_http = http.read_response(start)
+        size = len(old_http.head) if old_http is not None and old_http.closed else 0
+        if facts.length or (new_http.head if new_http else b"") != start[:size]:
+            yield "headers-changed", "its block is not the HTTP header that was stored"
+        found = False
+        for original in self._originals.read(reference(facts)):
+            if found:  # read the old record again
+                start, rest = start_of(self._old.at(at))
+            found = True
+            if _equal(chain([start[size:]], rest), original.body()):
+                for reason, text in revisits.beside(facts, original.facts()):
+                    if reason != "claimed-length":  # so it was before, above the same body
+                        yield reason, text
+                return
+        if found:
+            yield "not-rebuilt", "its original's body is not the one that was stored"
+        else:
+            message = "no full record of the URL, date and id that it names is found"
+            yield "original-missing", message
+
 
 class _RecordPlace(NamedTuple):
     offset: int
     end: int
     record_id: bytes
-
-
-def _opened(container: Container, offset: int) -> Opened | None:
-    """The record at `offset`; None if no record begins there."""
-    try:
-        return container.at(offset)
-    except Broken:
-        return None
 
 
 def _first_common(olds: list[_RecordPlace], news: list[_RecordPlace]) -> tuple[int, int] | None:
@@ -192,15 +269,86 @@ def _member_end(container: Container, offset: int) -> int:
 def _plain_end(container: Container, offset: int) -> int:
     """The end of the record at `offset` in an uncompressed file; -1 if it is uncertain."""
     try:
-        record = container.at(offset)[0]
+        record = container.at(offset)
         if not isinstance(record, CheckedRecord):
             return -1
         end = offset + record.head_size + record.length
         if container.file.read(end, 4) == b"\r\n\r\n":
             return end + 4
-        return record_end(container, record, None)
+        return container.end_of(record)
     except Broken:
         return -1
+
+
+def _header_differences(old: RecordHead, new: RecordHead) -> Iterator[Note]:
+    """Yield what differs between the headers of a record and its revisit, but should not."""
+    if old.version != new.version:
+        yield "version-changed", f"it was of {old.version.decode('ascii', 'replace')}"
+    if old.has(b"warc-truncated") or old.has(b"warc-segment-number"):
+        yield "unfit-revisit", "it was truncated or a segment, and should have stayed"
+    left = Counter(new.lines)
+    for (name, value), line in zip(old.fields, old.lines, strict=True):
+        if left[line]:
+            left[line] -= 1
+        elif name == b"warc-block-digest":
+            if not new.has(name):
+                yield "field-lost", "its WARC-Block-Digest"
+        elif name not in _CHANGED and not (name == b"content-type" and not new.has(name)):
+            reason = "field-changed" if new.has(name) else "field-lost"
+            yield _CHANGE_REASONS.get(name, reason), _was(name, value)
+    lost = old.has(b"content-type") and not new.has(b"content-type")
+    if lost and new.get(b"content-length") != b"0":
+        yield "field-lost", "its Content-Type"
+    before, after = (read_digest(head.get(b"warc-block-digest")) for head in (old, new))
+    if before and after and before.algorithm != after.algorithm:
+        yield "digest-form", f"its block digest is {after.algorithm}, it was {before.algorithm}"
+    for (name, value), line in zip(new.fields, new.lines, strict=True):
+        if not left[line]:
+            continue
+        shown = name.decode("ascii", "replace")
+        if name not in _ADDED and not old.has(name):
+            yield "field-added", shown
+        elif line != _ADDED.get(name, line.partition(b":")[0]) + b": " + value + b"\r\n":
+            yield "not-exact", f"its {shown} is spelled or closed in an unusual way"
+        elif name == b"warc-block-digest" and not is_standard_spelling(value):
+            yield "digest-form", "its block digest is spelled in an unusual way"
+
+
+def _was(name: bytes, value: bytes) -> str:
+    return f"{name.decode('ascii', 'replace')} was {value[:200].decode('utf-8', 'replace')}"
+
+
+def _differences(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
+    """Yield how a record that should be the same differs; nothing if only its compression does."""
+    if isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord):
+        for (name, value), line in zip(before.head.fields, before.head.lines, strict=True):
+            if name in _CHANGE_REASONS and line not in after.head.lines:
+                yield _CHANGE_REASONS[name], _was(name, value)
+        same = before.head == after.head
+        if not same or not _equal(before.pieces(), after.pieces()):
+            what = "block" if same else "header"
+            yield "record-changed", f"its {what} is not what it was"
+
+
+def _behind(container: Container, offset: int) -> int:
+    """Where to resume behind the record at `offset` of a gzip file, damaged or not."""
+    try:
+        return container.end_of(container.at(offset))
+    except Broken:
+        return container.behind(offset)
+
+
+def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
+    """Whether two streams are the same bytes; stops at the first difference."""
+    mine = theirs = b""
+    while True:
+        mine, theirs = mine or next(one, b""), theirs or next(other, b"")
+        size = min(len(mine), len(theirs))
+        if mine[:size] != theirs[:size]:
+            return False
+        if not size:
+            return mine == theirs
+        mine, theirs = mine[size:], theirs[size:]
 
 
 class Against:

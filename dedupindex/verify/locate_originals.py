@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dedupindex.verify import http
 from dedupindex.verify.block_facts import FULL, Facts, examine, facts_of, start_of, timestamp14
-from dedupindex.verify.collection import in_order, size_of
+from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
@@ -108,7 +108,7 @@ class VerifiedOriginal:
         record = self._record
         if record.head.has(b"warc-payload-digest"):
             return facts_of(record, self._message, record.length - self._size, ())
-        return examine(self._container.at(record.offset)[0], [])[0]
+        return examine(self._container.at(record.offset), [])[0]
 
 
 class OriginalReader:
@@ -129,7 +129,7 @@ class OriginalReader:
                 container = self._container(place.file)
                 if not place.begins and not container.begins(place.offset):
                     continue
-                record = container.at(place.offset)[0]
+                record = container.at(place.offset)
             except (Broken, UnreadableFile):
                 continue
             named = not wanted.record_id or record.record_id in (wanted.record_id, b"")
@@ -193,6 +193,36 @@ def _gzip_record(
 
 def _parsed_record(container: Container, offset: int) -> Iterator[tuple[int, bytes, bytes]]:
     with suppress(Broken):
-        record = container.at(offset)[0]
+        record = container.at(offset)
         if record.kind in FULL:
             yield offset, record.url, record.date
+
+
+class RevisitReader:
+    """Rebuilds records from revisits as replay tools do, with originals by URL and date."""
+
+    def __init__(self, folders: Iterable[Path], beside: Path) -> None:
+        self._originals = OriginalsIndex(beside / "places.sqlite")
+        self._originals.add_files([path for folder in folders for path in archives_below(folder)])
+
+    def block(self, path: Path, offset: int) -> Iterator[bytes]:
+        """Yield the HTTP header of the revisit at `offset` and the body of its original.
+
+        Raises `Broken` if there is no revisit, or no such original.
+        """
+        try:
+            with (
+                opened(path) as file,
+                closing(OriginalReader(self._originals.find)) as originals,
+            ):
+                record = Container(file).at(offset)
+                if record.kind != b"revisit":
+                    raise Broken("record-changed", "no revisit stands there")
+                facts, message = examine(record, [])
+                original = next(originals.read(reference(facts)), None)
+                if original is None:
+                    raise Broken("original-missing", "no full record of its URL and date is found")
+                yield message.head if message else b""
+                yield from original.body()
+        except UnreadableFile as error:
+            raise Broken("unreadable", str(error)) from error

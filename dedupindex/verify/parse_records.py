@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from dedupindex.verify.file_bytes import MemberReader
 from dedupindex.verify.issues import Broken
 
 LONGEST_HEAD = 1 << 20  # bytes
@@ -89,7 +90,9 @@ class PieceReader:
     def line_ends(self) -> bytes:
         """Consume line ends; returns the first of them."""
         first = b""
-        while self.hold(1) and (match := _LINE_ENDS.match(self.buffer, self.at)):
+        while self.hold(1) and self.buffer[self.at] in b"\r\n":
+            match = _LINE_ENDS.match(self.buffer, self.at)
+            assert match is not None
             ends = self.read(match.end() - self.at)
             if len(first) <= _MAX_RETURNED:
                 first += ends[:_MAX_RETURNED]
@@ -130,6 +133,7 @@ class AnyRecord(ABC):
         self._left = 0  # bytes of the block still to be read
         self.more = False  # another record follows in the same member, once closed
         self.end = -1  # in an uncompressed file, once closed
+        self.member: MemberReader | None = None  # that holds it, see `Container.at`
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the rest of the block; raises `Broken`."""

@@ -116,10 +116,26 @@ class Container:
     def zipped(self) -> bool:
         return self.kind.endswith(".gz")
 
-    def at(self, offset: int) -> tuple[AnyRecord, MemberReader | None]:
-        """Return the record at `offset` and its gzip member, if any; raises `Broken`."""
+    def at(self, offset: int) -> AnyRecord:
+        """Return the record at `offset`; raises `Broken`."""
         member = MemberReader(self.file, offset) if self.zipped else None
-        return self._next(self._reader(offset, member), offset), member
+        record = self._next(self._reader(offset, member), offset)
+        record.member = member
+        return record
+
+    def end_of(self, record: AnyRecord) -> int:
+        """Close a record from `at`; returns its end.
+
+        Raises `Broken` if it is not whole, or shares its gzip member.
+        """
+        record.close()
+        if record.member is None:
+            return record.end
+        if record.more:
+            raise Broken("misframed", "another record follows in its gzip member")
+        record.member.skip()
+        self.beginnings.add(record.member.end)
+        return record.member.end
 
     def _reader(self, offset: int, member: MemberReader | None = None) -> PieceReader:
         return PieceReader(member.piece if member else _plain_pieces(self.file, offset))
@@ -130,7 +146,7 @@ class Container:
             return self.beginnings.certain(offset) or self.beginnings.reached(0, offset)
         while self._followed < offset:
             try:
-                record = self.at(self._followed)[0]
+                record = self.at(self._followed)
                 record.close()
                 self._followed = record.end
             except Broken:

@@ -1,1 +1,1 @@
-"""ARC files to WARC files that give them back, bit for bit."""
+"""Convert ARC files to WARC files from which they can be reproduced bit for bit."""

@@ -1,1 +1,1 @@
-"""Taking captures out of an index: what would be lost first, and then the next copies in place."""
+"""Remove captures from an index, and show first what depends on them."""
