@@ -1,1 +1,1 @@
-"""What deduplication takes in time, machines and money, from rates that were measured."""
+"""Estimate time, machines and cost of deduplication from measured rates."""

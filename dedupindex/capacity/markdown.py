@@ -1,4 +1,4 @@
-"""Plans as Markdown tables, which can be read as they are."""
+"""Format estimates as Markdown tables and an SVG chart."""
 
 from __future__ import annotations
 
@@ -7,97 +7,97 @@ from html import escape
 from math import log10
 
 from dedupindex.capacity import estimates
-from dedupindex.capacity.estimates import FleetOption
+from dedupindex.capacity.estimates import ClusterPlan, FleetPlan
 from dedupindex.capacity.rates import Table
 
 
 def document_lines(inputs: Table) -> Iterator[str]:
-    """The seed's table, the one from measured rates, and what else is to be paid."""
-    rates = inputs["documents"]
-    rest = estimates.rest(inputs)
-    seed = inputs["seed"]
+    """Yield the published plan, the plan by measured rates, and the other costs."""
+    rates, published = inputs["documents"], inputs["published"]
+    fixed = estimates.fixed_costs(inputs)
     yield (
-        f"{seed['documents']:,.0f} documents of {seed['bytes'] / 1024**5:g} PiB. From the seed's "
-        "own rates, which take it that processing keeps up with the network:"
+        f"{published['documents']:,.0f} documents of {published['bytes'] / 1024**5:g} PiB. The "
+        "plan published with record_linker, by its own rates, which assume that processing keeps "
+        "up with the network:"
     )
     yield ""
-    yield from _documents(estimates.seed_rows(inputs), 0)
+    yield from _fleet_table(estimates.published_fleets(inputs), 0)
     yield ""
     yield (
         f"From rates measured here ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} MB/s "
-        f"hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. Hashing takes "
-        "what network or cores need, whichever is more; both grow with instances (extrapolated). "
-        "Costs have requests in them:"
+        f"hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. Hashing is "
+        "limited by the network or by the cores; both grow with instances (extrapolated). Costs "
+        "include requests:"
     )
     yield ""
-    yield from _documents(estimates.measured_rows(inputs), rest.request_cost)
+    yield from _fleet_table(estimates.measured_fleets(inputs), fixed.request_cost)
     yield ""
     yield (
-        f"* Requests: {rest.gets:,.0f} GET and {rest.lists:,.0f} LIST cost "
-        f"${rest.request_cost:,.2f}, however many instances there are."
+        f"* Requests: {fixed.gets:,.0f} GET and {fixed.lists:,.0f} LIST cost "
+        f"${fixed.request_cost:,.2f}, however many instances there are."
     )
     yield (
         f"* Storage: if {rates['duplicates']:.0%} are duplicates (assumed), dropping them saves "
-        f"{rest.saved_bytes / 1e12:,.1f} TB, ${rest.saved_per_month:,.2f} a month."
+        f"{fixed.saved_bytes / 1e12:,.1f} TB, ${fixed.saved_per_month:,.2f} a month."
     )
-    yield (f"* {seed['documents']:,.0f} documents, {seed['bytes'] / 1024**4:,.0f} TiB.")
+    yield f"* {published['documents']:,.0f} documents, {published['bytes'] / 1024**4:,.0f} TiB."
 
 
-def _documents(rows: Iterable[estimates.FleetOption], more: float) -> Iterator[str]:
+def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> Iterator[str]:
     yield from _table(
         ("hash", "dedup", "Gbit/s", "hours, hash/dedup", "instance", "cost"),
         (
             (
                 f"{row.hashing}", f"{row.deduping}", f"{row.gbps:g}",
                 f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}", row.instance,
-                f"${row.cost + more:,.2f}",
+                f"${row.cost + requests:,.2f}",
             )
             for row in rows
         ),
     )  # fmt: skip
 
 
-def capture_lines(plans: Sequence[estimates.ClusterPlan], inputs: Table) -> Iterator[str]:
-    """A column for each plan."""
-    said, lmdb = inputs["captures"], inputs["lmdb"]
-    yield f"Measured: {said['measured']}; one machine with LMDB: {lmdb['measured']}."
+def capture_lines(plans: Sequence[ClusterPlan], inputs: Table) -> Iterator[str]:
+    """Yield a table with a column for each plan."""
+    rates, lmdb = inputs["captures"], inputs["lmdb"]
+    yield f"Measured: {rates['measured']}; one machine with LMDB: {lmdb['measured']}."
     yield ""
     figures: tuple[tuple[str, str, str], ...] = (
         ("compacted, one copy", "compacted_tb", "{:,.2f} TB"),
-        (f"compacted, {said['replicas']} copies", "replicated_tb", "{:,.2f} TB"),
+        (f"compacted, {rates['replicas']} copies", "replicated_tb", "{:,.2f} TB"),
         ("disk to buy", "disk_tb", "{:,.1f} TB"),
         ("nodes", "nodes", "{:,}"),
-        ("of a kind as", "node", "{}"),
+        ("kind of node", "node", "{}"),
         ("disk, each", "disk_per_node_tb", "{:,.2f} TB"),
         ("memory, each", "memory_per_node_gb", "{:,.0f} GB"),
-        ("of it for Bloom filters, all nodes", "bloom_gb", "{:,.1f} GB"),
+        ("Bloom filters, in all nodes", "bloom_gb", "{:,.1f} GB"),
         ("cost a month", "cost_per_month", "${:,.0f}"),
         ("time to load", "load_hours", "{:,.1f} h"),
-        ("lookups/s that it answers", "lookups_s", "{:,.0f}"),
-        ("lookups/s asked, all in a year", "asked_s", "{:,.0f}"),
+        ("lookups/s, capacity", "lookups_s", "{:,.0f}"),
+        ("lookups/s, average if all come in a year", "asked_s", "{:,.0f}"),
         ("one machine with LMDB: disk", "lmdb_tb", "{:,.2f} TB"),
         ("one machine with LMDB: time to load", "lmdb_hours", "{:,.1f} h"),
     )
     heads = ("captures", *(f"{plan.captures:,.0f}" for plan in plans))
     rows = (
-        (what, *(form.format(getattr(plan, name)) for plan in plans))
-        for what, name, form in figures
+        (label, *(form.format(getattr(plan, name)) for plan in plans))
+        for label, name, form in figures
     )
     yield from _table(heads, rows)
     yield ""
     yield (
-        f"* Measured: {said['bytes_per_capture']:g} bytes a capture, "
-        f"{said['bloom_bytes_per_capture']:g} of filters; {said['writes_per_core_s']:,} writes/s "
-        f"and {said['reads_per_core_s']:,} reads/s on a core; both figures of LMDB."
+        f"* Measured: {rates['bytes_per_capture']:g} bytes a capture, "
+        f"{rates['bloom_bytes_per_capture']:g} of filters; {rates['writes_per_core_s']:,} writes/s "
+        f"and {rates['reads_per_core_s']:,} reads/s on a core; both figures of LMDB."
     )
     yield (
-        "* Extrapolated: that bytes and rates grow as captures and cores do. Data that no cache "
-        "holds was not measured."
+        "* Extrapolated: bytes are proportional to captures, and rates to cores. Uncached data "
+        "were not measured."
     )
     yield (
-        f"* Rules of thumb: {said['disk_factor']:g} times the disk, {said['tb_per_node']:g} TB on "
-        f"a node, {said['heap_gb']:g} GB of heap and {said['cache_gb']:g} GB of cache. Prices are "
-        "examples."
+        f"* Rules of thumb: {rates['disk_factor']:g} times the disk, {rates['tb_per_node']:g} TB "
+        f"per node, {rates['heap_gb']:g} GB of heap and {rates['cache_gb']:g} GB of cache. Prices "
+        "are examples."
     )
 
 
@@ -108,9 +108,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
         yield f"| {' | '.join(row)} |"
 
 
-# Runtime and cost of documents over the number of instances, as an SVG picture.
-
-_WIDTH, _HEIGHT, _LEFT, _TOP = 460, 260, 56, 40  # of the lines of a panel, and what is before
+_WIDTH, _HEIGHT, _LEFT, _TOP = 460, 260, 56, 40  # of the plot of a panel, and its margins
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")  # Okabe and Ito
 _STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#777}.title{font-size:14px;font-weight:bold}"
@@ -118,8 +116,8 @@ _STYLE = (
 )
 
 
-def picture(rows: Sequence[FleetOption], requests: float) -> str:
-    """Hours, and dollars with requests, over the instances that hash; a line for each kind."""
+def picture(rows: Sequence[FleetPlan], requests: float) -> str:
+    """Draw hours, and dollars with requests, over the instances that hash; a line for each kind."""
     panels = [
         ("Hours", lambda row: row.hours),
         ("Dollars, with requests", lambda row: row.cost + requests),
@@ -138,7 +136,7 @@ def picture(rows: Sequence[FleetOption], requests: float) -> str:
 
 
 def _panel(
-    title: str, rows: Sequence[FleetOption], value: Callable[[FleetOption], float]
+    title: str, rows: Sequence[FleetPlan], value: Callable[[FleetPlan], float]
 ) -> Iterator[str]:
     values = [value(row) for row in rows]
     low, high = _decades(min(values), max(values))
@@ -175,6 +173,6 @@ def _panel(
 
 
 def _decades(least: float, most: float) -> tuple[int, int]:
-    """The powers of ten around what is to be shown."""
+    """Return the powers of ten that enclose the values."""
     low, high = int(log10(least) // 1), int(-(-log10(most) // 1))
     return low, max(high, low + 1)

@@ -164,7 +164,7 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
     if out is None:
         report = CorpusReport()
         for kept in corpus.kept(report, nested):
-            sys.stdout.buffer.write(kept.made + b"\n")
+            sys.stdout.buffer.write(kept.rendered + b"\n")
         sys.stdout.buffer.flush()
         return report
     name = out.name.removesuffix(".gz").removesuffix(".zst")
@@ -189,8 +189,8 @@ def _print_report(report: CorpusReport, out: Path | None, *, as_json: bool) -> i
         print_json(report.as_json())
     elif out is not None:
         click.echo(
-            singular(f"{report.chosen:,} captures matched the filter, {report.entries:,} written; "
-                     f"{report.records:,} records read, {amount(report.bytes_read)}; "
+            singular(f"{report.chosen:,} captures matched the filter; {report.records:,} records "
+                     f"read, {amount(report.bytes_read)}; {report.entries:,} captures written, "
                      f"{amount(report.bytes)} in ") + printable(str(out))
         )  # fmt: skip
     if not report.chosen:

@@ -30,11 +30,11 @@ from dedupindex.cli.options import (
 )
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
-from dedupindex.corpus.output import keep_apart
+from dedupindex.corpus.output import check_outputs
 from dedupindex.cover import cover_page, document_store, result
-from dedupindex.cover.covering import Covered
-from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, told
-from dedupindex.cover.load_documents import Archives, gather, lines_of, size_of
+from dedupindex.cover.covering import CoverCounts
+from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, settings_of
+from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.duckdb import Database
@@ -153,7 +153,7 @@ def command(
     interrupt_on_sigterm()
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
-    keep_apart([one for one in (out, listed, shown_on) if one is not None], sources)
+    check_outputs([one for one in (out, listed, shown_on) if one is not None], sources)
     outputs = _Outputs(out, listed, shown_on, updatable or update is not None, as_json)
     beside = out.absolute().parent
     with (
@@ -161,12 +161,12 @@ def command(
         show_progress(verbose=verbose) as progress,
     ):
         home = Path(name)
-        how = Archives(where, containers, originals, chosen.jobs, chosen.memory)
+        how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
         gathered = gather(sources, how, home, progress, listing=listed is not None)
         report = run(
             lines_of(gathered.files), wanted, chosen, home, partial(outputs.write, wanted, chosen),
             before=update and _state(update), left_out=lines_of(gathered.left_out),
-            of=size_of(gathered.files), on_progress=progress,
+            total_bytes=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
     _warn(gathered.report, doubt=listed is not None and not gathered.all_revisits)
     if as_json:
@@ -206,7 +206,9 @@ class _Outputs:
         if self.shown_on is not None:
             cover_page.write(database, relation, report, self.shown_on)
         if self.updatable:
-            document_store.save(database, _state(self.out), relation.ks, told(relation, options))
+            document_store.save(
+                database, _state(self.out), relation.ks, settings_of(relation, options)
+            )
         report.hosts = result.hosts(database, 0 if self.every_host else _SHOWN)
 
 
@@ -277,7 +279,7 @@ def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
             click.echo(f"{threshold:<13}{line}{amount(there.bytes_covered):>12}")
 
 
-def _totals(covered: Covered) -> str:
+def _totals(covered: CoverCounts) -> str:
     documents = covered.kept + covered.covered
     size = covered.bytes_kept + covered.bytes_covered
     return (
@@ -287,7 +289,7 @@ def _totals(covered: Covered) -> str:
     )
 
 
-def _optimality(covered: Covered) -> str:
+def _optimality(covered: CoverCounts) -> str:
     if covered.minimal:
         return "this is optimal: no cover costs less"
     return (

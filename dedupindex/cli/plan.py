@@ -15,7 +15,7 @@ from dedupindex.cli.options import cores, json_option
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
-bin/plan --documents                                   a petabyte: record_linker's table, and ours
+bin/plan --documents                                   a petabyte: a published plan, and ours
 bin/plan --documents --measure --save rates.toml       from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
 bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
@@ -85,9 +85,9 @@ def command(
     if measure:
         _measure(inputs, work, save)
     if svg is not None:
-        requests = estimates.rest(inputs).request_cost
-        write_file(svg, picture(estimates.measured_rows(inputs), requests).encode())
-    plans = [estimates.plan(count, inputs) for count in captures]
+        requests = estimates.fixed_costs(inputs).request_cost
+        write_file(svg, picture(estimates.measured_fleets(inputs), requests).encode())
+    plans = [estimates.plan_cluster(count, inputs) for count in captures]
     if as_json:
         print_json(_json(inputs, plans, documents=documents))
         return 0
@@ -113,9 +113,9 @@ def _json(inputs: Table, plans: list[estimates.ClusterPlan], *, documents: bool)
     said: dict[str, Any] = {"inputs": inputs}
     if documents:
         said["documents"] = {
-            "seed": [row.as_json() for row in estimates.seed_rows(inputs)],
-            "measured": [row.as_json() for row in estimates.measured_rows(inputs)],
-            **estimates.rest(inputs).as_json(),
+            "published": [row.as_json() for row in estimates.published_fleets(inputs)],
+            "measured": [row.as_json() for row in estimates.measured_fleets(inputs)],
+            **estimates.fixed_costs(inputs).as_json(),
         }
     if plans:
         said["captures"] = [plan.as_json() for plan in plans]

@@ -1,9 +1,9 @@
-"""Corpora cut out of an archive: by metadata first, then by what the records say that are left.
+"""Cut corpora out of an archive: by metadata first, then by the content of the remaining records.
 
-`Corpus` is lazy: what is asked of it is only noted, until something is counted, looked at or saved.
-Then a CDX, an index or a scan of WARC files tells which captures there are (`metadata`), DuckDB
-filters them, and of those that are left the records are read by their ranges (`records`). What is
-derived of a record is an `Enrichment`, and stands in the output below what it was made of.
+`Corpus` is lazy: operations only record what is wanted, until captures are counted, iterated or
+saved. Then a CDX, an index or a scan of WARC files lists the captures, DuckDB filters them
+(`select`), and the records of the remaining ones are read by range (`extract`). An `Enrichment`
+derives values from a record; the output shows them below the value they were derived from.
 """
 
 from __future__ import annotations

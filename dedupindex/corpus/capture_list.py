@@ -1,11 +1,10 @@
-"""What is asked of all that tells of captures: a relation of DuckDB."""
+"""The interface of all sources of captures: a relation of DuckDB."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, ClassVar, NamedTuple, Protocol, Self
 
 import orjson
@@ -19,44 +18,42 @@ from dedupindex.runtime.files import check_name, named_errors
 from dedupindex.sources.kinds import HEAD, kind_of
 
 KINDS = ("cdx", "cdxj")
-"""What lists captures, of `sources.KINDS`."""
+"""The kinds of files that list captures, of `sources.kinds`."""
 
 
 class SourceContext(NamedTuple):
-    """What a source has to work with."""
-
-    home: Path  # an empty directory of its own
-    jobs: int
-    problems: list[Problem]
+    home: Path  # an empty directory for temporary files
+    jobs: int  # processes
+    problems: list[Problem]  # the source appends here
 
 
 class Revisits(Enum):
-    """Which revisits of an archive something tells of."""
+    """Which revisits of an archive a source has."""
 
     ALL = "all"
-    LISTED = "listed"  # those that whoever wrote the list has put there
+    LISTED = "listed"  # those in a list, which may be incomplete
     NONE = "none"
 
 
 class CaptureSource(Protocol):
-    """Where captures are known from."""
+    """A source of captures."""
 
     revisits: ClassVar[Revisits]
 
-    def relation(self, work: SourceContext) -> str:
-        """SQL that yields `captures.COLUMNS`; it may be run twice. Raises `BadSource`."""
+    def relation(self, context: SourceContext) -> str:
+        """Return SQL that yields `row.COLUMNS`, even if executed twice. Raises `BadSource`."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """What is read for that."""
+        """The paths and addresses to read."""
 
     @property
-    def places(self) -> tuple[str, ...]:
-        """Where containers may be that have no path of their own."""
+    def containers(self) -> tuple[str, ...]:
+        """Where WARC files may be that the source does not name by path."""
 
 
-def looked_at(path: str) -> tuple[str, bytes]:
-    """What kind of file it is, and how it begins."""
+def detect_kind(path: str) -> tuple[str, bytes]:
+    """Return the kind of a file, and its first `HEAD` bytes; raises `BadSource`."""
     try:
         with open_anywhere(path) as stream:
             head = stream.read(HEAD)
@@ -65,14 +62,12 @@ def looked_at(path: str) -> tuple[str, bytes]:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
 
 
-# Captures on their way to DuckDB: lines of JSON, which it reads without another library.
-
-_LONGEST = 1 << 23  # bytes of a line
-_BATCH = 1000
+_MAX_LINE = 1 << 23  # bytes of a line of JSON
+_BATCH = 1000  # lines written at once
 
 
 class JsonlWriter:
-    """Takes captures; what is not known of one is left out."""
+    """Write captures as lines of JSON for DuckDB; unknown values may be omitted."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,12 +77,7 @@ class JsonlWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._flush()
         finally:
@@ -95,7 +85,7 @@ class JsonlWriter:
                 self._stream.close()
 
     def add(self, **values: str | int | bool | None) -> None:
-        """Take one; raises `BadInput` for a container that cannot be spelled."""
+        """Write a capture; raises `BadInput` for a container name that is no UTF-8."""
         try:
             line = orjson.dumps({"revisit": False, "good": True, **values})
         except TypeError:
@@ -111,6 +101,6 @@ class JsonlWriter:
         self._lines.clear()
 
 
-def relation(spools: Sequence[Path]) -> str:
-    """SQL for all that is in spools."""
-    return f"SELECT * FROM {from_json(spools, COLUMNS, _LONGEST)}"
+def relation(files: Sequence[Path]) -> str:
+    """Return SQL of the captures in files of a `JsonlWriter`."""
+    return f"SELECT * FROM {from_json(files, COLUMNS, _MAX_LINE)}"

@@ -1,11 +1,11 @@
-"""Captures that an archive elsewhere tells of: a CDX server, asked over HTTP.
+"""Captures from a CDX server, queried over HTTP.
 
-Servers of one dialect answer in many forms: lines of a CDX or of a CDXJ, lines of JSON objects, one
-JSON array of objects or of rows. All are told by their first bytes. What is asked is for the caller
-to say: ``url``, ``matchType``, ``from``, ``to``, ``filter``, ``limit`` mean the same to most.
+Servers answer with lines of a CDX or CDXJ, lines of JSON objects, or one JSON array of objects or
+rows; the first bytes tell which. The caller chooses the parameters: ``url``, ``matchType``,
+``from``, ``to``, ``filter`` and ``limit`` mean the same on most servers.
 
-Those with a compressed index, as pywb of a ZipNum cluster (Common Crawl's), answer with one page of
-it and say how many there are only when asked with ``showNumPages``. So they are asked, and for all.
+Servers with a compressed index (pywb with a ZipNum cluster, Common Crawl) answer with one page of
+results, and reveal the number of pages only on ``showNumPages``. So all pages are fetched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import orjson
 from dedupindex import __version__
 from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, relation
 from dedupindex.corpus.from_cdx import CdxFile, select
-from dedupindex.corpus.row import COLUMNS, shown
+from dedupindex.corpus.row import COLUMNS, as_text
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.store_address import WEB
@@ -34,130 +34,129 @@ from dedupindex.sources.kinds import HEAD, kind_of
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
 
-_NAMES = {  # what servers call our columns
+_COLUMN_NAMES = {  # our columns, by the names that servers give them
     "urlkey": "surt", "timestamp": "timestamp", "url": "url", "original": "url", "mime": "mime",
     "mimetype": "mime", "status": "status", "statuscode": "status", "digest": "digest",
     "redirect": "redirect", "redirecturl": "redirect", "robotflags": "meta", "length": "length",
     "offset": "offset", "filename": "container", "file": "container",
 }  # fmt: skip
 _NUMBERS = ("status", "length", "offset")
-_SHOWN = 300  # bytes of what a server says instead
-_HELD = 1 << 30  # bytes of one JSON array: it is read whole
-_COUNTED = 4096  # bytes of what a server says of its pages
-_LIMITS = frozenset(("page", "limit", "shownumpages"))  # who asks so wants no more than he gets
+_MAX_ERROR = 300  # bytes of an error response
+_MAX_ARRAY = 1 << 30  # bytes of a JSON array, which is read into memory
+_MAX_COUNT = 4096  # bytes of the answer to showNumPages
+_LIMITS = frozenset(("page", "limit", "shownumpages"))  # with one of these only one page is read
 
 
 @dataclass(frozen=True)
-class OfServer:
-    """What a CDX server answers to a query."""
+class CdxServerCaptures:
+    """The answer of a CDX server to a query."""
 
     revisits: ClassVar[Revisits] = Revisits.LISTED
     address: str
     query: tuple[tuple[str, str], ...]
-    places: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """See `telling.CaptureSource`."""
         return (self.address,)
 
-    def relation(self, work: SourceContext) -> str:
-        """See `telling.CaptureSource`."""
+    def relation(self, context: SourceContext) -> str:
         if not is_server(self.address) and not self.query:
             raise BadSource(f"{redacted(self.address)} is asked for no url")
-        more = urlencode(self.query)
-        asked = self.address + (more and ("&" if "?" in self.address else "?") + more)
-        answer = work.home / "answer"
-        patiently(asked, partial(_fetch, asked, answer))
+        parameters = urlencode(self.query)
+        separator = ("&" if "?" in self.address else "?") if parameters else ""
+        query = self.address + separator + parameters
+        answer = context.home / "answer"
+        patiently(query, partial(_fetch, query, answer))
         with open(answer, "rb") as stream:
             head = stream.read(HEAD)
-        pages = _pages(asked, answer)
+        pages = _pages(query, answer)
         if not head.strip():
-            return relation([_spooled(work.home, iter(()))])
+            return relation([_write_rows(context.home, iter(()))])
         if head.lstrip()[:1] in (b"[", b"{"):
-            rows = (row for page in pages for row in _rows(page, asked))
-            return relation([_spooled(work.home, rows)])
+            rows = (row for page in pages for row in _rows(page, query))
+            return relation([_write_rows(context.home, rows)])
         kind = kind_of(head)
         if kind not in ("cdx", "cdxj"):
-            raise BadSource(f"{redacted(asked)} answers with what is no CDX that is known (perhaps "
-                            f"it has output=json): {head[:100]!r}")  # fmt: skip
-        lines = work.home / "answer.lines"
+            raise BadSource(f"{redacted(query)} answers with what is no CDX that is known (perhaps it "
+                            f"has output=json): {head[:100]!r}")  # fmt: skip
+        lines = context.home / "answer.lines"
         with open(lines, "wb") as stream:
             for page in pages:
-                with open(page, "rb") as some:
-                    shutil.copyfileobj(some, stream, 1 << 20)
-                stream.write(b"\n")  # one may not end its last line; an empty one counts nowhere
+                with open(page, "rb") as file:
+                    shutil.copyfileobj(file, stream, 1 << 20)
+                stream.write(b"\n")  # a page may lack the last line end; empty lines are skipped
         return select([CdxFile(lines, kind, head, "")])
 
 
 def is_server(source: str) -> bool:
-    """Whether this is the address of a query."""
+    """Return whether a source is the address of a query."""
     parts = urlsplit(source) if is_remote(source) else None
     return parts is not None and parts.scheme.lower() in WEB and "url" in parse_qs(parts.query)
 
 
-class _Refused(Exception):
-    """What a server says instead of an answer."""
+class _HttpRefusal(Exception):
+    """An error response of the server; `status` decides whether to retry."""
 
     def __init__(self, status: int, text: bytes) -> None:
         super().__init__(f"HTTP {status}: {text.decode('utf-8', 'replace').strip()}")
         self.status = status
 
 
-def _pages(asked: str, answer: Path) -> Iterator[Path]:
-    """An answer, and in its place one after the other the further pages of it."""
+def _pages(query: str, answer: Path) -> Iterator[Path]:
+    """Yield the file `answer` for each page, which replaces the one before."""
     yield answer
-    parts = urlsplit(asked)
+    parts = urlsplit(query)
     if _LIMITS.isdisjoint(name.lower() for name in parse_qs(parts.query)):
-        for number in range(1, patiently(asked, partial(_count, asked))):
-            page = f"{asked}&page={number}"
+        for number in range(1, patiently(query, partial(_count, query))):
+            page = f"{query}&page={number}"
             patiently(page, partial(_fetch, page, answer))
             yield answer
 
 
-def _count(asked: str) -> int:
-    """How many pages a server has for this; 1 of one that knows none."""
+def _count(query: str) -> int:
+    """Return the number of pages; 1 if the server does not support them."""
     try:
-        with _opened(f"{asked}&showNumPages=true") as reply:
-            said = orjson.loads(reply.read(_COUNTED))
+        with _opened(f"{query}&showNumPages=true") as reply:
+            counts = orjson.loads(reply.read(_MAX_COUNT))
     except orjson.JSONDecodeError:
-        return 1  # it has answered what it was asked before
+        return 1  # the server ignores showNumPages
     except HTTPError as error:
         with error:
             if is_lasting(error):
                 return 1
-            raise _Refused(error.code, error.read(_SHOWN)) from error
-    pages = said.get("pages") if isinstance(said, dict) else 1
+            raise _HttpRefusal(error.code, error.read(_MAX_ERROR)) from error
+    pages = counts.get("pages") if isinstance(counts, dict) else 1
     return pages if isinstance(pages, int) else 1
 
 
-def _opened(asked: str) -> Any:
-    request = Request(asked, headers={"User-Agent": f"dedupindex/{__version__}"})
+def _opened(query: str) -> Any:
+    request = Request(query, headers={"User-Agent": f"dedupindex/{__version__}"})
     return urlopen(request, timeout=limits().timeout)
 
 
-def _fetch(asked: str, answer: Path) -> None:
+def _fetch(query: str, answer: Path) -> None:
     try:
-        with _opened(asked) as reply, open(answer, "wb") as file:
+        with _opened(query) as reply, open(answer, "wb") as file:
             shutil.copyfileobj(reply, file, 1 << 20)
-            said = reply.headers.get("Content-Length")
+            stated = reply.headers.get("Content-Length")
     except HTTPError as error:
         with error:
-            raise _Refused(error.code, error.read(_SHOWN)) from error
-    if said is not None and answer.stat().st_size != int(said):
-        raise EOFError(f"{answer.stat().st_size:,} bytes came of {said}")
+            raise _HttpRefusal(error.code, error.read(_MAX_ERROR)) from error
+    if stated is not None and answer.stat().st_size != int(stated):
+        raise EOFError(f"{answer.stat().st_size:,} bytes came of {stated}")
 
 
-def _spooled(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
+def _write_rows(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
     path = home / "answer.rows"
-    with JsonlWriter(path) as spool:
+    with JsonlWriter(path) as writer:
         for row in rows:
-            spool.add(**_capture(row))
+            writer.add(**_capture(row))
     return path
 
 
-def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
-    """The objects of an answer in JSON; raises `BadSource`."""
+def _rows(answer: Path, query: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of an answer in JSON; raises `BadSource`."""
     with open(answer, "rb") as stream:
         if not stream.read(HEAD).strip():
             return
@@ -166,53 +165,53 @@ def _rows(answer: Path, asked: str) -> Iterator[Mapping[str, Any]]:
             stream.seek(0)
             for line in stream:
                 if line.strip():
-                    yield _object(_parsed(line, asked), asked)
+                    yield _object(_parsed(line, query), query)
             return
-    if answer.stat().st_size > _HELD:
+    if answer.stat().st_size > _MAX_ARRAY:
         raise BadSource(
-            f"{redacted(asked)} answers with more JSON than fits: ask for lines, or less"
+            f"{redacted(query)} answers with more JSON than fits: ask for lines, or less"
         )
-    found = _parsed(answer.read_bytes(), asked)
+    found = _parsed(answer.read_bytes(), query)
     if found and isinstance(found[0], list):
         names = list(map(str, found[0]))
         for row in found[1:]:
             named = dict(zip(names, row, strict=False)) if isinstance(row, list) else row
-            yield _object(named, asked)
+            yield _object(named, query)
     else:
-        yield from (_object(one, asked) for one in found)
+        yield from (_object(item, query) for item in found)
 
 
-def _parsed(text: bytes, asked: str) -> Any:
+def _parsed(text: bytes, query: str) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise BadSource(f"{redacted(asked)} answers with what is no JSON: {error}") from error
+        raise BadSource(f"{redacted(query)} answers with what is no JSON: {error}") from error
 
 
-def _object(value: Any, asked: str) -> Mapping[str, Any]:
+def _object(value: Any, query: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise BadSource(
-            f"{redacted(asked)} answers with JSON that is no capture: {str(value)[:100]}"
+            f"{redacted(query)} answers with JSON that is no capture: {str(value)[:100]}"
         )
     return value
 
 
 def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
-    """Our columns of a row, whatever the server calls them."""
-    found: dict[str, Any] = {}
+    """Convert a row of the server to our columns."""
+    capture: dict[str, Any] = {}
     for name, value in row.items():
-        column = _NAMES.get(name.lower())
+        column = _COLUMN_NAMES.get(name.lower())
         if column and value not in (None, "", "-"):
-            found[column] = _number(value, column) if column in _NUMBERS else str(value)
-    mime = str(found.get("mime", "")).lower()
-    time = str(found.get("timestamp", ""))
-    found["revisit"] = mime == "warc/revisit"
-    found["mime"] = None if mime in ("warc/revisit", "unk") else mime or None
-    found["timestamp"] = time[:14]
-    if "surt" not in found and "url" in found:
-        found["surt"] = shown(urlkey(found["url"].encode()))
-    found["good"] = "url" in found and len(time) in (14, 17) and _is_time(time)
-    return found
+            capture[column] = _number(value, column) if column in _NUMBERS else str(value)
+    mime = str(capture.get("mime", "")).lower()
+    time = str(capture.get("timestamp", ""))
+    capture["revisit"] = mime == "warc/revisit"
+    capture["mime"] = None if mime in ("warc/revisit", "unk") else mime or None
+    capture["timestamp"] = time[:14]
+    if "surt" not in capture and "url" in capture:
+        capture["surt"] = as_text(urlkey(capture["url"].encode()))
+    capture["good"] = "url" in capture and len(time) in (14, 17) and _is_time(time)
+    return capture
 
 
 def _is_time(digits: str) -> bool:

@@ -1,38 +1,32 @@
-"""What is derived of a capture: each value once, whatever asks for it, and below what it is of.
+"""Values derived from a capture, each computed once, on demand.
 
-A value has a dotted path that says how it came about: ``payload.string.html.title``. `Enrichment`
-tells how values are made of another one; `Entry` is a capture with what was made of it so far.
+The dotted path of a value says how it is derived: ``payload.string.html.title``. An `Enrichment`
+computes values from another one; an `Entry` is a capture with the values computed so far.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any
 
 import orjson
 
-from dedupindex.corpus.read_records import MissingRecord, Stored
+from dedupindex.corpus.read_records import MAX_RECORD, Containers, MissingRecord, Stored
 from dedupindex.corpus.row import CorpusRow
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, to_install
 
-RECORD = "record"
-"""The path of what is known without the record itself."""
-ERROR = "error"
-"""Where it stands what failed."""
-KNOWN = (RECORD, ERROR)
+RECORD, ERROR = KNOWN = ("record", "error")
+"""The keys of the metadata and of error messages in the output."""
 ITSELF = "_"
-"""The name under which a value is output when there are others below it."""
-
-
-class RecordReader(Protocol):
-    """What is asked of `records.Containers`."""
-
-    def stored(self, capture: CorpusRow) -> Stored: ...
+"""The key of a value in the output if there are others below it."""
 
 
 class Failed(Exception):
-    """A value could not be made; the text begins with the name of what failed."""
+    """A value could not be computed; the message begins with the name of the enrichment."""
 
     def __init__(self, name: str, why: str) -> None:
         super().__init__(f"{name}: {why}")
@@ -41,142 +35,142 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Enrichment:
-    """Makes values of another one.
+    """Computes values from another one.
 
-    ``body(value, entry)`` gets the value at the path `of`, and gives that of the one field, or of
-    several fields one each; None is "there is nothing of this kind". It may ask `entry` for
-    anything else. What it raises is kept with the capture as its error.
+    ``body(value, entry)`` takes the value at the path `of` and returns the value of the one field,
+    or a sequence with one for each of several fields; None means that there is none. It may take
+    other values from `entry`. An exception becomes the error of the capture.
     """
 
-    name: str  # what a user calls it
+    name: str  # for users
     of: str  # a dotted path; empty for the record itself
     fields: tuple[str, ...]
     body: Callable[[Any, Entry], Any]
-    step: bool = False  # what it makes is for others, and never output
+    step: bool = False  # an intermediate value, which is never output
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Where its values stand."""
+        """The paths of its values."""
         return tuple(f"{self.of}.{field}" if self.of else field for field in self.fields)
 
 
 Makers = Mapping[str, Enrichment]
-"""By the path that each makes."""
+"""Enrichments, by the path of each value."""
 
 
 class Entry:
-    """A capture, and the values that were made of it."""
+    """A capture and the values computed from it."""
 
-    def __init__(self, capture: CorpusRow, makers: Makers, reader: RecordReader) -> None:
+    def __init__(self, capture: CorpusRow, makers: Makers, reader: Containers) -> None:
         self.capture = capture
-        self.errors: dict[str, str] = {}  # by what failed
+        self.errors: dict[str, str] = {}  # messages, by the name of what failed
         self._makers, self._reader = makers, reader
         self._values: dict[str, Any] = {}
-        self._shown: list[str] = []
+        self._output: list[str] = []
 
     @property
     def url(self) -> str:
         return self.capture.url
 
     def stored(self) -> Stored:
-        """What its record says; raises `records.Missing`."""
+        """Read its record; raises `MissingRecord`."""
         return self._reader.stored(self.capture)
 
     def value(self, path: str) -> Any:
-        """The value at a path, made now if it was not; None if there is none. Raises `Failed`."""
+        """Return the value at a path, computed once; None if there is none. Raises `Failed`."""
         if path == RECORD:
             return self.capture.as_json()
         if path not in self._values:
-            self._make(self._makers[path])
-        found = self._values[path]
-        if isinstance(found, Failed):
-            raise found
-        return found
+            self._compute(self._makers[path])
+        value = self._values[path]
+        if isinstance(value, Failed):
+            raise value
+        return value
 
-    def _make(self, enrichment: Enrichment) -> None:
+    def _compute(self, enrichment: Enrichment) -> None:
         values: Iterable[Any]
         try:
             of = self.value(enrichment.of) if enrichment.of else self
-            made = None if of is None else enrichment.body(of, self)
+            result = None if of is None else enrichment.body(of, self)
             if len(enrichment.fields) == 1:
-                values = (made,)
+                values = (result,)
             else:
-                values = (None,) * len(enrichment.fields) if made is None else made
+                values = (None,) * len(enrichment.fields) if result is None else result
             self._values.update(zip(enrichment.paths, values, strict=True))
-        except Failed as error:  # of what it is made of
-            self._values.update(dict.fromkeys(enrichment.paths, error))
+        except Failed as error:  # of the value that it needs
+            failed = error
         except MissingRecord as error:
-            self._fail(enrichment, str(error))
-        except (Exception, SystemExit) as error:  # of somebody's function, or of hostile input
-            self._fail(enrichment, f"{type(error).__name__}: {error}")
-
-    def _fail(self, enrichment: Enrichment, why: str) -> None:
-        failed = Failed(enrichment.name, why)
+            failed = Failed(enrichment.name, str(error))
+        except (Exception, SystemExit) as error:  # of a user's function, or from hostile input
+            failed = Failed(enrichment.name, f"{type(error).__name__}: {error}")
+        else:
+            return
         self._values.update(dict.fromkeys(enrichment.paths, failed))
 
-    def show(self, enrichment: Enrichment) -> None:
-        """Make values that are to be output; what fails becomes an error of this capture."""
+    def output(self, enrichment: Enrichment) -> None:
+        """Compute values for the output; failures become errors of this capture."""
         for path in enrichment.paths:
             try:
                 self.value(path)
             except Failed as error:
                 self.fail(error)
             else:
-                self._shown.append(path)
+                self._output.append(path)
 
     def fail(self, error: Failed) -> None:
         self.errors.setdefault(error.name, str(error))
 
     def check(self) -> None:
-        """Let values that JSON cannot have be errors: too deep ones, and circles."""
+        """Replace values that JSON cannot represent (too deep or circular) by errors."""
         for path, value in self.derived().items():
             try:
                 orjson.dumps(_plain(value))
             except (TypeError, ValueError, RecursionError) as error:
                 self.fail(Failed(self._makers[path].name, f"{path} can be no JSON: {error}"))
-                self._shown.remove(path)
+                self._output.remove(path)
 
     def close(self) -> None:
-        """Let go of all values, here and now.
+        """Release all values now.
 
-        What failed holds on to all that it was made of in a circle, and what Resiliparse parsed
-        must not be left to the collector, which may run in another thread.
+        Exceptions hold them in reference cycles, and trees of Resiliparse must not be left to the
+        garbage collector, which may run in another thread.
         """
         self._values.clear()
 
     def derived(self) -> dict[str, Any]:
-        """Every value that is output, by its path."""
-        found = {path: self._values[path] for path in self._shown}
-        return {path: value for path, value in found.items() if value is not None}
+        """Return the values of the output, by path."""
+        values = ((path, self._values[path]) for path in self._output)
+        return {path: value for path, value in values if value is not None}
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """A capture as it is output: values nested below what they were made of.
+    """Return a capture for the output, with values nested below those they derive from.
 
-    Where that is output, too, it stands under ``_``.
+    A value that has others below it has the key ``_``.
     """
-    made: dict[str, Any] = {RECORD: entry.capture.as_json()}
+    result: dict[str, Any] = {RECORD: entry.capture.as_json()}
     if entry.errors:
-        made[ERROR] = "; ".join(entry.errors.values())
+        result[ERROR] = "; ".join(entry.errors.values())
     nodes: dict[str, Any] = {}
     for path, value in entry.derived().items():
         node = nodes
         for name in path.split("."):
             node = node.setdefault(name, {})
         node[_VALUE] = _plain(value)
-    return {**made, **{name: _folded(node) for name, node in nodes.items()}}
+    return {**result, **{name: _folded(node) for name, node in nodes.items()}}
 
 
 def flat(entry: Entry) -> dict[str, Any]:
-    """A capture as a row: what is known of it, and every value by its path."""
-    made = {
-        name: None if value == "-" else value for name, value in entry.capture.as_json().items()
+    """Return a capture as a table row: its metadata, and every value by its path."""
+    metadata = entry.capture.as_json().items()
+    return {
+        **{name: None if value == "-" else value for name, value in metadata},
+        ERROR: "; ".join(entry.errors.values()) or None,
+        **{path: _plain(value) for path, value in entry.derived().items()},
     }
-    made[ERROR] = "; ".join(entry.errors.values()) or None
-    return {**made, **{path: _plain(value) for path, value in entry.derived().items()}}
 
 
-_VALUE = ""  # the key of a value among those of its children, whose names are not empty
+_VALUE = ""  # the key of a value beside its children, whose names are not empty
 
 
 def _folded(node: dict[Any, Any]) -> Any:
@@ -187,7 +181,7 @@ def _folded(node: dict[Any, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Convert a value to what JSON can represent."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"bytes(length: {len(value)})"
     if isinstance(value, str):
@@ -197,14 +191,231 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return value if -(1 << 63) <= value < 1 << 64 else str(value)
     if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(one) for key, one in value.items()}
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
     if isinstance(value, Iterable):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return _plain(str(value))
 
 
-def known(makers: Makers, path: str) -> None:
-    """Raise `BadInput` if nothing makes the value at a path."""
+def check_path(makers: Makers, path: str) -> None:
+    """Raise `BadInput` if there is no value at a path."""
     if path != RECORD and path not in makers:
         there = ", ".join(path for path, maker in makers.items() if not maker.step)
         raise BadInput(f"there is nothing at {path!r}; there are {RECORD}, {there}")
+
+
+# --- the standard enrichments, and those of other packages ----------------------------------------
+
+PLUGINS = "dedupindex.enrichments"
+"""The group of entry points that name `Enrichment` objects of other packages."""
+
+_GZIP_BITS = 31  # the `wbits` of zlib for gzip
+_GZIP_MAGIC = b"\x1f\x8b"
+
+NEEDS = f"needs packages: {to_install('corpus')}"
+
+
+def _response(entry: Entry, _: Entry) -> tuple[Any, ...]:
+    return tuple(entry.stored())
+
+
+def _content(payload: bytes, entry: Entry) -> bytes:
+    """Undo the content coding of the payload."""
+    data = payload
+    for coding in reversed(_codings(field_of(entry, "content-encoding"))):
+        data = _decoded(data, coding)
+    return data
+
+
+def field_of(entry: Entry, name: str) -> str:
+    """Return a field of the HTTP header, or ""."""
+    fields: dict[str, str] = entry.value("httpHeader") or {}
+    return next((value for key, value in fields.items() if key.lower() == name), "")
+
+
+def _codings(text: str) -> list[str]:
+    found = [coding.strip().lower().removeprefix("x-") for coding in text.split(",")]
+    return [coding for coding in found if coding not in ("", "identity", "none", "utf-8")]
+
+
+def _decoded(data: bytes, coding: str) -> bytes:
+    """Undo a content coding; data labelled gzip without its magic number are returned unchanged.
+
+    The decoders raise their own errors for other mislabelled data.
+    """
+    if coding == "gzip":
+        return _inflated(data, _GZIP_BITS) if data.startswith(_GZIP_MAGIC) else data
+    if coding == "deflate":
+        return _inflated(data, 15 if data[:1] and data[0] & 15 == 8 else -15)
+    if coding == "br":
+        return _unbrotlied(data)
+    if coding == "zstd":
+        return _unzstded(data)
+    raise ValueError(f"its content coding {coding[:40]!r} is not known")
+
+
+def _inflated(data: bytes, bits: int) -> bytes:
+    """Inflate all gzip members; trailing garbage is ignored, as gzip itself does."""
+    pieces, length = [], 0
+    while True:
+        inflater = zlib.decompressobj(bits)
+        pieces.append(inflater.decompress(data, MAX_RECORD + 1 - length))
+        length += len(pieces[-1])
+        data = inflater.unused_data
+        if bits != _GZIP_BITS or length > MAX_RECORD or not data.startswith(_GZIP_MAGIC):
+            return _within(b"".join(pieces))
+
+
+def _unbrotlied(data: bytes) -> bytes:
+    import brotli  # an extra
+
+    inflater = brotli.Decompressor()
+    pieces = [inflater.process(data, output_buffer_limit=MAX_RECORD + 1)]
+    length = len(pieces[0])
+    while (
+        not inflater.is_finished() and not inflater.can_accept_more_data() and length <= MAX_RECORD
+    ):
+        pieces.append(inflater.process(b"", output_buffer_limit=MAX_RECORD + 1))
+        length += len(pieces[-1])
+    return _within(b"".join(pieces))
+
+
+def _unzstded(data: bytes) -> bytes:
+    import zstandard  # an extra
+
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
+        return _within(stream.read(MAX_RECORD + 1))
+
+
+def _within(data: bytes) -> bytes:
+    if len(data) > MAX_RECORD:
+        raise ValueError(f"it inflates to more than {MAX_RECORD:,} bytes")
+    return data
+
+
+def _string(payload: bytes, entry: Entry) -> str | None:
+    from dedupindex.corpus import html_text
+
+    content: bytes = entry.value("payload.content")
+    stated = field_of(entry, "content-type")
+    return html_text.text_of(content, stated, entry.value("payload.mime"))
+
+
+def _mime(payload: bytes, entry: Entry) -> str:
+    from dedupindex.corpus import html_text
+
+    return html_text.sniff_mime(entry.value("payload.content"))
+
+
+def _html(text: str, entry: Entry) -> Any:
+    from dedupindex.corpus import html_text
+
+    stated = field_of(entry, "content-type").partition(";")[0].strip().lower()
+    is_html = html_text.is_html(stated, entry.value("payload.mime"))
+    return html_text.parsed(text) if is_html else None
+
+
+def _title(tree: Any, entry: Entry) -> str | None:
+    from dedupindex.corpus import html_text
+
+    return html_text.title(tree)
+
+
+def _links(tree: Any, entry: Entry) -> list[dict[str, str]]:
+    from dedupindex.corpus import html_text
+
+    return html_text.links(tree, entry.url)
+
+
+def _main(tree: Any, entry: Entry) -> str:
+    from dedupindex.corpus import html_text
+
+    return html_text.main_text(tree)
+
+
+def _text(string: str, entry: Entry) -> str:
+    from dedupindex.corpus import html_text
+
+    tree = entry.value("payload.string.html")
+    return string if tree is None else html_text.visible_text(tree)
+
+
+def _language(text: str, entry: Entry) -> str | None:
+    from dedupindex.corpus import html_text
+
+    return html_text.language(text)
+
+
+_STRING, _HTML = "payload.string", "payload.string.html"
+STANDARD = (
+    Enrichment(
+        "response", "", ("recordHeader", "httpStatusLine", "httpHeader", "payload"), _response
+    ),
+    Enrichment("content", "payload", ("content",), _content, step=True),
+    Enrichment("mime", "payload", ("mime",), _mime),
+    Enrichment("string", "payload", ("string",), _string),
+    Enrichment("html", _STRING, ("html",), _html, step=True),
+    Enrichment("html.title", _HTML, ("title",), _title),
+    Enrichment("html.links", _HTML, ("links",), _links),
+    Enrichment("html.main", _HTML, ("main",), _main),
+    Enrichment("text", _STRING, ("text",), _text),
+    Enrichment("language", f"{_STRING}.text", ("language",), _language),
+)
+_WITHOUT_PACKAGES = ("response", "content")
+
+
+def named(name: str) -> Enrichment:
+    """Return an enrichment by its name or the path of its only value; raises `BadInput`."""
+    by_name = {one.name: one for one in STANDARD if not one.step}
+    by_path = {one.paths[0]: one for one in by_name.values() if len(one.fields) == 1}
+    found = by_name.get(name) or by_path.get(name) or _plugin(name)
+    if found is None:
+        more = sorted(one.name for one in entry_points(group=PLUGINS))
+        raise BadInput(f"no enrichment {name!r}; there are {', '.join([*by_name, *more])}")
+    return found
+
+
+def _plugin(name: str) -> Enrichment | None:
+    """Load an enrichment of another package; raises `BadInput`."""
+    for found in entry_points(group=PLUGINS, name=name):
+        try:
+            loaded = found.load()
+        except Exception as error:  # of a foreign module
+            raise BadInput(
+                f"{found.value}, which is called {name!r}, cannot be loaded: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if not isinstance(loaded, Enrichment):
+            raise BadInput(f"{found.value}, which is called {name!r}, is no Enrichment")
+        return loaded
+    return None
+
+
+def check_packages(enrichment: Enrichment) -> None:
+    """Raise `BadInput` if packages are missing that an enrichment needs."""
+    if enrichment in STANDARD and enrichment.name not in _WITHOUT_PACKAGES and not _has_packages():
+        raise BadInput(f"the enrichment {enrichment.name!r} {NEEDS}")
+
+
+@cache
+def _has_packages() -> bool:
+    try:
+        from dedupindex.corpus import html_text  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def makers_of(more: Iterable[Enrichment] = ()) -> dict[str, Enrichment]:
+    """Return the standard enrichments and `more`; raises `BadInput` on conflicting paths."""
+    makers: dict[str, Enrichment] = {}
+    for enrichment in (*STANDARD, *more):
+        for field in enrichment.fields:
+            if not field or field == ITSELF or "." in field:
+                raise BadInput(f"{enrichment.name!r}: a value cannot be called {field!r}")
+        for path in enrichment.paths:
+            if path.partition(".")[0] in KNOWN:
+                raise BadInput(f"nothing can be made at {path}: there stands what is known")
+            if makers.setdefault(path, enrichment) != enrichment:
+                raise BadInput(f"two enrichments make {path}: call one of the fields otherwise")
+    return makers

@@ -1,4 +1,4 @@
-"""What became of what a corpus was asked for, in numbers that add up."""
+"""The counts of a corpus run."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ from dedupindex.capture import Problem
 
 @dataclass
 class CorpusReport:
-    """``chosen = entries + left_out`` where each capture of the metadata was tried."""
+    """Counts in the order of the work: metadata, records, output."""
 
-    refused: int = 0  # lines of the metadata that are no captures
-    revisits: int = 0  # that conditions have left when originals were looked for
-    chosen: int = 0  # captures that their metadata has left
-    tried: int = 0  # of these: what is behind the best of a group is not looked at
-    entries: int = 0  # written, or yielded
-    errors: Counter[str] = field(default_factory=Counter)  # entries that have one, by what failed
+    refused: int = 0  # lines of the metadata that are not captures
+    revisits: int = 0  # that passed conditions when originals were looked up
+    chosen: int = 0  # captures whose metadata matched
+    tried: int = 0  # of these; the rest of a group is skipped after its best
+    entries: int = 0  # captures written or yielded
+    errors: Counter[str] = field(default_factory=Counter)  # entries with an error, by what failed
     records: int = 0  # read from containers
-    containers: int = 0  # opened, by each process that did
+    containers: int = 0  # opened, counted in each process
     bytes_read: int = 0  # of containers
     bytes: int = 0  # written
     problems: list[Problem] = field(default_factory=list)  # of the metadata
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        said = {name: value for name, value in vars(self).items() if name != "problems"}
         return {
-            **said,
+            **vars(self),
             "errors": dict(sorted(self.errors.items())),
             "problems": len(self.problems),
             "seconds": round(self.seconds, 3),
@@ -37,11 +36,11 @@ class CorpusReport:
 
     @property
     def whole(self) -> bool:
-        """Whether all that was asked for could be read."""
+        """Whether everything could be read."""
         return not (self.errors or self.problems or self.refused)
 
-    def told(self) -> str:
-        """What is wrong with the sources, in a sentence."""
+    def source_problems(self) -> str:
+        """Describe the problems of the sources in a sentence."""
         refused = f"lines of the metadata that are no captures: {self.refused:,}"
         first = f"{self.problems[0].container}: {self.problems[0].message}" if self.problems else ""
         more = f" (and {len(self.problems) - 1:,} problems more)" if len(self.problems) > 1 else ""

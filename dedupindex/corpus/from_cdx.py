@@ -1,8 +1,7 @@
-"""CDX and CDXJ files as DuckDB reads them: SQL for their lines, whole or refused.
+"""CDX and CDXJ files, read by DuckDB.
 
-Letters of a CDX header say which column holds what (`sources.cdxlayout`). A line that has not the
-columns it should have, no URL or no time is refused, and counted: it comes with ``good`` false, or
-DuckDB notes it among its rejects.
+The letters of a CDX header name the columns (`sources.cdx_columns`). A line with other columns, or
+without URL or time, is counted as refused: it gets ``good`` false, or DuckDB lists it as a reject.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, looked_at
+from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, detect_kind
 from dedupindex.corpus.row import COLUMNS
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
@@ -26,97 +25,95 @@ from dedupindex.sources import expand
 from dedupindex.sources.cdx_columns import NO_HEADER, Layout, guess, header, layout_of
 from dedupindex.sources.line_source import GZIP, gunzip, inflated, parted
 
-LONGEST = 1 << 21  # bytes of a line
-_LOOK = 1 << 16  # bytes of a file in which mostly a line ends
-_BARE = "\x1f"  # stands in no line, and so parts none
-_NO_NULL = "\x01"
-_WITH_ORIGINAL = 14  # columns of a CDX whose last three say where a revisit's payload is
-_CDX = {  # letter -> our column
+MAX_LINE = 1 << 21  # bytes of a line
+_BLOCK = 1 << 16  # bytes, in which a line mostly ends
+_NO_DELIMITER, _NO_NULL = "\x1f", "\x01"  # occur in no line
+_WITH_ORIGINAL = 14  # columns of a CDX whose last three are the place of a revisit's original
+_CDX = {  # our columns, by letter
     "N": "surt", "b": "timestamp", "a": "url", "m": "mime", "s": "status", "k": "digest",
     "r": "redirect", "M": "meta", "S": "length", "V": "offset", "g": "container",
 }  # fmt: skip
-_CDXJ = {  # our column -> where the JSON has it
+_CDXJ = {  # JSON paths, by our column
     "url": "url", "mime": "mime", "status": "status", "digest": "digest", "redirect": "redirect",
     "length": "length", "offset": "offset", "container": "filename",
     "at_length": '"orig.length"', "at_offset": '"orig.offset"', "at_container": '"orig.filename"',
 }  # fmt: skip
-_NO_CAPTURE = (b"!", b"@alias ")  # what lines of a CDXJ begin with that say something else
+_NO_CAPTURE = (b"!", b"@alias ")  # the beginnings of other lines in a CDXJ
 _NUMBERS = ("status", "length", "offset", "at_length", "at_offset")
 
 
 class CdxFile(NamedTuple):
-    """A file of lines."""
-
     path: Path
     kind: str  # cdx or cdxj
-    head: bytes  # how it begins
-    beside: str  # see `captures.COLUMNS`
-    has_longer: bool | None = None  # lines than `LONGEST`, of a gzip file
+    head: bytes  # the beginning of the file
+    origin: str  # see `row.COLUMNS`
+    has_long_lines: bool | None = None  # longer than `MAX_LINE`; None if unknown
 
 
-def file_of(path: Path, kind: str, head: bytes, beside: str, spare: Path) -> CdxFile:
-    """A file as DuckDB can read it.
+def file_of(path: Path, kind: str, head: bytes, origin: str, text: Path) -> CdxFile:
+    """Return a file that DuckDB reads correctly: the file, or its lines decompressed to `text`.
 
-    DuckDB joins rows that stand in two gzip members without a line end between them (ZipNum): then
-    the text goes to `spare`, and is read there.
+    DuckDB would join two rows if the gzip member of the first does not end with a line end
+    (ZipNum).
     """
     if not _is_gzip(path):
-        return CdxFile(path, kind, head, beside)
+        return CdxFile(path, kind, head, origin)
     try:
-        seams, longer = _looked_through(path)
-        if seams:
-            with open(path, "rb") as stream, open(spare, "wb") as text:
-                for data in parted(gunzip(iter(partial(stream.read, _LOOK), b""))):
-                    text.write(data)
-            return CdxFile(spare, kind, head, beside)
-    except zlib.error:  # DuckDB will say
-        spare.unlink(missing_ok=True)
-        longer = False
-    return CdxFile(path, kind, head, beside, longer)
+        open_members, has_long_lines = _examine(path)
+        if open_members:
+            with open(path, "rb") as stream, open(text, "wb") as output:
+                output.writelines(parted(gunzip(iter(partial(stream.read, _BLOCK), b""))))
+            return CdxFile(text, kind, head, origin)
+    except zlib.error:  # DuckDB will report it
+        text.unlink(missing_ok=True)
+        has_long_lines = False
+    return CdxFile(path, kind, head, origin, has_long_lines)
 
 
-def _looked_through(path: Path) -> tuple[bool, bool]:
-    """Of a gzip file: whether a member that is followed by another does not end with a line end,
-    and whether a line is longer than `LONGEST`. Raises `zlib.error`.
+def _examine(path: Path) -> tuple[bool, bool]:
+    """Examine a gzip file; raises `zlib.error`.
+
+    Returns whether a member that is followed by another ends without a line end, and whether a line
+    is longer than `MAX_LINE`.
     """
     since = 0  # bytes since the last line end
-    seams = longer = seam = False
+    open_members = has_long_lines = is_open = False
     with open(path, "rb") as stream:
-        for data in gunzip(iter(partial(stream.read, _LOOK), b"")):
+        for data in gunzip(iter(partial(stream.read, _BLOCK), b"")):
             if data is None:
-                seam = since > 0
+                is_open = since > 0
             elif data:
-                seams, seam = seams or seam, False
+                open_members, is_open = open_members or is_open, False
                 first = data.find(b"\n")
-                longer = longer or since + (len(data) if first < 0 else first) > LONGEST
+                has_long_lines |= since + (len(data) if first < 0 else first) > MAX_LINE
                 since = since + len(data) if first < 0 else len(data) - data.rfind(b"\n") - 1
-    return seams, longer
+    return open_members, has_long_lines
 
 
-class _Form(NamedTuple):
-    """What files have in common that are read together."""
+class _CsvFormat(NamedTuple):
+    """The properties that files must share to be read in one query."""
 
     layout: Layout | None  # of a CDX
-    skipped: int
+    skipped: int  # header lines
     is_gzip: bool
-    has_longer: bool  # lines than `LONGEST`
+    has_long_lines: bool
 
 
 def select(files: Iterable[CdxFile]) -> str:
-    """SQL for the captures of files; raises `BadSource`.
+    """Return SQL for the captures of files; raises `BadSource`.
 
-    Those of one form are read together: with a query for each DuckDB takes minutes for a thousand.
+    Files of one format share a query: with one for each, DuckDB takes minutes for a thousand.
     """
-    forms: dict[_Form, list[CdxFile]] = {}
+    formats: dict[_CsvFormat, list[CdxFile]] = {}
     for file in files:
-        forms.setdefault(_form_of(file), []).append(file)
-    return " UNION ALL ".join(_captures(form, some) for form, some in forms.items())
+        formats.setdefault(_format_of(file), []).append(file)
+    return " UNION ALL ".join(_captures(csv, group) for csv, group in formats.items())
 
 
-def _form_of(file: CdxFile) -> _Form:
+def _format_of(file: CdxFile) -> _CsvFormat:
     path, head = file.path, file.head
     if head.startswith(GZIP):
-        head = inflated(head, LONGEST)
+        head = inflated(head, MAX_LINE)
     layout, skipped = None, 0
     if file.kind == "cdx":
         lines = head.split(b"\n")
@@ -126,24 +123,25 @@ def _form_of(file: CdxFile) -> _Form:
             layout = guess(lines[0].removesuffix(b"\r"))
         if layout is None:
             raise BadSource(f"{path} is {NO_HEADER}")
-    is_gzip = _is_gzip(path)
-    longer = _has_longer(path, LONGEST) if file.has_longer is None else file.has_longer
-    return _Form(layout, skipped, is_gzip, longer)
+    has_long_lines = file.has_long_lines
+    if has_long_lines is None:
+        has_long_lines = _has_long_lines(path, MAX_LINE)
+    return _CsvFormat(layout, skipped, _is_gzip(path), has_long_lines)
 
 
-def _captures(form: _Form, files: Sequence[CdxFile]) -> str:
-    rows = ", ".join(f"({quoted(str(file.path))}, {quoted(file.beside)})" for file in files)
+def _captures(csv: _CsvFormat, files: Sequence[CdxFile]) -> str:
+    rows = ", ".join(f"({quoted(str(file.path))}, {quoted(file.origin)})" for file in files)
     source = (
-        f"(SELECT line, beside, filename FROM {_read(form, [file.path for file in files])} "
-        f"JOIN (VALUES {rows}) told(filename, beside) USING (filename))"
+        f"(SELECT line, origin, filename FROM {_read(csv, [file.path for file in files])} "
+        f"JOIN (VALUES {rows}) listed(filename, origin) USING (filename))"
     )
-    return _of_cdxj(source) if form.layout is None else _of_cdx(source, form.layout)
+    return _of_cdxj(source) if csv.layout is None else _of_cdx(source, csv.layout)
 
 
 def has_lines(head: bytes) -> bool:
-    """Whether a file that begins so has any besides headers."""
+    """Return whether the beginning of a file has lines other than headers."""
     if head.startswith(GZIP):
-        head = inflated(head, LONGEST)
+        head = inflated(head, MAX_LINE)
     lines = (line.removesuffix(b"\r") for line in head.split(b"\n"))
     return any(line and not line.startswith(_NO_CAPTURE) and not header(line) for line in lines)
 
@@ -151,99 +149,97 @@ def has_lines(head: bytes) -> bool:
 def _of_cdx(source: str, layout: Layout) -> str:
     width = len(layout.letters)
     names = [f"c[{number}]" for number in range(1, width + 1)]
-    found = {
-        _CDX[letter]: name
-        for letter, name in zip(layout.letters, names, strict=True)
-        if letter in _CDX
-    }
+    pairs = zip(layout.letters, names, strict=True)
+    columns = {_CDX[letter]: name for letter, name in pairs if letter in _CDX}
     if width == _WITH_ORIGINAL and layout.letters[-3:] == ("-",) * 3:
-        found.update(zip(("at_length", "at_offset", "at_container"), names[-3:], strict=True))
-    found = {column: f"nullif({name}, '-')" for column, name in found.items()}
+        columns.update(zip(("at_length", "at_offset", "at_container"), names[-3:], strict=True))
+    columns = {column: f"nullif({name}, '-')" for column, name in columns.items()}
     delimiter = quoted(layout.delimiter.decode("latin-1"))
-    parted = f"string_split(line, {delimiter}) AS c"
-    rows = f"FROM (SELECT {parted}, beside FROM {source} WHERE {_is_capture(layout, delimiter)})"
+    split = f"string_split(line, {delimiter}) AS c"
+    rows = f"FROM (SELECT {split}, origin FROM {source} WHERE {_is_capture(layout, delimiter)})"
     if "a" in layout.letters:
-        rows += f" WHERE c[{layout.letters.index('a') + 1}] IS DISTINCT FROM '-'"  # as of warcinfo
-    return _select(found, f"len(c) = {width}", rows)
+        rows += (
+            f" WHERE c[{layout.letters.index('a') + 1}] IS DISTINCT FROM '-'"  # such as warcinfo
+        )
+    return _select(columns, f"len(c) = {width}", rows)
 
 
 def _is_capture(layout: Layout, delimiter: str) -> str:
-    """SQL for lines that are neither blank nor one more header, as of files put together.
+    """Return SQL for lines that are neither blank nor a repeated header, as in concatenated files.
 
-    One that says other columns ends the query: what is below it would be read as what it is not.
+    A header with other columns ends the query, because the lines below it would be misread.
     """
-    again = quoted(" ".join(("CDX", *layout.letters)))
+    repeated = quoted(" ".join(("CDX", *layout.letters)))
     other = refusal("filename", " has a header in its middle that says other columns than the "
                     "first: divide the file there")  # fmt: skip
     header = f"replace(trim(line, ' ' || {delimiter}), {delimiter}, ' ')"
     return (
         f"CASE WHEN NOT starts_with(ltrim(line, ' ' || {delimiter}), 'CDX' || {delimiter}) "
-        f"THEN trim(line) <> '' WHEN {header} = {again} THEN false ELSE {other} END"
+        f"THEN trim(line) <> '' WHEN {header} = {repeated} THEN false ELSE {other} END"
     )
 
 
 def _of_cdxj(source: str) -> str:
-    found = {
-        column: f"nullif(json_extract_string(said, '$.{key}'), '-')"
+    columns = {
+        column: f"nullif(json_extract_string(json, '$.{key}'), '-')"
         for column, key in _CDXJ.items()
     }
-    found["surt"] = "split_part(line, ' ', 1)"
-    found["timestamp"] = "split_part(line, ' ', 2)"
-    # what is no JSON says nothing, and so has no URL
-    said = "CASE WHEN json_valid(rest) THEN rest END AS said"
+    columns["surt"] = "split_part(line, ' ', 1)"
+    columns["timestamp"] = "split_part(line, ' ', 2)"
+    # invalid JSON becomes NULL, and so has no URL
+    json = "CASE WHEN json_valid(rest) THEN rest END AS json"
     rest = "substr(line, strpos(line, ' {') + 1) AS rest"  # keys have no spaces, but may have {
-    lines = f"SELECT line, beside, {rest} FROM {source}"
-    others = (f"NOT starts_with(line, {quoted(mark.decode())})" for mark in _NO_CAPTURE)
+    lines = f"SELECT line, origin, {rest} FROM {source}"
+    others = (f"NOT starts_with(line, {quoted(prefix.decode())})" for prefix in _NO_CAPTURE)
     wanted = f"WHERE trim(line) <> '' AND {' AND '.join(others)}"
-    rows = f"FROM (SELECT line, beside, {said} FROM ({lines} {wanted}))"
-    return _select(found, "said IS NOT NULL", rows)
+    rows = f"FROM (SELECT line, origin, {json} FROM ({lines} {wanted}))"
+    return _select(columns, "json IS NOT NULL", rows)
 
 
-def _select(found: Mapping[str, str], whole: str, rows: str) -> str:
-    url = f"regexp_replace({found['url']}, '^<(.*)>$', '\\1')"
-    stamp = f"substr({found['timestamp']}, 1, 14)"
+def _select(columns: Mapping[str, str], valid: str, rows: str) -> str:
+    url = f"regexp_replace({columns['url']}, '^<(.*)>$', '\\1')"
+    stamp = f"substr({columns['timestamp']}, 1, 14)"
     is_time = (
-        f"regexp_full_match({found['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
+        f"regexp_full_match({columns['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
         f"AND try_strptime({stamp}, '%Y%m%d%H%M%S') IS NOT NULL"
     )
     values = {
-        **found,
+        **columns,
         "url": url,
         "timestamp": stamp,
-        "revisit": f"coalesce({found.get('mime', 'NULL')} = 'warc/revisit', false)",
-        "mime": _mime(found["mime"]) if "mime" in found else "NULL",
-        "beside": "beside",
-        "good": f"coalesce({whole} AND {url} <> '' AND {is_time}, false)",
+        "revisit": f"coalesce({columns.get('mime', 'NULL')} = 'warc/revisit', false)",
+        "mime": _mime(columns["mime"]) if "mime" in columns else "NULL",
+        "origin": "origin",
+        "good": f"coalesce({valid} AND {url} <> '' AND {is_time}, false)",
     }
     for name in _NUMBERS:
         if name in values:
             values[name] = f"TRY_CAST({values[name]} AS {COLUMNS[name]})"
-    columns = [f'{values.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in COLUMNS.items()]
-    return f"SELECT {', '.join(columns)} {rows}"
+    typed = [f'{values.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in COLUMNS.items()]
+    return f"SELECT {', '.join(typed)} {rows}"
 
 
 def _mime(column: str) -> str:
-    """SQL for a media type; pywb calls one that is not known ``unk``."""
+    """Return SQL for a media type; pywb writes ``unk`` for an unknown one."""
     return f"CASE WHEN lower({column}) NOT IN ('warc/revisit', 'unk') THEN lower({column}) END"
 
 
-def _read(form: _Form, paths: Sequence[Path]) -> str:
-    """SQL for the lines of files, whichever ends each has.
+def _read(csv: _CsvFormat, paths: Sequence[Path]) -> str:
+    """Return SQL for the lines of files, whatever their line ends.
 
-    Columns are not for DuckDB to part: it takes one kind of line end then, and of others gives up
-    or reads lines twice. Buffers must be a multiple of lines, or it loses some between them.
-    Several threads may lose a line that is too long; one alone counts it.
+    DuckDB must not split columns: it would then accept only one kind of line end, and fail or read
+    lines twice. The buffer must be a multiple of the line size, or lines between buffers get lost.
+    A line that is too long is counted as a reject only by a single thread.
     """
     files = ", ".join(quoted(literal(path)) for path in paths)
     return (
         f"read_csv([{files}], filename = true, auto_detect = false, header = false, "
-        f"delim = {quoted(_BARE)}, quote = '', escape = '', new_line = '\\n', "
-        f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {form.skipped}, "
-        f"max_line_size = {LONGEST}, buffer_size = {4 * LONGEST}, "
-        f"compression = {'gzip' if form.is_gzip else 'none'}, "
-        f"parallel = {str(not form.has_longer).lower()}, "
-        "store_rejects = true, rejects_limit = 0, "
-        "columns = {'line': 'VARCHAR'})"
+        f"delim = {quoted(_NO_DELIMITER)}, quote = '', escape = '', new_line = '\\n', "
+        f"strict_mode = false, nullstr = '{_NO_NULL}', skip = {csv.skipped}, "
+        f"max_line_size = {MAX_LINE}, buffer_size = {4 * MAX_LINE}, "
+        f"compression = {'gzip' if csv.is_gzip else 'none'}, "
+        f"parallel = {str(not csv.has_long_lines).lower()}, "
+        "store_rejects = true, rejects_limit = 0, columns = {'line': 'VARCHAR'})"
     )
 
 
@@ -252,32 +248,29 @@ def _is_gzip(path: Path) -> bool:
         return stream.read(2) == GZIP
 
 
-def _has_longer(path: Path, length: int) -> bool:
-    """Whether there are so many bytes of one line; the file is read here and there only.
+def _has_long_lines(path: Path, length: int) -> bool:
+    """Return whether a line may have so many bytes; only samples of the file are read.
 
-    Of shorter ones from half as many on it may say so, too.
+    It can also be true if the longest line has between half as many and as many.
     """
     step = length // 2
     with open(path, "rb") as stream:
         for at in range(0, os.fstat(stream.fileno()).st_size - step, step):
-            if not any(b"\n" in os.pread(stream.fileno(), some, at) for some in (_LOOK, step)):
+            if not any(b"\n" in os.pread(stream.fileno(), count, at) for count in (_BLOCK, step)):
                 return True
     return False
 
 
-# Captures of CDX and CDXJ files.
-
-
 @dataclass(frozen=True)
-class OfLines:
-    """CDX and CDXJ files, plain or gzipped; those elsewhere are brought here first."""
+class CdxCaptures:
+    """CDX and CDXJ files, plain or gzipped; remote ones are downloaded first."""
 
     revisits: ClassVar[Revisits] = Revisits.LISTED
     sources: tuple[str, ...]
-    places: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
-    def relation(self, work: SourceContext) -> str:
-        files, others = line_files(self.sources, work.problems)
+    def relation(self, context: SourceContext) -> str:
+        files, others = line_files(self.sources, context.problems)
         if others:
             raise BadSource(f"{others[0]} is no CDX or CDXJ file, as other SOURCEs are: if these "
                             "tell of it, give it to --containers, or containers=; if not, make a "
@@ -286,27 +279,29 @@ class OfLines:
             raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
         lines = []
         for number, (path, (kind, head)) in enumerate(files.items()):
-            here = _fetched(path, work.home / f"{number}.lines") if is_remote(path) else Path(path)
-            spare = work.home / f"{number}.text"
-            lines.append(file_of(here, kind, head, path.rpartition("/")[0], spare))
+            here = (
+                _fetched(path, context.home / f"{number}.lines") if is_remote(path) else Path(path)
+            )
+            text = context.home / f"{number}.text"
+            lines.append(file_of(here, kind, head, path.rpartition("/")[0], text))
         return select(lines)
 
 
 def line_files(
     sources: Sequence[str], problems: list[Problem]
 ) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
-    """The CDX and CDXJ files in what is named, with kind and beginning; and what else was named."""
+    """Return the CDX and CDXJ files of sources, with kind and beginning, and all other files."""
     found: dict[str, tuple[str, bytes]] = {}
     others = []
     for source in sources:
         for kind in KINDS:
             expanded = expand([source], kind)
-            problems.extend(one for one in expanded.problems if one not in problems)
+            problems.extend(new for new in expanded.problems if new not in problems)
             for path in expanded.paths:
                 if path not in found:
-                    looked = looked_at(path)
-                    if looked[0] in KINDS:
-                        found[path] = looked
+                    detected = detect_kind(path)
+                    if detected[0] in KINDS:
+                        found[path] = detected
                     else:
                         others.append(path)
     return found, others

@@ -1,4 +1,4 @@
-"""Captures of an index: the originals that it holds."""
+"""The originals of an index, as captures of a corpus and as originals of its revisits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from dedupindex.capture import Capture
 from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, relation
-from dedupindex.corpus.row import shown
+from dedupindex.corpus.row import as_text
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest
 from dedupindex.index import open_index
@@ -23,49 +23,47 @@ from dedupindex.urlkey import urlkey
 
 
 @dataclass(frozen=True)
-class OfIndex:
-    """The originals that an index holds; it knows no revisits."""
+class IndexCaptures:
+    """The originals of an index, which has no revisits."""
 
     revisits: ClassVar[Revisits] = Revisits.NONE
     index: Path
-    places: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
         return (str(self.index),)
 
-    def relation(self, work: SourceContext) -> str:
-        spool = work.home / "index.rows"
-        engine = open_index(self.index)
-        try:
-            with engine.view() as view, JsonlWriter(spool) as rows:
-                for digest, capture in view.captures():
-                    if digest != capture.digest:
-                        continue  # it stands under further digests, too
-                    rows.add(
-                        surt=shown(urlkey(capture.url)),
-                        timestamp=digits_of_date(capture.date).decode(),
-                        url=url_as_json(capture.url)["url"],
-                        mime=capture.mime.decode("latin-1") or None,
-                        status=capture.status or None,
-                        digest=capture.digest.spelled(capture.spelling).removeprefix("sha1:"),
-                        length=capture.size if capture.size_of_record else None,
-                        offset=capture.offset if capture.offset >= 0 else None,
-                        container=capture.container or None,
-                    )
-        finally:
-            engine.close()
-        return relation([spool])
+    def relation(self, context: SourceContext) -> str:
+        path = context.home / "index.rows"
+        with (
+            closing(open_index(self.index)) as engine,
+            engine.view() as view,
+            JsonlWriter(path) as rows,
+        ):
+            for digest, capture in view.captures():
+                if digest != capture.digest:
+                    continue  # listed again under another digest
+                rows.add(
+                    surt=as_text(urlkey(capture.url)),
+                    timestamp=digits_of_date(capture.date).decode(),
+                    url=url_as_json(capture.url)["url"],
+                    mime=capture.mime.decode("latin-1") or None,
+                    status=capture.status or None,
+                    digest=capture.digest.spelled(capture.spelling).removeprefix("sha1:"),
+                    length=capture.size if capture.size_of_record else None,
+                    offset=capture.offset if capture.offset >= 0 else None,
+                    container=capture.container or None,
+                )
+        return relation([path])
 
-
-# Originals of revisits that the metadata itself does not have, found in an index.
 
 FOUND = "found"
-"""The table that they go to, with the columns of ``originals``."""
+"""The table of originals from an index, with the columns of ``originals``."""
 
 
 def found_in(index: Path, database: Database) -> None:
-    """Look up what ``wanted`` has and ``originals`` has not."""
+    """Look up the originals that ``wanted`` has and ``originals`` lacks."""
     rows = database.cursor().execute(
         "SELECT k FROM wanted WHERE k NOT IN (SELECT k FROM originals)"
     )
@@ -85,7 +83,7 @@ def _digests(keys: list[str]) -> Iterator[tuple[str, Digest]]:
         try:
             yield key, Digest.parse(key, unlabelled="sha1")
         except BadDigest:
-            continue  # nothing is known of it
+            continue  # the index cannot have it
 
 
 def _insert(database: Database, key: str, original: Capture) -> None:

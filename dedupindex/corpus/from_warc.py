@@ -1,4 +1,4 @@
-"""Captures of WARC and ARC files, which are their own metadata, and of those in a WACZ."""
+"""Captures of WARC and ARC files, scanned from beginning to end, and of WACZ files."""
 
 from __future__ import annotations
 
@@ -11,64 +11,42 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.capture_list import (
-    KINDS,
-    JsonlWriter,
-    Revisits,
-    SourceContext,
-    looked_at,
-    relation,
-)
+from dedupindex.corpus import capture_list
+from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, detect_kind
 from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
-from dedupindex.corpus.row import shown
+from dedupindex.corpus.row import as_text
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote, local, open_anywhere
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import find
 from dedupindex.urlkey import unbracket, urlkey
-from dedupindex.warc import http, wacz_members
+from dedupindex.warc import http, record_facts, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.record_facts import (
-    http_block,
-    refers_to,
-    revisit_http,
-    says_not_modified,
-    timestamp14,
-)
+from dedupindex.warc.record_facts import timestamp14
 from dedupindex.warc.wacz_members import BROKEN, within
 from dedupindex.warc.window import Window, open_window
 
-# The captures of a WARC or ARC file, as a CDX would have them and a little more.
-
 Row = dict[str, str | int | bool | None]
-_WANTED = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
+_CAPTURE_TYPES = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
 _MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
 _UNKNOWN = "of {:,} records nobody can tell the URL or the time: they are left out"
 _SHARED = "several records share one gzip member: all but the first are left out"
 
 
 class CorpusScanTask(NamedTuple):
-    """A file to read."""
-
     path: str  # or an address
-    spool: Path
+    output: Path  # for a `JsonlWriter`
 
 
-class ScanResult(NamedTuple):
-    """What is wrong with one."""
-
-    problems: list[Problem]
-
-
-def scan(_: None, task: CorpusScanTask) -> ScanResult:
-    """Read a file; of one that cannot be read there are no captures."""
+def scan(_: None, task: CorpusScanTask) -> list[Problem]:
+    """Write the captures of a file, and return its problems."""
     problems: list[Problem] = []
     shared: Problem | None = None
     empty, unknown = True, 0
-    with JsonlWriter(task.spool) as rows:
+    with JsonlWriter(task.output) as rows:
         try:
             with _window(task.path) as window:
                 last: tuple[Record, Row] | None = None
@@ -78,7 +56,7 @@ def scan(_: None, task: CorpusScanTask) -> ScanResult:
                     last = None
                     if isinstance(event, Damage):
                         problems.append(Problem(task.path, event.offset, event.message))
-                    elif isinstance(event, Record) and event.type in _WANTED:
+                    elif isinstance(event, Record) and event.type in _CAPTURE_TYPES:
                         if event.shared:
                             shared = shared or Problem(task.path, event.offset, _SHARED)
                         elif row := row_of(event):
@@ -94,12 +72,12 @@ def scan(_: None, task: CorpusScanTask) -> ScanResult:
             problems.append(Problem(task.path, -1, str(error)))
     if unknown:
         problems.append(Problem(task.path, -1, _UNKNOWN.format(unknown)))
-    return ScanResult([*problems, shared] if shared else problems)
+    return [*problems, shared] if shared else problems
 
 
 @contextmanager
 def _window(path: str) -> Iterator[Window]:
-    """The bytes of a file, or of one that is in a WACZ; raises `BadSource`."""
+    """Open a file, or one in a WACZ; raises `BadSource`."""
     parts = within(path)
     outer, name = parts or (path, "")
     with closing(open_window(outer, outer)) as window:
@@ -114,156 +92,162 @@ def _window(path: str) -> Iterator[Window]:
 
 
 def _keep(rows: JsonlWriter, path: str, last: tuple[Record, Row] | None) -> None:
-    """Take a capture over, now that its record was read to its end."""
+    """Write a capture, now that its record was read to its end."""
     if last is None:
         return
     record, row = last
     try:
         record.finish()
     except BrokenRecord:
-        return  # which is damage, and told as that
+        return  # reported as damage
     stored = record.stored if record.stored > 0 else None
     rows.add(**row, container=path, offset=record.offset, length=stored)
 
 
 def row_of(record: Record) -> Row | None:
-    """What is known of a capture; None if it has no URL or no time."""
+    """Return the columns of a capture; None if it has no URL or no time."""
     url, date, _, content_type, digest, _, _ = record.values
     url = unbracket(url)
     timestamp = timestamp14(date).decode()
     if not url or not timestamp:
         return None
     return {
-        "surt": shown(urlkey(url)),
+        "surt": as_text(urlkey(url)),
         "timestamp": timestamp,
-        "url": shown(url),
-        "digest": shown(digest).removeprefix("sha1:") or None,
+        "url": as_text(url),
+        "digest": as_text(digest).removeprefix("sha1:") or None,
         "revisit": record.type == b"revisit",
-        **_answered(record, content_type),
+        **_http_columns(record, content_type),
         **(_refers_to(record) if record.type == b"revisit" else {}),
     }
 
 
-def _answered(record: Record, content_type: bytes) -> Row:
-    """What the HTTP header says; of records without one what their own says of the block."""
+def _http_columns(record: Record, content_type: bytes) -> Row:
+    """Return what the HTTP header states, or without one, the media type of the block."""
     if not record.begins_with(b"HTTP/"):
         if record.type == b"revisit":
             return {}
         match = _MEDIA_TYPE.match(content_type)
-        return {"mime": shown(match[0]).lower() if match else None}
-    answer = revisit_http(record) if record.type == b"revisit" else http_block(record).answer
+        return {"mime": as_text(match[0]).lower() if match else None}
+    answer = (
+        record_facts.revisit_http(record)
+        if record.type == b"revisit"
+        else record_facts.http_block(record).answer
+    )
     if answer is None:
         return {}
     location = http.field(answer.head, b"location") if answer.status // 100 == 3 else b""
     return {
-        "mime": shown(answer.mime) or None,
+        "mime": as_text(answer.mime) or None,
         "status": answer.status or None,
-        "redirect": shown(location) or None,
+        "redirect": as_text(location) or None,
     }
 
 
 def _refers_to(record: Record) -> Row:
     fields = record.head.fields
-    named = refers_to(fields)
+    named = record_facts.refers_to(fields)
     return {
-        "to_url": shown(named.url) or None,
+        "to_url": as_text(named.url) or None,
         "to_timestamp": timestamp14(named.date).decode() or None,
-        "unmodified": says_not_modified(fields),
+        "unmodified": record_facts.says_not_modified(fields),
     }
 
 
 @dataclass(frozen=True)
-class OfContainers:
-    """WARC and ARC files, which are read from their first byte to their last; those of a WACZ, too.
+class WarcCaptures:
+    """WARC and ARC files, also those in a WACZ.
 
-    In directories WACZ files are passed over: those of Browsertrix stand beside the files in them.
+    WACZ files in directories are skipped: those of Browsertrix are beside the WARC files in them.
     """
 
     revisits: ClassVar[Revisits] = Revisits.ALL
     sources: tuple[str, ...]
-    places: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
-    def relation(self, work: SourceContext) -> str:
+    def relation(self, context: SourceContext) -> str:
         zips = [source for source in self.sources if is_wacz_file(source)]
         found = find([source for source in self.sources if source not in zips], elsewhere=True)
-        work.problems.extend(found.problems)
-        paths = [file.path for file in found.files] + [one for zip in zips for one in _in_wacz(zip)]
+        context.problems.extend(found.problems)
+        paths = [file.path for file in found.files] + [
+            path for zip in zips for path in _in_wacz(zip)
+        ]
         if not paths:
             raise BadSource(f"there is no WARC or ARC file in {', '.join(self.sources)}; a WACZ is "
                             "to be named itself")  # fmt: skip
         tasks = [
-            CorpusScanTask(path, work.home / f"{number}.rows")
+            CorpusScanTask(path, context.home / f"{number}.rows")
             for number, path in enumerate(dict.fromkeys(paths))
         ]
-        for scanned in side_by_side(scan, None, tasks, work.jobs):
-            work.problems.extend(scanned.problems)
-        return relation([task.spool for task in tasks])
+        for problems in side_by_side(scan, None, tasks, context.jobs):
+            context.problems.extend(problems)
+        return capture_list.relation([task.output for task in tasks])
 
 
 @dataclass(frozen=True)
-class OfWacz:
-    """WACZ files: of each the index in it tells, or if that has no lines the files in it."""
+class WaczCaptures:
+    """WACZ files, by their own indexes; the WARC files in those without one are scanned."""
 
     revisits: ClassVar[Revisits] = Revisits.LISTED
     sources: tuple[str, ...]
-    places: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
 
-    def relation(self, work: SourceContext) -> str:
+    def relation(self, context: SourceContext) -> str:
         lines: list[CdxFile] = []
         scanned: list[str] = []
-        for number, path in enumerate(dict.fromkeys(map(_full, self.sources))):
-            home = work.home / f"{number}"
+        for number, path in enumerate(dict.fromkeys(map(_absolute, self.sources))):
+            home = context.home / f"{number}"
             home.mkdir()
-            told = _indexes(path, home)
+            indexes = _indexes(path, home)
             lines += [
                 file_of(here, kind, head, path, home / f"{count}.text")
-                for count, (here, kind, head) in enumerate(told)
+                for count, (here, kind, head) in enumerate(indexes)
             ]
-            if not told:
+            if not indexes:
                 scanned.append(path)
         parts = [select(lines)] if lines else []
         if scanned:
-            parts.append(OfContainers(tuple(scanned)).relation(work))
+            parts.append(WarcCaptures(tuple(scanned)).relation(context))
         return " UNION ALL ".join(parts)
 
 
 def _indexes(path: str, home: Path) -> list[tuple[Path, str, bytes]]:
-    """The indexes of a WACZ that tell, unpacked, with kind and beginning: those that have lines.
+    """Unpack the indexes of a WACZ that have lines; return path, kind and beginning of each.
 
-    Of both kinds those of CDXJ do, as they say more: the others will be of the same captures.
+    If there are CDX and CDXJ files, only the latter, which have more columns.
     """
     with _zipped(path) as file:
         unpacked = wacz_members.unpack_indexes(file, home)
-    told = []
+    indexes = []
     for name, here in unpacked:
-        kind, head = looked_at(str(here))
+        kind, head = detect_kind(str(here))
         if has_lines(head):
-            if kind not in KINDS:
+            if kind not in capture_list.KINDS:
                 raise BadSource(f"{path} has an index that is no CDX or CDXJ: {name}")
-            told.append((here, kind, head))
-    return [one for one in told if one[1] == "cdxj"] or told
+            indexes.append((here, kind, head))
+    return [index for index in indexes if index[1] == "cdxj"] or indexes
 
 
 def is_wacz_file(source: str) -> bool:
     if is_remote(source):
         return wacz_members.is_wacz(source)
-    return os.path.isfile(local(source)) and looked_at(local(source))[0] == "wacz"
+    return os.path.isfile(local(source)) and detect_kind(local(source))[0] == "wacz"
 
 
 def _in_wacz(source: str) -> list[str]:
-    """The containers in a WACZ; raises `BadSource`."""
-    path = _full(source)
+    """Return the WARC files in a WACZ; raises `BadSource`."""
+    path = _absolute(source)
     with _zipped(path) as file:
         return wacz_members.containers(path, file)
 
 
-def _full(source: str) -> str:
+def _absolute(source: str) -> str:
     return source if is_remote(source) else os.path.abspath(local(source))
 
 
 @contextmanager
 def _zipped(path: str) -> Iterator[BinaryIO | RemoteFile]:
-    """A WACZ to be read; raises `BadSource` for all that is wrong with it."""
+    """Open a WACZ; raises `BadSource` for any defect."""
     try:
         with open_anywhere(path) as file:
             yield file

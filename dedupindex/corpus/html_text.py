@@ -1,7 +1,7 @@
-"""Text and HTML of the web: the one door to Resiliparse, which is an extra.
+"""Text and HTML of web pages by Resiliparse, an extra; only this module imports it.
 
-It decodes, parses and extracts as browsers do, and takes anything. What kills it all the same ends
-the process that reads, and costs that one record (`processes.in_turn`).
+It decodes, parses and extracts as browsers do. An input that crashes it ends the worker process,
+and costs only that record (`runtime.workers.in_turn`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from resiliparse.parse.html import HTMLTree
 from resiliparse.parse.lang import detect_fast
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
-_WITHIN = dict.fromkeys(map(ord, "\t\n\r"))  # what browsers drop of addresses
+_WITHIN = dict.fromkeys(map(ord, "\t\n\r"))  # browsers remove these from addresses
 _AROUND = "".join(map(chr, range(0x21)))
 _TEXTUAL = re.compile(r"text/.*|.*[/+](?:json|xml|javascript|ecmascript|x-javascript|yaml|csv)")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:-]+)", re.IGNORECASE)
@@ -26,15 +26,15 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_LOOKED_AT = 1 << 16  # bytes in which signs of a type are looked for
-_LETTERS = 40  # of a text whose language is told
-_TAG = re.compile(  # what a page begins with, of the MIME Sniffing Standard, section 7.1
+_SNIFFED = 1 << 16  # bytes that are searched for signs of a type
+_MIN_LETTERS = 40  # of a text whose language is detected
+_TAG = re.compile(  # the beginning of a page, MIME Sniffing Standard, section 7.1
     rb"(?:\xef\xbb\xbf)?[\t\n\f\r ]*<(?:!--|(?:!doctype html|html|head|script|iframe|h1|div|font"
     rb"|table|a|style|title|b|body|br|p)(?=[ >]))",
     re.IGNORECASE,
 )
 _BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")  # section 3
-_SIGNS = (  # of the MIME Sniffing Standard, sections 6 and 7.1
+_SIGNS = (  # MIME Sniffing Standard, sections 6 and 7.1
     (0, b"%PDF-", "application/pdf"), (0, b"%!PS-Adobe-", "application/postscript"),
     (0, b"\x89PNG\r\n\x1a\n", "image/png"), (0, b"GIF87a", "image/gif"),
     (0, b"GIF89a", "image/gif"), (0, b"\xff\xd8\xff", "image/jpeg"),
@@ -49,9 +49,9 @@ _SIGNS = (  # of the MIME Sniffing Standard, sections 6 and 7.1
 )  # fmt: skip
 
 
-def found_mime(content: bytes) -> str:
-    """The media type that the bytes themselves are of."""
-    start = content[:_LOOKED_AT]
+def sniff_mime(content: bytes) -> str:
+    """Detect the media type of bytes."""
+    start = content[:_SNIFFED]
     for at, sign, mime in _SIGNS:
         if start.startswith(sign, at):
             return mime
@@ -64,29 +64,26 @@ def found_mime(content: bytes) -> str:
     return "text/plain" if is_text else found
 
 
-def is_html(stated: str, found: str) -> bool:
-    """Whether something is a page: it is called one, or looks like one."""
-    return found in HTML or (stated in HTML and _is_text(found))
+def is_html(stated: str, detected: str) -> bool:
+    """Return whether a payload is a page, by its detected type or its stated one."""
+    return detected in HTML or (stated in HTML and _is_text(detected))
 
 
 def _is_text(mime: str) -> bool:
     return _TEXTUAL.fullmatch(mime) is not None
 
 
-def text_of(content: bytes, content_type: str, found: str) -> str | None:
-    """What bytes say, in the character set of a mark, of their header, or of the page itself.
-
-    None for what is no text.
-    """
-    if not _is_text(found):
+def text_of(content: bytes, content_type: str, detected: str) -> str | None:
+    """Decode text by its byte order mark, HTTP header or meta element; None for other types."""
+    if not _is_text(detected):
         return None
     for bom, name in _BOMS:
         if content.startswith(bom):
             return content[len(bom) :].decode(name, "replace")
     stated = _CHARSET.search(content_type)
     known = map_encoding_to_html5(stated[1], fallback_utf8=False) if stated else None
-    told = known or detect_encoding(content, from_html_meta=True) or "utf-8"
-    return content.decode(told, "replace")
+    encoding = known or detect_encoding(content, from_html_meta=True) or "utf-8"
+    return content.decode(encoding, "replace")
 
 
 def parsed(text: str) -> Any:
@@ -101,13 +98,13 @@ def title(tree: Any) -> str | None:
 
 
 def links(tree: Any, url: str) -> list[dict[str, str]]:
-    """Where a page leads: absolute addresses, and the words that lead there; no scripts."""
+    """Return the absolute address and text of each link, without scripts."""
     if tree.document is None:
         return []
     base = tree.document.query_selector("base[href]")
     start = _joined(url, base.getattr("href") or "") if base is not None else url
     found = []
-    # all at once: going through the collection one by one looks for each of them from the start
+    # values() at once: iteration would search from the start for each link
     for link in tree.document.query_selector_all("a[href], area[href]").values():
         address = _joined(start or url, link.getattr("href") or "")
         if address and not address.lower().startswith("javascript:"):
@@ -119,7 +116,7 @@ def links(tree: Any, url: str) -> list[dict[str, str]]:
 def _joined(base: str, href: str) -> str:
     try:
         return urljoin(base, href.translate(_WITHIN).strip(_AROUND))
-    except ValueError:  # as of "http://["
+    except ValueError:  # such as "http://["
         return ""
 
 
@@ -128,13 +125,13 @@ def visible_text(tree: Any) -> str:
 
 
 def main_text(tree: Any) -> str:
-    """Without what stands on every page: menus, footers, comments."""
+    """Return the text without boilerplate such as menus, footers and comments."""
     return str(extract_plain_text(tree, main_content=True, comments=False))
 
 
 def language(text: str) -> str | None:
-    """Its code, as ``en``; None if it cannot be told, as of a few words, where it would guess."""
-    if sum(map(str.isalpha, text[:_LOOKED_AT])) < _LETTERS:
+    """Return the language code, such as ``en``; None if unknown or the text is too short."""
+    if sum(map(str.isalpha, text[:_SNIFFED])) < _MIN_LETTERS:
         return None
     code = detect_fast(text)[0]
     return None if code == "unknown" else str(code)

@@ -1,4 +1,4 @@
-"""Where containers are: metadata name them by path, by last name, or as some other machine did."""
+"""Locate WARC files, which metadata name by path, by file name, or by a path of another machine."""
 
 from __future__ import annotations
 
@@ -10,47 +10,49 @@ from dedupindex.object_store import is_remote, local, open_anywhere
 from dedupindex.warc import wacz_members
 
 
-class Places:
-    """Finds containers below directories and addresses; what it says of a name, it remembers."""
+class ContainerLocator:
+    """Find WARC files below directories and addresses; results are cached."""
 
-    def __init__(self, where: Sequence[str]) -> None:
+    def __init__(self, containers: Sequence[str]) -> None:
         """Raises `BadSource` for a directory or file that is not there."""
-        self._where = tuple(map(local, where))
-        for place in self._where:
-            if not is_remote(place) and not os.path.exists(place):
-                raise BadSource(f"{place}, where containers are said to be, is not there")
+        self._containers = tuple(map(local, containers))
+        for container in self._containers:
+            if not is_remote(container) and not os.path.exists(container):
+                raise BadSource(f"{container}, where containers are said to be, is not there")
         self._known: dict[tuple[str, str], str] = {}
-        self._below: dict[str, dict[str, str]] = {}  # of each directory: names and paths
+        self._listings: dict[str, dict[str, str]] = {}  # of each directory: paths by file name
 
-    def find(self, name: str, beside: str) -> str:
-        """The path or address of a container; "" if it is nowhere.
+    def find(self, name: str, origin: str) -> str:
+        """Return the path or address of a WARC file, or "".
 
-        `beside` is the directory of what names it, where it is looked for last, or the WACZ, where
-        it is looked for first. Of what is elsewhere nobody is asked here whether it is there.
+        `origin` is the directory of the metadata, which is searched last, or their WACZ, which is
+        searched first. Remote files are not checked for existence.
         """
-        key = name, beside
+        key = name, origin
         if key not in self._known:
-            self._known[key] = self._found(name, beside)
+            self._known[key] = self._locate(name, origin)
         return self._known[key]
 
-    def _found(self, name: str, beside: str) -> str:
-        inside = self._inside(beside)
-        for path in (f"{beside}/{name}", f"{beside}/archive/{name}"):  # two may have one last name
+    def _locate(self, name: str, origin: str) -> str:
+        inside = self._inside(origin)
+        for path in (
+            f"{origin}/{name}",
+            f"{origin}/archive/{name}",
+        ):  # two files may have the same name
             if path in inside.values():
                 return path
         if inner := inside.get(os.path.basename(name)):
             return inner
-        for place in self._where:
-            if found := self._at(place, name):
+        for container in self._containers:
+            if found := self._at(container, name):
                 return found
         if is_remote(name) or (os.path.isabs(name) and _is_there(name)):
             return name
-        if is_remote(beside):
-            return f"{beside}/{name}"
-        return _below(beside, name) if beside else ""
+        if is_remote(origin):
+            return f"{origin}/{name}"
+        return _below(origin, name) if origin else ""
 
     def _at(self, place: str, name: str) -> str:
-        """A container below one of the places."""
         if place.endswith("/") and is_remote(place):
             return place + (_last(name) if _is_path(name) else name)
         if is_remote(place) or os.path.isfile(place):
@@ -59,12 +61,12 @@ class Places:
             return self._inside(place).get(_last(name), "")
         if found := _below(place, name):
             return found
-        if place not in self._below:
-            self._below[place] = self._all(place)
-        return self._below[place].get(_last(name), "")
+        if place not in self._listings:
+            self._listings[place] = self._all(place)
+        return self._listings[place].get(_last(name), "")
 
     def _all(self, place: str) -> dict[str, str]:
-        """Last names and paths of all files below a directory, and of those in a WACZ there."""
+        """List all files below a directory, and those in WACZ files there, by file name."""
         paths = [
             os.path.join(directory, file)
             for directory, _, files in os.walk(place, followlinks=True)
@@ -72,22 +74,23 @@ class Places:
         ]
         inner = [self._inside(path) for path in paths if wacz_members.is_wacz(path)]
         found = {_last(path): path for path in paths}
-        return {name: path for some in inner for name, path in some.items()} | found
+        return {name: path for listing in inner for name, path in listing.items()} | found
 
     def _inside(self, path: str) -> dict[str, str]:
-        """The containers in a WACZ, by their last names, and after that of the WACZ."""
+        """List the WARC files in a WACZ by file name, alone and after that of the WACZ."""
         if not wacz_members.is_wacz(path):
             return {}
-        if path not in self._below:
+        if path not in self._listings:
             try:
                 with open_anywhere(path) as file:
                     names = wacz_members.containers(path, file)
             except (*wacz_members.BROKEN, BadSource):
-                names = []  # whose captures will have no container
-            self._below[path] = {os.path.basename(one): one for one in reversed(names)} | {
-                _last(one): one for one in names
+                names = []  # its captures will have no WARC file
+            self._listings[path] = {
+                **{os.path.basename(inner): inner for inner in reversed(names)},
+                **{_last(inner): inner for inner in names},
             }
-        return self._below[path]
+        return self._listings[path]
 
 
 def _is_there(path: str) -> bool:
@@ -95,7 +98,7 @@ def _is_there(path: str) -> bool:
 
 
 def _below(directory: str, name: str) -> str:
-    """A file of this path, or else of this last name, in a directory."""
+    """Return a file of this path, or else of this name, in a directory."""
     for relative in (name.lstrip("/"), _last(name)):
         path = os.path.join(directory, relative)
         if _is_there(path):
@@ -108,7 +111,7 @@ def _is_path(name: str) -> bool:
 
 
 def _last(name: str) -> str:
-    """The last part of a path or an address; of what is in a WACZ from the WACZ's name on."""
+    """Return the file name of a path or address; inside a WACZ, from the name of the WACZ on."""
     outer, within, inner = name.rpartition(".wacz/archive/")
     if within:
         return _last(outer) + within + inner

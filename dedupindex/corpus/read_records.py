@@ -1,7 +1,6 @@
-"""The records of captures, read by their ranges: what a record says, and the payload it has.
+"""Read the records of captures by range: headers, and payload.
 
-Containers are opened as they are needed, a bounded number at a time, and nothing is read of one but
-the ranges of captures that are wanted.
+WARC files are opened on demand, a bounded number at a time.
 """
 
 from __future__ import annotations
@@ -10,34 +9,28 @@ import os
 from collections import OrderedDict
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.corpus.row import CorpusRow, RecordPlace, shown
+from dedupindex.corpus.row import CorpusRow, RecordPlace, as_text
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource
 from dedupindex.object_store import RemoteFile, open_anywhere
 from dedupindex.urlkey import unbracket, urlkey
-from dedupindex.warc import http, wacz_members
+from dedupindex.warc import http, record_facts, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import Ranged, Unreadable, record_at
 from dedupindex.warc.record import Record
-from dedupindex.warc.record_facts import (
-    Refused,
-    refers_to,
-    says_not_modified,
-    stated_digest,
-    timestamp14,
-)
+from dedupindex.warc.record_facts import refers_to, says_not_modified, timestamp14
 
-MOST = 64 << 20  # bytes of a record, as stored or inflated, that are held
-_OPEN = 16  # containers
+MAX_RECORD = 64 << 20  # bytes of a record in memory, stored or inflated
+_MAX_OPEN = 16  # WARC files
 
 
 class MissingRecord(Exception):
-    """What was asked for of a capture cannot be had, for the reason that this says."""
+    """A record cannot be read; the message says why."""
 
 
 class Stored(NamedTuple):
-    """What a record says. Where it has no HTTP header, its whole block is the payload."""
+    """The parts of a record. Without an HTTP header the whole block is the payload."""
 
     record_header: dict[str, str]
     status_line: str | None
@@ -46,41 +39,43 @@ class Stored(NamedTuple):
 
 
 class Containers:
-    """Reads records; one of these is in each process. Counts what it does."""
+    """Read records, and count them; one for each process."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self.most = most
+    def __init__(self, max_record: int = MAX_RECORD) -> None:
+        self.max_record = max_record
         self.opened = self.records = self.bytes = 0
         self._open: OrderedDict[str, _Opened] = OrderedDict()
-        self._gone: dict[str, str] = {}  # what cannot be opened, and why: it is not tried again
+        self._failed: dict[str, str] = {}  # error messages of files that could not be opened
 
     def stored(self, capture: CorpusRow) -> Stored:
-        """Raises `MissingRecord`."""
+        """Return the parts of a record, for a revisit with its original's payload.
+
+        Raises `MissingRecord`.
+        """
         own = self.own(capture)
-        said = _header_of(own.record)
+        header = _header_of(own.record)
         if own.record.type != b"revisit":
-            return Stored(said, *_taken_apart(own))
-        status, fields, _ = _taken_apart(own)
+            return Stored(header, *_split(own))
+        status, fields, _ = _split(own)
         if capture.payload is None:
             raise MissingRecord("its original is not known")
         original = self.original(capture, own.record)
-        first, theirs, payload = _taken_apart(original)
-        # how the payload is coded is for the header to say that it came with
-        coded = {**theirs, **_uncoded(fields)} if fields and theirs else theirs or fields
-        return Stored(said, status or first, coded, payload)
+        original_status, original_fields, payload = _split(original)
+        if fields and original_fields:  # the header of the payload states its codings
+            original_fields |= _uncoded(fields)
+        return Stored(header, status or original_status, original_fields or fields, payload)
 
     def own(self, capture: CorpusRow) -> Ranged:
-        """The record of a capture itself; raises `MissingRecord`."""
+        """Return the record of a capture itself; raises `MissingRecord`."""
         if capture.container and not capture.record.container:
-            raise MissingRecord(
-                f"{capture.container} is nowhere to be found: say with --containers, or "
-                          "containers=, where it is")  # fmt: skip
+            raise MissingRecord(f"{capture.container} is nowhere to be found: say with "
+                                "--containers, or containers=, where it is")  # fmt: skip
         found = self.ranged(capture.record)
         _check_own(found.record, capture)
         return found
 
     def original(self, capture: CorpusRow, revisit: Record) -> Ranged:
-        """The record that has the payload of a revisit; raises `MissingRecord`."""
+        """Return the record with the payload of a revisit; raises `MissingRecord`."""
         assert capture.payload is not None
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
@@ -89,25 +84,23 @@ class Containers:
         unmodified = says_not_modified(fields)
         named = any(refers_to(fields)[:2])
         if unmodified and not capture.unmodified and (named or capture.status != 304):
-            _check_named(found.record, revisit)  # which its metadata did not tell, as 304 does
-        of_payload = not unmodified and _check_payload(found, capture.digest)
-        if capture.to_url or not of_payload:
+            _check_named(found.record, revisit)  # the metadata did not tell that it is unmodified
+        is_payload = not unmodified and _check_payload(found, capture.digest)
+        if capture.to_url or not is_payload:
             check(found.record, capture.to_url or capture.url, "another record than its original")
         return found
 
     def ranged(self, place: RecordPlace) -> Ranged:
-        """The record at a place; raises `MissingRecord`."""
+        """Return the record at a place; raises `MissingRecord`."""
         if not place.container:
-            raise MissingRecord(
-                "nobody says in which container it is, or that is nowhere to be found"
-            )
+            raise MissingRecord("its container is not known, or nowhere to be found")
         if place.offset < 0:
-            raise MissingRecord("nobody says where in its container it is")
+            raise MissingRecord("its offset in its container is not known")
         file = self._file(place.container)
         try:
             found = record_at(
                 lambda offset, count: self._read(file, offset, count),
-                place.offset, place.length, self.most,
+                place.offset, place.length, self.max_record,
             )  # fmt: skip
         except Unreadable as error:
             at = f"{place.container} at {place.offset}"
@@ -118,22 +111,22 @@ class Containers:
         return found
 
     def close(self) -> None:
-        for one in self._open.values():
-            one.file.close()
+        for container in self._open.values():
+            container.file.close()
         self._open.clear()
 
     def _file(self, path: str) -> _Opened:
-        if path in self._gone:
-            raise MissingRecord(self._gone[path])
+        if path in self._failed:
+            raise MissingRecord(self._failed[path])
         if path not in self._open:
             try:
                 container = _opened(path)
             except (OSError, BadSource) as error:
-                self._gone[path] = f"{path} cannot be read: {error}"
-                raise MissingRecord(self._gone[path]) from error
+                self._failed[path] = f"{path} cannot be read: {error}"
+                raise MissingRecord(self._failed[path]) from error
             self.opened += 1
             self._open[path] = container
-            if len(self._open) > _OPEN:
+            if len(self._open) > _MAX_OPEN:
                 self._open.popitem(last=False)[1].file.close()
         self._open.move_to_end(path)
         return self._open[path]
@@ -151,7 +144,7 @@ class Containers:
 
 
 class _Opened(NamedTuple):
-    """An open container, or the part that it is of a WACZ."""
+    """An open WARC file, or its part of a WACZ."""
 
     file: BinaryIO | RemoteFile
     begin: int = 0
@@ -173,38 +166,38 @@ def _opened(path: str) -> _Opened:
 
 
 def _check_own(record: Record, capture: CorpusRow) -> None:
-    """Raise `MissingRecord` for a record of another URL, or of another time and another payload.
+    """Raise `MissingRecord` for a record of another URL, or of another time and payload.
 
-    Two files of one name may have captures of one URL at one place.
+    Two files of the same name may have captures of one URL at the same offset.
     """
     check(record, capture.url, "another capture")
     digits = timestamp14(record.values[1]).decode()
     if not digits:
-        return  # who has told of it knows better
-    stated, told = _digest(shown(record.values[4])), _digest(capture.digest or "")
-    if digits != capture.timestamp and (stated is None or stated != told):
+        return  # the record does not state its time
+    stated, expected = _digest(as_text(record.values[4])), _digest(capture.digest or "")
+    if digits != capture.timestamp and (stated is None or stated != expected):
         raise MissingRecord(f"another capture stands where its metadata say: that of {digits}")
 
 
 def check(record: Record, url: str, what: str) -> None:
-    """Raise `MissingRecord` if a record is not of this URL: its metadata may be of another file."""
+    """Raise `MissingRecord` if a record is not of this URL, as with metadata of another file."""
     found = unbracket(record.values[0])
-    if shown(found) != url and urlkey(found) != urlkey(url.encode()):
-        raise MissingRecord(f"{what} stands where its metadata say: {shown(found)}")
+    if as_text(found) != url and urlkey(found) != urlkey(url.encode()):
+        raise MissingRecord(f"{what} stands where its metadata say: {as_text(found)}")
 
 
 def _check_named(original: Record, revisit: Record) -> None:
-    """Raise `MissingRecord` unless a revisit without a digest of its payload means this record."""
+    """Raise `MissingRecord` unless an unmodified revisit refers to this record."""
     named = refers_to(revisit.head.fields)
     url = named.url or unbracket(revisit.values[0])
-    check(original, shown(url), "another record than its original")
+    check(original, as_text(url), "another record than its original")
     second = timestamp14(named.date)
     if named.date and not (second and second == timestamp14(original.values[1])):
         raise MissingRecord("what should be its original is of another date")
 
 
 def _check_payload(found: Ranged, digest: str | None) -> bool:
-    """Raise `MissingRecord` if the digest is not the revisit's; False if that is not known."""
+    """Raise `MissingRecord` if the payload has another digest; False if it cannot be checked."""
     stated = _digest(digest or "")
     if stated is None:
         return False
@@ -221,24 +214,24 @@ def _check_payload(found: Ranged, digest: str | None) -> bool:
 
 
 def _digest(text: str) -> Digest | None:
-    """A digest as metadata spell it, of SHA-1 with or without its name; None if it cannot be."""
+    """Parse a digest, of SHA-1 with or without its prefix; None if it is invalid."""
     for prefix in ("", "sha1:"):
         try:
-            return stated_digest(f"{prefix}{text}".encode())[0]
-        except Refused:
+            return record_facts.stated_digest(f"{prefix}{text}".encode())[0]
+        except record_facts.Refused:
             pass
     return None
 
 
-def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
-    """Status line, fields and payload; raises `MissingRecord`."""
+def _split(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
+    """Return status line, header fields and payload; raises `MissingRecord`."""
     try:
         block = found.block()
     except Unreadable as error:
         raise MissingRecord(f"its record is damaged: {error}") from error
     if not block.startswith(b"HTTP/"):
         return None, None, block
-    end = b"\r\n\r\n" if found.record.type == b"revisit" else b""  # some lack their last line end
+    end = b"\r\n\r\n" if found.record.type == b"revisit" else b""  # some lack the last line end
     answer = http.parse(block + end, 0, len(block) + len(end))
     if answer is None:
         raise MissingRecord("its HTTP header does not end")
@@ -246,21 +239,21 @@ def _taken_apart(found: Ranged) -> tuple[str | None, dict[str, str] | None, byte
     body = block[answer.body :]
     if answer.coding == b"chunked":
         body = _dechunked(body)
-    return shown(first.rstrip(b"\r")), _fields(lines), body
+    return as_text(first.rstrip(b"\r")), _fields(lines), body
 
 
 def _dechunked(body: bytes) -> bytes:
-    """What is in chunks, as far as they go; what is stored without them as it is."""
+    """Decode chunked data as far as it goes; data without chunks are returned unchanged."""
     dechunker = http.Dechunker()
     pieces = dechunker.feed(body)
-    coded = dechunker.complete or (dechunker.cut and pieces)
-    return b"".join(pieces) if coded else body
+    is_chunked = dechunker.complete or (dechunker.cut and pieces)
+    return b"".join(pieces) if is_chunked else body
 
 
 def _fields(lines: list[bytes]) -> dict[str, str]:
-    """Names as they are spelled first; what stands twice is joined by commas."""
+    """Parse header fields; repeated ones are joined by commas under their first spelling."""
     fields: dict[str, str] = {}
-    spelled: dict[str, str] = {}
+    spellings: dict[str, str] = {}
     name = ""
     for line in lines:
         text = _header_text(line)
@@ -270,7 +263,7 @@ def _fields(lines: list[bytes]) -> dict[str, str]:
         key, colon, value = text.partition(":")
         if not colon:
             continue
-        name = spelled.setdefault(key.strip().lower(), key.strip())
+        name = spellings.setdefault(key.strip().lower(), key.strip())
         fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
     return fields
 
@@ -283,10 +276,10 @@ def _header_text(line: bytes) -> str:
 
 
 def _header_of(record: Record) -> dict[str, str]:
-    """The record's own header; of an ARC document what a WARC would say in its place."""
+    """Return the WARC header; of an ARC document the equivalent fields."""
     if record.type == DOCUMENT:
         names = ("WARC-Target-URI", "WARC-Date")
-        return dict(zip(names, map(shown, record.values[:2]), strict=True))
+        return dict(zip(names, map(as_text, record.values[:2]), strict=True))
     return _fields(record.text.rstrip(b"\r\n").split(b"\n")[1:])
 
 

@@ -1,4 +1,4 @@
-"""What is known of a capture before its record is read: the columns of a CDX, and a little more."""
+"""The metadata of a capture: the columns of a CDX, and the original of a revisit."""
 
 from __future__ import annotations
 
@@ -9,44 +9,42 @@ from dedupindex.lookup.render_json import url_as_json
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import urlkey
 
-COLUMNS = {  # of every relation of captures; what is not known is NULL
+COLUMNS = {  # of every relation of captures; unknown values are NULL
     "surt": "VARCHAR",
     "timestamp": "VARCHAR",  # 14 digits
     "url": "VARCHAR",
     "mime": "VARCHAR",
     "status": "INTEGER",
-    "digest": "VARCHAR",  # as it is spelled
+    "digest": "VARCHAR",  # in the spelling of the source
     "redirect": "VARCHAR",
     "meta": "VARCHAR",
-    "length": "BIGINT",  # bytes of the record in its container
+    "length": "BIGINT",  # bytes of the stored record
     "offset": "BIGINT",
-    "container": "VARCHAR",  # its name or path
-    "beside": "VARCHAR",  # the directory of what told of it: containers may be named from there
+    "container": "VARCHAR",  # name or path of the WARC file
+    "origin": "VARCHAR",  # the directory of the list: container names may be relative to it
     "revisit": "BOOLEAN",
-    "to_url": "VARCHAR",  # what a revisit says that it repeats
+    "to_url": "VARCHAR",  # WARC-Refers-To of a revisit
     "to_timestamp": "VARCHAR",
-    "unmodified": "BOOLEAN",  # a revisit for 304 Not Modified: its digest is not the payload's
-    "payload_key": "VARCHAR",  # of a revisit, once its original is looked for: what it repeats
-    "at_beside": "VARCHAR",
-    "at_container": "VARCHAR",  # where the payload is, if not in the record itself
+    "unmodified": "BOOLEAN",  # a revisit for 304 Not Modified, whose digest is not the payload's
+    "payload_key": "VARCHAR",  # of a revisit: the digest of its original, once resolved
+    "at_origin": "VARCHAR",  # the place of a revisit's original
+    "at_container": "VARCHAR",
     "at_offset": "BIGINT",
     "at_length": "BIGINT",
-    "good": "BOOLEAN",  # False: a line that could not be read; nothing else of it counts
+    "good": "BOOLEAN",  # False: an invalid line, whose other columns are meaningless
 }
 _RECORD = ("surtUrl", "timestamp", "originalUrl", "mime", "status", "digest", "redirectUrl", "meta",
            "compressedSize")  # fmt: skip
 
 
 class RecordPlace(NamedTuple):
-    """Where a record is."""
-
-    container: str  # path or address; empty if that is not known
-    offset: int  # -1: not known
-    length: int  # -1: not known
+    container: str  # path or address of the WARC file; empty if unknown
+    offset: int  # -1 if unknown
+    length: int  # -1 if unknown
 
 
 class CorpusRow(NamedTuple):
-    """One capture as the metadata has it; None is what is not known."""
+    """A capture with its metadata; unknown values are None."""
 
     surt: str | None
     timestamp: str
@@ -61,22 +59,22 @@ class CorpusRow(NamedTuple):
     to_url: str | None
     to_timestamp: str | None
     unmodified: bool
-    container: str | None  # as the metadata name it
+    container: str | None  # as the source names it
     record: RecordPlace
-    payload: RecordPlace | None  # of a revisit's original, None if there is none
-    named_url: str | None = None  # what the record of a revisit names, whatever is read for it
+    payload: RecordPlace | None  # of the original of a revisit
+    named_url: str | None = None  # what a revisit refers to, which may differ from what is read
     named_timestamp: str | None = None
 
     @property
     def key(self) -> str:
-        """The URL in its canonical form."""
+        """The canonical URL."""
         return self.surt or urlkey(self.url.encode()).decode("utf-8", "backslashreplace")
 
     @property
     def revisit_of(self) -> dict[str, str] | None:
-        """Which capture a revisit repeats: what it names itself, else what is read for it.
+        """The capture that a revisit refers to, or else the one that is read for it.
 
-        Who replays it looks for what it names, and an index may have the payload elsewhere.
+        Replay tools look for the former; an index may have the payload elsewhere.
         """
         url, timestamp = self.named_url, self.named_timestamp
         if not (url and timestamp):
@@ -86,26 +84,26 @@ class CorpusRow(NamedTuple):
         return {"originalUrl": url, "timestamp": iso(timestamp)}
 
     def as_json(self) -> dict[str, Any]:
-        """The object ``record``, with the names that ArchiveSpark gives it."""
+        """Return the object ``record``, with the names of ArchiveSpark."""
         mime = self.mime or ("warc/revisit" if self.revisit else None)
         values = (
             self.key, iso(self.timestamp), self.url, mime or "-", self.status,
             self.digest or "-", self.redirect or "-", self.meta or "-", self.length,
         )  # fmt: skip
-        said: dict[str, Any] = dict(zip(_RECORD, values, strict=True))
-        if named := self.revisit_of:
-            said["revisitOf"] = named
-        return said
+        record: dict[str, Any] = dict(zip(_RECORD, values, strict=True))
+        if original := self.revisit_of:
+            record["revisitOf"] = original
+        return record
 
 
 def iso(digits: str) -> str:
-    """14 digits as ISO 8601 with zone; digits that name no time stay as they are."""
+    """Convert 14 digits to ISO 8601 with zone; an invalid time is returned unchanged."""
     try:
         return date_of_digits(check_digits(digits.encode())).decode()
     except BadDate:
         return digits
 
 
-def shown(text: bytes) -> str:
-    """Bytes of the web as text: what is no UTF-8 is escaped as in URLs."""
-    return url_as_json(text)["url"]
+def as_text(data: bytes) -> str:
+    """Decode bytes; those that are no UTF-8 are percent-encoded."""
+    return url_as_json(data)["url"]

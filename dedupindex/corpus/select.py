@@ -1,60 +1,127 @@
-"""The first phase: of all captures those that are wanted, by metadata alone, in DuckDB.
+"""Select captures by their metadata, in DuckDB, and divide them into chunks.
 
-What is filtered out is never held. Revisits get the place, media type and status of their originals
-before what asks for these is tried; where two passes over the source are needed for that, the
-second looks only for the digests that the first has left.
+Revisits get the place, media type and status of their originals before conditions on these are
+tested. That may take a second pass over the source, for the digests that the first one left.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from dedupindex.corpus.extract_report import CorpusReport
-from dedupindex.corpus.filters import Condition
 from dedupindex.corpus.from_index import FOUND, found_in
-from dedupindex.corpus.locate_containers import Places
+from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput
+from dedupindex.expression import tree
+from dedupindex.expression.evaluate import holds, hostname, to_sql
+from dedupindex.expression.parser import condition
+from dedupindex.expression.tree import Leaf, Node, OperandKind, Value, conjuncts, leaves
 from dedupindex.runtime.duckdb import Database, number
 from dedupindex.runtime.files import named_errors
+from dedupindex.timestamps import date_of_digits, seconds
 
 RESOLVE, SKIP, ONCE = REVISITS = ("resolve", "skip", "once")
-"""What becomes of revisits: read as their originals, left out, or read and each digest once."""
+"""How to treat revisits: read their originals, skip them, or read each digest once."""
 
 _BASE32 = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_NOTHING = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"  # SHA-1 of no bytes
-# SHA-1 in base32 or anything in hex that ends with four zero bytes
+_EMPTY_DIGEST = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"  # SHA-1 of no bytes
+# SHA-1 in base32, or any digest in hex, that ends with four zero bytes
 _CUT = "(?i)(^|:)([a-z2-7]{25}[aeimquy4]a{6}|[0-9a-f]{24,}0{8})$"
-# a CDX says of a revisit only its status; a 304 has none but the digest of nothing, or none
+# a CDX has only the status of a revisit; a 304 has no digest, or that of no bytes
 _UNMODIFIED = "(revisit AND coalesce(unmodified, coalesce(status, 0) = 304))"
-_UNCERTAIN = f"(unmodified IS NULL AND k = '{_NOTHING}')"
-_ITSELF = "'at ' || url || ' ' || \"timestamp\""  # what has no digest is only its own original
-_PLACE = ("beside", "container", "offset", "length")
+_UNCERTAIN = f"(unmodified IS NULL AND k = '{_EMPTY_DIGEST}')"
+_ITSELF = "'at ' || url || ' ' || \"timestamp\""  # the key of a capture without digest
+_PLACE = ("origin", "container", "offset", "length")
+
+
+# --- conditions ----------------------------------------------------------------------------------
+
+VOCABULARY = tree.Vocabulary(
+    {
+        **dict.fromkeys(
+            ("url", "surt", "hostname", "mime", "digest", "redirect", "meta", "container"),
+            OperandKind.TEXT,
+        ),
+        "timestamp": OperandKind.TIME,
+        "status": OperandKind.NUMBER,
+        "length": OperandKind.NUMBER,
+    }
+)
+OF_PAYLOAD = frozenset(("mime", "status"))
+"""Fields that a revisit takes from its original."""
+
+_HOSTNAME = tree.Hostname(tree.Attribute("url", OperandKind.TEXT))
+
+
+class Condition(NamedTuple):
+    """One of several conditions joined by ``and``."""
+
+    node: Node
+    sql: str
+    names: frozenset[str]
+
+    @property
+    def of_payload(self) -> bool:
+        """Whether a revisit can be tested only after its original is found."""
+        return not self.names.isdisjoint(OF_PAYLOAD)
+
+    def holds(self, capture: CorpusRow) -> bool:
+        return holds(self.node, partial(_value, capture))
+
+
+def conditions(text: str) -> tuple[Condition, ...]:
+    """Parse conditions joined by ``and``; raises `BadQuery`."""
+    return tuple(
+        Condition(node, to_sql(node, _column), frozenset(leaf.name for leaf in leaves(node)))
+        for node in conjuncts(condition(text, VOCABULARY))
+    )
+
+
+def _value(capture: CorpusRow, leaf: Leaf) -> Value:
+    if leaf.name == "hostname":
+        return hostname(capture.url)
+    if leaf.name == "timestamp":
+        return seconds(date_of_digits(capture.timestamp.encode()))
+    value: Value = getattr(capture, leaf.name)
+    return value
+
+
+def _column(leaf: Leaf) -> str:
+    if leaf.name == "hostname":
+        return to_sql(_HOSTNAME, _column)
+    if leaf.name == "timestamp":
+        return "CAST(epoch(try_strptime(\"timestamp\", '%Y%m%d%H%M%S')) AS BIGINT)"
+    return f'"{leaf.name}"'
+
+
+# --- groups and originals -------------------------------------------------------------------------
 
 
 class Best(NamedTuple):
-    """One capture of each group stays: the latest, or the first."""
+    """Keep one capture of each group: the latest, or the first."""
 
     by: str  # one of `KEYS`
     latest: bool
 
     @property
     def order(self) -> str:
-        """SQL for what comes first in a group; what it is must not depend on how rows came.
+        """SQL of a total order that puts the best of a group first.
 
-        Of one second the later record of a container is the later one.
+        Captures of the same second are ordered by their place.
         """
-        way = "DESC" if self.latest else "ASC"
-        return f'"timestamp" {way}, revisit, url, container {way}, "offset" {way}'
+        order = "DESC" if self.latest else "ASC"
+        return f'"timestamp" {order}, revisit, url, container {order}, "offset" {order}'
 
 
 def digest_key(column: str) -> str:
-    """SQL for a digest however it is spelled: SHA-1 as bare base32, others as they are.
+    """Return SQL that normalizes a digest: SHA-1 becomes bare base32, others are unchanged.
 
-    NULL for one that was cut at a zero byte (`digest.CUT`): equal ones are not of equal payloads.
+    A digest truncated at a zero byte (`digest.CUT`) becomes NULL, as different payloads share it.
     """
     bits = f"CAST(unhex(right({column}, 40)) AS BIT)::VARCHAR"
     value = " + ".join(
@@ -77,14 +144,14 @@ def digest_key(column: str) -> str:
 KEYS = {
     "url": "url",
     "surt": "coalesce(surt, url)",
-    # Some indexers give the digest of nothing to every body without an HTTP header.
+    # Some indexers give the digest of no bytes to every record without an HTTP header.
     "digest": f"nullif(CASE WHEN revisit THEN payload_key ELSE {digest_key('digest')} END, "
-    f"'{_NOTHING}')",
+    f"'{_EMPTY_DIGEST}')",
 }
 
 
 def best_of(name: str, *, latest: bool) -> Best:
-    """Raises `BadInput` for a group that there is not."""
+    """Raises `BadInput` for an unknown key."""
     if name not in KEYS:
         raise BadInput(f"captures are grouped by {', '.join(KEYS)}, not by {name!r}")
     return Best(name, latest)
@@ -101,16 +168,16 @@ def choose(
     index: Path | None,
     report: CorpusReport,
     *,
-    spared: bool = False,
+    keep_excluded: bool = False,
 ) -> None:
-    """Make the table ``chosen`` of what the relation `source` yields.
+    """Make the table ``chosen`` of the captures in `source` that pass the steps.
 
-    `spared` makes another of this name: the revisits that conditions leave out.
+    With `keep_excluded`, also make ``excluded``: the revisits that conditions exclude.
     """
     database.execute(f"CREATE VIEW source AS {source}")
     first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
     early = [step for step in steps[:first] if isinstance(step, Condition)]
-    late = [step for step in early if spared or step.of_payload]  # of revisits, once resolved
+    late = [step for step in early if keep_excluded or step.of_payload]  # for revisits
     wanted = [step.sql for step in early if step not in late]
     if revisits == SKIP:
         wanted += ["NOT revisit", *(step.sql for step in late)]
@@ -121,54 +188,48 @@ def choose(
         "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
         f"FROM source WHERE ({where}) OR NOT good"
     )
-    report.refused += _refused(database)
+    report.refused += _remove_invalid(database)
     if revisits != SKIP:
         report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")
         if report.revisits:
             _resolve(database, index)
-    if spared:
-        _spare(database, late)
+    if keep_excluded:
+        met = _all(["true", *(step.sql for step in late)])
+        database.execute(
+            f"CREATE TABLE excluded AS SELECT * FROM chosen WHERE revisit AND ({met}) IS NOT TRUE"
+        )
     if report.revisits:
         for condition in late:
-            _narrow(database, condition)
+            _filter(database, condition)
     for step in steps[first:]:
         if isinstance(step, Best):
-            _best(database, step)
+            _keep_best(database, step)
         else:
-            _narrow(database, step)
+            _filter(database, step)
     report.chosen += number(database, "SELECT count(*) FROM chosen")
 
 
 def _all(conditions: Iterable[str]) -> str:
-    return " AND ".join(f"({one})" for one in conditions)
+    return " AND ".join(f"({condition})" for condition in conditions)
 
 
-def _refused(database: Database) -> int:
-    """Lines that are no captures, which leave the table."""
+def _remove_invalid(database: Database) -> int:
+    """Delete invalid lines; return their number, with those that DuckDB rejected."""
     lines = number(database, "SELECT count(*) FROM chosen WHERE NOT good")
     database.execute("DELETE FROM chosen WHERE NOT good")
-    known = database.execute(
-        "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'"
-    ).fetchone()
-    if known and known[0]:
+    rejects = "SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'"
+    if number(database, rejects):
         rejected = "SELECT count(DISTINCT (scan_id, file_id, line)) FROM reject_errors"
         lines += number(database, rejected)
     return lines
 
 
-def _spare(database: Database, conditions: Iterable[Condition]) -> None:
-    met = _all(["true", *(step.sql for step in conditions)])
-    database.execute(
-        f"CREATE TABLE spared AS SELECT * FROM chosen WHERE revisit AND ({met}) IS NOT TRUE"
-    )
-
-
-def _narrow(database: Database, condition: Condition) -> None:
+def _filter(database: Database, condition: Condition) -> None:
     database.execute(f"DELETE FROM chosen WHERE ({condition.sql}) IS NOT TRUE")
 
 
-def _best(database: Database, best: Best) -> None:
-    """Keep one of each group; what has no key is a group of its own."""
+def _keep_best(database: Database, best: Best) -> None:
+    """Keep one capture of each group; one without a key is a group of its own."""
     key = KEYS[best.by]
     database.execute(
         "CREATE TABLE best AS SELECT * EXCLUDE (group_key) FROM "
@@ -180,11 +241,13 @@ def _best(database: Database, best: Best) -> None:
 
 
 def _resolve(database: Database, index: Path | None) -> None:
-    """Give revisits what is known of their originals, found by what they name, then by digest."""
+    """Complete revisits by their originals, found by what they refer to, then by digest."""
     key = f"coalesce({digest_key('digest')}, {_ITSELF})"
     _key_revisits(database)
-    database.execute("CREATE TABLE wanted AS SELECT DISTINCT k FROM repeats WHERE k IS NOT NULL")
-    columns = 'url, "timestamp", mime, status, beside, container, "offset", length'
+    database.execute(
+        "CREATE TABLE wanted AS SELECT DISTINCT k FROM keyed_revisits WHERE k IS NOT NULL"
+    )
+    columns = 'url, "timestamp", mime, status, origin, container, "offset", length'
     database.execute(
         f"CREATE TABLE originals AS SELECT {key} AS k, {columns} FROM source "
         f"WHERE good AND NOT revisit AND {key} IN (SELECT k FROM wanted)"
@@ -193,19 +256,19 @@ def _resolve(database: Database, index: Path | None) -> None:
     if index is not None:
         found_in(index, database)
     _group_originals(database)
-    database.execute(f"CREATE TABLE resolved AS {_joined()}")
+    database.execute(f"CREATE TABLE resolved AS {_resolved()}")
     database.execute("DELETE FROM chosen WHERE revisit")
     database.execute("INSERT INTO chosen BY NAME SELECT * FROM resolved")
-    for table in ("repeats", "wanted", "originals", "named", "placed", "of_url",
-                  "of_digest", FOUND, "known", "resolved"):  # fmt: skip
+    for table in ("keyed_revisits", "wanted", "originals", "named", "placed", "of_url", "of_digest",
+                  FOUND, "of_index", "resolved"):  # fmt: skip
         database.execute(f"DROP TABLE {table}")
 
 
 def _key_revisits(database: Database) -> None:
-    """Make ``repeats``: the revisits, and as ``k`` what payload each has.
+    """Make ``keyed_revisits``: the revisits, with ``k``, the key of their payload.
 
-    One for 304 Not Modified has that of the capture which it names, or else of the one before it
-    of the same URL; that may be a revisit itself.
+    A revisit for 304 Not Modified has the payload of the capture that it refers to, or else of the
+    preceding capture of its URL, which may itself be a revisit.
     """
     key = digest_key("digest")
     database.execute(
@@ -219,7 +282,7 @@ def _key_revisits(database: Database) -> None:
     )
     named = "(r.to_url IS NOT NULL AND r.to_timestamp IS NOT NULL)"
     database.execute(
-        "CREATE TABLE repeats AS "
+        "CREATE TABLE keyed_revisits AS "
         f"SELECT *, {key} AS k FROM chosen WHERE revisit AND NOT {_UNMODIFIED} "
         "UNION ALL BY NAME SELECT r.* REPLACE (coalesce(r.to_url, b.was_url) AS to_url, "
         "coalesce(r.to_timestamp, b.was) AS to_timestamp), "
@@ -232,23 +295,24 @@ def _key_revisits(database: Database) -> None:
 
 
 def _group_originals(database: Database) -> None:
-    """The earliest original for all that a revisit may be known by."""
-    one = 'arg_min(o, ("timestamp", url, container, "offset")) AS o'
+    """Make tables of the earliest original for each way to find one."""
+    earliest = 'arg_min(o, ("timestamp", url, container, "offset")) AS o'
     for table, by, source in (
         ("placed", 'k, container, "offset"', "originals"),
         ("named", 'k, url, "timestamp"', "originals"),
         ("of_url", "k, url", "originals"),
         ("of_digest", "k", "originals"),
-        ("known", "k", FOUND),
+        ("of_index", "k", FOUND),
     ):
-        query = f"SELECT {by}, {one} FROM {source} AS o GROUP BY {by}"
-        database.execute(f"CREATE TABLE {table} AS {query}")
+        database.execute(
+            f"CREATE TABLE {table} AS SELECT {by}, {earliest} FROM {source} AS o GROUP BY {by}"
+        )
 
 
-def _joined() -> str:
-    """SQL for the revisits with their originals. A place that their metadata say stands."""
+def _resolved() -> str:
+    """Return SQL of the revisits with their originals; a place that they state is not replaced."""
     has_place = "c.at_offset IS NOT NULL AND c.at_container IS NOT NULL"
-    # the payload is at the place: what else has its digest does not say which capture that is
+    # the payload is at the stated place: another capture of the digest is not its original
     elsewhere = (
         f"({has_place} AND (o.container IS DISTINCT FROM c.at_container "
         'OR o."offset" IS DISTINCT FROM c.at_offset))'
@@ -267,30 +331,30 @@ def _joined() -> str:
     return (
         f"SELECT c.* EXCLUDE (k, o, uncertain) REPLACE ({replaced}) FROM "
         "(SELECT r.*, coalesce(p.o, n.o, u.o, d.o, i.o) AS o FROM "
-        f"(SELECT *, {_UNCERTAIN} AS uncertain FROM repeats) AS r "
+        f"(SELECT *, {_UNCERTAIN} AS uncertain FROM keyed_revisits) AS r "
         "LEFT JOIN placed p ON p.k = r.k AND p.container = r.at_container "
         'AND p."offset" = r.at_offset '
         'LEFT JOIN named n ON n.k = r.k AND n.url = r.to_url AND n."timestamp" = r.to_timestamp '
         "LEFT JOIN of_url u ON u.k = r.k AND u.url = r.url "
         "LEFT JOIN of_digest d ON d.k = r.k AND r.uncertain IS NOT TRUE "
-        "LEFT JOIN known i ON i.k = r.k AND r.uncertain IS NOT TRUE) AS c"
+        "LEFT JOIN of_index i ON i.k = r.k AND r.uncertain IS NOT TRUE) AS c"
     )
 
 
-# What the metadata have left, on disk, in order of containers, to be handed out in chunks.
+# --- chunks of the selected captures, on disk, in the order of WARC files ------------------------
 
-MOST = 200  # captures of a chunk
-_AT_ONCE = 1000  # rows from DuckDB
-_CHUNKS = 8  # for each process, if there are captures for so many
+MAX_CHUNK = 200  # captures
+_ROWS = 1000  # fetched from DuckDB at once
+_CHUNKS = 8  # per process, if there are enough captures
 
-Group = list[CorpusRow]  # in the order in which they are tried
+Group = list[CorpusRow]  # in the order in which to try them
 
 
 class Chunk(NamedTuple):
-    """Groups to try; where `then` is not -1, what continues the only one has that number."""
+    """Groups to try; if `next` is not -1, the only one continues in the piece of that number."""
 
     groups: list[Group]
-    then: int = -1
+    next: int = -1
 
 
 class Chunks(Protocol):
@@ -298,15 +362,15 @@ class Chunks(Protocol):
 
     def __iter__(self) -> Iterator[Chunk]: ...
     def after(self, left: Chunk) -> Chunk | None:
-        """What is still to be done of a chunk of which this was left."""
+        """Return the rest of a chunk of which `left` was not processed, with its next piece."""
 
 
-class Spooled:
+class SpooledChunks:
     """Chunks in the files of a directory."""
 
     def __init__(self, home: Path) -> None:
         self._first, self._further = home / "first", home / "further"
-        self._starts: list[int] = []  # of the pieces in `further`
+        self._starts: list[int] = []  # offsets of the pieces in `further`
 
     def __iter__(self) -> Iterator[Chunk]:
         with open(self._first, "rb") as stream:
@@ -314,44 +378,43 @@ class Spooled:
                 yield pickle.load(stream)
 
     def after(self, left: Chunk) -> Chunk | None:
-        """See `Chunks`."""
-        if left.groups or left.then < 0:
+        if left.groups or left.next < 0:
             return left if left.groups else None
         with open(self._further, "rb") as stream:
-            stream.seek(self._starts[left.then])
+            stream.seek(self._starts[left.next])
             chunk: Chunk = pickle.load(stream)
             return chunk
 
     def fill(
-        self, database: Database, best: Best | None, places: Places, jobs: int, count: int,
-        table: str = "chosen",
+        self, database: Database, best: Best | None, locator: ContainerLocator, jobs: int,
+        count: int, table: str = "chosen",
     ) -> None:  # fmt: skip
-        """Write what is chosen, `count` captures."""
-        size = max(min(count // (jobs * _CHUNKS), MOST), 1)
+        """Write the `count` captures of a table."""
+        size = max(min(count // (jobs * _CHUNKS), MAX_CHUNK), 1)
         with (
             named_errors(self._first.parent),
             open(self._first, "wb") as first,
             open(self._further, "wb") as further,
         ):
-            held: list[Group] = []
-            pieces = 0  # of the group that is being read
+            groups: list[Group] = []
+            pieces = 0  # written of the current group
             last: object = None
-            for key, capture in _captures(database, best, places, table):
+            for key, capture in _captures(database, best, locator, table):
                 same = best is not None and key is not None and key == last
-                if same and len(held[-1]) >= MOST:  # a long group stands alone
-                    if len(held) > 1:
-                        pickle.dump(Chunk(held[:-1]), first)
-                    self._put(first, further, held[-1:], pieces, more=True)
-                    held, pieces = [[]], pieces + 1
-                elif not same and held and (pieces or sum(map(len, held)) >= size):
-                    self._put(first, further, held, pieces)
-                    held, pieces = [], 0
+                if same and len(groups[-1]) >= MAX_CHUNK:  # a long group gets its own chunks
+                    if len(groups) > 1:
+                        pickle.dump(Chunk(groups[:-1]), first)
+                    self._put(first, further, groups[-1:], pieces, more=True)
+                    groups, pieces = [[]], pieces + 1
+                elif not same and groups and (pieces or sum(map(len, groups)) >= size):
+                    self._put(first, further, groups, pieces)
+                    groups, pieces = [], 0
                 if not same:
-                    held.append([])
-                held[-1].append(capture)
+                    groups.append([])
+                groups[-1].append(capture)
                 last = key
-            if held:
-                self._put(first, further, held, pieces)
+            if groups:
+                self._put(first, further, groups, pieces)
 
     def _put(
         self,
@@ -362,46 +425,46 @@ class Spooled:
         *,
         more: bool = False,
     ) -> None:
-        """Write a chunk, or a further piece of a group of which some were written."""
+        """Write a chunk, or a further piece of a long group."""
         if pieces:
             self._starts.append(further.tell())
         pickle.dump(Chunk(groups, len(self._starts) if more else -1), further if pieces else first)
 
 
 def _captures(
-    database: Database, best: Best | None, places: Places, table: str
+    database: Database, best: Best | None, locator: ContainerLocator, table: str
 ) -> Iterator[tuple[object, CorpusRow]]:
-    """What is chosen, each with what its group has in common."""
+    """Yield the captures of a table, each with the key of its group."""
     key = KEYS[best.by] if best is not None else "NULL"
     order = f"k, {best.order}" if best is not None else 'container, "offset", url, "timestamp"'
     rows = database.execute(
         f'SELECT surt, "timestamp", url, mime, status, digest, redirect, meta, length, revisit, '
-        "to_url, to_timestamp, coalesce(unmodified, false), container, container, beside, "
-        '"offset", at_container, at_beside, at_offset, '
+        "to_url, to_timestamp, coalesce(unmodified, false), container, container, origin, "
+        '"offset", at_container, at_origin, at_offset, '
         f"at_length, named_url, named_timestamp, {key} AS k FROM {table} ORDER BY {order}"
     )
-    while found := rows.fetchmany(_AT_ONCE):
-        for row in found:
-            yield row[-1], _capture(row, places)
+    while batch := rows.fetchmany(_ROWS):
+        for row in batch:
+            yield row[-1], _capture(row, locator)
 
 
-def _capture(row: tuple[Any, ...], places: Places) -> CorpusRow:
-    told, (container, beside, offset), there, named = row[:14], row[14:17], row[17:21], row[21:23]
-    at_container, at_beside, at_offset, at_length = there
-    length, revisit = told[8], told[9]
-    record = _place(places, container, beside, offset, length)
+def _capture(row: tuple[Any, ...], locator: ContainerLocator) -> CorpusRow:
+    columns, (container, origin, offset), named = row[:14], row[14:17], row[21:23]
+    at_container, at_origin, at_offset, at_length = row[17:21]
+    length, revisit = columns[8], columns[9]
+    record = _place(locator, container, origin, offset, length)
     payload = None
     if revisit and at_container is not None and at_offset is not None:
-        payload = _place(places, at_container, at_beside or beside, at_offset, at_length)
-    return CorpusRow._make((*told, record, payload, *named))
+        payload = _place(locator, at_container, at_origin or origin, at_offset, at_length)
+    return CorpusRow._make((*columns, record, payload, *named))
 
 
 def _place(
-    places: Places,
+    locator: ContainerLocator,
     container: str | None,
-    beside: str | None,
+    origin: str | None,
     offset: int | None,
     length: int | None,
 ) -> RecordPlace:
-    found = places.find(container, beside or "") if container else ""
-    return RecordPlace(found, -1 if offset is None else offset, -1 if length is None else length)
+    path = locator.find(container, origin or "") if container else ""
+    return RecordPlace(path, -1 if offset is None else offset, -1 if length is None else length)

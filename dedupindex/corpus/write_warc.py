@@ -1,7 +1,7 @@
-"""A corpus as a WARC file of its own, with a CDXJ beside it: records as the bytes they are.
+"""Save a corpus as a WARC file with a CDXJ; records are copied byte by byte.
 
-Revisits are written with their originals, once each, so that the file replays by itself. What was
-written is read again by the code of `verify` before it gets its name.
+Revisits come with their originals, once each, so that the file replays by itself. The code of
+`verify` reads the result before the file gets its name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 from uuid import uuid4
 
 from dedupindex import __version__
@@ -22,7 +22,7 @@ from dedupindex.capture import Problem
 from dedupindex.corpus.extract import nothing
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_warc import row_of
-from dedupindex.corpus.output import WARC, Kepts, cdxj_line
+from dedupindex.corpus.output import WARC, cdxj_line
 from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput
@@ -33,47 +33,50 @@ from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.random_access import Ranged, Unreadable
 
-_LEVEL = 6  # of deflate, for records that are packed here
-_CLOSING = b"\r\n\r\n"
+if TYPE_CHECKING:
+    from dedupindex.corpus.archive import Corpus
+
+_LEVEL = 6  # of deflate, for records that are not gzip members
+_RECORD_END = b"\r\n\r\n"
 
 
 def index_of(path: Path) -> Path:
-    """The CDXJ that is written beside a WARC."""
+    """Return the path of the CDXJ beside a WARC."""
     return path.with_name(path.name.removesuffix(WARC) + ".cdxj")
 
 
-def as_warc(corpus: Kepts, path: Path, report: CorpusReport) -> None:
+def as_warc(corpus: Corpus, path: Path, report: CorpusReport) -> None:
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
-    beside = index_of(path)
+    cdxj = index_of(path)
     appeared = False
     try:
-        with atomic_file(beside, new=True) as index:
+        with atomic_file(cdxj, new=True) as index:
             with atomic_file(path, new=True) as stream:
-                index.writelines(sorted_lines(_written(corpus, path.name, stream, report)))
+                index.writelines(sorted_lines(_write_records(corpus, path.name, stream, report)))
                 stream.flush()
-                report.problems.extend(_found(Path(stream.name), path))
+                report.problems.extend(_verify(Path(stream.name), path))
             appeared = True
     except BaseException:
-        if appeared:  # without its CDXJ it is not whole
+        if appeared:  # it is incomplete without its CDXJ
             path.unlink(missing_ok=True)
         raise
-    report.bytes = path.stat().st_size + beside.stat().st_size
+    report.bytes = path.stat().st_size + cdxj.stat().st_size
 
 
-def _found(written: Path, path: Path) -> Iterator[Problem]:
-    """What is wrong with records, most often as they were stored: one line for each reason."""
-    found = _Firsts()
+def _verify(written: Path, path: Path) -> Iterator[Problem]:
+    """Yield the defects of records, mostly of the originals: one problem for each reason."""
+    found = _ProblemSummary()
     for finding in Collection([written]).findings():
         if finding.level != REMARK:
-            told = f"{finding.reason}: {finding.message.replace(written.name, path.name)}"
-            found.add(finding.reason, Problem(str(path), finding.offset, told))
+            message = f"{finding.reason}: {finding.message.replace(written.name, path.name)}"
+            found.add(finding.reason, Problem(str(path), finding.offset, message))
     return found.problems()
 
 
-class _Firsts:
-    """The first problem of each kind, and how many more there are."""
+class _ProblemSummary:
+    """The first problem of each kind, and the number of others."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
@@ -90,11 +93,16 @@ class _Firsts:
             yield problem._replace(message=f"{problem.message}{more}")
 
 
-def _written(corpus: Kepts, name: str, stream: BinaryIO, report: CorpusReport) -> Iterator[bytes]:
-    """Write all records; yields the lines of the CDXJ."""
-    stream.write(_packed(_warcinfo(name)))
-    left = _Firsts()  # of each container
-    with closing(Containers(corpus.settings.most)) as containers, closing(_Once()) as once:
+def _write_records(
+    corpus: Corpus, name: str, stream: BinaryIO, report: CorpusReport
+) -> Iterator[bytes]:
+    """Write all records, and yield the lines of the CDXJ."""
+    stream.write(_gzipped(_warcinfo(name)))
+    left_out = _ProblemSummary()  # by WARC file
+    with (
+        closing(Containers(corpus.settings.max_record)) as containers,
+        closing(_WrittenPlaces()) as written,
+    ):
         for kept in corpus.kept(report, nothing):
             capture = kept.capture
             try:
@@ -102,50 +110,46 @@ def _written(corpus: Kepts, name: str, stream: BinaryIO, report: CorpusReport) -
                 original = None
                 if own.record.type == b"revisit" and capture.payload is not None:
                     original = containers.original(capture, own.record)
-                if any(one and one.record.type == DOCUMENT for one in (own, original)):
-                    raise MissingRecord(
-                        "it is of an ARC file: bin/convert makes WARC records of these"
-                    )
+                if any(found and found.record.type == DOCUMENT for found in (own, original)):
+                    raise MissingRecord("it is in an ARC file: run bin/convert first")
                 for found, place in ((original, capture.payload), (own, capture.record)):
-                    if found is None or place is None or not once.first(place):
+                    if found is None or place is None or not written.add(place):
                         continue
-                    of = _of(capture, found, is_own=found is own)
+                    row = capture if found is own else _original_row(capture, found)
                     revisit = found.record.type == b"revisit"
-                    yield cdxj_line(of, _put(stream, name, found), revisit=revisit)
+                    yield cdxj_line(row, _copy(stream, name, found), revisit=revisit)
             except (MissingRecord, Unreadable) as error:
                 container = capture.record.container or capture.container or "-"
-                told = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
-                left.add(container, Problem(container, capture.record.offset, told))
-        report.problems.extend(left.problems())
-        report.errors.update({"warc": left.count.total()} if left.count else {})
-        report.entries -= left.count.total()
+                message = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
+                left_out.add(container, Problem(container, capture.record.offset, message))
+        report.problems.extend(left_out.problems())
+        report.errors.update({"warc": left_out.count.total()} if left_out.count else {})
+        report.entries -= left_out.count.total()
         report.records += containers.records
         report.containers += containers.opened
         report.bytes_read += containers.bytes
 
 
-def _of(capture: CorpusRow, found: Ranged, *, is_own: bool) -> CorpusRow:
-    """What the CDXJ says of a record: of an original what it says itself."""
-    if is_own:
-        return capture
-    said = row_of(found.record)
-    if said is None:
+def _original_row(capture: CorpusRow, found: Ranged) -> CorpusRow:
+    """Return the capture of a revisit's original, by its own record."""
+    row = row_of(found.record)
+    if row is None:
         raise MissingRecord("its original does not say its URL or its time")
     names = ("url", "timestamp", "mime", "status", "digest")
-    known: dict[str, Any] = {name: said.get(name) for name in names}
-    return capture._replace(surt=None, **known)
+    stated: dict[str, Any] = {name: row.get(name) for name in names}
+    return capture._replace(surt=None, **stated)
 
 
-def _put(stream: BinaryIO, name: str, found: Ranged) -> RecordPlace:
+def _copy(stream: BinaryIO, name: str, found: Ranged) -> RecordPlace:
     offset = stream.tell()
     if found.gzipped and found.alone:
         stream.write(found.raw)
     else:
-        stream.write(_packed(found.record.text + found.block() + _CLOSING))
+        stream.write(_gzipped(found.record.text + found.block() + _RECORD_END))
     return RecordPlace(name, offset, stream.tell() - offset)
 
 
-def _packed(record: bytes) -> bytes:
+def _gzipped(record: bytes) -> bytes:
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
     return packer.compress(record) + packer.flush()
 
@@ -161,21 +165,21 @@ def _warcinfo(name: str) -> bytes:
         f"WARC-Record-ID: <urn:uuid:{uuid4()}>\r\nWARC-Filename: {os.path.basename(name)}\r\n"
         f"Content-Type: application/warc-fields\r\nContent-Length: {len(block)}\r\n\r\n"
     )
-    return head.encode("utf-8", "surrogateescape") + block + _CLOSING
+    return head.encode("utf-8", "surrogateescape") + block + _RECORD_END
 
 
-class _Once:
-    """Which places were met, in an SQLite file that is never seen."""
+class _WrittenPlaces:
+    """The places of records that were written, in a temporary SQLite file."""
 
     def __init__(self) -> None:
         self._database = sqlite3.connect("")
         self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute("CREATE TABLE met (container TEXT, offset INTEGER, "
+        self._database.execute("CREATE TABLE written (container TEXT, offset INTEGER, "
                                "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
 
-    def first(self, place: RecordPlace) -> bool:
-        """Whether a place is met for the first time."""
-        insert = "INSERT OR IGNORE INTO met VALUES (?, ?)"
+    def add(self, place: RecordPlace) -> bool:
+        """Add a place; return False if it was there."""
+        insert = "INSERT OR IGNORE INTO written VALUES (?, ?)"
         return self._database.execute(insert, place[:2]).rowcount > 0
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""What the rest of a collection can be replaced by, where "redundant" is what somebody says it is.
+"""Find the documents of a collection that others can replace, by a user's definition of redundancy.
 
-Documents (`document`) and a coverage relation (`relation`) make pairs (`pairs`), these connected
-components (`components`), and each of these a least set of documents that covers the others
-(`solving`); `run` does it all. After "User-Defined Redundancy in Web Archives" (Pehlivan, Saad,
-Gançarski, or UD in our docs); nothing here ever deletes anything.
+Documents (`load_documents`) and a coverage relation (`relation`) make pairs (`pairs`), pairs make
+connected components (`components`), and each component gets a least set of documents that covers
+the others (`set_cover`); `find_cover.run` does all of it. After "User-Defined Redundancy in Web
+Archives" (Pehlivan, Saad, Gançarski; UD in our docs). Nothing is ever deleted.
 """

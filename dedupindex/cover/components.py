@@ -1,6 +1,6 @@
-"""Connected components: documents that no pair joins, not even by way of others, are apart.
+"""Connected components: documents that pairs join, directly or through others.
 
-A component is called by the largest number of a document in it, as label propagation finds it.
+A component is named by the largest number of its documents, whichever method finds it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 
 from dedupindex.runtime.spark import Cluster, spark_errors
 
+Labels = Iterable[tuple[int, int]]
+"""Documents, each with its component."""
+
 
 class Components:
-    """Union-find over documents 0 to `count` - 1; 8 bytes for each."""
+    """Union-find over documents 0 to `count` - 1; takes 8 bytes for each."""
 
     def __init__(self, count: int) -> None:
         self._parent = array("q", range(count))
@@ -22,92 +25,89 @@ class Components:
     def join(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Put the two documents of each pair into one component."""
         parent = self._parent
-        for one, other in pairs:
-            while (above := parent[one]) != one:
-                parent[one] = one = parent[above]  # halves the way for who comes next
-            while (above := parent[other]) != other:
-                parent[other] = other = parent[above]
-            if one < other:
-                parent[one] = other
-            elif other < one:
-                parent[other] = one
+        for a, b in pairs:
+            while (above := parent[a]) != a:
+                parent[a] = a = parent[above]  # path halving
+            while (above := parent[b]) != b:
+                parent[b] = b = parent[above]
+            if a < b:
+                parent[a] = b
+            elif b < a:
+                parent[b] = a
 
     def of(self, document: int) -> int:
-        """The component of a document."""
+        """Return the component of a document."""
         parent = self._parent
         while (above := parent[document]) != document:
             parent[document] = document = parent[above]
         return document
 
-    def together(self) -> Iterator[tuple[int, int]]:
-        """Documents that are in a component with another one, each with its component."""
-        alone = bytearray(b"\x01") * len(self._parent)
+    def labels(self) -> Labels:
+        """Yield the documents of components that have at least two."""
+        joined = bytearray(len(self._parent))
         for document in range(len(self._parent)):
-            if (found := self.of(document)) != document:
-                alone[document] = alone[found] = 0
-        for document, single in enumerate(alone):
-            if not single:
-                yield document, self.of(document)
+            if (component := self.of(document)) != document:
+                joined[document] = joined[component] = 1
+        return (
+            (document, self.of(document)) for document, is_joined in enumerate(joined) if is_joined
+        )
 
 
-# Connected components on Spark, by labels that are propagated.
+def connected_components(pairs: Iterable[tuple[int, int]], count: int) -> Labels:
+    """Find the components of documents 0 to `count` - 1 in this process."""
+    components = Components(count)
+    components.join(pairs)
+    return components.labels()
 
-_Labelled = tuple[int, int]  # a document and its label
 
+def spark_components(cluster: Cluster, pairs: Iterable[tuple[int, int]], _: int = 0) -> Labels:
+    """Yield every document of `pairs` with its component, in any order, by label propagation.
 
-def together(cluster: Cluster, pairs: Iterable[tuple[int, int]]) -> Iterator[_Labelled]:
-    """Every document of `pairs` with its component, as `components` calls it, in any order.
-
-    The driver holds the pairs while it hands them out.
+    The driver holds the pairs while it distributes them.
     """
     from pyspark import StorageLevel  # an extra
 
-    slices, held = 2 * cluster.cores, []
+    slices, persisted = 2 * cluster.cores, []
 
-    def kept(rows: Any) -> Any:
-        held.append(rows.persist(StorageLevel.DISK_ONLY))
+    def persist(rows: Any) -> Any:
+        persisted.append(rows.persist(StorageLevel.DISK_ONLY))
         return rows
 
     try:
         with spark_errors():
-            spread = cluster.context.parallelize(pairs, slices)
-            near = kept(spread.flatMap(_both_ways).distinct(slices))
-            labels = kept(near.reduceByKey(max, slices).map(_at_least_itself))
+            directed = cluster.context.parallelize(pairs, slices)
+            neighbours = persist(directed.flatMap(_both_directions).distinct(slices))
+            labels = persist(neighbours.reduceByKey(max, slices).map(_at_least_itself))
             changed = True
             while changed:
-                told = near.join(labels, slices).map(_beside)
-                wider = kept(labels.union(told).reduceByKey(max, slices))
-                after = kept(wider.map(_turned).join(wider, slices).map(_of_label))
-                changed = not after.join(labels, slices).filter(_differs).isEmpty()
-                labels = after
+                received = neighbours.join(labels, slices).map(_value)
+                maxima = persist(labels.union(received).reduceByKey(max, slices))
+                # each document takes the label of its label, which halves the number of rounds
+                following = persist(maxima.map(_swap).join(maxima, slices).map(_value))
+                changed = not following.join(labels, slices).filter(_differs).isEmpty()
+                labels = following
             yield from labels.toLocalIterator()
     finally:
-        for rows in held:
-            with suppress(Exception):  # of a context that has died
+        for rows in persisted:
+            with suppress(Exception):  # the context may have died
                 rows.unpersist()
 
 
-def _both_ways(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
+def _both_directions(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
     yield pair
     yield pair[1], pair[0]
 
 
-def _at_least_itself(labelled: _Labelled) -> _Labelled:
+def _at_least_itself(labelled: tuple[int, int]) -> tuple[int, int]:
     return labelled[0], max(labelled)
 
 
-def _beside(joined: tuple[int, tuple[int, int]]) -> _Labelled:
-    """The label of one for the other that is beside it."""
+def _value(joined: tuple[int, tuple[int, int]]) -> tuple[int, int]:
     return joined[1]
 
 
-def _turned(labelled: _Labelled) -> _Labelled:
+def _swap(labelled: tuple[int, int]) -> tuple[int, int]:
     return labelled[1], labelled[0]
-
-
-def _of_label(joined: tuple[int, tuple[int, int]]) -> _Labelled:
-    """A document with the label of its label."""
-    return joined[1]
 
 
 def _differs(joined: tuple[int, tuple[int, int]]) -> bool:

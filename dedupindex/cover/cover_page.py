@@ -1,4 +1,4 @@
-"""The report of a run as a page of its own: numbers, pictures, and a table by host."""
+"""The report of bin/cover as an HTML page: figures, charts, and a table by host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from dedupindex.corpus.output import compressed
 from dedupindex.cover import result
-from dedupindex.cover.covering import Covered
 from dedupindex.cover.find_cover import CoverReport
 from dedupindex.cover.relation import Relation, exactly
 from dedupindex.runtime.charts import bar
@@ -19,10 +18,7 @@ from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, html_lines, printable
 
-# A component as a picture: a lane for each URL, its captures from left to right as time goes by.
-
-MOST = 60  # documents that a picture shows
-MOST_LINES = 600
+MAX_DOCUMENTS, MAX_LINES = 60, 600  # of a graph
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 330, 30, 30, 24  # in pixels
 _LABEL = 46  # characters of a URL
 STYLE = (
@@ -35,9 +31,7 @@ STYLE = (
 )
 
 
-class Shown(NamedTuple):
-    """A document of the picture."""
-
+class DrawnDocument(NamedTuple):
     n: int
     url: str
     timestamp: str
@@ -48,20 +42,20 @@ class Shown(NamedTuple):
 
 @dataclass
 class DrawnGraph:
-    """A component, or the part of it that is shown."""
+    """A component, or the part of it that is drawn."""
 
     component: int
     size: int  # documents of the whole component
-    documents: Sequence[Shown]
+    documents: Sequence[DrawnDocument]
     pairs: Iterable[tuple[int, int]]
 
 
-Place = tuple[float, float]
+Point = tuple[float, float]
 
 
 def svg(graph: DrawnGraph) -> Iterator[str]:
-    """The picture; it needs `STYLE`."""
-    places, lanes = _placed(graph.documents)
+    """Draw a lane for each URL, with its captures from left to right; it needs `STYLE`."""
+    places, lanes = _layout(graph.documents)
     height = TOP + LANE * len(lanes) + LANE
     label = f"component {graph.component}: {graph.size:,} documents"
     yield (
@@ -80,7 +74,7 @@ def svg(graph: DrawnGraph) -> Iterator[str]:
         yield f'<text x="{last}" y="{height - 8}" text-anchor="end">{_day(times[-1])}</text>\n'
     covering = {(one.n, one.by) for one in graph.documents}
     thin = (pair for pair in graph.pairs if pair not in covering)
-    for _, (a, b) in zip(range(MOST_LINES), thin, strict=False):
+    for _, (a, b) in zip(range(MAX_LINES), thin, strict=False):
         if a in places and b in places:
             yield f'<path class="pair" d="{_line(places[a], places[b])}"/>'
     for document in graph.documents:
@@ -89,31 +83,31 @@ def svg(graph: DrawnGraph) -> Iterator[str]:
             yield f'<path class="covers" marker-end="url(#head)" d="{line}"/>'
     for document in graph.documents:
         at_x, at_y = places[document.n]
-        said = f"{document.url} {_day(document.timestamp)}: {document.why}"
+        label = f"{document.url} {_day(document.timestamp)}: {document.why}"
         yield (
             f'\n<circle class="{"kept" if document.kept else "covered"}" cx="{at_x:g}" '
-            f'cy="{at_y:g}" r="6"><title>{_text(said)}</title></circle>'
+            f'cy="{at_y:g}" r="6"><title>{_text(label)}</title></circle>'
         )
     yield "\n</svg>\n"
 
 
-def _placed(documents: Sequence[Shown]) -> tuple[Mapping[int, Place], dict[str, int]]:
-    """Where each document is, and the height of each lane."""
-    ordered = sorted(documents, key=lambda one: (one.timestamp, one.n))
+def _layout(documents: Sequence[DrawnDocument]) -> tuple[Mapping[int, Point], dict[str, int]]:
+    """Return the position of each document, and the height of each lane."""
+    ordered = sorted(documents, key=lambda document: (document.timestamp, document.n))
     lanes = {
         url: TOP + LANE * number
-        for number, url in enumerate(sorted({one.url for one in documents}))
+        for number, url in enumerate(sorted({document.url for document in documents}))
     }
     step = (WIDTH - LEFT - RIGHT) / max(len(ordered), 1)
     places = {
-        one.n: (round(LEFT + step * (rank + 0.5), 1), float(lanes[one.url]))
-        for rank, one in enumerate(ordered)
+        document.n: (round(LEFT + step * (rank + 0.5), 1), float(lanes[document.url]))
+        for rank, document in enumerate(ordered)
     }
     return places, lanes
 
 
-def _line(begin: Place, end: Place) -> str:
-    """A straight line between lanes, an arc above one."""
+def _line(begin: Point, end: Point) -> str:
+    """Return a straight line between lanes, an arc within one."""
     (x, y), (to_x, to_y) = begin, end
     if y != to_y:
         return f"M{x:g} {y:g}L{to_x:g} {to_y:g}"
@@ -133,13 +127,12 @@ def _text(text: str) -> str:
     return escape(printable(text))
 
 
-_GRAPHS = 3  # components that are drawn
-_BARS = 20  # hosts of the chart
+_GRAPHS, _BARS = 3, 20  # components that are drawn, hosts of the chart
 _NAMES = ("host", "documents", "kept", "covered", "bytes", "covered_bytes")
 _HOW = (
-    "<p>A lane for each URL, captures from left to right as time goes by. Full circles stay, "
-    "hollow ones are covered; an arrow leads to the document that covers, thin lines are the other "
-    "pairs.</p>\n"
+    "<p>Each lane is a URL, with its captures from left to right in time. Full circles are kept, "
+    "hollow ones covered; an arrow leads to the covering document, thin lines are other pairs.</p>"
+    "\n"
 )
 _STYLE = (
     STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
@@ -149,7 +142,7 @@ _STYLE = (
 
 
 def write(database: Database, relation: Relation, report: CoverReport, path: Path) -> None:
-    """Write the page, compressed as lines are; it appears whole."""
+    """Write the page, compressed like `result.write`, or nothing at all."""
     hosts = result.hosts(database)
     with atomic_file(path) as stream, compressed(stream, path.name) as add:
         lines = html_lines(
@@ -177,12 +170,12 @@ def _facts(relation: Relation, report: CoverReport) -> dict[str, Any]:
         "covered_bytes_percent": _share(
             covered.bytes_covered, covered.bytes_kept + covered.bytes_covered
         ),
-        "components whose cover is least for certain": covered.proved,
+        "components whose cover is proved to be least": covered.proved,
         "cost of what is kept in components": f"{covered.cost:,.6g}",
-        "what any cover costs at least": f"{covered.bound:,.6g}",
+        "lower bound of the cost of any cover": f"{covered.bound:,.6g}",
     }
     if report.found.recall is not None:
-        facts["pairs that MinHash found, of a sample"] = f"{report.found.recall:.1%}"
+        facts["pairs found by MinHash, of a sample"] = f"{report.found.recall:.1%}"
     return facts
 
 
@@ -195,8 +188,8 @@ def _pictures(
 ) -> Iterator[str]:
     key = (
         '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
-        '</svg>stays<svg class="key" width="12" height="12"><rect class="covered" width="12" '
-        'height="12"/></svg>is covered</p>\n'
+        '</svg>kept<svg class="key" width="12" height="12"><rect class="covered" width="12" '
+        'height="12"/></svg>covered</p>\n'
     )
     most = max((host["bytes"] for host in hosts), default=0)
     rows = ((host["host"] or "-", host["bytes"] - host["covered_bytes"], host["covered_bytes"])
@@ -206,37 +199,26 @@ def _pictures(
         tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
         size = report.covered.bytes_kept + report.covered.bytes_covered
         title = f"Bytes by threshold of {relation.content[0].name}"
-        yield from _bars(
-            title,
-            key,
-            map(_of_threshold, sorted(tried.items(), key=lambda one: Fraction(one[0]))),
-            size,
-        )
+        thresholds = sorted(tried, key=Fraction)
+        rows = ((name, tried[name].bytes_kept, tried[name].bytes_covered) for name in thresholds)
+        yield from _bars(title, key, rows, size)
     for number, graph in enumerate(_graphs(database, relation)):
         if not number:
             yield _HOW
-        part = (
-            ""
-            if graph.size <= len(graph.documents)
-            else f", of which {len(graph.documents)} are shown"
-        )
+        drawn = len(graph.documents)
+        part = f", of which {drawn} are shown" if graph.size > drawn else ""
         yield f"<h2>Component {graph.component}: {graph.size:,} documents{part}</h2>\n<div>"
         yield from svg(graph)
         yield "</div>\n"
-
-
-def _of_threshold(tried: tuple[str, Covered]) -> tuple[str, int, int]:
-    threshold, covered = tried
-    return threshold, covered.bytes_kept, covered.bytes_covered
 
 
 def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
     yield f'<table class="bars"><caption>{escape(title)}</caption>\n'
     for name, kept, covered in rows:
         shown = escape(printable(name))
-        said = f"{shown}: {amount(kept)} stay, {amount(covered)} are covered"
+        label = f"{shown}: {amount(kept)} kept, {amount(covered)} covered"
         yield f'<tr><th scope="row">{shown}</th><td><svg class="bar" width="100%" height="14" '
-        yield f'role="img" aria-label="{said}"><title>{said}</title>'
+        yield f'role="img" aria-label="{label}"><title>{label}</title>'
         yield '<rect class="rest" width="100%" height="14"/>'
         for part in bar([("kept", kept), ("covered", covered)], most):
             yield f'<rect class="{part.name}" x="{part.x}%" width="{part.width}%" height="14"/>'
@@ -245,10 +227,10 @@ def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: floa
 
 
 def _graphs(database: Database, relation: Relation) -> Iterator[DrawnGraph]:
-    """The largest components, those first that can be shown as a whole."""
+    """Yield the largest components, first those that can be drawn as a whole."""
     found = database.execute(
         "SELECT component, count(*) AS size FROM chosen GROUP BY component "
-        f"ORDER BY size > {MOST}, size DESC, component LIMIT {_GRAPHS}"
+        f"ORDER BY size > {MAX_DOCUMENTS}, size DESC, component LIMIT {_GRAPHS}"
     ).fetchall()
     for component, size in found:
         yield DrawnGraph(component, size, *_of_component(database, relation, component))
@@ -256,12 +238,12 @@ def _graphs(database: Database, relation: Relation) -> Iterator[DrawnGraph]:
 
 def _of_component(
     database: Database, relation: Relation, component: int
-) -> tuple[list[Shown], list[tuple[int, int]]]:
-    columns = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
+) -> tuple[list[DrawnDocument], list[tuple[int, int]]]:
+    columns = result.shared_columns(relation)
     documents = database.execute(
         f"SELECT d.n, d.url, coalesce(d.digits, ''), c.kept, k.by{columns} FROM documents d "
         "JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n WHERE c.component = ? "
-        f"ORDER BY c.kept DESC, d.n LIMIT {MOST}",
+        f"ORDER BY c.kept DESC, d.n LIMIT {MAX_DOCUMENTS}",
         [component],
     ).fetchall()
     numbers = ", ".join(str(row[0]) for row in documents)
@@ -269,7 +251,7 @@ def _of_component(
         f"SELECT a, b FROM live WHERE a IN ({numbers}) AND b IN ({numbers}) ORDER BY a, b"
     ).fetchall()
     shown = [
-        Shown(n, url, digits, kept, by, _why(relation, by, shared))
+        DrawnDocument(n, url, digits, kept, by, _why(relation, by, shared))
         for n, url, digits, kept, by, *shared in documents
     ]
     return shown, pairs
@@ -277,6 +259,6 @@ def _of_component(
 
 def _why(relation: Relation, by: int | None, shared: Sequence[int]) -> str:
     if by is None:
-        return "stays"
-    told = result.why(relation, shared)
-    return ", ".join(f"{name} {value}" for name, value in told if not isinstance(value, list))
+        return "kept"
+    reasons = result.why(relation, shared)
+    return ", ".join(f"{name} {value}" for name, value in reasons if not isinstance(value, list))

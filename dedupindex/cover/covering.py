@@ -1,231 +1,287 @@
-"""Pairs to components, components to covers, and who covers whom: tables of DuckDB in between.
+"""Turn pairs into components, components into covers, and name the coverer of each document.
 
-``chosen(n, component, kept)``           documents that are in a component with others
-``coverers(n, by, likeness, shared…)``   of covered documents: the kept one that is most like it
+``chosen(n, component, kept)``           documents of components that have several
+``coverers(n, by, likeness, shared…)``   of each covered document the most similar one that is kept
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import asdict, dataclass, field
-from itertools import chain, groupby
+from functools import partial
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.cover import document_store, reduce
-from dedupindex.cover.executors import CHUNK, Means
-from dedupindex.cover.pairs import holds, measured
-from dedupindex.cover.reduce import joints, thin
+from dedupindex.cover import document_store
+from dedupindex.cover.components import Labels
+from dedupindex.cover.pairs import measure, satisfied
+from dedupindex.cover.reduce import joining_pairs, reduce_large, solve_from_files
 from dedupindex.cover.relation import Relation
-from dedupindex.cover.set_cover import CoverTask, Solution
+from dedupindex.cover.set_cover import CoverTask, Solution, solve
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, number
+from dedupindex.runtime.spark import AT_ONCE, Cluster
 
-_AT_ONCE = 10_000  # rows from DuckDB
+_ROWS = 10_000  # fetched from DuckDB at once
+
+# --- executors: this process, several processes, or Spark -----------------------------------------
+
+CHUNK = 20_000  # pairs of components that are solved as one task
+_QUEUED = 4  # such tasks for each process
+
+Join = Callable[[Iterator[tuple[int, int]], int], Labels]
+"""Find the components of pairs of documents below a number."""
+Solve = Callable[[Iterator[list[CoverTask]]], Iterator[list[Solution]]]
+"""Cover components; the solutions are in the order of the tasks."""
+
+
+@dataclass(frozen=True)
+class CoverExecution:
+    """How and where covers are computed."""
+
+    home: Path
+    join: Join
+    solve: Solve
+    per_host: int = 0  # documents to keep of each host, if it has that many
+    on_progress: OnProgress = lambda seen: None
+
+
+def solve_all(seconds: float, tasks: list[CoverTask]) -> list[Solution]:
+    return [solve(task, seconds) for task in tasks]
+
+
+def local_solver(pool: Executor | None, jobs: int, seconds: float) -> Solve:
+    """Solve in the processes of a pool, or in this one."""
+    work = partial(solve_all, seconds)
+    if pool is None:
+        return partial(map, work)
+    return lambda tasks: map_ahead(pool, work, tasks, _QUEUED * jobs, _is_large)
+
+
+def spark_solver(cluster: Cluster, seconds: float) -> Solve:
+    """Solve on Spark."""
+
+    def run(tasks: Iterator[list[CoverTask]]) -> Iterator[list[Solution]]:
+        for large, group in groupby(tasks, _is_large):
+            while batch := list(islice(group, 1 if large else AT_ONCE * cluster.cores)):
+                yield list(cluster.rows(partial(solve_all, seconds), batch))
+
+    return run
+
+
+def _is_large(tasks: list[CoverTask]) -> bool:
+    """Return whether memory should hold no other tasks beside these."""
+    return sum(len(task.pairs) for task in tasks) > 2 * CHUNK
+
+
+def map_ahead(
+    pool: Executor,
+    work: Callable[[Any], Any],
+    tasks: Iterator[Any],
+    most: int,
+    is_large: Callable[[Any], bool] = lambda task: False,
+) -> Iterator[Any]:
+    """Yield ``work(task)`` in the order of tasks, of which at most `most` are submitted at once.
+
+    A large one is submitted alone.
+    """
+    waiting: deque[Future[Any]] = deque()
+    for task in tasks:
+        large = is_large(task)
+        while waiting and large:
+            yield waiting.popleft().result()
+        waiting.append(pool.submit(work, task))
+        while len(waiting) >= (1 if large else most):
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
+
+
+# --- covers ---------------------------------------------------------------------------------------
 
 
 @dataclass
-class Covered:
-    """What covers came to."""
-
+class CoverCounts:
     pairs: int = 0
-    components: int = 0  # of two documents or more
-    largest: int = 0  # documents
-    kept: int = 0  # documents, those included that are in no pair
+    components: int = 0  # with at least two documents
+    largest: int = 0  # documents of the largest component
+    kept: int = 0  # documents, including those in no pair
     covered: int = 0
     bytes_kept: int = 0
     bytes_covered: int = 0
-    how: Counter[str] = field(default_factory=Counter)  # components by the last thing to be done
-    proved: int = 0  # components whose cover is minimal for certain
-    cost: float = 0  # of what is kept in components
-    bound: float = 0  # no cover costs less
-    added: int = 0  # kept only for the minimum of their host
+    how: Counter[str] = field(default_factory=Counter)  # components by `Solution.how`
+    proved: int = 0  # components whose cover is proved to be minimal
+    cost: float = 0  # of the documents kept in components
+    bound: float = 0  # lower bound of the cost of any cover
+    added: int = 0  # documents kept only for the minimum of their host
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "how": dict(self.how), "minimal": self.minimal}
 
     @property
     def minimal(self) -> bool:
-        """Whether no cover is less."""
         return self.proved == self.components
 
 
-def cover(database: Database, relation: Relation, means: Means) -> Covered:
-    """Make ``chosen`` and ``coverers`` of the pairs that are in a relation."""
-    result = Covered()
+def cover(database: Database, relation: Relation, execution: CoverExecution) -> CoverCounts:
+    """Make ``chosen`` and ``coverers`` of the pairs that meet a relation."""
+    counts, home = CoverCounts(), execution.home
+    # pairs were searched with the lowest of several thresholds
     database.execute(
-        f"CREATE OR REPLACE TABLE live AS SELECT * FROM pairs WHERE {_alike(relation)}"
+        "CREATE OR REPLACE TABLE live AS SELECT * FROM pairs WHERE "
+        + " AND ".join(["true", *(satisfied(one, *_shared(one.k)) for one in relation.content)])
     )
-    result.pairs = number(database, "SELECT count(*) FROM live")
-    count = number(database, "SELECT max(n) + 1 FROM documents")
-    joined = means.join(_rows(database, joints(database)), count)
-    lines = (f"{document}\t{component}\n" for document, component in joined)
-    document_store.fill(
-        database, "labels", "n INTEGER, component INTEGER", means.home / "labels", lines
-    )
-    thin(database)
-    solutions = chain(means.solve(_chunks(_tasks(database))), _of_large(database, means.home))
+    counts.pairs = number(database, "SELECT count(*) FROM live")
+    documents = number(database, "SELECT max(n) + 1 FROM documents")
+    labels = execution.join(_rows(database, joining_pairs(database)), documents)
+    lines = (f"{document}\t{component}\n" for document, component in labels)
+    document_store.fill(database, "labels", "n INTEGER, component INTEGER", home / "labels", lines)
+    reduce_large(database)
+    solutions = chain(execution.solve(_chunks(_tasks(database))), _solve_large(database, execution))
     expected = number(database, "SELECT count(DISTINCT component) FROM labels")
-    stay = _solved(solutions, result, expected, means.on_progress)
-    document_store.fill(database, "staying", "n INTEGER", means.home / "staying", stay)
+    kept = _count_solutions(solutions, counts, expected, execution.on_progress)
+    document_store.fill(database, "solved", "n INTEGER", home / "solved", kept)
     database.execute(
         "CREATE OR REPLACE TABLE chosen AS SELECT l.n, l.component, s.n IS NOT NULL AS kept "
-        "FROM labels l LEFT JOIN staying s ON l.n = s.n"
+        "FROM labels l LEFT JOIN solved s ON l.n = s.n"
     )
-    if means.per_host:
-        _keep_more(database, relation, means.per_host, result)
-    _count(database, result)
-    _who_covers(database, relation)
-    return result
+    if execution.per_host:
+        _keep_per_host(database, relation, execution.per_host, counts)
+    _count_documents(database, counts)
+    _name_coverers(database, relation)
+    return counts
 
 
-def _alike(relation: Relation) -> str:
-    """Pairs were looked for with the least of several thresholds."""
-    return " AND ".join(
-        ["true"]
-        + [
-            holds(one, f"shared_{one.k}", f"of_a_{one.k}", f"of_b_{one.k}")
-            for one in relation.content
-        ]
-    )
+def _shared(k: int) -> tuple[str, str, str]:
+    return f"shared_{k}", f"of_a_{k}", f"of_b_{k}"
 
 
 def _rows(database: Database, query: str) -> Iterator[Any]:
-    """What a query yields, on a connection of its own."""
+    """Yield the rows of a query, on a connection of its own."""
     with database.cursor() as cursor:
         rows = cursor.execute(query)
-        while some := rows.fetchmany(_AT_ONCE):
-            yield from some
+        while batch := rows.fetchmany(_ROWS):
+            yield from batch
 
 
 def _tasks(database: Database) -> Iterator[CoverTask]:
-    """All components, one by one; not those that are too large for memory."""
-    costs = groupby(
-        _rows(
-            database,
-            "SELECT l.component, l.n, d.cost FROM labels l JOIN costs d ON l.n = d.n "
-            "ANTI JOIN large g ON l.component = g.component ORDER BY l.component, l.n",
-        ),
-        itemgetter(0),
+    """Yield all components that are solved in memory."""
+    costs = _rows(
+        database,
+        "SELECT l.component, l.n, d.cost FROM labels l JOIN costs d ON l.n = d.n "
+        "ANTI JOIN large g ON l.component = g.component ORDER BY l.component, l.n",
     )
-    pairs = groupby(
-        _rows(
-            database,
-            "SELECT component, a, b FROM edges ANTI JOIN large USING (component) "
-            "ORDER BY component, a, b",
-        ),
-        itemgetter(0),
+    pairs = _rows(
+        database,
+        "SELECT component, a, b FROM edges ANTI JOIN large USING (component) "
+        "ORDER BY component, a, b",
     )
-    for (component, of), (_, joined) in zip(costs, pairs, strict=True):
+    by_component = itemgetter(0)
+    for (component, documents), (_, edges) in zip(
+        groupby(costs, by_component), groupby(pairs, by_component), strict=True
+    ):
         yield CoverTask(
             component,
-            {document: cost for _, document, cost in of},
-            [(covered, covering) for _, covered, covering in joined],
+            {document: cost for _, document, cost in documents},
+            [(covered, covering) for _, covered, covering in edges],
         )
 
 
-def _of_large(database: Database, home: Path) -> Iterator[list[Solution]]:
-    """Those that are too large, one by one."""
+def _solve_large(database: Database, execution: CoverExecution) -> Iterator[list[Solution]]:
+    """Cover the components that are too large for memory."""
     for (component,) in database.execute("FROM large ORDER BY component").fetchall():
+        where = f"WHERE component = {component}"
         costs = _rows(
-            database,
-            f"SELECT n, cost FROM labels JOIN costs USING (n) WHERE component = {component} "
-            "ORDER BY n",
+            database, f"SELECT n, cost FROM labels JOIN costs USING (n) {where} ORDER BY n"
         )
-        ways = (
-            _rows(
-                database,
-                f"SELECT {one}, {other} FROM edges WHERE component = {component} "
-                f"ORDER BY {one}, {other}",
-            )
-            for one, other in (("a", "b"), ("b", "a"))
+        by_covered, by_covering = (
+            _rows(database, f"SELECT {columns} FROM edges {where} ORDER BY {columns}")
+            for columns in ("a, b", "b, a")
         )
-        by_covered, by_covering = ways
-        yield [reduce.solve(component, dict(costs), by_covered, by_covering, home)]
+        yield [solve_from_files(component, dict(costs), by_covered, by_covering, execution.home)]
 
 
 def _chunks(tasks: Iterator[CoverTask]) -> Iterator[list[CoverTask]]:
-    held: list[CoverTask] = []
+    chunk: list[CoverTask] = []
     size = 0
     for task in tasks:
-        held.append(task)
+        chunk.append(task)
         size += len(task.pairs)
         if size >= CHUNK:
-            yield held
-            held, size = [], 0
-    if held:
-        yield held
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
 
 
-def _solved(
-    solutions: Iterator[list[Solution]], result: Covered, expected: int, on_progress: OnProgress
+def _count_solutions(
+    solutions: Iterator[list[Solution]], counts: CoverCounts, expected: int, on_progress: OnProgress
 ) -> Iterator[str]:
-    """Rows of what stays; counts the rest."""
-    for some in solutions:
-        on_progress(ProgressUpdate("covering components", part=result.components / expected))
-        for solution in some:
-            result.components += 1
-            result.how[solution.how] += 1
-            result.proved += solution.minimal
-            result.cost += solution.cost
-            result.bound += solution.bound
+    """Count the solutions, and yield lines of the documents that they keep."""
+    for batch in solutions:
+        on_progress(ProgressUpdate("covering components", part=counts.components / expected))
+        for solution in batch:
+            counts.components += 1
+            counts.how[solution.how] += 1
+            counts.proved += solution.minimal
+            counts.cost += solution.cost
+            counts.bound += solution.bound
             yield "".join(f"{document}\n" for document in solution.kept)
 
 
-def _keep_more(database: Database, relation: Relation, least: int, result: Covered) -> None:
-    """Keep the cheapest covered documents of hosts of which too few stay.
+def _keep_per_host(
+    database: Database, relation: Relation, minimum: int, counts: CoverCounts
+) -> None:
+    """Keep the cheapest covered documents of hosts of which fewer than the minimum are kept.
 
-    With costs of 1 and pairs within hosts only, no other cover with as many is less: one that is
-    least has more than the minimum already, or just as many now.
+    If all costs are 1 and pairs are within hosts, a minimal cover remains minimal.
     """
     database.execute(
         "CREATE OR REPLACE TABLE more AS SELECT n FROM (SELECT d.n, kept, hostname, "
-        "count(*) FILTER (coalesce(c.kept, true)) OVER (PARTITION BY hostname) AS staying, "
+        "count(*) FILTER (coalesce(c.kept, true)) OVER (PARTITION BY hostname) AS count, "
         "row_number() OVER (PARTITION BY hostname, coalesce(c.kept, true) "
         "ORDER BY d.cost, d.timestamp DESC NULLS LAST, d.n DESC) AS place "
         "FROM (SELECT n, hostname, timestamp, cost FROM documents "
         "JOIN costs USING (n) WHERE hostname IS NOT NULL) d "
-        f"LEFT JOIN chosen c ON d.n = c.n) WHERE kept = false AND place <= {least} - staying"
+        f"LEFT JOIN chosen c ON d.n = c.n) WHERE kept = false AND place <= {minimum} - count"
     )
-    result.added = number(database, "SELECT count(*) FROM more")
+    counts.added = number(database, "SELECT count(*) FROM more")
     database.execute("UPDATE chosen SET kept = true WHERE n IN (SELECT n FROM more)")
-    cost = "SELECT sum(cost) FROM more JOIN costs USING (n)"
-    found = database.execute(cost).fetchone()
-    result.cost += (found[0] or 0) if found else 0
+    (cost,) = database.execute("SELECT sum(cost) FROM more JOIN costs USING (n)").fetchall()[0]
+    counts.cost += cost or 0
     within = any(getattr(key, "name", "") == "hostname" for key in relation.keys)
-    dear = number(database, "SELECT count(*) FROM costs WHERE cost <> 1")
-    if result.added and (dear or not within):
-        result.proved = min(result.proved, result.components - 1)
-    elif result.added:
-        result.bound += result.added
+    unequal = number(database, "SELECT count(*) FROM costs WHERE cost <> 1")
+    if counts.added and (unequal or not within):
+        counts.proved = min(counts.proved, counts.components - 1)
+    elif counts.added:
+        counts.bound += counts.added
 
 
-def _count(database: Database, result: Covered) -> None:
-    found = database.execute(
-        "SELECT count(*) FILTER (stays), count(*) FILTER (NOT stays), "
-        "coalesce(sum(size) FILTER (stays), 0), coalesce(sum(size) FILTER (NOT stays), 0) FROM "
-        "(SELECT size, coalesce(c.kept, true) AS stays FROM documents d "
+def _count_documents(database: Database, counts: CoverCounts) -> None:
+    row = database.execute(
+        "SELECT count(*) FILTER (kept), count(*) FILTER (NOT kept), "
+        "coalesce(sum(size) FILTER (kept), 0), coalesce(sum(size) FILTER (NOT kept), 0) FROM "
+        "(SELECT size, coalesce(c.kept, true) AS kept FROM documents d "
         "LEFT JOIN chosen c ON d.n = c.n)"
     ).fetchone()
-    assert found is not None
-    result.kept, result.covered, result.bytes_kept, result.bytes_covered = map(int, found)
-    result.largest = number(
+    assert row is not None
+    counts.kept, counts.covered, counts.bytes_kept, counts.bytes_covered = map(int, row)
+    counts.largest = number(
         database,
-        "SELECT max(met) FROM (SELECT count(*) AS met FROM chosen GROUP BY component)",
+        "SELECT max(size) FROM (SELECT count(*) AS size FROM chosen GROUP BY component)",
     )
 
 
-def _who_covers(database: Database, relation: Relation) -> None:
-    """For every covered document the kept one that is most like it, of several the latest."""
-    first = relation.content[:1]
-    likeness = (
-        measured(first[0], f"shared_{first[0].k}", f"of_a_{first[0].k}", f"of_b_{first[0].k}")
-        if first
-        else "1.0"
-    )
+def _name_coverers(database: Database, relation: Relation) -> None:
+    """Make ``coverers``: of equally similar documents the latest covers."""
+    likeness = "1.0"
+    for first in relation.content[:1]:
+        likeness = measure(first, *_shared(first.k))
     columns = "".join(f", l.of_a_{k}, l.of_b_{k}, l.shared_{k}" for k in relation.ks)
     database.execute(
         f"CREATE OR REPLACE TABLE coverers AS SELECT l.a AS n, l.b AS by{columns}, "
@@ -236,8 +292,8 @@ def _who_covers(database: Database, relation: Relation) -> None:
     )
 
 
-def price(database: Database, cost: str, asked: str) -> None:
-    """Make ``costs`` of what keeping each document costs, in SQL; raises `BadInput`."""
+def compute_costs(database: Database, cost: str, option: str) -> None:
+    """Make ``costs``, the cost of keeping each document, by SQL; raises `BadInput`."""
     database.execute(
         f"CREATE OR REPLACE TABLE costs AS SELECT n, ({cost})::DOUBLE AS cost FROM documents d"
     )
@@ -246,5 +302,5 @@ def price(database: Database, cost: str, asked: str) -> None:
         "WHERE cost IS NULL OR NOT cost > 0 OR NOT isfinite(cost) ORDER BY n LIMIT 1"
     ).fetchone()
     if wrong is not None:
-        told = "is not known" if wrong[1] is None else f"would be {wrong[1]:g}"
-        raise BadInput(f"--cost {asked}: that of {wrong[0]} {told}, and it must be above 0")
+        value = "is not known" if wrong[1] is None else f"would be {wrong[1]:g}"
+        raise BadInput(f"--cost {option}: that of {wrong[0]} {value}, and it must be above 0")

@@ -1,13 +1,13 @@
-"""Documents as lines of JSON: flat ones, and those of ``bin/corpus``.
+"""Parse documents from lines of JSON: flat objects, or the lines that ``bin/corpus`` writes.
 
 flat    {"id", "url", "timestamp", "text", "mime", "title", "status", "bytes", "quality",
          "container", "offset", "length", "digest", "of": [container, offset], "revisitOf",
          "ofDigest"}
 corpus  {"record": {"originalUrl", "timestamp", …}, "payload": {"string": {"text", "html": …}}}
 
-Of a flat line `url` must be there; an `id` that is missing is made of timestamp and URL. `of` is
-where the payload of a revisit is, `revisitOf` (of ``record`` in those of a corpus) which capture:
-``{"originalUrl", "timestamp"}``, and `ofDigest` what digest it has.
+A flat line must have a `url`; the default `id` is timestamp and URL. Of the original of a revisit
+`of` is the place, `revisitOf` (also in ``record``) the ``{"originalUrl", "timestamp"}``, and
+`ofDigest` the digest.
 """
 
 from __future__ import annotations
@@ -22,91 +22,92 @@ from dedupindex.digest import Digest, is_cut
 from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.timestamps import check_date, check_digits, digits_of_date
 
-_TEXTS = (  # of a line of bin/corpus: where its text may stand, the best first
+_TEXTS = (  # the places of the text in a line of bin/corpus, the best first
     ("payload", "string", "html", "main"),
     ("payload", "string", "text"),
     ("payload", "string"),
 )
-_REVISIT = "warc/revisit"  # the media type of one whose original is not known
+_REVISIT = "warc/revisit"  # the media type of a revisit whose original is unknown
 _TITLE = ("payload", "string", "html", "title")
 
 
 def document(line: bytes, where: str) -> Document:
-    """The document of a line; raises `BadSource`, which says where."""
+    """Parse a line; raises `BadSource`, with the place `where` in the message."""
     try:
-        found = orjson.loads(line)
+        fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         raise BadSource(f"{where} is no JSON: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise BadSource(f"{where} is no JSON object")
-    record = found.get("record")
+    record = fields.get("record")
     try:
-        return _of_corpus(found, record) if isinstance(record, dict) else _flat(found)
+        return _of_corpus(fields, record) if isinstance(record, dict) else _flat(fields)
     except (BadDate, TypeError, ValueError) as error:
         raise BadSource(f"{where} is no document: {error}") from error
 
 
-def _flat(found: Mapping[str, Any]) -> Document:
-    url, moment = _text(found, "url") or "", _digits(found.get("timestamp"))
+def _flat(fields: Mapping[str, Any]) -> Document:
+    url, timestamp = _text(fields, "url") or "", _digits(fields.get("timestamp"))
     if not url:
         raise ValueError("it has no url")
-    size = found.get("bytes", found.get("size"))
-    quality = found.get("quality")
-    text = _text(found, "text") or ""
+    quality, text = fields.get("quality"), _text(fields, "text") or ""
     return Document(
-        id=_text(found, "id") or f"{moment or '-'}/{url}",
+        id=_text(fields, "id") or f"{timestamp or '-'}/{url}",
         url=url,
-        timestamp=moment,
+        timestamp=timestamp,
         text=text,
-        mime=_text(found, "mime"),
-        title=_text(found, "title"),
-        status=_whole(found.get("status")),
-        size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
+        mime=_text(fields, "mime"),
+        title=_text(fields, "title"),
+        status=_whole(fields.get("status")),
+        size=_size(fields.get("bytes", fields.get("size")), text),
         quality=None if quality is None else float(quality),
-        container=_text(found, "container"),
-        offset=_whole(found.get("offset")),
-        length=_whole(found.get("length")),
-        of=_place(found.get("of")),
-        names=_named(found.get("revisitOf")),
-        digest=_digest(found.get("digest")),
-        of_digest=_digest(found.get("ofDigest")),
+        container=_text(fields, "container"),
+        offset=_whole(fields.get("offset")),
+        length=_whole(fields.get("length")),
+        original_place=_original_place(fields.get("of")),
+        original_capture=_original_capture(fields.get("revisitOf")),
+        digest=_digest(fields.get("digest")),
+        original_digest=_digest(fields.get("ofDigest")),
     )
 
 
-def _of_corpus(found: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
-    url, moment = _text(record, "originalUrl") or "", _digits(record.get("timestamp"))
+def _of_corpus(fields: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
+    url, timestamp = _text(record, "originalUrl") or "", _digits(record.get("timestamp"))
     if not url:
         raise ValueError("its record has no originalUrl")
-    text = next(filter(None, (_at(found, path) for path in _TEXTS)), "")
-    size = record.get("compressedSize")
-    mime, named = _text(record, "mime"), _named(record.get("revisitOf"))
-    digest, again = _digest(record.get("digest")), named is not None or mime == _REVISIT
+    text = next(filter(None, (_text_at(fields, path) for path in _TEXTS)), "")
+    mime, original = _text(record, "mime"), _original_capture(record.get("revisitOf"))
+    digest, is_revisit = _digest(record.get("digest")), original is not None or mime == _REVISIT
     return Document(
-        id=f"{moment or '-'}/{url}",
+        id=f"{timestamp or '-'}/{url}",
         url=url,
-        timestamp=moment,
+        timestamp=timestamp,
         text=text,
         mime=None if mime == "-" else mime,
-        title=_at(found, _TITLE) or None,
+        title=_text_at(fields, _TITLE) or None,
         status=_whole(record.get("status")),
-        size=len(text.encode("utf-8", "replace")) if size is None else _whole(size),
-        names=named,
-        digest=None if again else digest,
-        of_digest=digest if again else None,
+        size=_size(record.get("compressedSize"), text),
+        original_capture=original,
+        digest=None if is_revisit else digest,
+        original_digest=digest if is_revisit else None,
     )
 
 
-def _at(found: Any, path: tuple[str, ...]) -> str:
-    """The text at a path; where values stand below it, it is called ``_``."""
+def _size(stated: Any, text: str) -> int | None:
+    return len(text.encode("utf-8", "replace")) if stated is None else _whole(stated)
+
+
+def _text_at(node: Any, path: tuple[str, ...]) -> str:
+    """Return the text at a path; if other values stand below it, it has the key ``_``."""
     for name in path:
-        found = found.get(name) if isinstance(found, dict) else None
-    if isinstance(found, dict):
-        found = found.get("_")
-    return found if isinstance(found, str) else ""
+        node = node.get(name) if isinstance(node, dict) else None
+    if isinstance(node, dict):
+        node = node.get("_")
+    return node if isinstance(node, str) else ""
 
 
-def _text(found: Mapping[str, Any], name: str) -> str | None:
-    value = found.get(name)
+def _text(fields: Mapping[str, Any], name: str) -> str | None:
+    value = fields.get(name)
     if value is not None and not isinstance(value, str):
         raise TypeError(f"its {name} is no text, but {value!r}")
     return value
@@ -120,30 +121,30 @@ def _whole(value: Any) -> int | None:
     return value
 
 
-def _place(value: Any) -> tuple[str, int] | None:
+def _original_place(value: Any) -> tuple[str, int] | None:
     if value is None:
         return None
-    container, offset = value
-    if not isinstance(container, str) or (at := _whole(offset)) is None:
+    container, number = value
+    if not isinstance(container, str) or (offset := _whole(number)) is None:
         raise TypeError(f"{value!r} is no container with an offset")
-    return container, at
+    return container, offset
 
 
-def _named(value: Any) -> tuple[str, str] | None:
-    """What a revisit names; None also for a date that is none, since no document has such."""
+def _original_capture(value: Any) -> tuple[str, str] | None:
+    """Return URL and timestamp; None also for an invalid date, which matches no document."""
     if value is None:
         return None
     if not isinstance(value, dict) or not isinstance(url := value.get("originalUrl"), str):
         raise TypeError(f"{value!r} is no originalUrl with a timestamp")
     try:
-        moment = _digits(value.get("timestamp"))
+        timestamp = _digits(value.get("timestamp"))
     except BadDate:
         return None
-    return (url, moment) if moment else None
+    return (url, timestamp) if timestamp else None
 
 
 def _digest(value: Any) -> str | None:
-    """A digest in one spelling; what is none, or was cut, is as good as not there."""
+    """Return a digest in its canonical spelling; None if it is invalid or truncated."""
     try:
         digest = Digest.parse(value, unlabelled="sha1") if isinstance(value, str) else None
     except BadDigest:
@@ -152,7 +153,7 @@ def _digest(value: Any) -> str | None:
 
 
 def _digits(value: Any) -> str | None:
-    """14 digits of a time in 14 digits or as ISO 8601."""
+    """Convert a time in 14 digits or ISO 8601 to 14 digits."""
     if value is None or value == "-":
         return None
     text = str(value).encode("utf-8", "replace")

@@ -1,14 +1,14 @@
-"""Documents and shingles in DuckDB, and what a later run takes over from an earlier one.
+"""Documents and shingles in DuckDB, and the state of a run that a later run continues.
 
 documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, quality, container,
           offset, length, digest, of_container, of_offset, of_url, of_digits, of_digest, content,
           fresh, kept, s5, …)
-                                   n numbers them; s5: how many shingles of 5 terms
+                                   n: number; s5: the number of shingles of 5 terms
 contents(content, first, s5, …)    each text once, with the first document that has it
-shingles_5(n, shingle)             of those first documents
+shingles_5(n, shingle)             of these first documents
 
-The state of a run, for ``--update``: a directory with ``state.json``, which says what the run was
-asked for and in which directory beside it there are Parquet files of these tables and the pairs.
+The state for ``--update`` is a directory with ``state.json``: the settings of the run, and the name
+of the directory in it with these tables and the pairs as Parquet files.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,7 +30,7 @@ from dedupindex.runtime.files import sync_directory, write_file
 
 FORMAT = 3
 _STATE = "state.json"
-LONGEST = 1 << 24  # bytes of the metadata of a document, or of a shingle
+MAX_LINE = 1 << 24  # bytes of the metadata of a document, or of a shingle
 COLUMNS = {
     "n": "INTEGER",
     "id": "VARCHAR",
@@ -45,42 +46,42 @@ COLUMNS = {
     "container": "VARCHAR",
     "offset": "BIGINT",
     "length": "BIGINT",
-    "digest": "VARCHAR",  # of the payload that is there
-    "of_container": "VARCHAR",  # where the payload of a revisit is
+    "digest": "VARCHAR",  # of the payload in the record
+    "of_container": "VARCHAR",  # of a revisit: the place of its original
     "of_offset": "BIGINT",
-    "of_url": "VARCHAR",  # what it names
+    "of_url": "VARCHAR",  # and the capture that it refers to
     "of_digits": "VARCHAR",
     "of_digest": "VARCHAR",
-    "content": "VARCHAR",  # a hash of the terms; empty for none
+    "content": "VARCHAR",  # a hash of the terms; empty if there are none
 }
 
 
 @dataclass
-class Loaded:
-    """What came in."""
-
-    documents: int = 0  # all, those of an earlier run included
+class LoadCounts:
+    documents: int = 0  # including those of an earlier run
     fresh: int = 0
-    repeated: int = 0  # the same capture again
-    empty: int = 0  # without text: no content constraint is met
+    repeated: int = 0  # further documents of the same capture
+    empty: int = 0  # documents without text, which meet no content constraint
 
 
 class Spools:
-    """Takes what was prepared, then makes tables of it."""
+    """Write prepared batches to files, then make tables of these."""
 
     def __init__(self, home: Path, ks: Sequence[int]) -> None:
         self._home, self._ks = home, tuple(ks)
-        # The block closes them.
-        self._documents = open(home / "documents.json", "wb")  # noqa: SIM115
-        self._shingles = {k: open(home / f"shingles_{k}.tsv", "wb") for k in ks}  # noqa: SIM115
+        self._files = ExitStack()
+        self._documents, *shingles = (
+            self._files.enter_context(open(home / name, "wb"))  # noqa: SIM115
+            for name in ("documents.json", *(f"shingles_{k}.tsv" for k in ks))
+        )
+        self._shingles = dict(zip(ks, shingles, strict=True))
         self.empty = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for stream in (self._documents, *self._shingles.values()):
-            stream.close()
+        self._files.close()
 
     def add(self, prepared: Prepared) -> None:
         self._documents.write(prepared.documents)
@@ -88,14 +89,15 @@ class Spools:
             self._shingles[k].write(shingles)
         self.empty += prepared.empty
 
-    def load(self, database: Database, before: Path | None) -> Loaded:
-        """Make the tables; `before` is the state of an earlier run."""
-        self.__exit__()
+    def load(self, database: Database, before: Path | None) -> LoadCounts:
+        """Make the tables, including the documents of an earlier run whose state is `before`."""
+        self._files.close()
         sizes = {f"s{k}": "INTEGER" for k in self._ks}
-        rows = from_json([self._home / "documents.json"], {**COLUMNS, **sizes}, LONGEST)
+        rows = from_json([self._home / "documents.json"], {**COLUMNS, **sizes}, MAX_LINE)
+        names = ", ".join(map(_quoted, [*COLUMNS, *sizes]))
         old = f"UNION ALL SELECT *, false AS fresh FROM {earlier(before, 'documents')}"
         database.execute(
-            f"CREATE TABLE loaded AS SELECT {_names(sizes)}, NULL::BOOLEAN AS kept, true AS fresh "
+            f"CREATE TABLE loaded AS SELECT {names}, NULL::BOOLEAN AS kept, true AS fresh "
             f"FROM {rows} {old if before else ''}"
         )
         first = "".join(f", any_value(s{k}) AS s{k}" for k in self._ks)
@@ -105,29 +107,30 @@ class Spools:
             f"CREATE TABLE contents AS SELECT content, min(first) AS first{first} FROM "
             f"(SELECT {listed} FROM loaded WHERE fresh {old if before else ''}) GROUP BY content"
         )
+        types = "'n': 'INTEGER', 'shingle': 'VARCHAR'"
         for k in self._ks:
             old = f"UNION ALL SELECT * FROM {earlier(before, f'shingles_{k}')}"
             database.execute(
                 f"CREATE TABLE shingles_{k} AS SELECT n, shingle FROM "
-                f"(SELECT * FROM {_text(self._home / f'shingles_{k}.tsv')} "
+                f"(SELECT * FROM {_csv(self._home / f'shingles_{k}.tsv', types)} "
                 f"{old if before else ''}) SEMI JOIN contents ON n = first"
             )
-        return self._without_repeated(database)
+        return self._deduplicate(database)
 
-    def _without_repeated(self, database: Database) -> Loaded:
-        """Keep the first of what is the same capture, of those that have a text if one has.
+    def _deduplicate(self, database: Database) -> LoadCounts:
+        """Keep one document of each capture, the first with a text if one has any.
 
-        It is the same if its place is; where that is not known, if id, URL, time and text are.
+        A capture is identified by its place, or if that is unknown, by id, URL, time and text.
         """
         known = 'container IS NOT NULL AND "offset" IS NOT NULL'
         others = ("id", "url", "digits", "content", "of_url", "of_digits")
-        alike = ", ".join(f"if({known}, NULL, {name})" for name in others)
+        identity = ", ".join(f"if({known}, NULL, {name})" for name in others)
         database.execute(
             "CREATE TABLE documents AS SELECT * FROM loaded QUALIFY row_number() OVER "
-            f"(PARTITION BY container, \"offset\", {alike} ORDER BY content = '', n) = 1"
+            f"(PARTITION BY container, \"offset\", {identity} ORDER BY content = '', n) = 1"
         )
         count = number(database, "SELECT count(*) FROM documents")
-        loaded = Loaded(
+        loaded = LoadCounts(
             documents=count,
             fresh=number(database, "SELECT count(*) FROM documents WHERE fresh"),
             repeated=number(database, "SELECT count(*) FROM loaded") - count,
@@ -138,14 +141,12 @@ class Spools:
 
 
 def next_number(before: Path | None) -> int:
-    """The number of the first document that is added to a state."""
-    if before is None:
-        return 0
-    return int(asked(before)["next"])
+    """Return the number of the first document that is added to a state."""
+    return 0 if before is None else int(read_state(before)["next"])
 
 
-def asked(state: Path) -> dict[str, Any]:
-    """What an earlier run was asked for; raises `BadSource`, `SettingsConflict`."""
+def read_state(state: Path) -> dict[str, Any]:
+    """Read ``state.json`` of an earlier run; raises `BadSource`, `SettingsConflict`."""
     try:
         found = orjson.loads((state / _STATE).read_bytes())
     except (OSError, ValueError) as error:
@@ -160,38 +161,38 @@ def asked(state: Path) -> dict[str, Any]:
     return dict(found)
 
 
-def save(database: Database, state: Path, ks: Sequence[int], told: dict[str, Any]) -> None:
-    """Write the state; until ``state.json`` tells of its files, one that was there is still so."""
+def save(database: Database, state: Path, ks: Sequence[int], settings: dict[str, Any]) -> None:
+    """Write the state; an earlier one remains valid until ``state.json`` is replaced."""
     state.mkdir(exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix="files-", dir=state))
+    files = Path(tempfile.mkdtemp(prefix="files-", dir=state))
     try:
         columns = [*COLUMNS, *(f"s{k}" for k in ks)]
         after = number(database, "SELECT max(n) + 1 FROM documents")
         for name, rows in {
-            "documents": f"SELECT {', '.join(f'd.{_quoted(one)}' for one in columns)}, "
+            "documents": f"SELECT {', '.join(f'd.{_quoted(column)}' for column in columns)}, "
             "coalesce(c.kept, true) AS kept FROM documents d LEFT JOIN chosen c ON d.n = c.n",
             "contents": "FROM contents",
             "pairs": "FROM pairs",
             "left_out": "FROM left_out",
             **{f"shingles_{k}": f"FROM shingles_{k}" for k in ks},
         }.items():
-            write_parquet(database, rows, beside / f"{name}.parquet")
+            write_parquet(database, rows, files / f"{name}.parquet")
         sync_directory(state)
-        asked = {"format": FORMAT, "files": beside.name, "next": after, **told}
-        write_file(state / _STATE, orjson.dumps(asked))
+        content = {"format": FORMAT, "files": files.name, "next": after, **settings}
+        write_file(state / _STATE, orjson.dumps(content))
     except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(files, ignore_errors=True)
         raise
     sync_directory(state.parent)
-    for old in set(state.iterdir()) - {beside, state / _STATE}:
+    for old in set(state.iterdir()) - {files, state / _STATE}:
         if old.is_dir():
             shutil.rmtree(old, ignore_errors=True)
         else:
-            old.unlink(missing_ok=True)  # of a run that was killed
+            old.unlink(missing_ok=True)  # of an interrupted run
 
 
 def fill(database: Database, table: str, columns: str, path: Path, rows: Iterable[str]) -> None:
-    """Make a table of rows of numbers, separated by tabs, by way of a file that then goes."""
+    """Make a table of lines of numbers separated by tabs, by way of a temporary file."""
     with open(path, "w", encoding="ascii") as stream:
         stream.writelines(rows)
     types = ", ".join(f"'{name}': '{kind}'" for name, kind in map(str.split, columns.split(",")))
@@ -199,28 +200,20 @@ def fill(database: Database, table: str, columns: str, path: Path, rows: Iterabl
     path.unlink()
 
 
-def _names(sizes: Iterable[str]) -> str:
-    return ", ".join(map(_quoted, [*COLUMNS, *sizes]))
-
-
 def _quoted(column: str) -> str:
-    """`offset` is a word of SQL."""
+    """`offset` is a keyword of SQL."""
     return f'"{column}"'
-
-
-def _text(path: Path) -> str:
-    return _csv(path, "'n': 'INTEGER', 'shingle': 'VARCHAR'")
 
 
 def _csv(path: Path, types: str) -> str:
     return (
         f"read_csv({quoted(literal(path))}, auto_detect = false, header = false, delim = '\t', "
         "new_line = '\\n', quote = '', escape = '', nullstr = '\x01', "
-        f"max_line_size = {LONGEST}, buffer_size = {2 * LONGEST}, columns = {{{types}}})"
+        f"max_line_size = {MAX_LINE}, buffer_size = {2 * MAX_LINE}, columns = {{{types}}})"
     )
 
 
 def earlier(state: Path | None, name: str) -> str:
-    """SQL for a table of an earlier run."""
-    files = Path() if state is None else state / asked(state)["files"]
+    """Return SQL for a table of an earlier run."""
+    files = Path() if state is None else state / read_state(state)["files"]
     return f"read_parquet({quoted(literal(files / f'{name}.parquet'))})"

@@ -1,7 +1,7 @@
-"""Least covers by HiGHS, a solver of integer programs; the one door to it, which is an extra.
+"""Minimum covers by HiGHS, a solver of integer programs; only this module imports it.
 
-It counts in doubles, with tolerances that do not depend on how large costs are. So it is given
-shares of the least one, none that is very much larger, and its bound is taken with a margin.
+HiGHS calculates in doubles with absolute tolerances. So it gets costs relative to the smallest,
+none of them very much larger, and a margin is taken off its bound.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput, to_install
 
-SPAN = 1e7  # how much larger than the least a cost may be
-_TOLERANCE = 1e-10  # of what is 1 in the program: the least cost, a document that is kept
+SPAN = 1e7  # the largest cost that is possible, relative to the smallest
+_TOLERANCE = 1e-10  # relative to the smallest cost
 
 
 class ExactCover(NamedTuple):
-    """The best cover that was found, empty for none; any cover costs `bound` at least."""
+    """The best cover that was found, empty if none was, and a lower bound of the cost of any."""
 
     kept: list[int]
     bound: float
 
 
-def available() -> None:
+def check_installed() -> None:
     """Raise `BadInput` where HiGHS is not installed."""
     try:
         import highspy  # noqa: F401
@@ -36,21 +36,20 @@ def available() -> None:
 def solve(
     coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float
 ) -> ExactCover:
-    """Keep one at least of the coverers of each, for the least cost, within the time given.
+    """Keep at least one coverer of each document for the lowest cost, within the time limit.
 
-    The dearest document costs at most `SPAN` times what the cheapest costs.
+    The highest cost is at most `SPAN` times the lowest.
     """
     import highspy  # an extra
     import numpy  # comes with HiGHS
 
     documents = sorted(set().union(*coverers.values()))
     place = {document: number for number, document in enumerate(documents)}
-    rows = sorted({tuple(sorted(place[one] for one in by)) for by in coverers.values()})
-    least = min(costs[one] for one in documents)
-    shares = numpy.array([costs[one] / least for one in documents], dtype=float)
+    rows = sorted({tuple(sorted(map(place.__getitem__, by))) for by in coverers.values()})
+    lowest = min(costs[document] for document in documents)
     program = highspy.HighsLp()
     program.num_col_, program.num_row_ = len(documents), len(rows)
-    program.col_cost_ = shares
+    program.col_cost_ = numpy.array([costs[one] / lowest for one in documents], dtype=float)
     program.col_lower_ = numpy.zeros(len(documents))
     program.col_upper_ = numpy.ones(len(documents))
     program.row_lower_ = numpy.ones(len(rows))
@@ -59,7 +58,7 @@ def solve(
     program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
     starts = numpy.cumsum([0, *map(len, rows)])
     program.a_matrix_.start_ = starts
-    program.a_matrix_.index_ = numpy.array([one for row in rows for one in row])
+    program.a_matrix_.index_ = numpy.array([column for row in rows for column in row])
     program.a_matrix_.value_ = numpy.ones(int(starts[-1]))
     solver: Any = highspy.Highs()  # type: ignore[no-untyped-call]
     for name, value in {
@@ -72,6 +71,6 @@ def solve(
     solver.run()
     info, values = solver.getInfo(), solver.getSolution().col_value
     chosen = {number for number, value in enumerate(values) if value > 0.5}
-    whole = all(chosen.intersection(row) for row in rows)  # it may have found none in time
-    bound = max(info.mip_dual_bound * (1 - _TOLERANCE), 0.0) * least
-    return ExactCover([documents[number] for number in sorted(chosen)] if whole else [], bound)
+    found = all(chosen.intersection(row) for row in rows)  # it may have run out of time
+    bound = max(info.mip_dual_bound * (1 - _TOLERANCE), 0.0) * lowest
+    return ExactCover([documents[number] for number in sorted(chosen)] if found else [], bound)

@@ -1,4 +1,4 @@
-"""A run of bin/cover: documents in, which of them stay out."""
+"""Run bin/cover: read documents, find pairs, compute the cover, write the results."""
 
 from __future__ import annotations
 
@@ -6,66 +6,63 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.cover import document_store, exact, pairs, revisit_dependencies
-from dedupindex.cover.covering import Covered, cover, price
-from dedupindex.cover.executors import Means, ahead, join_here, join_on, solve_here, solve_on
-from dedupindex.cover.load_documents import Line, batches, prepare
+from dedupindex.cover import covering, document_store, exact, pairs, revisit_dependencies
+from dedupindex.cover.components import connected_components, spark_components
+from dedupindex.cover.covering import CoverCounts, CoverExecution, cover, map_ahead
+from dedupindex.cover.load_documents import Line, LineBatch, batches, prepare
 from dedupindex.cover.relation import ALONE, Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.parser import amount
-from dedupindex.expression.sql import to_sql
 from dedupindex.runtime.duckdb import Database, number, open_database, show_progress
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.workers import workers
 
-EXACT_SECONDS = 10.0  # that HiGHS gets for one component
+EXACT_SECONDS = 10.0  # time limit of HiGHS for one component
 
 
 @dataclass(frozen=True)
 class CoverOptions:
-    """How a run is made."""
-
     approximate: bool = False
     exact_seconds: float = EXACT_SECONDS
     cost: str = "1"
     per_host: int = 0
     what_if: tuple[Fraction, ...] = ()
     jobs: int = 1
-    spark: str = ""  # where components are found and covered instead of here
+    spark: str = ""  # the master of a cluster that finds and covers components
     memory: str = "1GB"
 
 
 @dataclass
 class CoverReport:
-    """What a run came to."""
-
     relation: str
-    loaded: document_store.Loaded = field(default_factory=document_store.Loaded)
+    loaded: document_store.LoadCounts = field(default_factory=document_store.LoadCounts)
     found: pairs.PairCounts = field(default_factory=pairs.PairCounts)
-    covered: Covered = field(default_factory=Covered)
-    what_if: dict[str, Covered] = field(default_factory=dict)  # by threshold
+    covered: CoverCounts = field(default_factory=CoverCounts)
+    what_if: dict[str, CoverCounts] = field(default_factory=dict)  # by threshold
     changed: dict[str, int] = field(default_factory=dict)  # by an update
-    listed: tuple[int, int] | None = None  # for who deletes; and left out, since needed
+    listed: tuple[int, int] | None = None  # documents listed for deletion; left out as needed
     hosts: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
+        listed, needed = self.listed or (None, None)
         return {
             "relation": self.relation,
             **asdict(self.loaded),
             **asdict(self.found),
             **self.covered.as_json(),
-            "what_if": {name: one.as_json() for name, one in self.what_if.items()},
+            "what_if": {name: counts.as_json() for name, counts in self.what_if.items()},
             "changed": self.changed,
-            "listed": None if self.listed is None else self.listed[0],
-            "needed": None if self.listed is None else self.listed[1],
+            "listed": listed,
+            "needed": needed,
             "hosts": self.hosts,
             "seconds": self.seconds,
         }
@@ -83,134 +80,108 @@ def run(
     *,
     before: Path | None = None,
     left_out: Iterable[Line] = (),
-    of: int = 0,
+    total_bytes: int = 0,
     on_progress: OnProgress = lambda seen: None,
 ) -> CoverReport:
-    """Cover documents; `finish` is given the tables while they are there.
+    """Compute a cover, and call `finish` while the tables exist in `home`. Raises `BadInput`.
 
-    `home` is an empty directory with room, `before` the state of an earlier run, `left_out` what
-    `reading.gather` tells of revisits, `of` the bytes of all lines, 0 if nobody knows. Raises
-    `BadInput`.
+    `before` is the state of an earlier run, `left_out` the revisits that conditions exclude.
     """
     if options.exact_seconds > 0:
-        exact.available()
-    report = CoverReport(relation.text)
-    widened = _widened(relation, options.what_if)
-    if before is not None:
-        _check(before, widened, options)
+        exact.check_installed()
+    report, widest = CoverReport(relation.text), _widest(relation, options.what_if)
+    _check_settings(before, settings_of(relation, options))
     cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
     engine = open_database(home, options.memory, 0)
     with pools as pool, engine as (database, scratch), show_progress(database, on_progress) as at:
-        with _timed(report, "reading"):
-            report.loaded = _load(lines, relation.ks, database, scratch, pool, options, before,
-                                  of, on_progress, at)  # fmt: skip
+        with _timed(report, "reading"), document_store.Spools(scratch, relation.ks) as spools:
+            tasks = batches(lines, document_store.next_number(before), relation.ks)
+            _spool(tasks, spools, pool, options.jobs, total_bytes, on_progress)
+            at("loading documents")
+            report.loaded = spools.load(database, before)
             revisit_dependencies.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
         with _timed(report, "pairs"):
-            report.found = pairs.find(database, widened, approximate=options.approximate, at=at)
+            report.found = pairs.find(database, widest, approximate=options.approximate, at=at)
             if before is not None:
-                database.execute(
-                    f"INSERT INTO pairs BY NAME FROM {document_store.earlier(before, 'pairs')}"
-                )
+                earlier = document_store.earlier(before, "pairs")
+                database.execute(f"INSERT INTO pairs BY NAME FROM {earlier}")
         with _timed(report, "covers"):
             at("joining pairs")
-            price(database, cost, options.cost)
-            with _means(scratch, options, pool, on_progress) as means:
-                _cover(database, relation, options.what_if, means, report)
-        if before is not None:
-            report.changed = _changed(database)
+            covering.compute_costs(database, cost, options.cost)
+            with _execution(scratch, options, pool, on_progress) as execution:
+                report.what_if = {
+                    exactly(threshold): cover(database, relation.at(threshold), execution)
+                    for threshold in options.what_if
+                }
+                report.covered = cover(database, relation, execution)
+        report.changed = {} if before is None else _changes(database)
         at("writing results")
         finish(database, report)
     return report
 
 
-def _cover(
-    database: Database,
-    relation: Relation,
-    what_if: Iterable[Fraction],
-    means: Means,
-    to: CoverReport,
-) -> None:
-    for threshold in what_if:
-        to.what_if[exactly(threshold)] = cover(database, relation.at(threshold), means)
-    to.covered = cover(database, relation, means)
+def _spool(
+    tasks: Iterator[LineBatch], spools: document_store.Spools, pool: Executor | None, jobs: int,
+    total_bytes: int, on_progress: OnProgress,
+) -> None:  # fmt: skip
+    seen = size = 0
+    for batch in map_ahead(pool, prepare, tasks, 2 * jobs) if pool else map(prepare, tasks):
+        spools.add(batch)
+        seen, size = seen + batch.lines, size + batch.size
+        on_progress(ProgressUpdate("reading documents", size, total_bytes, seen))
 
 
-def told(relation: Relation, options: CoverOptions) -> dict[str, Any]:
-    """What a later run must know of this one."""
-    widened = _widened(relation, options.what_if)
+def settings_of(relation: Relation, options: CoverOptions) -> dict[str, Any]:
+    """Return the settings that a later run with ``--update`` must share."""
+    widest = _widest(relation, options.what_if)
     return {
-        "relation": widened.text,
-        "content": list(map(str, widened.content)),
+        "relation": widest.text,
+        "content": list(map(str, widest.content)),
         "approximate": options.approximate,
     }
 
 
-def _check(before: Path, widened: Relation, options: CoverOptions) -> None:
-    """Raise `SettingsConflict` if the pairs of an earlier run are not those that are wanted."""
-    was = document_store.asked(before)
-    if [was["relation"], was["content"]] != [widened.text, list(map(str, widened.content))]:
+def _check_settings(before: Path | None, settings: dict[str, Any]) -> None:
+    """Raise `SettingsConflict` if an earlier run computed other pairs than these settings."""
+    if before is None:
+        return
+    earlier = document_store.read_state(before)
+    if any(earlier[name] != settings[name] for name in ("relation", "content")):
         raise SettingsConflict(
-            f"{before} is of another relation, {was['relation']} (pairs from "
-            f"{', '.join(was['content'])}): give the same, and the same --what-if"
+            f"{before} is of another relation, {earlier['relation']} (pairs from "
+            f"{', '.join(earlier['content'])}): give the same, and the same --what-if"
         )
-    if was["approximate"] != options.approximate:
-        which = "all pairs" if options.approximate else "only pairs that --approximate found"
-        what = "leave --approximate out" if options.approximate else "give it again"
-        raise SettingsConflict(f"{before} has {which}: {what}, or run bin/cover on all sources")
+    if earlier["approximate"] != settings["approximate"]:
+        approximate = settings["approximate"]
+        which = "all pairs" if approximate else "only pairs that --approximate found"
+        remedy = "leave --approximate out" if approximate else "give it again"
+        raise SettingsConflict(f"{before} has {which}: {remedy}, or run bin/cover on all sources")
 
 
-def _widened(relation: Relation, thresholds: Iterable[Fraction]) -> Relation:
-    """The relation with the least of all thresholds, of which the others are a part."""
-    if not relation.content:
-        if list(thresholds):
-            raise BadInput("--what-if takes a relation with a content constraint")
-        return relation
-    first = relation.content[0]
-    least = min([first.threshold, *thresholds])
-    return replace(relation, content=(replace(first, threshold=least), *relation.content[1:]))
-
-
-def _load(
-    lines: Iterable[Line],
-    ks: tuple[int, ...],
-    database: Database,
-    home: Path,
-    pool: Executor | None,
-    options: CoverOptions,
-    before: Path | None,
-    of: int,
-    on_progress: OnProgress,
-    at: Callable[[str], None],
-) -> document_store.Loaded:
-    tasks = batches(lines, document_store.next_number(before), ks)
-    done = map(prepare, tasks) if pool is None else ahead(pool, prepare, tasks, 2 * options.jobs)
-    seen = size = 0
-    with document_store.Spools(home, ks) as spools:
-        for prepared in done:
-            spools.add(prepared)
-            seen += prepared.lines
-            size += prepared.size
-            on_progress(ProgressUpdate("reading documents", size, of, seen))
-        at("loading documents")
-        return spools.load(database, before)
+def _widest(relation: Relation, thresholds: Iterable[Fraction]) -> Relation:
+    """Return the relation with the lowest of all thresholds; its pairs include the others'."""
+    if relation.content:
+        return relation.at(min([relation.content[0].threshold, *thresholds]))
+    if list(thresholds):
+        raise BadInput("--what-if takes a relation with a content constraint")
+    return relation
 
 
 @contextmanager
-def _means(
+def _execution(
     home: Path, options: CoverOptions, pool: Executor | None, on_progress: OnProgress
-) -> Iterator[Means]:
+) -> Iterator[CoverExecution]:
+    seconds, more = options.exact_seconds, (options.per_host, on_progress)
     if not options.spark:
-        solving = solve_here(pool, options.jobs, options.exact_seconds)
-        yield Means(home, join_here, solving, options.per_host, on_progress)
+        solver = covering.local_solver(pool, options.jobs, seconds)
+        yield CoverExecution(home, connected_components, solver, *more)
         return
     with spark_session(options.spark) as cluster:
-        yield Means(
-            home, partial(join_on, cluster), solve_on(cluster, options.exact_seconds),
-            options.per_host, on_progress,
-        )  # fmt: skip
+        join = partial(spark_components, cluster)
+        yield CoverExecution(home, join, covering.spark_solver(cluster, seconds), *more)
 
 
 @contextmanager
@@ -220,8 +191,8 @@ def _timed(report: CoverReport, phase: str) -> Iterator[None]:
     report.seconds[phase] = round(time.monotonic() - begin, 3)
 
 
-def _changed(database: Database) -> dict[str, int]:
-    """What an update has changed of what was said before."""
+def _changes(database: Database) -> dict[str, int]:
+    """Count the documents for which an update changes the earlier result."""
     rows = (
         "FROM documents d LEFT JOIN chosen c ON d.n = c.n WHERE NOT d.fresh AND d.kept "
         "{} AND {}coalesce(c.kept, true)"

@@ -1,7 +1,7 @@
-"""Lines of documents on their way to DuckDB: their metadata as JSON, their shingles as text.
+"""Read documents from archives and JSON lines, and prepare their metadata and shingles for DuckDB.
 
-Both are spooled, because that is what DuckDB reads fast and without a second library. It is done in
-batches, side by side where there are processes for it.
+Batches of lines are prepared in parallel. Metadata become JSON and shingles text, which DuckDB
+reads fast without another library.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dedupindex.corpus.capture_list import Revisits
 from dedupindex.corpus.enrich import Entry, Failed
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.row import CorpusRow
-from dedupindex.corpus.select import Spooled
+from dedupindex.corpus.select import SpooledChunks
 from dedupindex.counts import OnProgress
 from dedupindex.cover.document_lines import document
 from dedupindex.cover.relation import Document, content_of, shingles, terms
@@ -32,11 +32,10 @@ from dedupindex.expression.evaluate import hostname
 from dedupindex.runtime.files import named_errors
 from dedupindex.timestamps import date_of_digits, seconds
 
-MOST = 500  # lines of a batch
-_MOST_BYTES = 4 << 20  # the same, of longer ones
-_KNOWN = 100_000  # texts that are known to have been prepared
+BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
+_MAX_PREPARED = 100_000  # hashes of texts that a process remembers
 
-Line = tuple[str, bytes]  # where it stands, and what it says
+Line = tuple[str, bytes]  # its place, for messages, and its bytes
 
 
 class LineBatch(NamedTuple):
@@ -45,51 +44,50 @@ class LineBatch(NamedTuple):
     first: int
     lines: list[Line]
     ks: tuple[int, ...]
-    run: str  # tells runs apart
+    run: str  # a token of the run
 
 
 class Prepared(NamedTuple):
-    """What a batch comes to: rows for `store`."""
+    """A prepared batch, for `document_store`."""
 
-    documents: bytes
-    shingles: dict[int, bytes]
+    documents: bytes  # lines of JSON
+    shingles: dict[int, bytes]  # by k: lines of document number and shingle
     lines: int
     empty: int  # documents without text
-    size: int  # bytes of these lines
+    size: int  # bytes of the lines
 
 
 def batches(lines: Iterable[Line], first: int, ks: tuple[int, ...]) -> Iterator[LineBatch]:
-    """All lines, so many at a time."""
     run = token_hex()
-    held: list[Line] = []
+    batch: list[Line] = []
     size = 0
     for line in lines:
-        held.append(line)
+        batch.append(line)
         size += len(line[1])
-        if len(held) >= MOST or size >= _MOST_BYTES:
-            yield LineBatch(first, held, ks, run)
-            first += len(held)
-            held, size = [], 0
-    if held:
-        yield LineBatch(first, held, ks, run)
+        if len(batch) >= BATCH_LINES or size >= _BATCH_BYTES:
+            yield LineBatch(first, batch, ks, run)
+            first += len(batch)
+            batch, size = [], 0
+    if batch:
+        yield LineBatch(first, batch, ks, run)
 
 
-_known: set[str] = set()  # contents whose shingles this process has prepared
-_run = [""]  # in which run
+_prepared: set[str] = set()  # contents whose shingles this process has written
+_run = [""]  # in this run
 
 
 def prepare(batch: LineBatch) -> Prepared:
-    """Do a batch; raises `BadSource`.
+    """Prepare a batch; raises `BadSource`.
 
-    Of equal texts the shingles are wanted of the first; batches come in order, so that it is never
-    the first that a process leaves out.
+    Only the first of equal texts needs its shingles. A process gets batches in order, so it never
+    omits those of the first.
     """
     rows: list[bytes] = []
     spools: dict[int, list[str]] = {k: [] for k in batch.ks}
     empty = size = 0
-    if _run != [batch.run] or len(_known) > _KNOWN:
+    if _run != [batch.run] or len(_prepared) > _MAX_PREPARED:
         _run[:] = [batch.run]
-        _known.clear()
+        _prepared.clear()
     for n, (where, line) in enumerate(batch.lines, batch.first):
         size += len(line)
         found = document(line, where)
@@ -98,20 +96,20 @@ def prepare(batch: LineBatch) -> Prepared:
         empty += not words
         row = row_of(n, found, content)
         for k in batch.ks:
-            some = shingles(words, k)
-            row[f"s{k}"] = len(some)
-            if some and content not in _known:
-                spools[k].append(f"{n}\t" + f"\n{n}\t".join(some) + "\n")
+            text_shingles = shingles(words, k)
+            row[f"s{k}"] = len(text_shingles)
+            if text_shingles and content not in _prepared:
+                spools[k].append(f"{n}\t" + f"\n{n}\t".join(text_shingles) + "\n")
         if content:
-            _known.add(content)
+            _prepared.add(content)
         rows.append(orjson.dumps(row))
-    made = {k: "".join(spool).encode() for k, spool in spools.items()}
-    return Prepared(b"\n".join(rows) + b"\n", made, len(rows), empty, size)
+    encoded = {k: "".join(spool).encode() for k, spool in spools.items()}
+    return Prepared(b"\n".join(rows) + b"\n", encoded, len(rows), empty, size)
 
 
 def row_of(n: int, found: Document, content: str) -> dict[str, Any]:
-    """A document as `store` takes it."""
-    moment = found.timestamp
+    """Return a document as a row of `document_store`."""
+    place, capture = found.original_place, found.original_capture
     return {
         "n": n,
         "id": _clean(found.id),
@@ -119,119 +117,110 @@ def row_of(n: int, found: Document, content: str) -> dict[str, Any]:
         "hostname": _clean(hostname(found.url)),
         "mime": _clean(found.mime),
         "title": _clean(found.title),
-        "timestamp": seconds(date_of_digits(moment.encode())) if moment else None,
-        "digits": moment,
+        "timestamp": seconds(date_of_digits(found.timestamp.encode())) if found.timestamp else None,
+        "digits": found.timestamp,
         "status": found.status,
         "size": found.size,
         "quality": found.quality,
         "container": _clean(found.container),
         "offset": found.offset,
         "length": found.length,
-        "of_container": _clean(found.of[0]) if found.of else None,
-        "of_offset": found.of[1] if found.of else None,
-        "of_url": _clean(found.names[0]) if found.names else None,
-        "of_digits": found.names[1] if found.names else None,
+        "of_container": _clean(place[0]) if place else None,
+        "of_offset": place[1] if place else None,
+        "of_url": _clean(capture[0]) if capture else None,
+        "of_digits": capture[1] if capture else None,
         "digest": found.digest,
-        "of_digest": found.of_digest,
+        "of_digest": found.original_digest,
         "content": content,
     }
 
 
 def _clean(text: str | None) -> str | None:
-    """Without what JSON or DuckDB cannot hold."""
+    """Replace lone surrogates and NUL, which JSON and DuckDB cannot hold."""
     if text is None:
         return None
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
-# Where documents come from: lines of JSON, and archives through `corpus`.
+# --- sources: lines of JSON, and archives through `corpus` ----------------------------------------
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
 
-class Archives(NamedTuple):
-    """How archives are read."""
-
+class ArchiveOptions(NamedTuple):
     where: tuple[str, ...] = ()  # conditions on the metadata of captures
-    containers: tuple[str, ...] = ()  # where these are
-    originals: Path | None = None  # an index in which those of revisits are looked up, too
+    containers: tuple[str, ...] = ()  # the locations of WARC files
+    originals: Path | None = None  # an index for originals of revisits that the sources lack
     jobs: int = 1
     memory: str = "1GB"
 
 
 class Gathered(NamedTuple):
-    """What sources come to."""
-
-    files: list[Path]  # of lines
-    left_out: list[Path]  # of revisits that conditions leave out; see `needs`
+    files: list[Path]  # JSON lines of documents
+    left_out: list[Path]  # JSON lines of revisits that conditions exclude
     report: CorpusReport
-    all_revisits: bool = True  # whether for certain all that the sources hold were told
+    all_revisits: bool = True  # False if the sources may hold revisits that their metadata lack
 
 
 def gather(
     sources: Sequence[str],
-    how: Archives,
+    options: ArchiveOptions,
     home: Path,
     on_progress: OnProgress,
     *,
     listing: bool = False,
 ) -> Gathered:
-    """Files of lines of JSON: those among the sources, and one of what archives hold.
+    """Convert archives to JSON lines; sources that are JSON lines stay as they are.
 
-    `listing` needs revisits, which an index does not know. Raises `BadInput`, `BadSource`.
+    `listing` requires revisits, which an index does not have. Raises `BadInput`, `BadSource`.
     """
     lines = [Path(source) for source in sources if is_lines(source)]
     archives = [source for source in sources if not is_lines(source)]
     report = CorpusReport()
     if not archives:
-        if how.where or how.containers or how.originals:
+        if options.where or options.containers or options.originals:
             raise BadInput("--where, --containers and --originals are of archives, and lines of "
                            "JSON are none")  # fmt: skip
         return Gathered(lines, [], report)
-    spared = home / "spared"
-    spared.mkdir()
-    corpus = Corpus.of(*archives, containers=how.containers).having(
-        originals=how.originals,
-        jobs=how.jobs,
-        memory=how.memory,
-        work=home,
-        spared=spared if how.where else None,
-        on_progress=on_progress,
-    )
-    known = corpus.told.revisits
-    if listing and known is Revisits.NONE:
+    excluded = home / "spared"
+    excluded.mkdir()
+    corpus = Corpus.of(*archives, containers=options.containers).having(
+        originals=options.originals, jobs=options.jobs, memory=options.memory, work=home,
+        excluded_revisits=excluded if options.where else None, on_progress=on_progress,
+    )  # fmt: skip
+    revisits = corpus.source.revisits
+    if listing and revisits is Revisits.NONE:
         raise BadInput("--list: an index knows no revisits, and what they repeat would be on the "
                        "list: name the WARC files that it was made of")  # fmt: skip
-    for condition in how.where:
+    for condition in options.where:
         corpus = corpus.where(condition)
-    found = home / "captures.jsonl"
-    with named_errors(found), open(found, "wb") as stream:
+    captures = home / "captures.jsonl"
+    with named_errors(captures), open(captures, "wb") as stream:
         for kept in corpus.enrich("text", "html.title").kept(report, _as_line):
-            stream.write(kept.made + b"\n")
+            stream.write(kept.rendered + b"\n")
     left_out = home / "left_out.jsonl"
     with open(left_out, "wb") as stream:
-        for chunk in Spooled(spared) if how.where else ():
+        for chunk in SpooledChunks(excluded) if options.where else ():
             for (capture,) in chunk.groups:
-                stream.write(orjson.dumps(_told(capture)) + b"\n")
-    return Gathered([*lines, found], [left_out], report, known is Revisits.ALL)
+                stream.write(orjson.dumps(_metadata(capture)) + b"\n")
+    return Gathered([*lines, captures], [left_out], report, revisits is Revisits.ALL)
 
 
 def is_lines(source: str) -> bool:
-    """Whether a source is lines of JSON, by its name."""
+    """Return whether a source is JSON lines, by its name."""
     name = os.path.basename(source).removesuffix(".gz").removesuffix(".zst")
     return name.endswith((".json", ".jsonl", ".ndjson"))
 
 
 def _as_line(entry: Entry) -> bytes:
-    """A capture as `lines` reads it; a text that cannot be read is none, and the error counts."""
-    text, title = _asked(entry, _TEXT) or "", _asked(entry, _TITLE)
-    return orjson.dumps({**_told(entry.capture), "text": text, "title": title})
+    """Render a capture as a flat line; its text is empty if it cannot be read."""
+    text, title = _string(entry, _TEXT) or "", _string(entry, _TITLE)
+    return orjson.dumps({**_metadata(entry.capture), "text": text, "title": title})
 
 
-def _told(capture: CorpusRow) -> dict[str, Any]:
-    """What the metadata of a capture say."""
-    place, of = capture.record, capture.payload
+def _metadata(capture: CorpusRow) -> dict[str, Any]:
+    place, original = capture.record, capture.payload
     return {
         "id": f"{capture.timestamp}/{capture.url}",
         "url": capture.url,
@@ -243,13 +232,15 @@ def _told(capture: CorpusRow) -> dict[str, Any]:
         "offset": place.offset if place.offset >= 0 else None,
         "length": place.length if place.length >= 0 else None,
         "digest": None if capture.revisit else capture.digest,
-        "of": [of.container, of.offset] if of is not None and of.container else None,
+        "of": [original.container, original.offset]
+        if original is not None and original.container
+        else None,
         "revisitOf": capture.revisit_of,
         "ofDigest": capture.digest if capture.revisit and not capture.unmodified else None,
     }
 
 
-def _asked(entry: Entry, path: str) -> str | None:
+def _string(entry: Entry, path: str) -> str | None:
     try:
         value = entry.value(path)
     except Failed as error:
@@ -259,7 +250,7 @@ def _asked(entry: Entry, path: str) -> str | None:
 
 
 def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
-    """Every line of files, with its place; files may be compressed with gzip or zstd."""
+    """Yield the lines of files, plain or compressed with gzip or zstd. Raises `BadSource`."""
     for path in paths:
         with _opened(path) as stream:
             try:
@@ -271,14 +262,14 @@ def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
 
 
 def size_of(paths: Iterable[Path]) -> int:
-    """Bytes of all lines; 0 if compressed ones are among them, or what cannot be read."""
+    """Return the bytes of all files; 0 if some are compressed or unreadable."""
     size = 0
     for path in paths:
         try:
             with open(path, "rb") as stream:
                 head = stream.read(4)
                 size += stream.seek(0, os.SEEK_END)
-        except OSError:  # which reading tells of
+        except OSError:  # which reading will report
             return 0
         if head.startswith(_GZIP) or head == _ZSTD:
             return 0
@@ -310,7 +301,7 @@ def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
 
 
 class _Frames(io.RawIOBase):
-    """What zstd frames hold; one that does not end is `EOFError`, which its reader lets pass."""
+    """The content of zstd frames; unlike zstandard's reader, it rejects a truncated one."""
 
     def __init__(self, stream: BinaryIO, decompressor: Any) -> None:
         self._stream, self._decompressor = stream, decompressor
@@ -337,10 +328,10 @@ class _Frames(io.RawIOBase):
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """What reading a damaged file raises."""
-    found: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
+    """Return the exceptions that a damaged file raises."""
+    errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
     try:
         import zstandard  # an extra
     except ImportError:
-        return found
-    return (*found, zstandard.ZstdError)
+        return errors
+    return (*errors, zstandard.ZstdError)

@@ -1,14 +1,14 @@
-"""Pairs of a covered and a covering document, by an inverted index of shingles in DuckDB.
+"""Find pairs of a covered and a covering document by an inverted index of shingles in DuckDB.
 
-Documents with the same terms are one unit within a block, which is what the equalities of the
-relation leave: nothing is compared across blocks. Of each unit only the rarest of the shingles that
-it shares with any other are looked up, as many as the prefix filter asks for; candidates that pass
-the length filter and the conditions on metadata are then counted in full. Shingles are compared as
-text, not by a hash, so the result is exact. All that is large may go to disk.
+The equalities of the relation partition documents into blocks; within a block, documents with the
+same terms are one unit. Of each unit only the rarest shared shingles are looked up, as many as the
+prefix filter requires; candidates that pass the length filter and the conditions on metadata are
+then compared in full. Shingles are compared as text, so the result is exact. Tables may spill to
+disk.
 
-Tables that it takes: ``documents``, ``contents`` and, for each k, ``shingles_K`` (see `store`). It
-leaves ``pairs(a, b, of_a_K, of_b_K, shared_K, …)``: the numbers of the documents, and for each k
-how many shingles each has and how many they share.
+From ``documents``, ``contents`` and, for each k, ``shingles_K`` (see `document_store`) this makes
+``pairs(a, b, of_a_K, of_b_K, shared_K, …)``: the numbers of the documents, and for each k how many
+shingles each has and both share.
 """
 
 from __future__ import annotations
@@ -18,80 +18,84 @@ from dataclasses import dataclass
 from math import floor, sqrt
 
 from dedupindex.cover.relation import Constraint, Relation
-from dedupindex.expression.sql import to_sql
+from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.tree import Attribute, Leaf, Node
 from dedupindex.runtime.duckdb import Database, number
 
-# Content constraints as SQL, in whole numbers: a threshold is what was written, not its double.
+# --- content constraints as SQL, in whole numbers because doubles would round thresholds ----------
 
 
-def needed(constraint: Constraint, size: str) -> str:
-    """How many shingles `a`, of `size`, must at least share."""
-    part, whole = constraint.threshold.numerator, constraint.threshold.denominator
+def _required(constraint: Constraint, size: str) -> str:
+    """How many shingles `a`, which has `size`, must share at least."""
+    numerator, denominator = constraint.threshold.numerator, constraint.threshold.denominator
     if constraint.measure == "dice":
-        whole = 2 * whole - part
-    product = f"{part} * {size}::BIGINT"
+        denominator = 2 * denominator - numerator
+    product = f"{numerator} * {size}::BIGINT"
     if constraint.above:
-        return f"(({product}) // {whole} + 1)"
-    return f"(({product} + {whole - 1}) // {whole})"
+        return f"(({product}) // {denominator} + 1)"
+    return f"(({product} + {denominator - 1}) // {denominator})"
 
 
-def needed_of_b(constraint: Constraint, size: str) -> str:
-    """The same of `b`, of which containment asks nothing."""
-    return "1" if constraint.measure == "containment" else needed(constraint, size)
+def _required_of_b(constraint: Constraint, size: str) -> str:
+    """The same for `b`, for which containment requires nothing."""
+    return "1" if constraint.measure == "containment" else _required(constraint, size)
 
 
-def lengths(constraint: Constraint, of_a: str, of_b: str) -> str:
-    """Whether the sizes alone leave it possible."""
-    possible = f"{of_b} >= {needed(constraint, of_a)}"
+def _possible(constraint: Constraint, of_a: str, of_b: str) -> str:
+    """Whether sets of these sizes can meet the constraint."""
+    possible = f"{of_b} >= {_required(constraint, of_a)}"
     if constraint.measure == "containment":
         return possible
-    return f"{possible} AND {of_a} >= {needed(constraint, of_b)}"
+    return f"{possible} AND {of_a} >= {_required(constraint, of_b)}"
 
 
-def holds(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
-    """Whether sets of these sizes are as like as it asks."""
-    part, whole = constraint.threshold.numerator, constraint.threshold.denominator
-    sign = ">" if constraint.above else ">="
-    count = f"{shared}::BIGINT * {whole}"
+def _operands(constraint: Constraint, shared: str, of_a: str, of_b: str) -> tuple[str, str]:
+    """Numerator and denominator of the measure."""
     if constraint.measure == "containment":
-        return f"({count} {sign} {part} * {of_a}::BIGINT)"
+        return f"{shared}::BIGINT", f"{of_a}::BIGINT"
     if constraint.measure == "jaccard":
-        return f"({count} {sign} {part} * ({of_a}::BIGINT + {of_b} - {shared}))"
-    return f"(2 * {count} {sign} {part} * ({of_a}::BIGINT + {of_b}))"
+        return f"{shared}::BIGINT", f"({of_a}::BIGINT + {of_b} - {shared})"
+    return f"2 * {shared}::BIGINT", f"({of_a}::BIGINT + {of_b})"
 
 
-def measured(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
-    """The measure itself, to be shown or ordered by."""
-    if constraint.measure == "containment":
-        return f"({shared} / {of_a}::DOUBLE)"
-    if constraint.measure == "jaccard":
-        return f"({shared} / ({of_a} + {of_b} - {shared})::DOUBLE)"
-    return f"(2 * {shared} / ({of_a} + {of_b})::DOUBLE)"
+def satisfied(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
+    """Whether sets of these sizes meet the constraint."""
+    numerator, denominator = _operands(constraint, shared, of_a, of_b)
+    sign, threshold = ">" if constraint.above else ">=", constraint.threshold
+    return f"({numerator} * {threshold.denominator} {sign} {threshold.numerator} * {denominator})"
 
 
-def driver(constraints: tuple[Constraint, ...]) -> Constraint:
-    """The constraint that leaves the fewest candidates: it asks for most of `a`."""
-
-    def asks(constraint: Constraint) -> tuple[float, bool]:
-        share = float(constraint.threshold)
-        if constraint.measure == "dice":
-            share /= 2 - share
-        return share, constraint.measure != "containment"
-
-    return max(constraints, key=asks)
+def measure(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
+    """The measure itself, as a DOUBLE."""
+    numerator, denominator = _operands(constraint, shared, of_a, of_b)
+    return f"({numerator} / ({denominator})::DOUBLE)"
 
 
-# Candidates by MinHash instead of the inverted index: of a bounded size, but not all are found.
+def _most_selective(constraints: tuple[Constraint, ...]) -> Constraint:
+    """The constraint with the fewest candidates: it requires the largest share of `a`."""
+
+    def share(constraint: Constraint) -> tuple[float, bool]:
+        return _as_jaccard(constraint, ("dice",)), constraint.measure != "containment"
+
+    return max(constraints, key=share)
+
+
+def _as_jaccard(constraint: Constraint, convert: tuple[str, ...]) -> float:
+    """The threshold, converted from Dice to Jaccard for the measures `convert`."""
+    share = float(constraint.threshold)
+    return share / (2 - share) if constraint.measure in convert else share
+
+
+# --- approximate candidates by MinHash: of bounded number, but not complete -----------------------
 
 HASHES = 128
-AIM = 0.97  # of pairs that are just alike enough, as many are to be candidates
-SAMPLE = 1000  # units that the recall is measured with
+AIM = 0.97  # recall of pairs at the threshold
+SAMPLE = 1000  # units for which the recall is measured
 _SALT = 0x9E3779B97F4A7C15  # 2^64 / golden ratio: its multiples differ in many bits
 
 
 def bands(jaccard: float) -> tuple[int, int]:
-    """How many bands of how many rows: the most rows that still reach the aim."""
+    """Return how many bands of how many rows: the most rows that reach the `AIM`."""
     for rows in range(HASHES, 1, -1):
         count = HASHES // rows
         if 1 - (1 - jaccard**rows) ** count >= AIM:
@@ -100,18 +104,16 @@ def bands(jaccard: float) -> tuple[int, int]:
 
 
 def enough(jaccard: float, hashes: int) -> int:
-    """Of so many hashes, in how many two sets agree that are just alike enough, or bad luck has it.
+    """Return in how many hashes two sets at the threshold agree, less three standard deviations.
 
-    Bad luck are three standard deviations, which one pair in 700 has.
+    One pair in 700 falls below that.
     """
     return floor(hashes * jaccard - 3 * sqrt(hashes * jaccard * (1 - jaccard)))
 
 
 def minhash_candidates(database: Database, constraint: Constraint) -> None:
-    """Make ``candidates`` of ``shingled_K``, for sets of about the same size."""
-    jaccard = float(constraint.threshold)
-    if constraint.measure != "jaccard":
-        jaccard /= 2 - jaccard
+    """Make ``candidates`` from ``shingled_K``, of sets of about the same size."""
+    jaccard = _as_jaccard(constraint, ("dice", "containment"))
     count, rows = bands(jaccard)
     least = ", ".join(
         f"min(hash(xor(h, {(place + 1) * _SALT % (1 << 64)}::UBIGINT))) AS m{place}"
@@ -126,12 +128,14 @@ def minhash_candidates(database: Database, constraint: Constraint) -> None:
         for band in range(count)
     )
     database.execute(
-        "CREATE OR REPLACE TABLE bands AS SELECT s.unit, s.key, u.goes, u.covers, u.fresh FROM "
+        "CREATE OR REPLACE TABLE bands AS SELECT s.unit, s.key, u.coverable, u.covers, u.fresh "
+        "FROM "
         f"(SELECT unit, unnest([{keys}]) AS key FROM signatures) s JOIN units u ON u.unit = s.unit"
     )
     database.execute(
         "CREATE OR REPLACE TABLE candidates AS SELECT DISTINCT x.unit AS ua, y.unit AS ub "
-        "FROM bands x JOIN bands y ON x.key = y.key WHERE x.unit <> y.unit AND x.goes AND y.covers "
+        "FROM bands x JOIN bands y ON x.key = y.key WHERE x.unit <> y.unit AND x.coverable "
+        "AND y.covers "
         "AND (x.fresh OR y.fresh)"
     )
     agreed = " + ".join(f"(x.m{place} = y.m{place})::INTEGER" for place in range(count * rows))
@@ -144,25 +148,14 @@ def minhash_candidates(database: Database, constraint: Constraint) -> None:
         database.execute(f"DROP TABLE {table}")
 
 
-def few(database: Database) -> str:
-    """Make a table of the units that the recall is measured with; returns its name."""
-    database.execute(
-        "CREATE OR REPLACE TABLE few AS SELECT unit FROM units WHERE goes "
-        f"ORDER BY hash(unit) LIMIT {SAMPLE}"
-    )
-    return "few"
-
-
 @dataclass
 class PairCounts:
-    """How many there were of what; `recall` is of the approximate mode, None if nothing tells."""
-
     blocks: int = 0
-    units: int = 0  # texts that differ, in each block
-    candidates: int = 0  # pairs of units that were looked at, each way
+    units: int = 0  # different texts, in each block
+    candidates: int = 0  # pairs of units that were compared, in each direction
     pairs: int = 0
-    recall: float | None = None
-    sampled: int = 0  # exact pairs of units that the recall is measured on
+    recall: float | None = None  # of the approximate mode; None if it is exact or unknown
+    sampled: int = 0  # exact pairs of units on which the recall is measured
 
 
 def find(
@@ -172,43 +165,43 @@ def find(
     approximate: bool = False,
     at: Callable[[str], None] = lambda phase: None,
 ) -> PairCounts:
-    """Make the table ``pairs`` of documents of which at least one is fresh.
+    """Make the table ``pairs``, of documents of which at least one is fresh.
 
-    `at` is told of each step when it begins.
+    `at` is called with the name of each step when it begins.
     """
-    work = _Work(database, relation, at)
-    work.begin("grouping documents")
-    work.group()
+    search = _PairSearch(database, relation, at)
+    search.begin("grouping documents")
+    search.group()
     counts = PairCounts(
         blocks=number(database, "SELECT count(DISTINCT block) FROM units"),
         units=number(database, "SELECT count(*) FROM units"),
     )
-    found: list[str] = []
+    unit_pairs: list[str] = []
     if relation.content:
-        work.begin("indexing shingles")
-        work.index()
-        work.begin("looking for candidates")
+        search.begin("indexing shingles")
+        search.index()
+        search.begin("looking for candidates")
         if approximate:
-            minhash_candidates(database, driver(relation.content))
+            minhash_candidates(database, _most_selective(relation.content))
         else:
-            work.candidates("candidates")
+            search.find_candidates("candidates")
         counts.candidates = number(database, "SELECT count(*) FROM candidates")
-        work.begin("comparing candidates")
-        found.append(work.verified("candidates", "alike"))
+        search.begin("comparing candidates")
+        unit_pairs.append(search.compare("candidates", "similar"))
         if approximate:
-            work.begin("measuring what was found")
-            work.recall(found[0], counts)
-    work.begin("writing pairs")
-    found.append(work.same())
-    work.pairs(found)
+            search.begin("measuring what was found")
+            search.measure_recall(unit_pairs[0], counts)
+    search.begin("writing pairs")
+    unit_pairs.append(search.identical())
+    search.expand(unit_pairs)
     counts.pairs = number(database, "SELECT count(*) FROM pairs")
-    for table in work.made:
+    for table in search.tables:
         database.execute(f"DROP TABLE IF EXISTS {table}")
     return counts
 
 
 def conditions(nodes: Sequence[Node], names: dict[str, str]) -> str:
-    """SQL of conditions that must all hold; `names` are the tables of the sides."""
+    """Return SQL of the conjunction; `names` are the tables of the sides."""
 
     def column(leaf: Leaf) -> str:
         assert isinstance(leaf, Attribute)
@@ -217,13 +210,12 @@ def conditions(nodes: Sequence[Node], names: dict[str, str]) -> str:
     return " AND ".join(["true", *(to_sql(node, column) for node in nodes)])
 
 
-class _Work:
+class _PairSearch:
     def __init__(self, database: Database, relation: Relation, at: Callable[[str], None]) -> None:
         self._database, self._relation, self._at = database, relation, at
-        self.made: list[str] = []
+        self.tables: list[str] = []
 
     def begin(self, phase: str) -> None:
-        """All that is made from here on is part of this."""
         self._phase, self._step = phase, 0
         self._at(phase)
 
@@ -231,13 +223,13 @@ class _Work:
         self._step += 1
         self._at(f"{self._phase}, step {self._step}")
         self._database.execute(f"CREATE OR REPLACE TABLE {table} AS {query}")
-        self.made.append(table)
+        self.tables.append(table)
         return table
 
     def group(self) -> None:
-        """Documents that may be in a pair, by block and unit."""
+        """Make ``placed``: the documents that may be in a pair, with their blocks."""
         relation = self._relation
-        goes, covers = (
+        coverable, covers = (
             conditions(nodes, dict.fromkeys(("a", "b"), "d"))
             for nodes in (relation.of_a, relation.of_b)
         )
@@ -250,28 +242,30 @@ class _Work:
         self._make(
             "able",
             f"SELECT * FROM (SELECT n, {content} AS content, fresh, "
-            f"coalesce({goes}, false) AS goes, coalesce({covers}, false) AS covers{columns} "
-            f"FROM documents d) WHERE (goes OR covers){text}{known}",
+            f"coalesce({coverable}, false) AS coverable, "
+            f"coalesce({covers}, false) AS covers{columns} "
+            f"FROM documents d) WHERE (coverable OR covers){text}{known}",
         )
         by = f"GROUP BY {', '.join(names)}" if names else ""
         self._make(
             "blocks",
             "SELECT *, row_number() OVER () AS block FROM "
             f"(SELECT {', '.join(names) or '0 AS none'} FROM able {by} HAVING count(*) > 1 "
-            "AND bool_or(fresh) AND bool_or(goes) AND bool_or(covers))",
+            "AND bool_or(fresh) AND bool_or(coverable) AND bool_or(covers))",
         )
         on = " AND ".join(f"able.{name} = blocks.{name}" for name in names) or "true"
         self._make(
-            "placed", f"SELECT n, content, fresh, goes, covers, block FROM able JOIN blocks ON {on}"
+            "placed",
+            f"SELECT n, content, fresh, coverable, covers, block FROM able JOIN blocks ON {on}",
         )
         self._unite()
 
     def _unite(self) -> None:
-        """Units of documents with the same terms."""
+        """Make ``units`` of documents with the same terms, and their ``members``."""
         relation = self._relation
         sizes = "".join(f", c.s{k}" for k in relation.ks)
         unit = (
-            "SELECT block, content, bool_or(goes) AS goes, bool_or(covers) AS covers, "
+            "SELECT block, content, bool_or(coverable) AS coverable, bool_or(covers) AS covers, "
             "bool_or(fresh) AS fresh, count(*) AS members FROM placed GROUP BY block, content"
         )
         self._make(
@@ -281,15 +275,12 @@ class _Work:
         )
         self._make(
             "members",
-            "SELECT p.n, p.goes, p.covers, p.fresh, u.unit FROM placed p "
+            "SELECT p.n, p.coverable, p.covers, p.fresh, u.unit FROM placed p "
             "JOIN units u ON p.block = u.block AND p.content = u.content",
         )
 
     def index(self) -> None:
-        """For each k the shingles that a unit shares with another of its block, as numbers.
-
-        The rarer a shingle is in its block, the smaller its number.
-        """
+        """Number the shingles that units of a block share, the rarest first."""
         for k in self._relation.ks:
             self._make(
                 f"shingled_{k}",
@@ -309,12 +300,12 @@ class _Work:
             )
             self._database.execute(f"DROP TABLE shared_{k}")
 
-    def candidates(self, made: str, only: str = "") -> None:
-        """Pairs of units that share one of the rarest shingles of each and may be long enough.
+    def find_candidates(self, made: str, only: str = "") -> None:
+        """Make pairs of units that share one of their rarest shingles and pass the length filter.
 
-        `only` names a table of those that are to be covered.
+        `only` names a table of the covered units to consider.
         """
-        chosen = driver(self._relation.content)
+        chosen = _most_selective(self._relation.content)
         k, size = chosen.k, f"u.s{chosen.k}"
         self._make(
             "ranked",
@@ -322,10 +313,10 @@ class _Work:
             f"+ {size} - count(*) OVER (PARTITION BY p.unit) AS place "
             f"FROM postings_{k} p JOIN units u ON p.unit = u.unit",
         )
-        some = f"goes AND u.unit IN (SELECT unit FROM {only})" if only else "goes"
+        covered = f"coverable AND u.unit IN (SELECT unit FROM {only})" if only else "coverable"
         for table, able, least in (
-            ("rare_a", some, needed(chosen, size)),
-            ("rare_b", "covers", needed_of_b(chosen, size)),
+            ("rare_a", covered, _required(chosen, size)),
+            ("rare_b", "covers", _required_of_b(chosen, size)),
         ):
             self._make(
                 table,
@@ -333,7 +324,7 @@ class _Work:
                 f"WHERE u.{able} AND r.place <= {size} - {least} + 1",
             )
         possible = " AND ".join(
-            lengths(one, f"x.s{one.k}", f"y.s{one.k}") for one in self._relation.content
+            _possible(one, f"x.s{one.k}", f"y.s{one.k}") for one in self._relation.content
         )
         self._make(
             made,
@@ -341,16 +332,19 @@ class _Work:
             f"WHERE x.unit <> y.unit AND (x.fresh OR y.fresh) AND {possible}",
         )
 
-    def verified(self, candidates: str, made: str) -> str:
-        """Of candidates those that are alike, and have documents that metadata let be pairs."""
+    def compare(self, candidates: str, made: str) -> str:
+        """Make the table of the candidates that meet all conditions; return its name."""
         relation = self._relation
         wanted = candidates
         if relation.across:
-            wanted = self._make(f"{made}_wanted", self._met(candidates))
+            wanted = self._make(
+                f"{made}_wanted",
+                f"SELECT DISTINCT c.ua, c.ub FROM {candidates} c {self._documents('c.ua', 'c.ub')}",
+            )
         columns = ""
         for k in relation.ks:
-            alike = " AND ".join(
-                holds(one, "c.shared", f"x.s{k}", f"y.s{k}")
+            similar = " AND ".join(
+                satisfied(one, "c.shared", f"x.s{k}", f"y.s{k}")
                 for one in relation.content
                 if one.k == k
             )
@@ -360,35 +354,33 @@ class _Work:
                 f"c.shared AS shared_{k} FROM (SELECT w.ua, w.ub{columns}, count(*) AS shared "
                 f"FROM postings_{k} x JOIN {wanted} w ON x.unit = w.ua JOIN postings_{k} y "
                 "ON y.unit = w.ub AND y.id = x.id GROUP BY ALL) c "
-                f"JOIN units x ON x.unit = c.ua JOIN units y ON y.unit = c.ub WHERE {alike}",
+                f"JOIN units x ON x.unit = c.ua JOIN units y ON y.unit = c.ub WHERE {similar}",
             )
             columns += f", w.of_a_{k}, w.of_b_{k}, w.shared_{k}"
         return wanted
 
-    def recall(self, found: str, counts: PairCounts) -> None:
-        """Count how many of the pairs of some documents were found, all of which are known."""
-        self.candidates("sampled", few(self._database))
-        exact = self.verified("sampled", "exact")
+    def measure_recall(self, found: str, counts: PairCounts) -> None:
+        """Search a sample of units exactly, and count how many of their pairs were found."""
+        sample = f"SELECT unit FROM units WHERE coverable ORDER BY hash(unit) LIMIT {SAMPLE}"
+        self.find_candidates("sampled", self._make("sample_units", sample))
+        exact = self.compare("sampled", "exact")
         counts.sampled = number(self._database, f"SELECT count(*) FROM {exact}")
         if counts.sampled:
             met = f"SELECT count(*) FROM {exact} SEMI JOIN {found} USING (ua, ub)"
             counts.recall = number(self._database, met) / counts.sampled
 
-    def _met(self, candidates: str) -> str:
-        return f"SELECT DISTINCT c.ua, c.ub FROM {candidates} c {self._documents('c.ua', 'c.ub')}"
-
     def _documents(self, ua: str, ub: str) -> str:
-        """Joins of a pair of units to the documents that may be pairs, as ``a`` and ``b``."""
+        """Return SQL that joins pairs of units to their pairs of documents ``a`` and ``b``."""
         across = conditions(self._relation.across, {"a": "a", "b": "b"})
         return (
             f"JOIN members ma ON ma.unit = {ua} JOIN members mb ON mb.unit = {ub} "
             "JOIN documents a ON a.n = ma.n JOIN documents b ON b.n = mb.n "
-            "WHERE ma.goes AND mb.covers AND (ma.fresh OR mb.fresh) AND ma.n <> mb.n "
+            "WHERE ma.coverable AND mb.covers AND (ma.fresh OR mb.fresh) AND ma.n <> mb.n "
             f"AND {across}"
         )
 
-    def same(self) -> str:
-        """Units of several documents: these share all that they have."""
+    def identical(self) -> str:
+        """Make pairs of each unit of several documents with itself; return the table's name."""
         sizes = "".join(
             f", s{k} AS of_a_{k}, s{k} AS of_b_{k}, s{k} AS shared_{k}" for k in self._relation.ks
         )
@@ -396,14 +388,14 @@ class _Work:
             "same", f"SELECT unit AS ua, unit AS ub{sizes} FROM units WHERE members > 1"
         )
 
-    def pairs(self, found: Sequence[str]) -> None:
-        """Pairs of documents, of pairs of units."""
+    def expand(self, tables: Sequence[str]) -> None:
+        """Make ``pairs`` of documents from tables of pairs of units."""
         columns = "".join(
             f", p.of_a_{k}::INTEGER AS of_a_{k}, p.of_b_{k}::INTEGER AS of_b_{k}, "
             f"p.shared_{k}::INTEGER AS shared_{k}"
             for k in self._relation.ks
         )
-        union = " UNION ALL ".join(f"SELECT * FROM {table}" for table in found)
+        union = " UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)
         self._database.execute(
             f"CREATE OR REPLACE TABLE pairs AS SELECT a.n AS a, b.n AS b{columns} "
             f"FROM ({union}) p {self._documents('p.ua', 'p.ub')}"

@@ -1,7 +1,4 @@
-"""A component that is too large for memory: its pairs in files, covered greedily from there.
-
-In memory there are a few numbers for each document, and what one document covers.
-"""
+"""Components with very many pairs: reduced in DuckDB, or covered greedily from files."""
 
 from __future__ import annotations
 
@@ -17,27 +14,33 @@ from typing import Any, BinaryIO
 from dedupindex.cover.set_cover import Solution, greedy
 from dedupindex.runtime.duckdb import Database, number
 
+REDUCED = 20_000  # pairs: components with more are reduced in DuckDB
+MOST = 500_000  # pairs: components with more are covered from files
 
-class Sets(Mapping[int, set[int]]):
-    """Of each document a set of documents with itself, in a file."""
+
+class FileSets(Mapping[int, set[int]]):
+    """Sets of documents in a file, by document; each contains the document itself.
+
+    Memory holds two numbers for each document.
+    """
 
     def __init__(
         self, stream: BinaryIO, documents: Iterable[int], rows: Iterable[tuple[int, int]]
     ) -> None:
-        """`rows` come in order."""
+        """`rows` are (document, member of its set), in order."""
         self._stream = stream
         self._places: dict[int, tuple[int, int]] = {document: (0, 0) for document in documents}
-        at = 0
-        for document, some in groupby(rows, itemgetter(0)):
-            found = array("q", (one for _, one in some))
-            found.tofile(stream)
-            self._places[document] = at, len(found) * found.itemsize
-            at += len(found) * found.itemsize
+        offset = 0
+        for document, group in groupby(rows, itemgetter(0)):
+            members = array("q", (member for _, member in group))
+            members.tofile(stream)
+            self._places[document] = offset, len(members) * members.itemsize
+            offset += len(members) * members.itemsize
         stream.flush()
 
     def __getitem__(self, document: int) -> set[int]:
-        at, size = self._places[document]
-        return {document, *array("q", os.pread(self._stream.fileno(), size, at))}
+        offset, size = self._places[document]
+        return {document, *array("q", os.pread(self._stream.fileno(), size, offset))}
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)
@@ -46,74 +49,61 @@ class Sets(Mapping[int, set[int]]):
         return len(self._places)
 
 
-class Spilled:
-    """As `solving.Instance`, which nothing is taken out of."""
-
-    def __init__(self, coverers: Sets, covered: Sets) -> None:
-        self.coverers: Mapping[int, set[int]] = coverers
-        self.covered: Mapping[int, set[int]] = covered
-
-
-def solve(
+def solve_from_files(
     component: int,
     costs: Mapping[int, float],
     by_covered: Iterable[Any],
     by_covering: Iterable[Any],
     home: Path,
 ) -> Solution:
-    """Cover a component, of which the pairs come each way, in order."""
+    """Cover a component whose pairs come in the order of each side, from files in `home`."""
     with ExitStack() as stack:
         coverers, covered = (
-            Sets(stack.enter_context(_nameless(home / name)), costs, rows)
+            FileSets(stack.enter_context(_nameless(home / name)), costs, rows)
             for name, rows in (("coverers", by_covered), ("covered", by_covering))
         )
-        kept, bound = greedy(Spilled(coverers, covered), costs)
-    return Solution(component, kept, sum(costs[one] for one in kept), bound, "greedy")
+        kept, bound = greedy(coverers, covered, costs)
+    return Solution(component, kept, sum(costs[document] for document in kept), bound, "greedy")
 
 
 def _nameless(path: Path) -> BinaryIO:
-    """A file that is gone once it is closed."""
+    """Open a file that disappears when it is closed."""
     stream = open(path, "w+b")  # noqa: SIM115 (the caller closes it)
     path.unlink()
     return stream
 
 
-# Components of very many pairs, made smaller in DuckDB before Python sees them.
-
-THINNED = 20_000  # pairs of a component that is made smaller here
-MOST = 500_000  # pairs of one that is solved in memory
-
-
-def thin(database: Database) -> None:
-    """Make ``edges`` and ``large`` of ``live``, ``labels`` and ``costs``."""
+def reduce_large(database: Database) -> None:
+    """Make ``edges`` and ``large`` from ``live``, ``labels`` and ``costs``."""
     database.execute(
         "CREATE OR REPLACE TABLE edges AS SELECT l.component, p.a, p.b FROM live p "
         "JOIN labels l ON p.a = l.n"
     )
-    if _large(database, THINNED):
-        for same in ("AND x.content = y.content", ""):
-            _drop(database, same)
-    _large(database, MOST)
+    if _find_large(database, REDUCED):
+        for condition in ("AND x.content = y.content", ""):
+            _drop_replaceable(database, condition)
+    _find_large(database, MOST)
 
 
-def joints(database: Database) -> str:
-    """SQL for pairs that join the same documents as those of ``live``, mostly far fewer.
+def joining_pairs(database: Database) -> str:
+    """Return SQL of mostly far fewer pairs that join the same documents as those of ``live``.
 
-    Each document is joined to the largest beside it, then these to each other.
+    Each document is joined to its largest neighbour, and these to each other.
     """
     database.execute(
-        "CREATE OR REPLACE TABLE beside AS SELECT n, max(m) AS most FROM (SELECT a AS n, "
+        "CREATE OR REPLACE TABLE neighbours AS SELECT n, max(m) AS most FROM (SELECT a AS n, "
         "max(b) AS m FROM live GROUP BY a UNION ALL SELECT b AS n, max(a) AS m FROM live "
         "GROUP BY b) GROUP BY n"
     )
-    database.execute("UPDATE beside SET most = n WHERE n > most")
+    database.execute("UPDATE neighbours SET most = n WHERE n > most")
     return (
-        "SELECT n, most FROM beside WHERE n <> most UNION ALL SELECT DISTINCT x.most, y.most "
-        "FROM live p JOIN beside x ON p.a = x.n JOIN beside y ON p.b = y.n WHERE x.most <> y.most"
+        "SELECT n, most FROM neighbours WHERE n <> most UNION ALL SELECT DISTINCT x.most, y.most "
+        "FROM live p JOIN neighbours x ON p.a = x.n JOIN neighbours y ON p.b = y.n "
+        "WHERE x.most <> y.most"
     )
 
 
-def _large(database: Database, most: int) -> int:
+def _find_large(database: Database, most: int) -> int:
     database.execute(
         "CREATE OR REPLACE TABLE large AS SELECT component FROM edges GROUP BY component "
         f"HAVING count(*) > {most}"
@@ -121,10 +111,10 @@ def _large(database: Database, most: int) -> int:
     return number(database, "SELECT count(*) FROM large")
 
 
-def _drop(database: Database, same: str) -> None:
-    """Take out coverers of ``large`` that another stands for, of the same terms or of any.
+def _drop_replaceable(database: Database, condition: str) -> None:
+    """Remove the coverers of ``large`` that another one meeting the condition can replace.
 
-    `place` puts in one order what may stand for what, so that no two stand for each other.
+    `place` orders all coverers, so that no two replace each other.
     """
     database.execute(
         "CREATE OR REPLACE TABLE covering AS SELECT b AS n, many, d.content, c.cost, "
@@ -135,7 +125,7 @@ def _drop(database: Database, same: str) -> None:
     database.execute(
         "CREATE OR REPLACE TABLE instead AS SELECT t.n, t.many, o.n AS other FROM (SELECT x.n, "
         "x.many, max(y.place) AS place FROM edges e JOIN covering x ON e.a = x.n "
-        f"JOIN covering y ON e.b = y.n WHERE y.cost <= x.cost AND y.place > x.place {same} "
+        f"JOIN covering y ON e.b = y.n WHERE y.cost <= x.cost AND y.place > x.place {condition} "
         "GROUP BY x.n, x.many) t JOIN covering o ON t.place = o.place"
     )
     database.execute(

@@ -1,11 +1,9 @@
-"""Coverage relations: when document `b` covers document `a`, so that `a` may go.
+"""Coverage relations: the conditions under which document `b` covers document `a`.
 
 ``containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)``
 
-A relation is a conjunction. Content constraints ask for at least so much likeness of two texts, by
-the shingles of k terms that they share; the others are conditions on metadata. Those that state an
-equality, and those about one document alone, are known as such: they say which documents can be
-pairs at all.
+A relation is a conjunction. Content constraints set a minimum similarity of two texts, measured by
+their common shingles of k terms; the others are conditions on metadata.
 """
 
 from __future__ import annotations
@@ -17,23 +15,9 @@ from fractions import Fraction
 from hashlib import blake2b
 
 from dedupindex.errors import BadQuery
-from dedupindex.expression.parser import complain, condition
-from dedupindex.expression.tree import (
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Hostname,
-    Literal,
-    Matching,
-    Measure,
-    Node,
-    OperandKind,
-    Vocabulary,
-    joined,
-    leaves,
-)
-
-# A document as relations see it: metadata, and the shingles of its text.
+from dedupindex.expression import tree
+from dedupindex.expression.parser import condition, reject
+from dedupindex.expression.tree import Attribute, Node, OperandKind, Vocabulary, conjuncts, leaves
 
 ATTRIBUTES = {
     "url": OperandKind.TEXT,
@@ -48,17 +32,17 @@ MEASURES = ("containment", "jaccard", "dice")
 PAIR = Vocabulary(ATTRIBUTES, ("a", "b"), {name: ("k",) for name in MEASURES})
 ALONE = Vocabulary({**ATTRIBUTES, "quality": OperandKind.NUMBER})
 
-# Scripts that put no spaces between words: each character is a term.
-_DENSE = (
+# Scripts without spaces between words: each character is a term.
+_UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 )
-_LONGEST = 64  # characters of a term; of a longer one the beginning and a hash
-_TERM = re.compile(f"[{_DENSE}]|[^\\W_{_DENSE}]+")
+_MAX_TERM = 64  # characters; a longer term is replaced by its beginning and a hash
+_TERM = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
 
 
 @dataclass(slots=True)
 class Document:
-    """One capture. What is not known is None; `size` counts bytes, `timestamp` has 14 digits."""
+    """A capture. Unknown values are None; `size` is in bytes, `timestamp` has 14 digits."""
 
     id: str
     url: str
@@ -68,59 +52,54 @@ class Document:
     title: str | None = None
     status: int | None = None
     size: int | None = None
-    quality: float | None = None  # or popularity: whatever the user has, for the cost of keeping it
-    container: str | None = None  # where it is stored, if that is known
+    quality: float | None = None  # a number of the user's, for the cost of keeping the document
+    container: str | None = None  # the WARC file
     offset: int | None = None
     length: int | None = None
-    of: tuple[str, int] | None = None  # of a revisit: container and offset of its original
-    names: tuple[str, str] | None = None  # URL and timestamp of the same
+    original_place: tuple[str, int] | None = None  # of a revisit: container, offset
+    original_capture: tuple[str, str] | None = None  # of a revisit: URL, timestamp
     digest: str | None = None  # of its payload
-    of_digest: str | None = None  # the same of a revisit, whose payload is elsewhere
+    original_digest: str | None = None  # of a revisit, whose payload is elsewhere
 
 
 def terms(text: str) -> list[str]:
-    """Words in small letters, without what stands between them."""
+    """Return the words of a text, case-folded, without punctuation."""
     found = _TERM.findall(text.casefold())
-    return found if max(map(len, found), default=0) <= _LONGEST else list(map(_short, found))
+    if max(map(len, found), default=0) <= _MAX_TERM:
+        return found
+    return [term if len(term) <= _MAX_TERM else term[:24] + _hash(term) for term in found]
 
 
-def _short(term: str) -> str:
-    """No text has words of a megabyte, but data in pages do."""
-    if len(term) <= _LONGEST:
-        return term
-    return term[:24] + blake2b(term.encode("utf-8", "replace"), digest_size=20).hexdigest()
+def _hash(text: str) -> str:
+    return blake2b(text.encode("utf-8", "replace"), digest_size=20).hexdigest()
 
 
 def shingles(words: list[str], k: int) -> set[str]:
-    """All runs of `k` terms; of a shorter text the one run that it is."""
+    """Return all runs of `k` terms; a shorter text is one shingle."""
     if len(words) <= k:
         return {" ".join(words)} if words else set()
     return {" ".join(words[at : at + k]) for at in range(len(words) - k + 1)}
 
 
 def content_of(words: list[str]) -> str:
-    """What is equal for equal terms in equal order; empty for none."""
-    return (
-        blake2b(" ".join(words).encode("utf-8", "replace"), digest_size=20).hexdigest()
-        if words
-        else ""
-    )
+    """Return a hash of the terms in their order; empty if there are none."""
+    return _hash(" ".join(words)) if words else ""
 
 
-_TURNED = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "=="}
-LONGEST = 100  # terms of a shingle
-_FINEST = 10**9  # parts of a threshold: what SQL counts with stays in 64 bits
+_MIRRORED = {">=": "<=", ">": "<", "<=": ">=", "<": ">", "==": "=="}
+MAX_K = 100  # terms of a shingle
+_MAX_DENOMINATOR = 10**9  # of a threshold, so that the integers in SQL fit in 64 bits
 
 
 def exactly(threshold: Fraction) -> str:
-    """All digits of a threshold; what has no end, as 1/3, stays a fraction."""
+    """Return a threshold as a decimal number; one without an end, as 1/3, as a fraction."""
     digits = Decimal(threshold.numerator) / Decimal(threshold.denominator)
     return f"{digits.normalize():f}" if Fraction(digits) == threshold else str(threshold)
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """At least so much of a measure, or more (`above`)."""
+    """A minimum of a measure; with `above` the measure must exceed it."""
 
     measure: str
     k: int
@@ -135,7 +114,7 @@ class Constraint:
         return f"{self.measure}(k={self.k})"
 
     def value(self, shared: int, of_a: int, of_b: int) -> Fraction:
-        """The measure of two sets of `of_a` and `of_b` shingles that share so many."""
+        """Return the measure of sets of `of_a` and `of_b` shingles with `shared` in common."""
         if self.measure == "containment":
             return Fraction(shared, of_a)
         if self.measure == "jaccard":
@@ -149,92 +128,90 @@ class Constraint:
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation, taken apart."""
+    """A parsed relation: its conditions by what they depend on."""
 
     text: str
     content: tuple[Constraint, ...]
-    keys: tuple[Node, ...]  # of one document: what both must have in common
-    of_a: tuple[Node, ...]
-    of_b: tuple[Node, ...]
-    across: tuple[Node, ...]  # all other conditions
+    keys: tuple[Node, ...]  # values of one document that are equal in both
+    of_a: tuple[Node, ...]  # conditions on `a` alone
+    of_b: tuple[Node, ...]  # conditions on `b` alone
+    across: tuple[Node, ...]  # all others
 
     @property
     def ks(self) -> tuple[int, ...]:
         return tuple(sorted({constraint.k for constraint in self.content}))
 
     def at(self, threshold: Fraction) -> Relation:
-        """The same with another threshold of its first content constraint."""
+        """Return the relation with another threshold of its first content constraint."""
         first, *others = self.content
         return replace(self, content=(replace(first, threshold=threshold), *others))
 
 
 def parse(text: str) -> Relation:
-    """The relation that a text states, in which lines with # are remarks; raises `BadQuery`."""
+    """Parse a relation, in which lines that begin with # are comments; raises `BadQuery`."""
     lines = (line.strip() for line in text.splitlines())
     text = " ".join(line for line in lines if line and not line.startswith("#"))
-    node = condition(text, PAIR)
     content: list[Constraint] = []
     keys: list[Node] = []
     of_a: list[Node] = []
     of_b: list[Node] = []
     across: list[Node] = []
-    for one in joined(node):
-        if any(isinstance(leaf, Measure) for leaf in leaves(one)):
-            content.append(_constraint(text, one))
-        elif (key := _key(one)) is not None:
+    for node in conjuncts(condition(text, PAIR)):
+        if any(isinstance(leaf, tree.Measure) for leaf in leaves(node)):
+            content.append(_constraint(text, node))
+        elif (key := _key(node)) is not None:
             keys.append(key)
         else:
-            sides = {leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
-            (of_a if sides == {"a"} else of_b if sides == {"b"} else across).append(one)
+            sides = _sides(node)
+            (of_a if sides == {"a"} else of_b if sides == {"b"} else across).append(node)
     if not content and not keys:
         raise BadQuery(
-            "a relation that any two documents could be in is of no use: it takes a content "
-            f"constraint, as containment(k=5) >= 0.7 ({', '.join(MEASURES)}), or an equality, as "
-            "hostname(a) == hostname(b)"
+            "a relation needs a content constraint, as containment(k=5) >= 0.7 "
+            f"({', '.join(MEASURES)}), or an equality, as hostname(a) == hostname(b)"
         )
     return Relation(text, tuple(content), tuple(keys), tuple(of_a), tuple(of_b), tuple(across))
 
 
 def _constraint(text: str, node: Node) -> Constraint:
-    measure = next(leaf for leaf in leaves(node) if isinstance(leaf, Measure))
-    if isinstance(node, Comparison):
+    measure = next(leaf for leaf in leaves(node) if isinstance(leaf, tree.Measure))
+    name, at = measure.name, measure.position
+    if isinstance(node, tree.Comparison):
         sign, left, right = node.sign, node.left, node.right
-        if isinstance(left, Literal):
-            sign, left, right = _TURNED[sign], right, left
-        if isinstance(left, Measure) and isinstance(right, Literal) and sign in (">=", ">"):
-            if left.settings[0] > LONGEST:
-                complain(text, left.at, f"shingles have at most {LONGEST} terms")
+        if isinstance(left, tree.Literal):
+            sign, left, right = _MIRRORED[sign], right, left
+        if left == measure and isinstance(right, tree.Literal) and sign in (">=", ">"):
+            if measure.settings[0] > MAX_K:
+                reject(text, at, f"shingles have at most {MAX_K} terms")
             threshold = Fraction(str(right.value))
             if not 0 < threshold <= 1 or (sign == ">" and threshold == 1):
-                complain(text, left.at, f"the threshold of {left.name} is above 0 and at most 1")
-            if threshold.denominator > _FINEST:
-                complain(text, left.at, f"the threshold of {left.name} has at most 9 digits")
-            return Constraint(left.name, left.settings[0], threshold, sign == ">")
-    example = f"{measure.name}(k={measure.settings[0]}) >= 0.7"
-    return complain(
-        text, measure.at,
-        f"a content constraint is written {example}, and joined to the others with 'and'",
-    )  # fmt: skip
+                reject(text, at, f"the threshold of {name} is above 0 and at most 1")
+            if threshold.denominator > _MAX_DENOMINATOR:
+                reject(text, at, f"the threshold of {name} has at most 9 digits")
+            return Constraint(name, measure.settings[0], threshold, sign == ">")
+    example = f"{name}(k={measure.settings[0]}) >= 0.7, and joined to the others with 'and'"
+    return reject(text, at, f"a content constraint is written {example}")
 
 
 def _key(node: Node) -> Node | None:
-    """What a document must have in common with another, if that is all that a condition says."""
-    if not isinstance(node, Comparison) or node.sign != "==":
+    """Return the value that must be equal in both documents, if that is all that is required."""
+    if not isinstance(node, tree.Comparison) or node.sign != "==":
         return None
     left, right = _sideless(node.left), _sideless(node.right)
-    sides = [{leaf.side for leaf in leaves(one) if isinstance(leaf, Attribute)}
-             for one in (node.left, node.right)]  # fmt: skip
+    sides = [_sides(node.left), _sides(node.right)]
     return left if left == right and sides in ([{"a"}, {"b"}], [{"b"}, {"a"}]) else None
 
 
+def _sides(node: Node) -> set[str]:
+    return {leaf.side for leaf in leaves(node) if isinstance(leaf, Attribute)}
+
+
 def _sideless(node: Node) -> Node:
-    """A value as it is asked of one document."""
     match node:
         case Attribute():
             return replace(node, side="")
-        case Arithmetic():
+        case tree.Arithmetic():
             return replace(node, left=_sideless(node.left), right=_sideless(node.right))
-        case Hostname() | Matching():
-            return replace(node, of=_sideless(node.of))
+        case tree.Hostname() | tree.RegexMatch():
+            return replace(node, operand=_sideless(node.operand))
         case _:
             return node

@@ -1,4 +1,4 @@
-"""What a run says: a line of JSON for each document, and lists made of these."""
+"""Write the results: a line of JSON for each document, and a CSV list of the covered ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import csv_lines
 
-_AT_ONCE = 1000
-_IDS = (  # an id that two documents have is told apart by a number
+_ROWS = 1000  # fetched from DuckDB at once
+_IDS = (  # an id that several documents have gets a number
     "SELECT n, CASE WHEN place = 1 THEN id ELSE id || '#' || place END AS id FROM (SELECT n, id, "
     "row_number() OVER (PARTITION BY id ORDER BY n) AS place FROM documents)"
 )
@@ -25,8 +25,8 @@ LISTED = ("id", "url", "timestamp", "bytes", "container", "offset", "length", "c
 
 
 def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
-    """All documents, in the order in which they came."""
-    shared = "".join(f", k.of_a_{one}, k.of_b_{one}, k.shared_{one}" for one in relation.ks)
+    """Yield all documents, in the order of the input."""
+    shared = shared_columns(relation)
     database.execute(f"CREATE OR REPLACE TABLE ids AS {_IDS}")
     revisit_dependencies.find(database)
     query = (
@@ -38,14 +38,19 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
     )
     with database.cursor() as cursor:
         found = cursor.execute(query)
-        while some := found.fetchmany(_AT_ONCE):
-            for row in some:
+        while batch := found.fetchmany(_ROWS):
+            for row in batch:
                 yield _row(row, relation)
 
 
+def shared_columns(relation: Relation) -> str:
+    """Return SQL of the columns of ``coverers`` that `why` takes."""
+    return "".join(f", k.of_a_{k}, k.of_b_{k}, k.shared_{k}" for k in relation.ks)
+
+
 def _row(row: Sequence[Any], relation: Relation) -> dict[str, Any]:
-    _, name, url, digits, size, *place, component, kept, by, revisit, several = row[:13]
-    made = {
+    _, name, url, digits, size, *place, component, kept, by, revisit, coverers = row[:13]
+    line = {
         "id": name,
         "url": url,
         "timestamp": digits,
@@ -55,36 +60,36 @@ def _row(row: Sequence[Any], relation: Relation) -> dict[str, Any]:
         "covered_by": by,
     }
     if by is not None:
-        made["covered_by_others"] = several - 1
-        made["why"] = dict(why(relation, row[13:]))
+        line["covered_by_others"] = coverers - 1
+        line["why"] = dict(why(relation, row[13:]))
     if revisit is not None:
-        made["needed_by"] = revisit
-    made |= {key: at for key, at in zip(_PLACE, place, strict=True) if at is not None}
-    return made
+        line["needed_by"] = revisit
+    line |= {key: part for key, part in zip(_PLACE, place, strict=True) if part is not None}
+    return line
 
 
 def why(relation: Relation, shared: Sequence[int]) -> Iterator[tuple[str, Any]]:
-    """What a pair comes to: its measures, and how many shingles each has and both share."""
-    for one in relation.content:
-        at = 3 * relation.ks.index(one.k)
-        of_a, of_b, both = shared[at : at + 3]
-        yield one.name, round(float(one.value(both, of_a, of_b)), 4)
-    for at, k in enumerate(relation.ks):
-        yield f"shingles(k={k})", list(shared[3 * at : 3 * at + 3])
+    """Yield the measures of a pair, and for each k the shingles of a, of b and in common."""
+    counts = {k: shared[3 * place : 3 * place + 3] for place, k in enumerate(relation.ks)}
+    for constraint in relation.content:
+        of_a, of_b, both = counts[constraint.k]
+        yield constraint.name, round(float(constraint.value(both, of_a, of_b)), 4)
+    for k, sizes in counts.items():
+        yield f"shingles(k={k})", list(sizes)
 
 
 def write(database: Database, relation: Relation, path: Path) -> None:
-    """Write all lines, plain, gzip or zstd by the ending of the name; the file appears whole."""
+    """Write all lines, compressed if the name ends with ``.gz`` or ``.zst``, or nothing at all."""
     with atomic_file(path) as stream, compressed(stream, path.name) as add:
         for row in rows(database, relation):
             add(orjson.dumps(row) + b"\n")
 
 
 def write_list(database: Database, relation: Relation, path: Path) -> tuple[int, int]:
-    """List the covered documents as CSV, compressed as by `write`, for who deletes.
+    """Write the covered documents that can be deleted as CSV, compressed like `write`.
 
-    Without those whose payload a revisit that stays repeats: it would be lost. Returns how many are
-    listed, and how many of those there are.
+    The originals of revisits that are kept are left out. Returns how many documents are listed, and
+    how many are left out.
     """
     counts = [0, 0]
 
@@ -102,7 +107,7 @@ def write_list(database: Database, relation: Relation, path: Path) -> tuple[int,
 
 
 def hosts(database: Database, most: int = 0) -> list[dict[str, Any]]:
-    """What stays and goes of each host, those of which most bytes go first; 0: all of them."""
+    """Return the counts of at most `most` hosts (0: all), by covered bytes in descending order."""
     with database.cursor() as cursor:
         found = cursor.execute(
             "SELECT coalesce(hostname, '') AS host, count(*) AS documents, "

@@ -1,9 +1,8 @@
-"""The least set of documents of a component that covers the others.
+"""Find a minimum-cost set of documents that covers a component.
 
-A document that none covers must stay. What is left is made smaller by rules that lose no least
-cover, then solved by trying all (10 documents or fewer), by HiGHS as long as it is given, or else
-greedily by what a document newly covers for its cost. Each answer says how little a cover could
-cost at best; where that is its own cost, it is minimal.
+A document that no other covers must be kept. Reductions that lose no minimum cover shrink the rest,
+which is solved by trying all subsets (of 10 documents or fewer), by HiGHS within its time limit, or
+greedily. Every solution has a lower bound; if that equals its cost, it is minimal.
 """
 
 from __future__ import annotations
@@ -12,83 +11,75 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil
-from typing import Protocol
 
 from dedupindex.cover.exact import SPAN
 from dedupindex.cover.exact import solve as solve_exactly
 
 FEW = 10  # documents of which all subsets are tried
-MOST = 200_000  # pairs of an instance that HiGHS is given
-_NOISE = 1e-12  # of sums of costs that are no whole numbers, as a share
-_SLACK = 1e-9  # the same of what HiGHS finds
-_EXACT = 1 << 53  # whole numbers that sums of doubles have
+MOST = 200_000  # pairs of an instance for HiGHS
+_NOISE = 1e-12  # relative rounding error of sums of costs that are no whole numbers
+_SLACK = 1e-9  # the same for what HiGHS finds
+_EXACT = 1 << 53  # doubles hold whole numbers below it exactly
+
+Sets = Mapping[int, set[int]]
+Costs = Mapping[int, float]
 
 
 @dataclass(frozen=True)
 class CoverTask:
-    """A component: its documents with what each costs, and its pairs of covered and covering."""
+    """A component: the cost of each document, and its pairs (covered, covering)."""
 
     component: int
-    costs: Mapping[int, float]
+    costs: Costs
     pairs: Sequence[tuple[int, int]]
 
 
 @dataclass
 class Solution:
-    """What stays of a component. `bound`: no cover costs less."""
+    """The documents to keep of a component; `bound` is a lower bound of the cost of any cover."""
 
     component: int
     kept: list[int]
     cost: float
     bound: float
-    how: str  # forced, tried, exact or greedy: the last thing that had to be done
+    how: str  # the last method that was needed: forced, tried, exact or greedy
 
     @property
     def minimal(self) -> bool:
         return self.cost <= self.bound
 
 
-class CoverGraph(Protocol):
-    """What covers what."""
-
-    @property
-    def coverers(self) -> Mapping[int, set[int]]: ...
-
-    @property
-    def covered(self) -> Mapping[int, set[int]]: ...
-
-
 @dataclass
 class Instance:
-    """What is still to be covered, and by what; both ways."""
+    """The documents still to be covered and those that may be kept, indexed both ways."""
 
     coverers: dict[int, set[int]]  # of each document to be covered
     covered: dict[int, set[int]] = field(default_factory=dict)  # by each that may be kept
 
     def __post_init__(self) -> None:
-        for document, by in self.coverers.items():
-            for one in by:
-                self.covered.setdefault(one, set()).add(document)
+        for document, coverers in self.coverers.items():
+            for coverer in coverers:
+                self.covered.setdefault(coverer, set()).add(document)
 
     def keep(self, document: int) -> set[int]:
-        """Take out what a kept document covers; says what now has less to cover."""
-        fewer: set[int] = set()
+        """Remove what a kept document covers; return the documents that now cover less."""
+        affected: set[int] = set()
         for done in self.covered.pop(document, set()):
-            fewer |= self.coverers[done]
-            for one in self.coverers.pop(done):
-                if one != document:
-                    self.covered[one].discard(done)
-        fewer.discard(document)
-        return fewer
+            affected |= self.coverers[done]
+            for coverer in self.coverers.pop(done):
+                if coverer != document:
+                    self.covered[coverer].discard(done)
+        affected.discard(document)
+        return affected
 
     def drop(self, document: int) -> list[int]:
-        """Take out a document as one to be kept; says what only one covers now."""
-        alone = []
-        for one in self.covered.pop(document):
-            self.coverers[one].discard(document)
-            if len(self.coverers[one]) == 1:
-                alone.append(one)
-        return alone
+        """Remove a document from those that may be kept; return those with one coverer left."""
+        single = []
+        for covered in self.covered.pop(document):
+            self.coverers[covered].discard(document)
+            if len(self.coverers[covered]) == 1:
+                single.append(covered)
+        return single
 
     @property
     def pairs(self) -> int:
@@ -96,45 +87,45 @@ class Instance:
 
 
 def solve(task: CoverTask, seconds: float) -> Solution:
-    """Cover a component; HiGHS takes at most so many seconds."""
-    instance = _instance(task)
+    """Cover a component; HiGHS takes at most this many seconds."""
+    coverers = {document: {document} for document in task.costs}
+    for covered, covering in task.pairs:
+        coverers[covered].add(covering)
+    instance = Instance(coverers)
     kept = _forced(instance)
     kept += _reduced(instance, task.costs)
-    cost = bound = sum(task.costs[one] for one in kept)
+    cost = bound = _total(kept, task.costs)
     how = "forced"
     if instance.coverers:
-        rest, least, how = _rest(instance, task.costs, seconds)
+        rest, least, how = _remaining(instance, task.costs, seconds)
         kept += rest
-        cost += sum(task.costs[one] for one in rest)
+        cost += _total(rest, task.costs)
         bound += least
     return Solution(task.component, sorted(kept), cost, bound, how)
 
 
-def _instance(task: CoverTask) -> Instance:
-    coverers = {document: {document} for document in task.costs}
-    for covered, covering in task.pairs:
-        coverers[covered].add(covering)
-    return Instance(coverers)
+def _total(documents: Iterable[int], costs: Costs) -> float:
+    return sum(costs[document] for document in documents)
 
 
 def _forced(instance: Instance) -> list[int]:
-    """Keep what only one document covers, most often the document itself."""
+    """Keep the only coverers of documents, mostly the documents themselves."""
     kept = []
     for document in list(instance.coverers):
-        by = instance.coverers.get(document, ())
-        if len(by) == 1:
-            (only,) = by
+        coverers = instance.coverers.get(document, ())
+        if len(coverers) == 1:
+            (only,) = coverers
             kept.append(only)
             instance.keep(only)
-    for document in [one for one, covered in instance.covered.items() if not covered]:
+    for document in [number for number, covered in instance.covered.items() if not covered]:
         del instance.covered[document]
     return kept
 
 
-def _reduced(instance: Instance, costs: Mapping[int, float]) -> list[int]:
-    """Drop documents that one no dearer can stand for, and keep what that leaves alone.
+def _reduced(instance: Instance, costs: Costs) -> list[int]:
+    """Drop documents that another one of at most their cost can replace; keep only coverers.
 
-    A document is looked at once, and again only when it has less to cover than before.
+    A document is examined once, and again only when it covers less than before.
     """
     kept: list[int] = []
     waiting = [(len(covered), document) for document, covered in instance.covered.items()]
@@ -142,19 +133,19 @@ def _reduced(instance: Instance, costs: Mapping[int, float]) -> list[int]:
     while waiting:
         count, document = heappop(waiting)
         if len(instance.covered.get(document, ())) != count or document not in instance.covered:
-            continue  # it has less by now, and waits again with that
+            continue  # it covers less by now, and waits again with that number
         if not _replaceable(instance, document, costs):
             continue
-        for one in instance.drop(document):
-            if one in instance.coverers:
-                (only,) = instance.coverers[one]
+        for single in instance.drop(document):
+            if single in instance.coverers:
+                (only,) = instance.coverers[single]
                 kept.append(only)
-                for other in instance.keep(only):
-                    heappush(waiting, (len(instance.covered[other]), other))
+                for affected in instance.keep(only):
+                    heappush(waiting, (len(instance.covered[affected]), affected))
     return kept
 
 
-def _replaceable(instance: Instance, document: int, costs: Mapping[int, float]) -> bool:
+def _replaceable(instance: Instance, document: int, costs: Costs) -> bool:
     covered = instance.covered[document]
     if not covered:
         return True
@@ -165,110 +156,102 @@ def _replaceable(instance: Instance, document: int, costs: Mapping[int, float]) 
     )
 
 
-def _rest(
-    instance: Instance, costs: Mapping[int, float], seconds: float
-) -> tuple[list[int], float, str]:
-    """What to keep, what it must cost at least, and how that was found."""
+def _remaining(instance: Instance, costs: Costs, seconds: float) -> tuple[list[int], float, str]:
+    """Return what to keep of a reduced instance, a lower bound of its cost, and the method."""
     if len(instance.covered) <= FEW:
-        kept = _tried(instance, costs)
-        return kept, sum(costs[one] for one in kept), "tried"
-    kept, bound = greedy(instance, costs)
-    cost = sum(costs[one] for one in kept)
-    some = [costs[one] for one in instance.covered]
-    possible = instance.pairs <= MOST and max(some) <= SPAN * min(some)
+        kept = _exhaustive(instance, costs)
+        return kept, _total(kept, costs), "tried"
+    kept, bound = greedy(instance.coverers, instance.covered, costs)
+    cost = _total(kept, costs)
+    prices = [costs[document] for document in instance.covered]
+    possible = instance.pairs <= MOST and max(prices) <= SPAN * min(prices)
     if cost > bound and seconds > 0 and possible:
         found = solve_exactly(instance.coverers, costs, seconds)
         bound = max(bound, _whole(found.bound, costs, instance.covered))
-        if found.kept and (least := sum(costs[one] for one in found.kept)) <= cost:
+        if found.kept and (least := _total(found.kept, costs)) <= cost:
             return found.kept, _settled(least, bound, _SLACK), "exact"
     return kept, bound, "greedy"
 
 
 def _settled(cost: float, bound: float, slack: float) -> float:
-    """A bound, which is the cost where they differ by no more than reckoning does.
-
-    Whole numbers do not.
-    """
+    """Return the bound, or the cost if they differ only by rounding; whole numbers do not."""
     whole = cost < _EXACT and float(cost).is_integer() and float(bound).is_integer()
     return cost if not whole and bound < cost <= bound * (1 + slack) else bound
 
 
-def _whole(bound: float, costs: Mapping[int, float], documents: Iterable[int]) -> float:
-    """A bound of sums of whole numbers is a whole number itself."""
-    if bound < _EXACT and all(float(costs[one]).is_integer() for one in documents):
+def _whole(bound: float, costs: Costs, documents: Iterable[int]) -> float:
+    """Round the bound up if all costs are whole numbers."""
+    if bound < _EXACT and all(float(costs[document]).is_integer() for document in documents):
         return float(ceil(bound - 1e-6 - bound * 1e-12))
     return bound
 
 
-def _tried(instance: Instance, costs: Mapping[int, float]) -> list[int]:
-    """The cheapest of all subsets that cover all; of several the first."""
+def _exhaustive(instance: Instance, costs: Costs) -> list[int]:
+    """Return the cheapest subset that covers all, the first of several."""
     documents = sorted(instance.covered)
     masks = {
-        one: sum(1 << place for place, by in enumerate(documents) if by in coverers)
-        for one, coverers in instance.coverers.items()
+        sum(1 << place for place, coverer in enumerate(documents) if coverer in coverers)
+        for coverers in instance.coverers.values()
     }
-    needs = set(masks.values())
     best, least = 0, float("inf")
     for subset in range(1, 1 << len(documents)):
         cost = sum(costs[one] for place, one in enumerate(documents) if subset >> place & 1)
-        if cost < least and all(subset & need for need in needs):
+        if cost < least and all(subset & mask for mask in masks):
             best, least = subset, cost
-    return [one for place, one in enumerate(documents) if best >> place & 1]
+    return [document for place, document in enumerate(documents) if best >> place & 1]
 
 
-def greedy(instance: CoverGraph, costs: Mapping[int, float]) -> tuple[list[int], float]:
-    """Always the document that covers most that is new for its cost, and a bound of any cover.
+def greedy(coverers: Sets, covered: Sets, costs: Costs) -> tuple[list[int], float]:
+    """Repeatedly keep the document that newly covers most for its cost; return also a lower bound.
 
-    What each covered document was paid with, divided by the harmonic number of the most that one
-    document covers, is a solution of the dual problem, so no cover costs less than its sum.
+    The price paid per covered document, divided by the harmonic number of the largest set, is a
+    feasible solution of the dual problem, so no cover costs less than the sum of these.
     """
-    left = set(instance.coverers)
-    heap = [(-len(covered) / costs[one], one) for one, covered in instance.covered.items()]
+    left = set(coverers)
+    heap = [
+        (-len(documents) / costs[document], document) for document, documents in covered.items()
+    ]
     heapify(heap)
     kept, paid = [], 0.0
     while left:
         worth, document = heap[0]
-        new = instance.covered[document] & left
-        now = -len(new) / costs[document]
-        if now > worth:  # less than when it was last looked at
-            heapreplace(heap, (now, document)) if new else heappop(heap)
+        new = covered[document] & left
+        current = -len(new) / costs[document]
+        if current > worth:  # it has lost value since it was put on the heap
+            heapreplace(heap, (current, document)) if new else heappop(heap)
             continue
         heappop(heap)
         kept.append(document)
         paid += costs[document]
         left -= new
-    most = max(map(len, instance.covered.values()))
-    bound = max(paid / sum(1 / count for count in range(1, most + 1)), _packed(instance, costs))
-    kept, bound = _pruned(instance, kept, costs), _whole(bound, costs, instance.covered)
-    return kept, _settled(sum(costs[one] for one in kept), bound, _NOISE)
+    most = max(map(len, covered.values()))
+    bound = max(paid / sum(1 / count for count in range(1, most + 1)), _packing(coverers, costs))
+    kept, bound = _pruned(kept, coverers, covered, costs), _whole(bound, costs, covered)
+    return kept, _settled(_total(kept, costs), bound, _NOISE)
 
 
-def _packed(instance: CoverGraph, costs: Mapping[int, float]) -> float:
-    """Another bound: documents that no document covers two of take one each."""
+def _packing(coverers: Sets, costs: Costs) -> float:
+    """Return another lower bound: documents without a common coverer need one each."""
     taken: set[int] = set()
     bound = 0.0
-    for document in sorted(instance.coverers, key=lambda one: len(instance.coverers[one])):
-        by = instance.coverers[document]
-        if taken.isdisjoint(by):
-            taken |= by
-            bound += min(costs[one] for one in by)
+    for document in sorted(coverers, key=lambda one: len(coverers[one])):
+        candidates = coverers[document]
+        if taken.isdisjoint(candidates):
+            taken |= candidates
+            bound += min(costs[candidate] for candidate in candidates)
     return bound
 
 
-def _pruned(instance: CoverGraph, kept: list[int], costs: Mapping[int, float]) -> list[int]:
-    """Without those that later ones made needless, the dearest first."""
-    times = dict.fromkeys(instance.coverers, 0)
+def _pruned(kept: list[int], coverers: Sets, covered: Sets, costs: Costs) -> list[int]:
+    """Drop kept documents that later ones made redundant, the most expensive first."""
+    times = dict.fromkeys(coverers, 0)
     for document in kept:
-        for one in instance.covered[document]:
+        for one in covered[document]:
             times[one] += 1
-    staying = set(kept)
-    heap: list[tuple[float, int]] = []
-    for document in kept:
-        heappush(heap, (-costs[document], document))
-    while heap:
-        _, document = heappop(heap)
-        if all(times[one] > 1 for one in instance.covered[document]):
-            staying.discard(document)
-            for one in instance.covered[document]:
+    remaining = set(kept)
+    for _, document in sorted((-costs[document], document) for document in kept):
+        if all(times[one] > 1 for one in covered[document]):
+            remaining.discard(document)
+            for one in covered[document]:
                 times[one] -= 1
-    return sorted(staying)
+    return sorted(remaining)

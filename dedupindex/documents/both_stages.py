@@ -1,9 +1,10 @@
-"""Both steps on one machine: a process for each glob, then one for each shard."""
+"""Run both steps on one machine: a process for each glob, then one for each shard."""
 
 from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,41 +18,34 @@ from dedupindex.errors import BadInput, BadSource
 from dedupindex.runtime.files import atomic_directory
 from dedupindex.runtime.workers import side_by_side
 
-HASHES, UNIQUE = "hashes", "unique"  # directories below the one for the output
-_NAMED = 1000  # objects of a glob that are named when they cannot be read
-
-Say = Callable[[str], None]
+HASHES, UNIQUE = "hashes", "unique"  # directories in the output directory
+_MAX_PROBLEMS = 1000  # of a glob, in its result
 
 
 @dataclass
 class StepResult:
-    """What a step came to."""
-
-    name: str  # the glob, or the output file
+    name: str  # of the glob, or of the output file
     report: hash_objects.HashReport | dedup_shards.HashDedupReport
     problems: list[Problem]
 
 
 @dataclass
 class PipelineReport:
-    """What the pipeline came to."""
-
     hashing: list[StepResult]
     deduping: list[StepResult]
     elapsed_time_secs: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         steps = {"hash_documents": self.hashing, "dedup_hashes": self.deduping}
-        said = {
-            name: [{"name": done.name, **done.report.as_json()} for done in all_]
-            for name, all_ in steps.items()
+        reports = {
+            step: [{"name": result.name, **result.report.as_json()} for result in results]
+            for step, results in steps.items()
         }
-        totals: dict[str, int] = {}
-        for done in self.deduping:
-            for name, value in done.report.as_json().items():
-                if isinstance(value, int) and name != "shards":
-                    totals[name] = totals.get(name, 0) + value
-        return {**totals, "elapsed_time_secs": self.elapsed_time_secs, **said}
+        totals: Counter[str] = Counter()
+        for report in reports["dedup_hashes"]:
+            numbers = (item for item in report.items() if isinstance(item[1], int))
+            totals.update({name: value for name, value in numbers if name != "shards"})
+        return {**totals, "elapsed_time_secs": self.elapsed_time_secs, **reports}
 
 
 def run_pipeline(
@@ -60,12 +54,12 @@ def run_pipeline(
     options: hash_objects.HashOptions,
     *,
     one_by_one: bool = False,
-    say: Say = lambda text: None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> PipelineReport:
     """Hash each glob into ``top/hashes``, then write a file for each shard to ``top/unique``.
 
-    `options` are of all processes together; `one_by_one` has them wait for each other. Raises what
-    `hash_documents` and `dedup_hashes` do; what is done by then is not done again.
+    `options` apply to all processes together; `one_by_one` runs one at a time. Raises what
+    `hash_documents` and `dedup_hashes` raise; a further run skips what was done until then.
     """
     if len(set(globs)) < len(globs):
         raise BadInput("a glob is named twice")
@@ -76,28 +70,25 @@ def run_pipeline(
     each = replace(options, jobs=max(1, options.jobs // at_once))
     report = PipelineReport([], [])
     try:
-        for done in side_by_side(_hash, (hashes, each), globs, at_once):
-            report.hashing.append(done)
-            say(f"hashed {done.name}: {json.dumps(done.report.as_json())}")
-    except BadSource:  # nothing that was hashed goes with it
+        for result in side_by_side(_hash, (hashes, each), globs, at_once):
+            report.hashing.append(result)
+            say(f"hashed {result.name}: {json.dumps(result.report.as_json())}")
+    except BadSource:  # remove the directories unless something was hashed
         with suppress(OSError):
             hashes.rmdir()
             top.rmdir()
         raise
-    report.hashing.sort(key=lambda done: done.name)
-    runs = {
-        done.report.run
-        for done in report.hashing
-        if isinstance(done.report, hash_objects.HashReport)
-    }
+    report.hashing.sort(key=lambda result: result.name)
+    reports = (result.report for result in report.hashing)
+    runs = {found.run for found in reports if isinstance(found, hash_objects.HashReport)}
     shards = shards_of(str(hashes), runs)
     at_once = 1 if one_by_one else min(options.jobs, len(shards))
-    with atomic_directory(top / UNIQUE) as beside:
-        shared = (beside, options, at_once)
-        for done in side_by_side(_dedup, shared, shards, at_once):
-            report.deduping.append(done)
-            say(f"deduplicated {done.name}: {json.dumps(done.report.as_json())}")
-    report.deduping.sort(key=lambda done: done.name)
+    with atomic_directory(top / UNIQUE) as hidden:
+        shared = (hidden, options, at_once)
+        for result in side_by_side(_dedup, shared, shards, at_once):
+            report.deduping.append(result)
+            say(f"deduplicated {result.name}: {json.dumps(result.report.as_json())}")
+    report.deduping.sort(key=lambda result: result.name)
     report.elapsed_time_secs = time.monotonic() - begin
     return report
 
@@ -107,7 +98,7 @@ def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> StepRe
     problems: list[Problem] = []
 
     def warn(problem: Problem) -> None:
-        if len(problems) < _NAMED:
+        if len(problems) < _MAX_PROBLEMS:
             problems.append(problem)
 
     return StepResult(pattern, hash_objects.hash_documents(pattern, top, options, warn), problems)
@@ -117,5 +108,5 @@ def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> 
     top, options, at_once = shared
     output = top / f"{shard.first or 'all'}.{options.layout.format}"
     threads = max(1, options.jobs // at_once)
-    found = dedup_shards.dedup_shards([shard], output, memory=options.memory, threads=threads)
-    return StepResult(output.name, found, [])
+    report = dedup_shards.dedup_shards([shard], output, memory=options.memory, threads=threads)
+    return StepResult(output.name, report, [])

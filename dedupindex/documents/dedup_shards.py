@@ -1,4 +1,4 @@
-"""A run of bin/dedup_hashes: shard by shard, out of core, to one path for each hash."""
+"""Run bin/dedup_hashes: reduce shards to one path for each hash, out of core or on Spark."""
 
 from __future__ import annotations
 
@@ -18,40 +18,35 @@ from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
-# Equal hashes to one row: the first by path, with how many there are.
-
 UNIQUE = """
 SELECT hash, min(path) AS path, max(size) AS size, count(DISTINCT path) AS copies, count(*) AS met
 FROM {rows} GROUP BY hash"""
-"""From a relation of hash, path and size (null where it is not known) to a row for each hash.
-
-A path comes twice where the globs of runs overlap: `copies` counts paths, `met` rows. Plain SQL.
-"""
+"""SQL: a row for each hash, with the first path. `copies` counts paths, `met` rows, which differ if
+the globs of runs overlap."""
 
 CANDIDATES = "SELECT hash(hash) AS short FROM {rows} GROUP BY short HAVING count(*) > 1"
-"""Of the hashes that come several times, and very few others, eight bytes: all hashes would take
-five times the memory. Only these go through `UNIQUE`; the others are unique as they stand."""
+"""SQL: eight bytes of each repeated hash, and of very few others; whole hashes would take five
+times the memory. Only these rows go through `UNIQUE`; all others are unique."""
 
-SOME = "(SELECT * FROM {rows} WHERE hash(hash) IN (FROM {candidates}))"
-ALONE = "(SELECT * FROM {rows} WHERE hash(hash) NOT IN (FROM {candidates}))"
+REPEATED = "(SELECT * FROM {rows} WHERE hash(hash) IN (FROM {candidates}))"
+SINGLE = "(SELECT * FROM {rows} WHERE hash(hash) NOT IN (FROM {candidates}))"
 
-
-SIZE = 32  # bytes of a BLAKE3
+HASH_SIZE = 32  # bytes of a BLAKE3
 
 
 @dataclass
 class HashDedupReport:
-    """What a run came to; the first four fields are those of the seed's profiling report."""
+    """The counts of a run; the names of the first four are given by the report format."""
 
     unique_files: int = 0
     total_files: int = 0  # rows
     elapsed_time_secs: float = 0.0
     rate_rps: float = 0.0
     duplicate_files: int = 0
-    repeated: int = 0  # rows of a path that came before: globs of runs overlap
-    total_bytes: int = 0  # of files whose size is known, each once
-    bytes_saved: int = 0  # of these, of all copies but the first
-    unsized: int = 0  # rows that tell no size, as CSV does not
+    repeated: int = 0  # further rows of a path, if globs of runs overlap
+    total_bytes: int = 0  # of files of known size, each once
+    bytes_saved: int = 0  # of these, in copies after the first
+    unsized: int = 0  # rows without a size, as in CSV
     shards: int = 0
 
     def as_json(self) -> dict[str, Any]:
@@ -66,9 +61,9 @@ def dedup_hashes(
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> HashDedupReport:
-    """Write one path for each hash in the shards that a glob names, the first by path.
+    """Write the first path of each hash in the shards that match a glob.
 
-    `output` is CSV if its name ends so, else Parquet. Raises `BadSource`, `BadInput`.
+    `output` is CSV by its name, else Parquet. Raises `BadSource`, `BadInput`.
     """
     return dedup_shards(
         shards_of(pattern, output=output), output, memory=memory, threads=threads, say=say
@@ -83,7 +78,7 @@ def dedup_shards(
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> HashDedupReport:
-    """As `dedup_hashes`, of shards that were found."""
+    """Like `dedup_hashes`, for the given shards."""
     begin = time.monotonic()
     report = HashDedupReport(shards=len(shards))
     with open_database(output.absolute().parent, memory, threads) as (database, _):
@@ -91,7 +86,7 @@ def dedup_shards(
         database.execute(
             "CREATE TABLE several (hash BLOB, path VARCHAR, size BIGINT, copies BIGINT, met BIGINT)"
         )
-        alone = []
+        selects = []
         for shard in merged(shards):
             if shard.first:
                 say(f"shards {shard.first} to {shard.last}: {len(shard.files):,} files")
@@ -104,28 +99,30 @@ def dedup_shards(
                     f"{names} cannot be read as rows of hash and path, which all end alike: "
                     f"{str(error).partition(chr(10))[0]}"
                 ) from error
-            some = ALONE.format(rows=rows, candidates="candidates")
-            alone.append(f"SELECT hash, path, size, 1::BIGINT AS copies FROM {some}")
-        write_rows(
-            database,
-            f"{' UNION ALL '.join(alone)} UNION ALL SELECT hash, path, size, copies FROM several",
-            output,
-        )
+            single = SINGLE.format(rows=rows, candidates="candidates")
+            selects.append(f"SELECT hash, path, size, 1::BIGINT AS copies FROM {single}")
+        selects.append("SELECT hash, path, size, copies FROM several")
+        write_rows(database, " UNION ALL ".join(selects), output)
     report.unique_files = report.total_files - report.duplicate_files - report.repeated
+    return _timed(report, begin)
+
+
+def _timed(report: HashDedupReport, begin: float) -> HashDedupReport:
     report.elapsed_time_secs = time.monotonic() - begin
     report.rate_rps = report.total_files / report.elapsed_time_secs
     return report
 
 
 def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport) -> None:
-    """Put the hashes that come several times into ``several``, and count."""
+    """Put the repeated hashes into ``several``, and count."""
     found = database.execute(
         "SELECT count(*), count(size), sum(size), hex(min(hash)), hex(max(hash)), "
-        f"coalesce(bool_and(octet_length(hash) = {SIZE} AND path IS NOT NULL), true) FROM {rows}"
+        f"coalesce(bool_and(octet_length(hash) = {HASH_SIZE} AND path IS NOT NULL), true) "
+        f"FROM {rows}"
     ).fetchone()
     assert found is not None
-    count, sized, size, first, last, sound = found
-    if not sound:
+    count, sized, size, first, last, valid = found
+    if not valid:
         raise BadInput(f"{shard.files[0]} or one of its shard has rows without BLAKE3 or path")
     for digest in (first, last):
         if digest is not None and not (
@@ -136,8 +133,8 @@ def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport)
                 f"{digest.lower()}: by its name it is of another shard, and would not be compared"
             )
     database.execute("CREATE OR REPLACE TABLE now AS " + CANDIDATES.format(rows=rows))
-    some = SOME.format(rows=rows, candidates="now")
-    database.execute(f"CREATE OR REPLACE TABLE found AS {UNIQUE.format(rows=some)} ORDER BY hash")
+    unique = UNIQUE.format(rows=REPEATED.format(rows=rows, candidates="now"))
+    database.execute(f"CREATE OR REPLACE TABLE found AS {unique} ORDER BY hash")
     database.execute("INSERT INTO candidates FROM now")
     database.execute("INSERT INTO several FROM found")
     several = database.execute(
@@ -154,9 +151,9 @@ def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport)
     report.bytes_saved += saved
 
 
-# Shards deduplicated on a cluster by what deduplicates them here: no hash is in two of them.
+# --- on Spark: each shard is deduplicated by one task ---------------------------------------------
 
-_MADE = "unique.parquet"
+_OUTPUT = "unique.parquet"
 Task = tuple[int, list[Shard], list[int]]  # number, shards, and the sizes of all their files
 
 
@@ -169,44 +166,39 @@ def dedup_on(
     threads: int = 0,
     say: Callable[[str], None] = lambda text: None,
 ) -> HashDedupReport:
-    """As `dedup.dedup_hashes`; the shards are on storage that driver and executors mount."""
+    """Like `dedup_hashes`, for shards on storage that driver and executors mount."""
     begin = time.monotonic()
     shards = [
         shard._replace(files=tuple(file.absolute() for file in shard.files))
         for shard in shards_of(pattern, output=output)
     ]
-    tasks = [_task(number, some) for number, some in enumerate(_dealt(shards, cluster.cores))]
+    tasks = list(_tasks(shards, 4 * cluster.cores))
     report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
     with open_database(output.absolute().parent, memory, threads) as (database, home):
         files = PieceWriter(home)
-        for some in cluster.in_turn(tasks):
-            for row in cluster.rows(partial(_dedup, memory, threads or 1), some):
+        for batch in cluster.in_turn(tasks):
+            for row in cluster.rows(partial(_dedup, memory, threads or 1), batch):
                 if isinstance(row, FilePiece):
                     files.take(row)
                 else:
                     _add(report, row)
         files.finish()
-        made = ", ".join(quoted(literal(home / name)) for name in files.names)
-        write_rows(database, f"SELECT * FROM read_parquet([{made}])", output)
-    report.elapsed_time_secs = time.monotonic() - begin
-    report.rate_rps = report.total_files / report.elapsed_time_secs
-    return report
+        paths = ", ".join(quoted(literal(home / name)) for name in files.names)
+        write_rows(database, f"SELECT * FROM read_parquet([{paths}])", output)
+    return _timed(report, begin)
 
 
-def _dealt(shards: list[Shard], cores: int) -> Iterator[list[Shard]]:
-    """Neighbours together, four tasks for each core if there are as many shards."""
-    count = min(len(shards), 4 * cores)
+def _tasks(shards: list[Shard], most: int) -> Iterator[Task]:
+    """Divide shards among at most so many tasks."""
+    count = min(len(shards), most)
     for number in range(count):
-        yield shards[number * len(shards) // count : (number + 1) * len(shards) // count]
-
-
-def _task(number: int, shards: list[Shard]) -> Task:
-    return number, shards, [file.stat().st_size for shard in shards for file in shard.files]
+        part = shards[number * len(shards) // count : (number + 1) * len(shards) // count]
+        yield number, part, [file.stat().st_size for shard in part for file in shard.files]
 
 
 def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDedupReport]:
-    """Runs on an executor."""
+    """Run on an executor."""
     number, shards, sizes = task
     files = [file for shard in shards for file in shard.files]
     for file, size in zip(files, sizes, strict=True):
@@ -216,9 +208,9 @@ def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDe
                 "are on storage that all mount"
             )
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
-        made = Path(home) / _MADE
-        report = dedup_shards(shards, made, memory=memory, threads=threads)
-        yield from pieces(made, f"{number:06d}-{_MADE}")
+        output = Path(home) / _OUTPUT
+        report = dedup_shards(shards, output, memory=memory, threads=threads)
+        yield from pieces(output, f"{number:06d}-{_OUTPUT}")
     yield report
 
 

@@ -1,4 +1,4 @@
-"""A corpus to try deduplication on: random files, some of them copies, the same for a seed."""
+"""Generate files or rows to test deduplication; the same random seed gives the same content."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ from dedupindex.errors import IndexExists
 from dedupindex.runtime.duckdb import open_database
 from dedupindex.runtime.files import atomic_directory
 
-SMALLEST = 1024  # bytes of a file
+MIN_SIZE = 1024  # bytes of a file
 
 
 @dataclass(frozen=True)
 class GeneratorOptions:
-    """What a corpus is like; the defaults are those of the seed of this design."""
-
-    size: int = 2 << 30  # bytes in all, at least
-    duplicates: float = 0.05  # of the files, each a copy of one before it
+    size: int = 2 << 30  # bytes of all files, at least
+    duplicates: float = 0.05  # share of the files that are copies of earlier ones
     mean: int = 500 << 10  # bytes of a file
     deviation: int = 5 << 10
     seed: int = 0
@@ -31,8 +29,6 @@ class GeneratorOptions:
 
 @dataclass
 class GeneratedCorpus:
-    """What was made."""
-
     files: int = 0
     bytes: int = 0
     unique: int = 0
@@ -46,27 +42,27 @@ class GeneratedCorpus:
 def generate(
     top: Path, options: GeneratorOptions, on_progress: OnProgress = lambda seen: None
 ) -> GeneratedCorpus:
-    """Make the directory `top`, whole or not at all; raises `IndexExists` if something is there.
+    """Create the directory `top`, whole or not at all; raises `IndexExists` if it is not empty.
 
-    Files are named by 32 hexadecimal digits, so that globs cut the corpus evenly.
+    File names are 32 hexadecimal digits, so that globs divide the files evenly.
     """
     if top.exists() and (not top.is_dir() or any(top.iterdir())):
         raise IndexExists(f"{top} is there already: remove it, or name another directory")
-    with atomic_directory(top) as beside:
-        return _generate(beside, options, on_progress)
+    with atomic_directory(top) as hidden:
+        return _generate(hidden, options, on_progress)
 
 
 def _generate(top: Path, options: GeneratorOptions, on_progress: OnProgress) -> GeneratedCorpus:
     chance, corpus = random.Random(options.seed), GeneratedCorpus()
-    before: tuple[int, int] | None = None  # number and size of the last that is no copy
+    original: tuple[int, int] | None = None  # number and size of the last file that is no copy
     while corpus.bytes < options.size:
-        size = max(round(chance.gauss(options.mean, options.deviation)), SMALLEST)
-        if before is not None and chance.random() < options.duplicates:
-            number, size = before
+        size = max(round(chance.gauss(options.mean, options.deviation)), MIN_SIZE)
+        if original is not None and chance.random() < options.duplicates:
+            number, size = original
             corpus.duplicates += 1
             corpus.duplicate_bytes += size
         else:
-            before = number, size = corpus.files, size
+            original = number, size = corpus.files, size
             corpus.unique += 1
         name = blake3(f"name {options.seed} {corpus.files}".encode()).hexdigest(16)
         content = blake3(f"content {options.seed} {number}".encode())
@@ -77,8 +73,6 @@ def _generate(top: Path, options: GeneratorOptions, on_progress: OnProgress) -> 
     return corpus
 
 
-# Shards of made-up rows, to measure deduplication by.
-
 _ROWS = """
 SELECT unhex(sha256(if(hash(i) % 20 = 0 AND i > 0, i - 1, i)::VARCHAR)) AS hash,
   '/data/corpus/' || left(sha256('path' || i), 32) || '.bin' AS path,
@@ -86,8 +80,8 @@ SELECT unhex(sha256(if(hash(i) % 20 = 0 AND i > 0, i - 1, i)::VARCHAR)) AS hash,
 FROM range({count}) AS r(i)"""
 
 
-def write_rows_of(top: Path, count: int) -> None:
-    """So many rows, one in twenty the hash of another, in 16 shards in the new directory `top`."""
+def generate_shards(top: Path, count: int) -> None:
+    """Write `count` rows to 16 shards in the new directory `top`; one in twenty repeats a hash."""
     top.mkdir()
     with open_database(top, "1GB", 0) as (database, _):
         database.execute(f"CREATE TABLE rows AS {_ROWS.format(count=count)}")

@@ -1,8 +1,8 @@
-"""A run of bin/hash_documents: find, hash what is not known, write the shards.
+"""Run bin/hash_documents: list objects, hash new and changed ones, write the shards.
 
-OUTPUT_DIR has beside the shards ``.<key>.state`` with all hashes, which makes the next run of the
-same glob cheap and may be deleted, ``.<key>.lock``, and ``.<run id>.unfinished`` until all shards
-of the run are there.
+Beside the shards, OUTPUT_DIR has ``.<key>.state`` with all hashes (a cache for the next run of the
+same glob, which may be deleted), ``.<key>.lock``, and ``.<run id>.unfinished`` until all shards of
+the run are written.
 """
 
 from __future__ import annotations
@@ -25,28 +25,24 @@ from blake3 import blake3
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.documents.list_objects import ListedObject, Warn, find, normal, stamp_of
+from dedupindex.documents.list_objects import ListedObject, Warn, absolute_glob, find, stamp_of
 from dedupindex.documents.shards import ShardLayout, clear, publish, shards_in
 from dedupindex.errors import BadSource, Damaged, FormatFromFuture
 from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
 from dedupindex.runtime.files import exclusive, sync_directory
 from dedupindex.runtime.workers import workers
 
-# The BLAKE3 of one object, noticing when it changes meanwhile.
-
-LARGE = 1 << 26  # bytes from which an object is hashed by several threads
-_PIECE = 1 << 19  # bytes read at a time: they are hashed while a core's cache has them
+LARGE = 1 << 26  # bytes: larger objects are hashed by several threads
+_PIECE = 1 << 19  # bytes read at a time, which fit in the cache of a core
 _LARGE_PIECE = 1 << 24  # enough for all threads
 _REMOTE_PIECE = 1 << 20
-AT_ONCE = 16  # objects that a process reads from a store side by side
+_DOWNLOADS = 16  # objects that a process reads from a store at the same time
 _COARSE = 2_000_000_000  # nanoseconds: the coarsest time stamps of file systems
 
 CHANGED = "was written to while it was hashed; run the same again when it is at rest"
 
 
 class Hashed(NamedTuple):
-    """What came of an object."""
-
     path: str
     size: int = 0
     stamp: str = ""
@@ -55,70 +51,63 @@ class Hashed(NamedTuple):
 
 
 def hash_all(threads: int, batch: Sequence[ListedObject]) -> list[Hashed]:
-    """Hash objects one after the other, those elsewhere side by side; large ones by threads."""
+    """Hash local objects one after the other, remote ones concurrently."""
     if batch and is_remote(batch[0].path):
-        with ThreadPoolExecutor(AT_ONCE) as pool:
+        with ThreadPoolExecutor(_DOWNLOADS) as pool:
             return list(pool.map(partial(_hash_object, threads), batch))
-    return [_hash(found, threads) for found in batch]
+    return [_hash_file(listed.path, threads) for listed in batch]
 
 
-def _hash(found: ListedObject, threads: int) -> Hashed:
+def _hash_object(threads: int, listed: ListedObject) -> Hashed:
+    address = listed.path
     try:
-        return _hash_file(found.path, threads)
-    except OSError as error:
-        return Hashed(found.path, problem=f"cannot be read: {error.strerror or error}")
-
-
-def _hash_object(threads: int, found: ListedObject) -> Hashed:
-    """An object in a store or on a web server."""
-    address = found.path
-    try:
-        known = ObjectFacts(found.size, found.stamp)
+        known = ObjectFacts(listed.size, listed.stamp)
         with closing(RemoteFile(address, known, in_order=True)) as file:
-            hasher, size = blake3(max_threads=threads if found.size >= LARGE else 1), 0
+            hasher, size = blake3(max_threads=threads if listed.size >= LARGE else 1), 0
             while piece := file.read(_REMOTE_PIECE):
                 hasher.update(piece)
                 size += len(piece)
-            if size != found.size or file.changed():
+            if size != listed.size or file.changed():
                 return Hashed(address, problem=CHANGED)
     except BadSource as error:
         return Hashed(address, problem=str(error).removeprefix(f"{address} "))
-    return Hashed(address, size, found.stamp, hasher.digest())
+    return Hashed(address, size, listed.stamp, hasher.digest())
 
 
 def _hash_file(path: str, threads: int) -> Hashed:
-    """Raises `OSError`. Read, not mapped: a file that is cut off meanwhile would kill us."""
     begin = time.time_ns()
-    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for ever
     try:
-        before = os.fstat(file)
-        large = before.st_size >= LARGE
-        hasher, size = blake3(max_threads=threads if large else 1), 0
-        buffer = _buffer(_LARGE_PIECE if large else _PIECE)
-        while size < before.st_size and (count := os.readv(file, [buffer])):
-            hasher.update(buffer[:count])
-            size += count
-        after = os.fstat(file)
-    finally:
-        os.close(file)
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
+        try:
+            before = os.fstat(file)
+            large = before.st_size >= LARGE
+            hasher, size = blake3(max_threads=threads if large else 1), 0
+            buffer = _buffer(_LARGE_PIECE if large else _PIECE)
+            # not mapped: truncation of a mapped file would kill the process
+            while size < before.st_size and (count := os.readv(file, [buffer])):
+                hasher.update(buffer[:count])
+                size += count
+            after = os.fstat(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        return Hashed(path, problem=f"cannot be read: {error.strerror or error}")
     stamp = stamp_of(after)
     if size != before.st_size or size != after.st_size or stamp != stamp_of(before):
         return Hashed(path, problem=CHANGED)
     if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
-        stamp = ""  # a change to come may bear the same time
+        stamp = ""  # a later change may have the same time
     return Hashed(path, size, stamp, hasher.digest())
 
 
 @cache
 def _buffer(length: int) -> memoryview:
-    """The same one again and again: making it costs as much as hashing it."""
+    """Return a buffer to reuse: allocating one takes as long as hashing it."""
     return memoryview(bytearray(length))
 
 
-# What a run has hashed so far, in SQLite: a run that was killed goes on with it.
-
 FORMAT = 1
-_EVERY = 1.0  # seconds between two commits: as much is hashed again after a kill
+_COMMIT_SECONDS = 1.0  # between commits: so much is hashed again after an interruption
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (format INTEGER, pattern BLOB, run TEXT, turn INTEGER);
 CREATE TABLE IF NOT EXISTS object (
@@ -128,10 +117,13 @@ CREATE TABLE IF NOT EXISTS object (
 
 
 class HashState:
-    """Every object with its hash; those that the present run has met are of its turn."""
+    """All hashes in SQLite, so that an interrupted run is resumed.
+
+    The column `turn` is the number of the last run that met the object.
+    """
 
     def __init__(self, path: Path, pattern: str, run: str) -> None:
-        """Open or make it; `run` is the id of a new one. Raises `FormatFromFuture`."""
+        """Open or create it; `run` is the id of a new one. Raises `FormatFromFuture`."""
         self._database = sqlite3.connect(path, isolation_level=None)
         try:
             self._open(path, pattern, run)
@@ -158,37 +150,39 @@ class HashState:
         self._commit_then_begin()
 
     def close(self) -> None:
-        """Keep all that was put."""
         self._database.execute("COMMIT")
         self._database.close()
 
-    def knows(self, found: ListedObject) -> bool:
-        """Whether an object was hashed as it is; it then counts as met."""
-        if self._fresh or not found.stamp:
+    def knows(self, listed: ListedObject) -> bool:
+        """Return whether an object was hashed in its present state; if so, it counts as met."""
+        if self._fresh or not listed.stamp:
             return False
-        met = self._database.execute(
+        found = self._database.execute(
             "UPDATE object SET turn = ? WHERE path = ? AND size = ? AND stamp = ?",
-            (self._turn, os.fsencode(found.path), found.size, found.stamp),
+            (self._turn, os.fsencode(listed.path), listed.size, listed.stamp),
         )
-        return met.rowcount > 0
+        return found.rowcount > 0
 
     def put(self, batch: Iterable[Hashed]) -> None:
-        """Keep what was hashed, and count it as met."""
+        """Store hashes, and count their objects as met."""
         self._database.executemany(
             "INSERT OR REPLACE INTO object VALUES (?, ?, ?, ?, ?)",
-            [(os.fsencode(one.path), one.size, one.stamp, one.digest, self._turn) for one in batch],
+            [
+                (os.fsencode(path), size, stamp, digest, self._turn)
+                for path, size, stamp, digest, _ in batch
+            ],
         )
         if time.monotonic() > self._due:
             self._commit_then_begin()
 
     def forget_others(self) -> int:
-        """Drop what this run has not met; returns how many those are."""
-        gone = self._database.execute("DELETE FROM object WHERE turn <> ?", (self._turn,))
+        """Delete what this run has not met; return the number."""
+        deleted = self._database.execute("DELETE FROM object WHERE turn <> ?", (self._turn,))
         self._commit_then_begin()
-        return gone.rowcount
+        return deleted.rowcount
 
     def rows(self) -> Iterator[tuple[bytes, int, bytes]]:
-        """Path, size and hash of every object, in the order of paths."""
+        """Yield path, size and hash of every object, in the order of paths."""
         yield from self._database.execute("SELECT path, size, hash FROM object ORDER BY path")
 
     def _commit_then_begin(self) -> None:
@@ -197,39 +191,37 @@ class HashState:
 
     def _begin(self) -> None:
         self._database.execute("BEGIN")
-        self._due = time.monotonic() + _EVERY
+        self._due = time.monotonic() + _COMMIT_SECONDS
 
 
 UNFINISHED = ".unfinished"
-_BATCH_FILES, _BATCH_BYTES = 256, 1 << 25  # what a process takes at a time
-_AHEAD = 3  # batches that wait, for each process
+_BATCH_FILES, _BATCH_BYTES = 256, 1 << 25  # of a batch
+_AHEAD = 3  # submitted batches per process
 
 
 @dataclass(frozen=True)
 class HashOptions:
-    """How a run is done."""
-
     layout: ShardLayout = field(default_factory=ShardLayout)
     jobs: int = 1
     deterministic: bool = False
-    memory: str = "1GB"  # that DuckDB may take
+    memory: str = "1GB"  # of DuckDB
 
 
 @dataclass
 class HashReport:
-    """What a run did; the first four fields are those of the seed's profiling report."""
+    """The counts of a run; the names of the first four are given by the report format."""
 
     num_files_processed: int = 0  # hashed in this run
     elapsed_time_secs: float = 0.0
     total_processed_gb: float = 0.0  # 1e9 bytes
     rate_mb_per_sec: float = 0.0  # 1e6 bytes
     bytes: int = 0  # hashed in this run
-    known: int = 0  # hashed before, the same since
-    gone: int = 0  # of an earlier run, no longer there
-    problems: int = 0  # objects that could not be read, all named
+    known: int = 0  # hashed before and unchanged
+    gone: int = 0  # objects of an earlier run that no longer exist
+    problems: int = 0  # objects that could not be read
     rows: int = 0  # in the shards
     shards: int = 0
-    run: str = ""  # the run id
+    run: str = ""  # run id
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -242,24 +234,24 @@ def hash_documents(
     warn: Warn = lambda problem: None,
     on_progress: OnProgress = lambda seen: None,
 ) -> HashReport:
-    """Hash what a glob names into shards in the directory `top`.
+    """Hash the objects that match a glob, and write shards to the directory `top`.
 
-    `warn` hears of every object that is left out. Raises `BadSource` if the glob names nothing,
-    `IndexBusy` if another process does the same, `DedupError` of DuckDB.
+    `warn` is called for every object that cannot be read. Raises `BadSource` if nothing matches,
+    `IndexBusy` if another process hashes the same glob, `DedupError` of DuckDB.
     """
     begin = time.monotonic()
-    pattern, top, report = normal(pattern), top.absolute(), HashReport()
+    pattern, top, report = absolute_glob(pattern), top.absolute(), HashReport()
 
-    def tell(problem: Problem) -> None:
+    def report_problem(problem: Problem) -> None:
         report.problems += 1
         warn(problem)
 
-    found = find(pattern, tell, top)
+    found = find(pattern, report_problem, top)
     key = _key(pattern, options)
-    with _made(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
+    with _directory(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
         try:
             with closing(HashState(top / f".{key}.state", pattern, _run_id(key, options))) as state:
-                _Run(top, options, state, report).go(found, tell, on_progress)
+                _HashRun(top, options, state, report).execute(found, report_problem, on_progress)
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 f"{top}/.{key}.state: {error}; remove it, and all is hashed again"
@@ -271,8 +263,8 @@ def hash_documents(
 
 
 @contextmanager
-def _made(top: Path) -> Iterator[None]:
-    """Make the directory; if it is new and the glob names nothing, it goes again."""
+def _directory(top: Path) -> Iterator[None]:
+    """Create the directory; remove a new one if nothing matches."""
     new = not top.exists()
     top.mkdir(parents=True, exist_ok=True)
     try:
@@ -283,8 +275,8 @@ def _made(top: Path) -> Iterator[None]:
         raise
 
 
-class _Run:
-    """One run, its lock held."""
+class _HashRun:
+    """A run that holds its lock."""
 
     def __init__(
         self, top: Path, options: HashOptions, state: HashState, report: HashReport
@@ -292,20 +284,20 @@ class _Run:
         self._top, self._options, self._state, self._report = top, options, state, report
         report.run = state.run
 
-    def go(self, found: Iterator[ListedObject], tell: Warn, on_progress: OnProgress) -> None:
+    def execute(self, found: Iterator[ListedObject], warn: Warn, on_progress: OnProgress) -> None:
         top, state, report = self._top, self._state, self._report
         clear(top, state.run)
-        mark = top / f".{state.run}{UNFINISHED}"
+        marker = top / f".{state.run}{UNFINISHED}"
         before = bool(shards_in(top, state.run))
         if not before:
-            _touch(mark)
+            _touch(marker)
         for batch in _hash_all(self._unknown(found), self._options.jobs):
             import dedupindex.documents.shards  # noqa: F401 (slow, with DuckDB; by now all hash)
 
-            state.put(one for one in batch if not one.problem)
+            state.put(hashed for hashed in batch if not hashed.problem)
             for hashed in batch:
                 if hashed.problem:
-                    tell(Problem(hashed.path, -1, hashed.problem))
+                    warn(Problem(hashed.path, -1, hashed.problem))
                     continue
                 report.num_files_processed += 1
                 report.bytes += hashed.size
@@ -313,50 +305,50 @@ class _Run:
         report.rows = report.num_files_processed + report.known
         if not report.rows and not report.problems:
             if not before:
-                mark.unlink()
+                marker.unlink()
             raise BadSource(f"nothing matches {state.pattern}")
         report.gone = state.forget_others()
         from dedupindex.documents.shards import write_shards  # slow: DuckDB
 
         layout, memory = self._options.layout, self._options.memory
         names = write_shards(state.rows(), top, state.run, layout, memory)
-        _touch(mark)
+        _touch(marker)
         publish(top, state.run, names)
-        mark.unlink()
+        marker.unlink()
         report.shards = len(names)
 
     def _unknown(self, found: Iterator[ListedObject]) -> Iterator[ListedObject]:
-        for one in found:
-            if self._state.knows(one):
+        for listed in found:
+            if self._state.knows(listed):
                 self._report.known += 1
             else:
-                yield one
+                yield listed
 
 
 def _key(pattern: str, options: HashOptions) -> str:
-    """Under which a run finds what it, or the same run before, has done."""
-    home = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
-    return blake3(home + os.fsencode(pattern)).hexdigest()[:12]
+    """Return the key of the state that runs of the same glob share."""
+    host = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
+    return blake3(host + os.fsencode(pattern)).hexdigest()[:12]
 
 
 def _run_id(key: str, options: HashOptions) -> str:
     return key if options.deterministic else secrets.token_hex(6)
 
 
-def _touch(mark: Path) -> None:
-    mark.touch()
-    sync_directory(mark.parent)
+def _touch(marker: Path) -> None:
+    marker.touch()
+    sync_directory(marker.parent)
 
 
 def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]]:
-    """Hash in so many processes; results as they are ready."""
+    """Hash in `jobs` processes; yield results as they are ready."""
     if jobs <= 1:
         for batch in _batches(found):
             yield hash_all(1, batch)
         return
-    from concurrent.futures import FIRST_COMPLETED, Future, wait  # slow, as in `processes`
+    from concurrent.futures import FIRST_COMPLETED, Future, wait  # slow
 
-    with workers(jobs) as pool:  # which are there before listing a store makes threads here
+    with workers(jobs) as pool:  # started before listing a store starts threads
         pending: set[Future[list[Hashed]]] = set()
         for batch in _batches(found):
             pending.add(pool.submit(hash_all, jobs, batch))
@@ -369,15 +361,15 @@ def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]
 
 
 def _batches(found: Iterable[ListedObject]) -> Iterator[list[ListedObject]]:
-    """Some objects at a time; a large one goes alone."""
+    """Divide objects into batches; a large one is a batch of its own."""
     batch: list[ListedObject] = []
     size = 0
-    for one in found:
-        if one.size >= LARGE:
-            yield [one]
+    for listed in found:
+        if listed.size >= LARGE:
+            yield [listed]
             continue
-        batch.append(one)
-        size += one.size
+        batch.append(listed)
+        size += listed.size
         if len(batch) >= _BATCH_FILES or size >= _BATCH_BYTES:
             yield batch
             batch, size = [], 0

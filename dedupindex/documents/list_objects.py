@@ -1,8 +1,8 @@
-"""From a glob to the objects that it names, one after the other: there may be millions.
+"""List the objects that match a glob, without holding all of them in memory.
 
-``*``, ``?`` and ``[…]`` are of one name, ``**`` is any number of directories; hidden names match
-as others do. A directory stands for all that is below it. A link to a file is read under its own
-path; ``**`` enters no directory that is a link.
+``*``, ``?`` and ``[…]`` match within a name, ``**`` any number of directories; hidden names match
+like others. A directory stands for everything below it. A link to a file is read under its own
+path; ``**`` does not follow links to directories.
 """
 
 from __future__ import annotations
@@ -36,15 +36,13 @@ Listed = TypeVar("Listed")
 
 
 class ListedObject(NamedTuple):
-    """An object that can be hashed."""
-
     path: str  # absolute, or an address
     size: int
-    stamp: str  # another when the object has changed; empty if there is no telling
+    stamp: str  # differs after a change; empty if changes cannot be detected
 
 
-def spelled(path: str) -> str:
-    """How a path stands in a row: as it is, or as a ``file:`` URI where it is not UTF-8."""
+def row_path(path: str) -> str:
+    """Return a path as it is written in a row: unchanged, or as a ``file:`` URI if not UTF-8."""
     if path.isascii():
         return path
     try:
@@ -55,12 +53,12 @@ def spelled(path: str) -> str:
 
 
 def stamp_of(status: os.stat_result) -> str:
-    """What changes whenever a file does. Times of change, too: rsync sets back those of writing."""
+    """Return a stamp that changes with a file; it includes ctime, because rsync sets mtime."""
     return f"{status.st_mtime_ns:x}.{status.st_ctime_ns:x}.{status.st_ino:x}"
 
 
-def normal(pattern: str) -> str:
-    """A glob in full, so that it means the same wherever it is typed; raises `BadSource`."""
+def absolute_glob(pattern: str) -> str:
+    """Make a glob independent of the current directory; raises `BadSource`."""
     pattern = local(pattern)
     if is_remote(pattern):
         if redacted(pattern) != pattern:
@@ -73,18 +71,16 @@ def normal(pattern: str) -> str:
 
 
 def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[ListedObject]:
-    """The files that a `normal` glob names, in no order; the directory `leave_out` is passed over.
+    """Yield the files that match an `absolute_glob`, in no order, except those in `leave_out`.
 
-    `warn` hears of what cannot be read and of what is no file. Raises `BadSource` if the directory
-    before the first wildcard is not there, `BadInput` if it is `leave_out`; of an address nothing
-    is asked before the first is wanted.
+    `warn` is called for unreadable files and other objects. Raises `BadSource` if the directory
+    before the first wildcard does not exist, `BadInput` if it is `leave_out`; for an address,
+    errors are raised during iteration.
     """
     if is_remote(pattern):
-        return _elsewhere(pattern, warn)
+        return _find_remote(pattern, warn)
     parts = pattern.split(os.sep)[1:]
-    fixed = 0
-    while fixed < len(parts) - 1 and not glob.has_magic(parts[fixed]):
-        fixed += 1
+    fixed = _fixed_parts(parts, 0)
     top = os.sep + os.sep.join(parts[:fixed])
     if not os.path.isdir(top):
         raise BadSource(f"{top} is not there, or no directory: nothing matches {pattern}")
@@ -93,8 +89,7 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[ListedObject]:
     return _LocalWalk(warn, leave_out).below(top, parts[fixed:])
 
 
-def _elsewhere(pattern: str, warn: Warn) -> Iterator[ListedObject]:
-    """The same of an address."""
+def _find_remote(pattern: str, warn: Warn) -> Iterator[ListedObject]:
     scheme, _, rest = pattern.partition("://")
     if not glob.has_magic(rest):
         if not is_many(pattern):
@@ -103,21 +98,26 @@ def _elsewhere(pattern: str, warn: Warn) -> Iterator[ListedObject]:
             return
         rest = os.path.join(rest, _ANY)
     parts = rest.split("/")
-    fixed = 1
-    while fixed < len(parts) - 1 and not glob.has_magic(parts[fixed]):
-        fixed += 1
+    fixed = _fixed_parts(parts, 1)
     top = f"{scheme}://{'/'.join(parts[:fixed])}/"
     yield from _RemoteWalk(warn).below(top, parts[fixed:] or [_ANY])
 
 
+def _fixed_parts(parts: list[str], fixed: int) -> int:
+    """Return how many parts precede the first wildcard or the last part, at least `fixed`."""
+    while fixed < len(parts) - 1 and not glob.has_magic(parts[fixed]):
+        fixed += 1
+    return fixed
+
+
 class _Walk(ABC, Generic[Listed]):
-    """Goes through directories without ever holding the names of one."""
+    """Walks directories without holding a whole listing."""
 
     def __init__(self, warn: Warn) -> None:
         self._warn = warn
 
     def below(self, top: str, parts: list[str]) -> Iterator[ListedObject]:
-        """What matches the rest of a pattern in the directory `top`."""
+        """Yield what matches the rest of a pattern in the directory `top`."""
         first, rest = parts[0], parts[1:]
         if first == _ANY:
             while rest and rest[0] == _ANY:
@@ -135,7 +135,7 @@ class _Walk(ABC, Generic[Listed]):
                 yield from self._file(entry)
 
     def _any(self, top: str, rest: list[str]) -> Iterator[ListedObject]:
-        """What matches in `top` itself, and in every directory below it."""
+        """Yield what matches in `top` and in all directories below it."""
         if rest != ["*"]:
             yield from self.below(top, rest)
         for _, path, entry in self._entries(top):
@@ -146,15 +146,15 @@ class _Walk(ABC, Generic[Listed]):
 
     @abstractmethod
     def _entries(self, top: str) -> Iterator[tuple[str, str, Listed]]:
-        """Name, path and entry of all in a directory."""
+        """Yield name, path and entry of everything in a directory."""
 
     @abstractmethod
     def _enters(self, entry: Listed, *, links: bool) -> bool:
-        """Whether it is a directory to look into, also if it is a link to one."""
+        """Return whether to enter a directory; with `links` also by a link."""
 
     @abstractmethod
     def _file(self, entry: Listed) -> Iterator[ListedObject]:
-        """It, if it can be read."""
+        """Yield the object if it is a readable file."""
 
 
 class _LocalWalk(_Walk[os.DirEntry[str]]):
@@ -209,5 +209,5 @@ class _RemoteWalk(_Walk[RemoteEntry]):
 
 def _matcher(part: str) -> Callable[[str], object]:
     if part == "*":
-        return lambda name: True  # an object's name may end with a slash, so that this one is empty
+        return lambda name: True  # in a store a name may be empty, after a final slash
     return re.compile(translate(part)).match

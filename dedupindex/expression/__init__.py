@@ -1,9 +1,7 @@
 """A small, safe language for conditions on metadata: ``status == 200 and timestamp >= '2020'``.
 
-Text becomes a typed tree (`parser`), which is evaluated on values (`evaluate`) or handed to DuckDB
-(`sql`), with the same result. There are no variables, loops or calls but those that the vocabulary
-of the caller names, so an expression of somebody else does no harm.
-
-A comparison with something that is missing is false, and ``!=`` is the opposite of ``==``, as
-``not`` is of whatever follows it: nothing is ever unknown.
+`parser` turns text into a typed tree, which `evaluate` evaluates in Python or translates into SQL.
+There are no variables, loops or calls except the names of the caller's vocabulary, so expressions
+from strangers do no harm. There is no "unknown": a comparison with a missing value is false, and
+``!=`` and ``not`` are true exactly where ``==`` and the condition are false.
 """

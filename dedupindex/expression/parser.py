@@ -1,10 +1,10 @@
-"""Text to a typed tree, or to a sentence that says where it ends to make sense and why.
+"""Parse the text of an expression into a typed tree, or raise `BadQuery` with the position.
 
-condition   and-ed ("or" and-ed)*               and-ed    negated ("and" negated)*
-negated     "not" negated | compared            compared  sum [SIGN sum | "=~" text | member]
+condition   conjunct ("or" conjunct)*           conjunct  negation ("and" negation)*
+negation    "not" negation | test               test      sum [SIGN sum | "=~" text | member]
 member      ["not"] "in" "(" sum ("," sum)* ")"
-sum         product (("+" | "-") product)*      product   single (("*" | "/") single)*
-single      "-" single | number | text | name | name "(" … ")" | "(" condition ")"
+sum         product (("+" | "-") product)*      product   operand (("*" | "/") operand)*
+operand     "-" operand | number | text | name | name "(" … ")" | "(" condition ")"
 """
 
 from __future__ import annotations
@@ -15,29 +15,15 @@ from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
 from dedupindex.errors import BadDate, BadQuery
-from dedupindex.expression.tree import (
-    Arithmetic,
-    Attribute,
-    Comparison,
-    Every,
-    Hostname,
-    Literal,
-    Matching,
-    Measure,
-    Membership,
-    Node,
-    Not,
-    OperandKind,
-    Some,
-    Vocabulary,
-)
+from dedupindex.expression import tree
+from dedupindex.expression.tree import Literal, Node, OperandKind, Vocabulary
 from dedupindex.runtime.safe_regex import Pattern
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
 
-# An expression cut into words, each with its place.
+# --- tokens --------------------------------------------------------------------------------------
 
-LONGEST = 10_000  # characters
-_SHOWN = 30  # characters before and after a place that is complained about
+MAX_LENGTH = 10_000  # characters of an expression
+_CONTEXT = 30  # characters that an error message quotes before and after the position
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<number>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)(?P<unit>[A-Za-z_]*)
@@ -48,192 +34,139 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE,
 )
-_MEANT = {"===": "==", "=<": "<=", "=>": ">=", "<>": "!=", "&&": "and", "||": "or", "!": "not"}
+_CORRECTIONS = {"===": "==", "=<": "<=", "=>": ">=", "<>": "!=", "&&": "and", "||": "or",
+                "!": "not"}  # fmt: skip
+KEYWORDS = ("and", "or", "not", "in")
 
 
 class Lexeme(NamedTuple):
     """`kind` is number, word, text, sign or end."""
 
     kind: str
-    text: str  # of a number without its unit; of a text what it says
+    text: str  # of a number without its unit; of a text without its quotes
     unit: str
-    at: int
+    position: int
+
+    def __str__(self) -> str:
+        return "the end" if self.kind == "end" else repr(self.text)
 
 
-def complain(expression: str, at: int, what: str) -> NoReturn:
-    """Raise `BadQuery` with the place, counted from 1."""
-    begin, end = max(at - _SHOWN, 0), at + _SHOWN
-    shown = ("…" if begin else "") + expression[begin:end] + ("…" * (end < len(expression)))
-    raise BadQuery(f"{what}, at character {at + 1} of the expression: {shown}")
+def reject(expression: str, position: int, message: str) -> NoReturn:
+    """Raise `BadQuery` with the message and the position, counted from 1."""
+    begin, end = max(position - _CONTEXT, 0), position + _CONTEXT
+    excerpt = ("…" if begin else "") + expression[begin:end] + ("…" * (end < len(expression)))
+    raise BadQuery(f"{message}, at character {position + 1} of the expression: {excerpt}")
+
+
+def _check_characters(expression: str) -> None:
+    if len(expression) > MAX_LENGTH:
+        raise BadQuery(f"an expression has at most {MAX_LENGTH:,} characters")
+    if found := re.search("[\ud800-\udfff]", expression):
+        printable = expression.encode("utf-8", "replace").decode()
+        reject(printable, found.start(), "there is a character that is no UTF-8")
+    if "\0" in expression:
+        reject(expression, expression.index("\0"), "there is a character 0")
 
 
 def tokens(expression: str) -> Iterator[Lexeme]:
-    """All words, and an end; raises `BadQuery`."""
-    if len(expression) > LONGEST:
-        raise BadQuery(f"an expression has at most {LONGEST:,} characters")
-    if odd := next((char for char in expression if "\ud800" <= char <= "\udfff"), ""):
-        at = expression.index(odd)
-        shown = expression.encode("utf-8", "replace").decode()
-        complain(shown, at, "there is a character that is no UTF-8")
-    if "\0" in expression:
-        complain(expression, expression.index("\0"), "there is a character 0")
-    at, length = 0, len(expression.rstrip())
-    while at < length:
-        found = _TOKEN.match(expression, at)
+    """Yield all tokens, and an end; raises `BadQuery`."""
+    _check_characters(expression)
+    position, length = 0, len(expression.rstrip())
+    while position < length:
+        found = _TOKEN.match(expression, position)
         if found is None:
-            _refuse(expression, at + len(expression[at:]) - len(expression[at:].lstrip()))
-        at = found.end()
+            rest = expression[position:].lstrip()
+            problem = (
+                "a text begins that does not end"
+                if rest[0] in "'\""
+                else f"{rest[0]!r} means nothing here"
+            )
+            reject(expression, len(expression) - len(rest), problem)
+        position = found.end()
         kind = found.lastgroup or ""
         begin = found.start(kind)
         if kind in ("number", "unit"):
             yield Lexeme("number", found["number"], found["unit"], found.start("number"))
-        elif kind == "single":
-            yield Lexeme("text", found[kind].replace("''", "'"), "", begin - 1)
-        elif kind == "double":
-            yield Lexeme("text", found[kind].replace('""', '"'), "", begin - 1)
-        elif found[kind] in _MEANT:
+        elif kind in ("single", "double"):
+            quote = expression[begin - 1]
+            yield Lexeme("text", found[kind].replace(2 * quote, quote), "", begin - 1)
+        elif found[kind] in _CORRECTIONS:
             word = found[kind]
-            complain(expression, begin, f"{word} means nothing here: write {_MEANT[word]}")
+            reject(expression, begin, f"{word} means nothing here: write {_CORRECTIONS[word]}")
         else:
             yield Lexeme(kind, found[kind], "", begin)
     yield Lexeme("end", "", "", length)
 
 
-def _refuse(expression: str, at: int) -> NoReturn:
-    if expression[at] in "'\"":
-        complain(expression, at, "a text begins that does not end")
-    complain(expression, at, f"{expression[at]!r} means nothing here")
+# --- constants: ``7d``, ``500KB``, ``'2020-05'`` -------------------------------------------------
 
-
-# Words of an expression, taken one after the other.
-
-KEYWORDS = ("and", "or", "not", "in")
-
-
-class Words:
-    """All words of a text, and the one that comes next. Raises `BadQuery`."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self._tokens = list(tokens(text))
-        self._next = 0
-
-    @property
-    def here(self) -> Lexeme:
-        """The next word."""
-        return self._tokens[self._next]
-
-    @property
-    def last(self) -> Lexeme:
-        """The word that was taken last."""
-        return self._tokens[self._next - 1]
-
-    def fail(self, token: Lexeme, what: str) -> NoReturn:
-        """Complain about the place of a word."""
-        complain(self.text, token.at, what)
-
-    def take(self) -> Lexeme:
-        """Take the next word."""
-        token = self.here
-        self._next += token.kind != "end"
-        return token
-
-    def met(self, *words: str) -> str:
-        """The next word if it is one of these, which is then taken; else empty."""
-        token = self.here
-        if token.kind == "sign" and token.text in words:
-            return self.take().text
-        word = token.text.lower()
-        if token.kind == "word" and word in words and word in KEYWORDS:
-            self.take()
-            return word
-        return ""
-
-    def expect(self, sign: str, why: str) -> None:
-        """Take a sign that must come next."""
-        if not self.met(sign):
-            self.fail(self.here, f"{sign} is expected {why}, not {shown(self.here)}")
-
-
-def shown(token: Lexeme) -> str:
-    """A word as a complaint quotes it."""
-    return "the end" if token.kind == "end" else repr(token.text)
-
-
-# Constants as people write them: ``7d``, ``500KB``, ``'2020-05'``.
-
-SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATIONS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 SIZES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40,
 }  # fmt: skip
-LARGEST = 1 << 53  # whole numbers up to it are told apart from their neighbours everywhere
+MAX_NUMBER = 1 << 53  # the largest up to which a double distinguishes all whole numbers
 _DATE = re.compile(
     r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:[T ]([0-9]{2})"
     r"(?::([0-9]{2})(?::([0-9]{2}))?)?)?)?)?Z?"
 )
-_FIRST = "00000101000000"  # what a date lacks at its end
-_WHOLE = {8: 86_400, 10: 3600, 12: 60, 14: 1}  # seconds of what so many digits name
+_DEFAULT_DIGITS = "00000101000000"  # complete a date that has fewer than 14
+_UNIT_SECONDS = {8: 86_400, 10: 3600, 12: 60, 14: 1}  # by the number of digits of a date
 
 
 def number(text: str, unit: str) -> Literal | None:
-    """A number with its unit; None if it is too large, or there is no such unit."""
+    """Return a number with its unit; None if it is too large or the unit is unknown."""
     value = float(text)
-    if unit in SPANS:
-        kind, value = OperandKind.SPAN, value * SPANS[unit]
+    if unit in DURATIONS:
+        kind, value = OperandKind.SPAN, value * DURATIONS[unit]
     elif not unit or unit.lower() in SIZES:
         kind, value = OperandKind.NUMBER, value * (SIZES[unit.lower()] if unit else 1)
     else:
         return None
-    if value > LARGEST:
+    if value > MAX_NUMBER:
         return None
     return Literal(kind, int(value) if value.is_integer() else value)
 
 
-def advice(kinds: set[OperandKind], *, arithmetic: bool = False) -> str:
-    """How a constant is written that makes two kinds go together."""
-    if (
-        OperandKind.TEXT in kinds
-        and kinds & {OperandKind.NUMBER, OperandKind.SPAN}
-        and not arithmetic
-    ):
+def _advice(kinds: set[OperandKind], *, arithmetic: bool = False) -> str:
+    """Return how to write a constant so that two kinds can be combined."""
+    has_text, has_number = OperandKind.TEXT in kinds, OperandKind.NUMBER in kinds
+    has_duration = OperandKind.SPAN in kinds
+    if has_text and (has_number or has_duration) and not arithmetic:
         return ": text has quotes and a number has none, as 'text/html', 200, 5KB, 7d"
-    if OperandKind.NUMBER in kinds and (
-        OperandKind.SPAN in kinds or arithmetic and OperandKind.TEXT not in kinds
-    ):
+    if has_number and (has_duration or arithmetic and not has_text):
         return ": lengths of time have units, as 7d, 12h, 30m, 45s"
     if OperandKind.TIME in kinds:
         return ": a time is compared with a time or with a date in quotes, as '2020-05'"
     return ""
 
 
-def moments(text: str) -> tuple[int, int]:
-    """The first and the last second of a year, month, day, …, in 4 to 14 digits or as ISO 8601.
+def period(text: str) -> tuple[int, int]:
+    """Return the first and the last second (since 1970) of a year, month, day, hour, ….
 
-    Raises `BadDate`.
+    The text has 4 to 14 digits or is ISO 8601; raises `BadDate`.
     """
     found = _DATE.fullmatch(text)
     digits = "".join(filter(None, found.groups())) if found else text
     if not (digits.isascii() and digits.isdigit() and 4 <= len(digits) <= 14) or len(digits) % 2:
         raise BadDate(f"no date, which is '2020', '2020-05', '2020-05-01T10:30:00': {text[:64]!r}")
-    whole = check_digits((digits + _FIRST[len(digits) :]).encode())
-    begin = seconds(date_of_digits(whole))
-    return begin, begin + _length(digits) - 1
-
-
-def _length(digits: str) -> int:
-    """Seconds of what the digits name."""
-    year = int(digits[:4])
+    all_digits = check_digits((digits + _DEFAULT_DIGITS[len(digits) :]).encode())
+    begin, year = seconds(date_of_digits(all_digits)), int(digits[:4])
     if len(digits) == 4:
-        return (365 + isleap(year)) * 86_400
-    if len(digits) == 6:
-        return monthrange(year, int(digits[4:6]))[1] * 86_400
-    return _WHOLE[len(digits)]
+        length = (365 + isleap(year)) * 86_400
+    elif len(digits) == 6:
+        length = monthrange(year, int(digits[4:6]))[1] * 86_400
+    else:
+        length = _UNIT_SECONDS[len(digits)]
+    return begin, begin + length - 1
 
 
-DEEPEST = 50  # parentheses, minuses and nots within each other
+# --- grammar -------------------------------------------------------------------------------------
+
+MAX_DEPTH = 50  # of nested parentheses, minuses and nots
 _SIGNS = ("==", "!=", "<=", ">=", "<", ">")
-_OF = {  # kinds that arithmetic joins, and what comes of it
+_MIRRORED = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
+_RESULT_KINDS = {  # of arithmetic, by its operands
     (OperandKind.NUMBER, "+", OperandKind.NUMBER): OperandKind.NUMBER,
     (OperandKind.NUMBER, "-", OperandKind.NUMBER): OperandKind.NUMBER,
     (OperandKind.NUMBER, "*", OperandKind.NUMBER): OperandKind.NUMBER,
@@ -252,248 +185,275 @@ _OF = {  # kinds that arithmetic joins, and what comes of it
 
 
 def condition(text: str, vocabulary: Vocabulary) -> Node:
-    """The condition that a text states; raises `BadQuery`."""
-    return _Parser(text, vocabulary).whole(OperandKind.CONDITION)
+    """Parse a condition; raises `BadQuery`."""
+    return _Parser(text, vocabulary).parse(OperandKind.CONDITION)
 
 
 def amount(text: str, vocabulary: Vocabulary) -> Node:
-    """The number that a text states; raises `BadQuery`."""
-    return _Parser(text, vocabulary).whole(OperandKind.NUMBER)
+    """Parse an expression whose value is a number; raises `BadQuery`."""
+    return _Parser(text, vocabulary).parse(OperandKind.NUMBER)
 
 
-class _Parser(Words):
+class _Parser:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
-        super().__init__(text)
-        self._vocabulary = vocabulary
-        self._depth = 0
+        self._text, self._vocabulary = text, vocabulary
+        self._tokens = list(tokens(text))
+        self._position = self._depth = 0
 
-    def whole(self, kind: OperandKind) -> Node:
-        begin = self.here
+    def parse(self, kind: OperandKind) -> Node:
+        begin = self._next
         node = self._condition()
-        if self.here.kind != "end":
-            comma = self.last.kind == "number" and re.match(",[0-9]", self.text[self.here.at :])
+        if self._next.kind != "end":
+            rest = self._text[self._next.position :]
+            comma = self._previous.kind == "number" and re.match(",[0-9]", rest)
             point = ": of a number the point is a ." if comma else ""
-            self.fail(
-                self.here, f"'and', 'or' or the end is expected, not {shown(self.here)}{point}"
-            )
-        return self._of_kind(node, kind, begin)
+            self._fail(self._next, f"'and', 'or' or the end is expected, not {self._next}{point}")
+        return self._check_kind(node, kind, begin)
 
-    def _of_kind(self, node: Node, kind: OperandKind, at: Lexeme) -> Node:
+    # --- tokens --------------------------------------------------------------------------------
+
+    @property
+    def _next(self) -> Lexeme:
+        return self._tokens[self._position]
+
+    @property
+    def _previous(self) -> Lexeme:
+        return self._tokens[self._position - 1]
+
+    def _fail(self, token: Lexeme, message: str) -> NoReturn:
+        reject(self._text, token.position, message)
+
+    def _take(self) -> Lexeme:
+        token = self._next
+        self._position += token.kind != "end"
+        return token
+
+    def _accept(self, *words: str) -> str:
+        """Take the next token if it is one of these signs or keywords; else return ""."""
+        token = self._next
+        if token.kind == "sign" and token.text in words:
+            return self._take().text
+        word = token.text.lower()
+        if token.kind == "word" and word in words and word in KEYWORDS:
+            self._take()
+            return word
+        return ""
+
+    def _expect(self, sign: str, why: str) -> None:
+        if not self._accept(sign):
+            self._fail(self._next, f"{sign} is expected {why}, not {self._next}")
+
+    def _check_kind(self, node: Node, kind: OperandKind, begin: Lexeme) -> Node:
         if node.kind is not kind:
-            self.fail(at, f"{kind.value} is expected here, and this is {node.kind.value}")
+            self._fail(begin, f"{kind.value} is expected here, and this is {node.kind.value}")
         return node
+
+    def _enter(self, token: Lexeme) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail(token, f"this is nested more than {MAX_DEPTH} deep")
 
     # --- conditions ----------------------------------------------------------------------------
 
-    def _condition(self) -> Node:
-        return self._joined("or")
+    def _condition(self, word: str = "or") -> Node:
+        begin = self._next
+        operands = [self._condition("and") if word == "or" else self._negation()]
+        while self._accept(word):
+            self._check_kind(operands[-1], OperandKind.CONDITION, begin)
+            begin = self._next
+            operands.append(self._condition("and") if word == "or" else self._negation())
+            self._check_kind(operands[-1], OperandKind.CONDITION, begin)
+        if len(operands) == 1:
+            return operands[0]
+        return tree.Or(tuple(operands)) if word == "or" else tree.And(tuple(operands))
 
-    def _joined(self, word: str) -> Node:
-        begin = self.here
-        first = self._joined("and") if word == "or" else self._negated()
-        several = [first]
-        while self.met(word):
-            self._of_kind(several[-1], OperandKind.CONDITION, begin)
-            begin = self.here
-            several.append(self._joined("and") if word == "or" else self._negated())
-            self._of_kind(several[-1], OperandKind.CONDITION, begin)
-        if len(several) == 1:
-            return first
-        return Some(tuple(several)) if word == "or" else Every(tuple(several))
-
-    def _negated(self) -> Node:
-        if not self.met("not"):
-            return self._compared()
-        begin = self.here
-        self._deeper(begin)
-        node = self._of_kind(self._negated(), OperandKind.CONDITION, begin)
+    def _negation(self) -> Node:
+        if not self._accept("not"):
+            return self._test()
+        begin = self._next
+        self._enter(begin)
+        node = self._check_kind(self._negation(), OperandKind.CONDITION, begin)
         self._depth -= 1
-        return Not(node)
+        return tree.Not(node)
 
-    def _deeper(self, token: Lexeme) -> None:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            self.fail(token, f"this is nested more than {DEEPEST} deep")
-
-    def _compared(self) -> Node:
+    def _test(self) -> Node:
         left = self._sum()
-        token = self.here
-        if sign := self.met(*_SIGNS):
+        token = self._next
+        if sign := self._accept(*_SIGNS):
             node = self._comparison(left, sign, self._sum(), token)
-        elif self.met("=~"):
-            node = self._matching(left, token)
-        elif self.met("in"):
-            node = self._member(left, token)
-        elif self.met("not"):
-            if not self.met("in"):
-                self.fail(self.here, f"'in' is expected after 'not', not {shown(self.here)}")
-            node = Not(self._member(left, token))
+        elif self._accept("=~"):
+            node = self._regex_match(left, token)
+        elif self._accept("in"):
+            node = self._membership(left)
+        elif self._accept("not"):
+            if not self._accept("in"):
+                self._fail(self._next, f"'in' is expected after 'not', not {self._next}")
+            node = tree.Not(self._membership(left))
         elif token.kind == "sign" and token.text == "=":
-            self.fail(token, "= means nothing here: write ==")
+            self._fail(token, "= means nothing here: write ==")
         else:
             return left
-        if self.here.text in _SIGNS and self.here.kind == "sign":
-            self.fail(self.here, "only two things are compared: join comparisons with 'and'")
+        if self._next.text in _SIGNS and self._next.kind == "sign":
+            self._fail(self._next, "only two things are compared: join comparisons with 'and'")
         return node
 
     def _comparison(self, left: Node, sign: str, right: Node, token: Lexeme) -> Node:
-        if left.kind is OperandKind.TEXT and right.kind is OperandKind.TIME:
-            turned = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}.get(sign, sign)
-            return self._comparison(right, turned, left, token)
+        kinds = left.kind, right.kind
+        if kinds == (OperandKind.TEXT, OperandKind.TIME):
+            return self._comparison(right, _MIRRORED.get(sign, sign), left, token)
         if sign == "!=":
-            return Not(self._comparison(left, "==", right, token))
-        if (
-            left.kind is OperandKind.TIME
-            and isinstance(right, Literal)
-            and right.kind is OperandKind.TEXT
-        ):
-            return self._at_time(left, sign, right, token)
+            return tree.Not(self._comparison(left, "==", right, token))
+        if kinds == (OperandKind.TIME, OperandKind.TEXT) and isinstance(right, Literal):
+            return self._compare_period(left, sign, right, token)
         if left.kind is not right.kind or left.kind is OperandKind.CONDITION:
-            self.fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
-                       + advice({left.kind, right.kind}))  # fmt: skip
-        return Comparison(sign, left, right)
+            self._fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
+                       + _advice(set(kinds)))  # fmt: skip
+        return tree.Comparison(sign, left, right)
 
-    def _at_time(self, left: Node, sign: str, right: Literal, token: Lexeme) -> Node:
-        """A comparison with all the seconds that a date names."""
-        begin, end = self._moments(right, token)
-        if sign == "==":
-            return Every((Comparison(">=", left, begin), Comparison("<=", left, end)))
-        return Comparison(sign, left, begin if sign in ("<", ">=") else end)
-
-    def _moments(self, date: Literal, token: Lexeme) -> tuple[Literal, Literal]:
+    def _compare_period(self, left: Node, sign: str, date: Literal, token: Lexeme) -> Node:
+        """Compare a time with all the seconds that a date stands for."""
         try:
-            begin, end = moments(str(date.value))
+            begin, end = (Literal(OperandKind.TIME, at) for at in period(str(date.value)))
         except BadDate as error:
-            self.fail(token, str(error))
-        return Literal(OperandKind.TIME, begin), Literal(OperandKind.TIME, end)
+            self._fail(token, str(error))
+        if sign == "==":
+            return tree.And((tree.Comparison(">=", left, begin), tree.Comparison("<=", left, end)))
+        return tree.Comparison(sign, left, begin if sign in ("<", ">=") else end)
 
-    def _matching(self, left: Node, token: Lexeme) -> Node:
-        pattern = self.take()
+    def _regex_match(self, left: Node, token: Lexeme) -> Node:
+        pattern = self._take()
         if left.kind is not OperandKind.TEXT or pattern.kind != "text":
-            self.fail(token, "=~ takes text at its left, and at its right a regular expression "
+            self._fail(token, "=~ takes text at its left, and at its right a regular expression "
                        "in quotes")  # fmt: skip
         try:
             Pattern(pattern.text)
         except BadQuery as error:
-            complain(self.text, pattern.at, str(error))
-        return Matching(left, pattern.text)
+            self._fail(pattern, str(error))
+        return tree.RegexMatch(left, pattern.text)
 
-    def _member(self, left: Node, token: Lexeme) -> Node:
-        self.expect("(", "after 'in'")
-        found: list[Node] = []
-        while not found or self.met(","):
-            begin = self.here
+    def _membership(self, left: Node) -> Node:
+        self._expect("(", "after 'in'")
+        tests: list[Node] = []
+        while not tests or self._accept(","):
+            begin = self._next
             value = self._sum()
             if not isinstance(value, Literal):
-                self.fail(begin, "'in' takes constants")
-            found.append(self._comparison(left, "==", value, begin))
-        self.expect(")", "after the constants of 'in'")
-        if left.kind is OperandKind.TIME:  # which are stretches of time
-            return Some(tuple(found)) if len(found) > 1 else found[0]
-        values = [one.right for one in found if isinstance(one, Comparison)]
-        return Membership(left, tuple(value for value in values if isinstance(value, Literal)))
+                self._fail(begin, "'in' takes constants")
+            tests.append(self._comparison(left, "==", value, begin))
+        self._expect(")", "after the constants of 'in'")
+        if left.kind is OperandKind.TIME:  # each constant is a period
+            return tree.Or(tuple(tests)) if len(tests) > 1 else tests[0]
+        constants = [test.right for test in tests if isinstance(test, tree.Comparison)]
+        return tree.Membership(left, tuple(one for one in constants if isinstance(one, Literal)))
 
     # --- values --------------------------------------------------------------------------------
 
     def _sum(self) -> Node:
         node = self._product()
-        while sign := self.met("+", "-"):
+        while sign := self._accept("+", "-"):
             node = self._arithmetic(node, sign, self._product())
         return node
 
     def _product(self) -> Node:
-        node = self._single()
-        while sign := self.met("*", "/"):
-            node = self._arithmetic(node, sign, self._single())
+        node = self._operand()
+        while sign := self._accept("*", "/"):
+            node = self._arithmetic(node, sign, self._operand())
         return node
 
     def _arithmetic(self, left: Node, sign: str, right: Node) -> Node:
-        kind = _OF.get((left.kind, sign, right.kind))
+        kind = _RESULT_KINDS.get((left.kind, sign, right.kind))
         if kind is None:
-            self.fail(self.last, f"{left.kind.value} {sign} {right.kind.value} has no meaning"
-                       + advice({left.kind, right.kind}, arithmetic=True))  # fmt: skip
-        return Arithmetic(sign, left, right, kind)
+            self._fail(self._previous, f"{left.kind.value} {sign} {right.kind.value} has no meaning"
+                       + _advice({left.kind, right.kind}, arithmetic=True))  # fmt: skip
+        return tree.Arithmetic(sign, left, right, kind)
 
-    def _single(self) -> Node:
-        token = self.take()
+    def _operand(self) -> Node:
+        token = self._take()
         if token.kind == "number":
             return self._number(token)
         if token.kind == "text":
             return Literal(OperandKind.TEXT, token.text)
         if token.kind == "word" and token.text.lower() not in KEYWORDS:
-            return self._named(token)
-        if token.kind == "sign" and token.text in "(-":
-            self._deeper(token)
-            node = self._inner() if token.text == "(" else self._negative(token)
-            self._depth -= 1
-            return node
-        return self.fail(token, f"a value is expected, not {shown(token)}")
-
-    def _inner(self) -> Node:
-        node = self._condition()
-        self.expect(")", "to end what a ( began")
+            return self._name(token)
+        if token.kind != "sign" or token.text not in "(-":
+            self._fail(token, f"a value is expected, not {token}")
+        self._enter(token)
+        if token.text == "(":
+            node = self._condition()
+            self._expect(")", "to end what a ( began")
+        else:
+            node = self._negative(token)
+        self._depth -= 1
         return node
 
     def _negative(self, token: Lexeme) -> Node:
-        node = self._single()
+        node = self._operand()
         if node.kind not in (OperandKind.NUMBER, OperandKind.SPAN):
-            self.fail(token, f"- {node.kind.value} has no meaning")
+            self._fail(token, f"- {node.kind.value} has no meaning")
         if isinstance(node, Literal) and not isinstance(node.value, str):
             return Literal(node.kind, -node.value)
-        return Arithmetic("-", Literal(node.kind, 0), node, node.kind)
+        return tree.Arithmetic("-", Literal(node.kind, 0), node, node.kind)
 
     def _number(self, token: Lexeme) -> Node:
-        found = number(token.text, token.unit)
-        if found is None and token.unit not in SPANS and token.unit.lower() not in ("", *SIZES):
-            self.fail(token, f"there is no unit {token.unit}, but {', '.join(SPANS)} of time and "
-                       "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB of size")  # fmt: skip
-        if found is None:
-            self.fail(token, f"{token.text}{token.unit} is too large")
-        return found
+        literal = number(token.text, token.unit)
+        if (
+            literal is None
+            and token.unit not in DURATIONS
+            and token.unit.lower() not in ("", *SIZES)
+        ):
+            self._fail(token, f"there is no unit {token.unit}, but {', '.join(DURATIONS)} of time "
+                       "and B, KB, MB, GB, TB, KiB, MiB, GiB, TiB of size")  # fmt: skip
+        if literal is None:
+            self._fail(token, f"{token.text}{token.unit} is too large")
+        return literal
 
-    def _named(self, token: Lexeme) -> Node:
-        words = self._vocabulary
-        if token.text in words.measures:
-            return self._measure(token, words.measures[token.text])
-        if token.text in words.attributes:
-            side = self._side(token) if words.sides else ""
-            return Attribute(token.text, words.attributes[token.text], side, token.at)
-        if token.text == "hostname" and self.here.text == "(":
-            self.expect("(", "after hostname")
-            begin = self.here
-            node = self._of_kind(self._sum(), OperandKind.TEXT, begin)
-            self.expect(")", "after what hostname is asked of")
-            return Hostname(node)
-        known = ", ".join([*words.attributes, *words.measures])
-        return self.fail(token, f"there is no {token.text} here, but {known}")
+    def _name(self, token: Lexeme) -> Node:
+        names = self._vocabulary
+        if token.text in names.measures:
+            return self._measure(token, names.measures[token.text])
+        if token.text in names.attributes:
+            side = self._side(token) if names.sides else ""
+            return tree.Attribute(token.text, names.attributes[token.text], side, token.position)
+        if token.text == "hostname" and self._next.text == "(":
+            self._expect("(", "after hostname")
+            begin = self._next
+            node = self._check_kind(self._sum(), OperandKind.TEXT, begin)
+            self._expect(")", "after the argument of hostname")
+            return tree.Hostname(node)
+        known = ", ".join([*names.attributes, *names.measures])
+        return self._fail(token, f"there is no {token.text} here, but {known}")
 
     def _side(self, name: Lexeme) -> str:
         sides = self._vocabulary.sides
-        meant = " or ".join(f"{name.text}({side})" for side in sides)
-        if not self.met("("):
-            self.fail(name, f"of which document? write {meant}")
-        token = self.take()
+        problem = "of which document? write " + " or ".join(
+            f"{name.text}({side})" for side in sides
+        )
+        if not self._accept("("):
+            self._fail(name, problem)
+        token = self._take()
         if token.text not in sides or token.kind != "word":
-            self.fail(token, f"of which document? write {meant}")
-        self.expect(")", f"after {name.text}({token.text}")
+            self._fail(token, problem)
+        self._expect(")", f"after {name.text}({token.text}")
         return token.text
 
     def _measure(self, name: Lexeme, settings: tuple[str, ...]) -> Node:
         example = ", ".join(f"{setting}=5" for setting in settings)
-        form = f"{name.text}({example}), with whole numbers from 1 on"
+        problem = f"{name.text} is written {name.text}({example}), with whole numbers from 1 on"
         values: dict[str, int] = {}
-        found = self.met("(")
-        while found and len(values) < len(settings):
-            word, sign, value = self.take(), self.take().text == "=", self.take()
+        opened = self._accept("(")
+        while opened and len(values) < len(settings):
+            word, equals, value = self._take(), self._take().text == "=", self._take()
             if (
-                word.text not in settings or word.text in values or not sign
+                word.text not in settings or word.text in values or not equals
                 or value.kind != "number" or not value.text.isdecimal() or value.unit
                 or int(value.text) < 1
             ):  # fmt: skip
-                self.fail(word, f"{name.text} is written {form}")
+                self._fail(word, problem)
             values[word.text] = int(value.text)
             if len(values) < len(settings):
-                self.met(",")
-        if not found or not self.met(")"):
-            self.fail(self.here, f"{name.text} is written {form}")
-        return Measure(name.text, tuple(values[setting] for setting in settings), name.at)
+                self._accept(",")
+        if not opened or not self._accept(")"):
+            self._fail(self._next, problem)
+        return tree.Measure(
+            name.text, tuple(values[setting] for setting in settings), name.position
+        )

@@ -1,4 +1,4 @@
-"""What an expression is once it is understood. Every node knows its kind; none knows any value."""
+"""The syntax tree of an expression. Every node has a kind; values come from the caller."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 from typing import TypeAlias
 
 Value: TypeAlias = str | int | float | None
-"""Of an attribute; None is missing. Times are whole seconds since 1970, lengths of time seconds."""
+"""The value of an attribute, None if missing. Times are seconds since 1970; durations, seconds."""
 
 
 class OperandKind(Enum):
-    """What a part of an expression is, in the words of a complaint."""
+    """The type of a part of an expression; the values appear in error messages."""
 
     CONDITION = "a condition"
     NUMBER = "a number"
@@ -26,9 +26,8 @@ class Vocabulary:
     """The names that an expression may use."""
 
     attributes: Mapping[str, OperandKind]
-    sides: tuple[str, ...] = ()  # of what an attribute is told: ``url(a)``; none: bare names
-    measures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Numbers that the caller computes, each with the names of its settings, all whole numbers."""
+    sides: tuple[str, ...] = ()  # arguments of attributes, as in ``url(a)``; empty: bare names
+    measures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # and their parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,21 +40,21 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A value of the caller's; `side` is empty where there is only one thing to ask of."""
+    """A value that the caller supplies. `side` is empty if the vocabulary has no sides."""
 
     name: str
     kind: OperandKind
     side: str = ""
-    at: int = field(default=0, compare=False)  # where it stands
+    position: int = field(default=0, compare=False)  # in the text, for error messages
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A number of the caller's, with its settings in the order of the vocabulary."""
+    """A number that the caller computes; `settings` are in the order of the vocabulary."""
 
     name: str
     settings: tuple[int, ...]
-    at: int = field(default=0, compare=False)
+    position: int = field(default=0, compare=False)
     kind: OperandKind = field(default=OperandKind.NUMBER, init=False)
 
     def __str__(self) -> str:
@@ -64,15 +63,15 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Hostname:
-    """The host that a URL names, in small letters; missing where there is none."""
+    """The host of a URL in lower case; missing if it has none."""
 
-    of: Node
+    operand: Node
     kind: OperandKind = field(default=OperandKind.TEXT, init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """``+ - * /`` of numbers, times and lengths of time; missing where nothing can be told."""
+    """``+ - * /`` of numbers, times and durations; missing if an operand is, or if not finite."""
 
     sign: str
     left: Node
@@ -82,7 +81,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``== < <= > >=`` of two things of one kind; ``!=`` is written with `Not`."""
+    """``== < <= > >=`` of two values of one kind; ``!=`` becomes `Not` and ``==``."""
 
     sign: str
     left: Node
@@ -92,76 +91,71 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Whether something is one of several constants."""
+    """Whether a value is one of several constants."""
 
-    of: Node
+    operand: Node
     values: tuple[Literal, ...]
     kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Matching:
-    """Whether a regular expression is found anywhere in a text; see `patterns`."""
+class RegexMatch:
+    """Whether a regular expression matches anywhere in a text; see `runtime.safe_regex`."""
 
-    of: Node
+    operand: Node
     pattern: str
     kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    of: Node
+    operand: Node
     kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """Conditions that stand side by side with ``and``."""
-
-    of: tuple[Node, ...]
+class And:
+    operands: tuple[Node, ...]
     kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Some:
-    """Conditions that stand side by side with ``or``."""
-
-    of: tuple[Node, ...]
+class Or:
+    operands: tuple[Node, ...]
     kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 Node: TypeAlias = (
-    Literal | Attribute | Measure | Hostname | Arithmetic | Comparison | Membership | Matching
-    | Not | Every | Some
+    Literal | Attribute | Measure | Hostname | Arithmetic | Comparison | Membership | RegexMatch
+    | Not | And | Or
 )  # fmt: skip
 Leaf: TypeAlias = Attribute | Measure
-Asked: TypeAlias = Callable[[Leaf], Value]
+Lookup: TypeAlias = Callable[[Leaf], Value]
 
 
-def parts(node: Node) -> tuple[Node, ...]:
-    """What a node is made of."""
+def children(node: Node) -> tuple[Node, ...]:
     match node:
         case Arithmetic(left=left, right=right) | Comparison(left=left, right=right):
             return left, right
-        case Every(of=several) | Some(of=several):
-            return several
-        case Hostname(of=one) | Membership(of=one) | Matching(of=one) | Not(of=one):
-            return (one,)
+        case And(operands=operands) | Or(operands=operands):
+            return operands
+        case Hostname() | Membership() | RegexMatch() | Not():
+            return (node.operand,)
         case _:
             return ()
 
 
-def joined(node: Node) -> Iterator[Node]:
-    """The conditions that ``and`` joins, however deep parentheses put them."""
-    if isinstance(node, Every):
-        for one in node.of:
-            yield from joined(one)
+def conjuncts(node: Node) -> Iterator[Node]:
+    """Yield the conditions that ``and`` joins, also those in parentheses."""
+    if isinstance(node, And):
+        for operand in node.operands:
+            yield from conjuncts(operand)
     else:
         yield node
 
 
 def leaves(node: Node) -> set[Leaf]:
-    """All values that the caller is asked for."""
+    """Return all values that the expression takes from the caller."""
     if isinstance(node, Attribute | Measure):
         return {node}
-    return {leaf for part in parts(node) for leaf in leaves(part)}
+    return {leaf for child in children(node) for leaf in leaves(child)}

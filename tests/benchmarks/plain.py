@@ -56,7 +56,7 @@ def _is_wanted(wanted: dict[str, Any], record: Any) -> bool:
 def _title(record: Any) -> str:
     stated = record.http_headers.get_header("Content-Type") or ""
     content = record.content_stream().read()
-    found = html_text.found_mime(content)
+    found = html_text.sniff_mime(content)
     text = html_text.text_of(content, stated, found)
     if text is None or not html_text.is_html(stated.partition(";")[0].strip().lower(), found):
         return ""

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from dedupindex.documents.generate import GeneratorOptions, generate, write_rows_of
+from dedupindex.documents.generate import GeneratorOptions, generate, generate_shards
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
     CDX_HEADER,
@@ -262,7 +262,7 @@ class Inputs:
 
     def rows(self, count: int) -> Path:
         """A directory of shards of hashes."""
-        return self._made(f"rows-{count}", lambda path: write_rows_of(path, count))
+        return self._made(f"rows-{count}", lambda path: generate_shards(path, count))
 
     def _lines(self, name: str, header: str, lines: Iterator[bytes]) -> Path:
         def make(path: Path) -> None:

@@ -56,7 +56,7 @@ from contextlib import redirect_stdout
 import pyspark
 from dedupindex.runtime import spark
 from dedupindex.cli import main
-from dedupindex.cover.components import together
+from dedupindex.cover.components import spark_components
 
 spark.SLICE = 20_000  # as if there were a thousand times as much
 start, held = pyspark.SparkContext, []
@@ -71,8 +71,8 @@ pyspark.SparkContext = once
 for line in sys.stdin:
     name, *words = json.loads(line)
     if name == "together":
-        with spark.connected(words[0]) as cluster:
-            answer = sorted(together(cluster, map(tuple, words[1])))
+        with spark.spark_session(words[0]) as cluster:
+            answer = sorted(spark_components(cluster, map(tuple, words[1])))
     else:
         with redirect_stdout(io.TextIOWrapper(io.BytesIO())) as out:
             status = main([name, *words])

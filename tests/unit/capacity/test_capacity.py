@@ -1,4 +1,4 @@
-"""Plans: the seed's table to the cent, and the arithmetic of ours done by hand."""
+"""Plans: the published table to the cent, and the arithmetic of ours done by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.commands import typed
 from tests.support.paths import ROOT
 
 SCALINGS = [(1, 1), (4, 1), (16, 1), (32, 1), (32, 4), (48, 4)]
-SEED = {  # hours of the first and last row that the seed shows, and its costs
+PUBLISHED = {  # hours of the first and last row of the published plan, and its costs
     ("m5.8xlarge", 10): ("233.02/0.07", "4.85/0.02", 358.95),
     ("m6g.12xlarge", 20): ("116.51/0.05", "2.43/0.01", 215.63),
     ("m5zn.6xlarge", 50): ("46.6/0.05", "0.97/0.01", 92.37),
@@ -29,14 +29,14 @@ SEED = {  # hours of the first and last row that the seed shows, and its costs
 }
 
 
-def shown(row: documents.FleetOption) -> str:
+def shown(row: documents.FleetPlan) -> str:
     return f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}"
 
 
-def test_the_seeds_table_comes_out_to_the_cent() -> None:
-    rows = documents.seed_rows(default())
+def test_the_published_table_comes_out_to_the_cent() -> None:
+    rows = documents.published_fleets(default())
     assert len(rows) == 24
-    for at, (instance, (first, last, cost)) in enumerate(SEED.items()):
+    for at, (instance, (first, last, cost)) in enumerate(PUBLISHED.items()):
         some = rows[6 * at : 6 * at + 6]
         assert {(row.instance, row.gbps) for row in some} == {instance}
         assert [(row.hashing, row.deduping) for row in some] == SCALINGS
@@ -51,11 +51,13 @@ def test_the_seeds_table_comes_out_to_the_cent() -> None:
 def test_cores_hold_it_up_where_they_are_slower_than_the_network() -> None:
     inputs = default()
     inputs["documents"].update(hash_mb_per_core_s=50, rows_per_core_s=275000)
-    rows, seed = documents.measured_rows(inputs), documents.seed_rows(inputs)
-    assert [row.hash_hours for row in rows[:6]] == [row.hash_hours for row in seed[:6]]
+    rows, published = documents.measured_fleets(inputs), documents.published_fleets(inputs)
+    assert [row.hash_hours for row in rows[:6]] == [row.hash_hours for row in published[:6]]
     assert rows[-6].hash_hours == pytest.approx(1024**5 / (48 * 50e6) / 3600)
-    assert rows[-6].cost > seed[-6].cost
-    assert all(row.dedup_hours == other.dedup_hours for row, other in zip(rows, seed, strict=True))
+    assert rows[-6].cost > published[-6].cost
+    assert all(
+        row.dedup_hours == other.dedup_hours for row, other in zip(rows, published, strict=True)
+    )
 
 
 def test_requests_and_storage() -> None:
@@ -64,7 +66,7 @@ def test_requests_and_storage() -> None:
         gets_per_document=1, price_per_1000_gets=0.0004, documents_per_list=1000,
         price_per_1000_lists=0.005, duplicates=0.1, price_per_gb_month=0.02,
     )  # fmt: skip
-    rest = documents.rest(inputs)
+    rest = documents.fixed_costs(inputs)
     assert (rest.gets, rest.lists) == (2.2e9, 2.2e6)
     assert rest.request_cost == pytest.approx(880 + 11)
     assert rest.saved_per_month == pytest.approx(1024**5 / 1e9 * 0.1 * 0.02)
@@ -73,7 +75,7 @@ def test_requests_and_storage() -> None:
 def test_a_cluster_for_so_many_captures() -> None:
     """The figures that were worked out by hand when the engine was chosen."""
     inputs = default()
-    ten, hundred = (estimates.plan(count, inputs) for count in (1e10, 1e11))
+    ten, hundred = (estimates.plan_cluster(count, inputs) for count in (1e10, 1e11))
     assert (round(ten.compacted_tb, 2), round(ten.replicated_tb, 1), round(ten.disk_tb, 1)) == (
         1.08, 3.2, 5.2,
     )  # fmt: skip
@@ -83,30 +85,30 @@ def test_a_cluster_for_so_many_captures() -> None:
     assert hundred.cost_per_month == pytest.approx(17 * 1.373 * 730)
     assert round(hundred.asked_s) == 3171
     assert hundred.load_hours == pytest.approx(3e11 / (17 * 16 * 8700) / 3600)
-    assert estimates.plan(1e9, inputs).nodes == 3
+    assert estimates.plan_cluster(1e9, inputs).nodes == 3
     inputs["captures"]["tb_per_node"] = 100.0
     with pytest.raises(BadInput, match="name a larger one"):
-        estimates.plan(1e11, inputs)
+        estimates.plan_cluster(1e11, inputs)
 
 
 def test_rates_of_ones_own(tmp_path: Path) -> None:
     rates = tmp_path / "rates.toml"
-    rates.write_text("[documents]\nhash_mb_per_core_s = 1\n[seed]\ndocuments = 1000\n")
+    rates.write_text("[documents]\nhash_mb_per_core_s = 1\n[published]\ndocuments = 1000\n")
     said = json.loads(typed("plan", "--documents", "--rates", rates, "--json")[0])
     assert said["documents"]["gets"] == 2000
     assert said["documents"]["measured"][0]["hash_hours"] == pytest.approx(1024**5 / 32e6 / 3600)
     rates.write_text("[[instance]]\nname = 'mine'\ncores = 1\ngbps = 1\nprice_per_hour = 0.5\n")
-    assert len(documents.seed_rows(load(rates))) == 6
+    assert len(documents.published_fleets(load(rates))) == 6
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
         ("[documents]\nspeed = 1\n", "no speed"),
-        ("[other]\n", "only seed"),
+        ("[other]\n", "only published"),
         ("[documents]\nduplicates = 'many'\n", "like 0.05"),
         ("[documents]\nduplicates = -1\n", "like 0.05"),
-        ("seed = 1\n", "to be like"),
+        ("published = 1\n", "to be like"),
         ("[documents", "not TOML"),
     ],
 )
@@ -139,9 +141,9 @@ def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
     typed("plan", "--documents", "--svg", tmp_path / "plan.svg")
-    rows = documents.measured_rows(default())
+    rows = documents.measured_fleets(default())
     text = (tmp_path / "plan.svg").read_text()
-    assert text == picture(rows, documents.rest(default()).request_cost)
+    assert text == picture(rows, documents.fixed_costs(default()).request_cost)
     top = ET.fromstring(text)
     lines = [one for one in top.iter("{http://www.w3.org/2000/svg}path") if one.get("stroke")]
     assert len(lines) == 8
@@ -159,6 +161,6 @@ def test_docs_have_what_the_command_says() -> None:
     assert len(blocks) == 2
     for command, block in blocks:
         assert typed(*shlex.split(command))[0].rstrip("\n") == block.strip("\n")
-    rows = documents.measured_rows(default())
-    drawn = picture(rows, documents.rest(default()).request_cost)
+    rows = documents.measured_fleets(default())
+    drawn = picture(rows, documents.fixed_costs(default()).request_cost)
     assert (ROOT / "docs" / "scale.svg").read_text() == drawn

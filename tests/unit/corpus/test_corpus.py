@@ -357,7 +357,7 @@ def test_a_long_group_is_tried_bit_by_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, wanted: int
 ) -> None:
     """Of ten captures of a URL the newest that passes, whichever it is; older ones are not read."""
-    monkeypatch.setattr("dedupindex.corpus.select.MOST", 3)
+    monkeypatch.setattr("dedupindex.corpus.select.MAX_CHUNK", 3)
     urls = [f"http://{name}.org/" for name in "abc"]
     pages = [Page(url, n + 1, html(f"{n}", "old" if n > wanted else "new"))
              for n in range(10) for url in urls[: 2 if n else 3]]  # fmt: skip
@@ -378,7 +378,7 @@ def test_what_is_made_at_once_is_bounded(
     corpus = Corpus.from_cdx(archive(tmp_path, *pages)).having(jobs=jobs).enrich("html.title")
     whole = list(corpus)
     for held in (0, 1000):
-        monkeypatch.setattr("dedupindex.corpus.extract._HELD", held)
+        monkeypatch.setattr("dedupindex.corpus.extract._MAX_RESULT", held)
         assert list(corpus) == whole
 
     def deadly(title: str) -> str:

@@ -27,8 +27,8 @@ def test_of_each_group_the_best_that_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, held: int
 ) -> None:
     """Short groups before long ones, those of several pieces, and ends at the end of a piece."""
-    monkeypatch.setattr("dedupindex.corpus.select.MOST", 4)
-    monkeypatch.setattr("dedupindex.corpus.extract._HELD", held)
+    monkeypatch.setattr("dedupindex.corpus.select.MAX_CHUNK", 4)
+    monkeypatch.setattr("dedupindex.corpus.extract._MAX_RESULT", held)
     for seed in range(12):
         chance = Random(seed)
         lengths = [chance.choice((1, 1, 2, 3, 4, 5, 8, 9, 13)) for _ in range(10)]

@@ -327,7 +327,7 @@ def test_the_command(tmp_path: Path) -> None:
                          PYTHONPATH=str(tmp_path))  # fmt: skip
     assert "'wrong:f' cannot be loaded: SyntaxError" in talk
     out, _ = typed("corpus", cdx, "-o", tmp_path / "o.warc.gz")
-    assert out.startswith("5 captures matched the filter, 5 written; 5 records read, ")
+    assert out.startswith("5 captures matched the filter; 5 records read, ")
     out, talk = typed("corpus", cdx, "--where", "status == 1")
     assert (out, talk.strip()) == ("", "no capture matched the filter")
     with cdx.open("a") as stream:

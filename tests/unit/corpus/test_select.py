@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dedupindex.corpus import Corpus, CorpusReport
 from dedupindex.corpus.capture_list import SourceContext
 from dedupindex.corpus.extract import nothing
-from dedupindex.corpus.from_cdx import OfLines
+from dedupindex.corpus.from_cdx import CdxCaptures
 from dedupindex.corpus.select import digest_key
 from dedupindex.digest import Digest, Spelling, is_cut
 from dedupindex.errors import BadSource
@@ -218,7 +218,7 @@ def test_each_line_has_an_end_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Whichever it is, and wherever DuckDB parts the file between its threads."""
-    monkeypatch.setattr("dedupindex.corpus.from_cdx.LONGEST", 1 << 10)
+    monkeypatch.setattr("dedupindex.corpus.from_cdx.MAX_LINE", 1 << 10)
     chance = Random(7)
     row = Row("http://a/", 1, "text/html", "200", "-")
     wanted = [f"http://a/{number}{'x' * chance.randrange(90)}" for number in range(4000)]
@@ -283,7 +283,7 @@ def test_many_files_are_read_together(tmp_path: Path) -> None:
             packed = folder / f"{name}.cdx"
             packed.with_suffix(".cdx.gz").write_bytes(gzip.compress(packed.read_bytes()))
             packed.unlink()
-    told = OfLines(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
+    told = CdxCaptures(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
     assert (
         told.relation(SourceContext(tmp_path, 1, [])).count("read_csv") == 2
     )  # plain, and with gzip

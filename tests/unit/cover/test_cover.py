@@ -162,7 +162,8 @@ def test_greedy_covers_and_its_bound(graph: tuple[list[float], list[tuple[int, i
     coverers = {n: {n} for n in range(len(costs))}
     for a, b in pairs:
         coverers[a].add(b)
-    kept, bound = greedy(Instance(coverers), dict(enumerate(map(float, costs))))
+    instance = Instance(coverers)
+    kept, bound = greedy(coverers, instance.covered, dict(enumerate(map(float, costs))))
     assert not uncovered(prices, set(map(str, kept)), named)
     assert bound <= least(prices, named) + 1e-6
 
@@ -206,7 +207,7 @@ def test_components(pairs: list[tuple[int, int]]) -> None:
         for one in joined:
             groups[one] = joined
     assert [components.of(one) for one in range(31)] == [max(groups[one]) for one in range(31)]
-    together = dict(components.together())
+    together = dict(components.labels())
     assert together == {one: max(group) for one, group in groups.items() if len(group) > 1}
 
 
@@ -421,7 +422,7 @@ def test_bands_reach_the_aim(jaccard: float) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("timestamp(a) <= timestamp(b)", "takes a content constraint"),
+        ("timestamp(a) <= timestamp(b)", "needs a content constraint"),
         ("containment(k=5) >= 1.5", "above 0 and at most 1"),
         ("containment(k=5) > 1", "above 0 and at most 1"),
         ("containment(k=5) >= 0", "above 0 and at most 1"),

@@ -14,7 +14,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.cover import reduce
 from dedupindex.cover.find_cover import CoverOptions
-from dedupindex.cover.set_cover import Instance, _pruned, _whole
+from dedupindex.cover.set_cover import _pruned, _whole
 from tests.support.covering import JOURNALIST, Made, least, made
 from tests.unit.cover.test_cover import BASE, VERSIONS, page
 
@@ -31,18 +31,18 @@ def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> M
 
 
 @pytest.fixture
-def thinned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupindex.cover.reduce.THINNED", 0)
+def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dedupindex.cover.reduce.REDUCED", 0)
 
 
-@pytest.mark.usefixtures("thinned")
+@pytest.mark.usefixtures("reduced")
 def test_a_dearer_document_does_not_stand_for_a_cheaper(tmp_path: Path) -> None:
     costs = {"p": 1, "x": 1, "y": 10, "z": 1}
     said = drawn(tmp_path, costs, "x>y p>y p>x y>z")
     assert said.kept == {"x", "z"} and said.report.covered.minimal
 
 
-@pytest.mark.usefixtures("thinned")
+@pytest.mark.usefixtures("reduced")
 def test_what_covers_other_documents_does_not_stand_for_another(tmp_path: Path) -> None:
     costs = dict.fromkeys(("x", "y", "p1", "p2", "p3", "q1", "q2"), 1)
     said = drawn(tmp_path, costs, "p1>x p2>x p3>x x>y p1>y q1>y q2>y")
@@ -59,7 +59,7 @@ def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
         )
         costs = {one: float(chosen.randint(1, 3)) for one in range(9)}
         turned = sorted((b, a) for a, b in pairs)
-        found = reduce.solve(0, costs, pairs, turned, tmp_path)
+        found = reduce.solve_from_files(0, costs, pairs, turned, tmp_path)
         best = least(
             {str(one): cost for one, cost in costs.items()}, {(str(a), str(b)) for a, b in pairs}
         )
@@ -69,9 +69,9 @@ def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
 
 
 def test_of_needless_documents_the_dearest_goes_first() -> None:
-    instance = Instance({10: {1, 3}, 20: {2, 3}})
-    assert _pruned(instance, [1, 2, 3], {1: 1.0, 2: 1.0, 3: 5.0}) == [1, 2]
-    assert _pruned(instance, [1, 2, 3], {1: 3.0, 2: 3.0, 3: 1.0}) == [3]
+    graph = {10: {1, 3}, 20: {2, 3}}, {1: {10}, 2: {20}, 3: {10, 20}}
+    assert _pruned([1, 2, 3], *graph, {1: 1.0, 2: 1.0, 3: 5.0}) == [1, 2]
+    assert _pruned([1, 2, 3], *graph, {1: 3.0, 2: 3.0, 3: 1.0}) == [3]
 
 
 @pytest.mark.parametrize(("bound", "whole"), [(3 + 1e-9, 3.0), (2.5, 3.0), (3 - 1e-9, 3.0)])

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 from dedupindex.cli import main
 from dedupindex.cover import document_store, result
-from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, told
-from dedupindex.cover.load_documents import Archives, gather, lines_of
+from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, settings_of
+from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import parse
 from dedupindex.runtime.duckdb import Database
 from tests.support.budgets import examples
@@ -132,7 +132,7 @@ def test_an_archive_and_what_a_revisit_needs(
 def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
     """Samples of several crawlers: real HTML, and files of the same captures."""
     source = str(ROOT / "tests" / "data" / "warc")
-    files, _, report, _ = gather([source], Archives(), tmp_path, lambda seen: None)
+    files, _, report, _ = gather([source], ArchiveOptions(), tmp_path, lambda seen: None)
     documents = [
         {**json.loads(line), "id": str(number)} for number, (_, line) in enumerate(lines_of(files))
     ]
@@ -313,7 +313,7 @@ def test_an_update_that_is_killed_leaves_a_state(
     with monkeypatch.context() as patch:
         patch.setattr(f"dedupindex.cover.document_store.{dies_in}", dies)
         assert cover(*words) != 0
-    assert document_store.asked(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
+    assert document_store.read_state(tmp_path / "cover.jsonl.state")["next"] in (2, 5)
     assert cover(*words) == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert {row["id"] for row in rows if row["kept"]} == {"v3", "alone", "else"}
@@ -349,7 +349,7 @@ def test_an_update_is_as_good_as_a_run_on_all(
 
         def finish(database: Database, report: CoverReport) -> None:
             assert list(result.rows(database, relation))
-            document_store.save(database, state, relation.ks, told(relation, CoverOptions()))
+            document_store.save(database, state, relation.ks, settings_of(relation, CoverOptions()))
 
         run(lines(first), relation, CoverOptions(), home, finish)
         updated = made(more, relation, home, before=state)

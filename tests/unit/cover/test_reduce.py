@@ -64,7 +64,7 @@ def test_what_is_made_smaller_is_still_covered_for_the_least(
     documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
 ) -> None:
     documents = _repeating(documents, texts)
-    said = _checked(documents, text, cost, THINNED=0)
+    said = _checked(documents, text, cost, REDUCED=0)
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
     assert said.report.covered.minimal
     assert sum(costs[one] for one in said.kept) == least(costs, said.pairs)
@@ -76,7 +76,7 @@ def test_covers_from_files_are_valid_and_not_called_better_than_they_are(
     documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
 ) -> None:
     documents = _repeating(documents, texts)
-    said = _checked(documents, text, cost, THINNED=10**9, MOST=0)
+    said = _checked(documents, text, cost, REDUCED=10**9, MOST=0)
     covered = said.report.covered
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
     alone = set(costs) - {name for pair in said.pairs for name in pair}

@@ -312,7 +312,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
     """Whenever it is killed: no shard is seen before all are there, none of it is done twice."""
     from dedupindex.documents import hash_objects as state
 
-    monkeypatch.setattr(state, "_EVERY", 0.01)
+    monkeypatch.setattr(state, "_COMMIT_SECONDS", 0.01)
     top, out = tmp_path / "in", tmp_path / "out"
     generate(top, GeneratorOptions(size=400_000, mean=1500, deviation=300, duplicates=0.2))
     hashed(top, tmp_path / "whole", deterministic=True, jobs=2)
@@ -424,7 +424,7 @@ def rows(*pairs: tuple[bytes, str]) -> str:
     return "".join(f"{blake3(data).hexdigest()},{path}\n" for data, path in pairs)
 
 
-def test_csv_as_the_seed_wrote_it(tmp_path: Path) -> None:
+def test_csv_as_record_linker_wrote_it(tmp_path: Path) -> None:
     """One file for each first character and run; the choice is the same whatever their order."""
     data = [b"%d" % number for number in range(30)]
     lines: defaultdict[str, str] = defaultdict(str)
@@ -465,7 +465,7 @@ def test_shards_cut_finer_by_one_run_than_by_another(tmp_path: Path) -> None:
 def test_shards_are_taken_one_by_one_where_they_are_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_shards, "_TOGETHER", 0)
+    monkeypatch.setattr(read_shards, "_MERGED", 0)
     fill(tmp_path / "in", {b"%d" % number: b"%d" % (number % 50) for number in range(200)})
     hashed(tmp_path / "in", tmp_path / "out")
     said: list[str] = []
@@ -599,7 +599,7 @@ def test_the_pipeline_says_what_it_could_not_read(tmp_path: Path) -> None:
     typed("run_pipeline", ",", tmp_path / "out", status=2)
 
 
-def test_the_reports_have_the_fields_of_the_seed(tmp_path: Path) -> None:
+def test_the_reports_have_the_fields_of_record_linker(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"a": b"1", b"b": b"1", b"c": b"22"})
     said = json.loads(typed("hash_documents", tmp_path / "in", tmp_path / "h", "--json")[0])
     assert said.keys() >= {

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.errors import BadQuery
-from dedupindex.expression.evaluate import holds, hostname
-from dedupindex.expression.parser import amount, condition, moments
-from dedupindex.expression.sql import to_sql
+from dedupindex.expression.evaluate import holds, hostname, to_sql
+from dedupindex.expression.parser import amount, condition, period
 from dedupindex.expression.tree import (
-    Asked,
     Attribute,
     Leaf,
+    Lookup,
     Measure,
     OperandKind,
     Value,
@@ -44,12 +43,12 @@ ROW: dict[str, Value] = {
     "mime": "text/html",
     "status": 200,
     "size": 1500,
-    "timestamp": moments("20200315120000")[0],
+    "timestamp": period("20200315120000")[0],
 }
 TYPES = {OperandKind.TEXT: "VARCHAR", OperandKind.NUMBER: "DOUBLE", OperandKind.TIME: "BIGINT"}
 
 
-def asking(row: Mapping[str, Value]) -> Asked:
+def asking(row: Mapping[str, Value]) -> Lookup:
     return lambda leaf: row[leaf.name]
 
 
@@ -213,7 +212,7 @@ TEXTS = st.text(CHARACTERS, max_size=6)
 NUMBERS = st.one_of(
     st.integers(-5, 5), st.integers(-(1 << 53), 1 << 53), st.sampled_from([0.5, 0.1, 1e-9, 1e15])
 )
-TIMES = st.integers(moments("1996")[0], moments("2026")[1])
+TIMES = st.integers(period("1996")[0], period("2026")[1])
 DATES = st.sampled_from(["1996", "2019-12", "20200229", "2020-02-29T23", "20201231235959"])
 PIECES = ["a", "b", "i", "ı", "[k-s]", "[^I]", "\\w", "\\n", "[a-z]", "[^a]", "[\\w-]", ".", "\\d",
           "\\W", "\\s", "(a|b)", "(?:a|é)*",
@@ -349,7 +348,7 @@ def test_a_date_names_all_its_seconds(second: int) -> None:
 
     digits = datetime.fromtimestamp(second, UTC).strftime("%Y%m%d%H%M%S")
     for length in (4, 6, 8, 10, 12, 14):
-        begin, end = moments(digits[:length])
+        begin, end = period(digits[:length])
         assert begin <= second <= end
         before = datetime.fromtimestamp(begin - 1, UTC).strftime("%Y%m%d%H%M%S")
         after = datetime.fromtimestamp(end + 1, UTC).strftime("%Y%m%d%H%M%S")
