@@ -28,7 +28,7 @@ from dedupindex.index.engine import Engine, Finder, View
 from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Decision, Match, Query, Strategy
-from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query
 from dedupindex.lookup.policy import NO_POLICY
 from dedupindex.timestamps import sort_key
 
@@ -220,10 +220,10 @@ class Index:
         if conditions.pop("explain", None):
             raise BadQuery("explain is for bin/lookup and the server")
         named = strategy.value if isinstance(strategy, Strategy) else strategy
-        given = of_json({**conditions, "digest": str(digest), "strategy": named})
+        given = params_from_json({**conditions, "digest": str(digest), "strategy": named})
         given["url"] = _bytes(url or b"")
         try:
-            query, _ = query_of(given)
+            query, _ = parse_query(given)
         except UnknownAlgorithm:
             return LookupResult(None, reason="unknown_algorithm")
         with self._seen() as state:

@@ -14,7 +14,7 @@ from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
-from dedupindex.lookup.policy import MOST
+from dedupindex.lookup.policy import MAX_RULES
 from server.api.request_fields import schemas_of
 from server.request_checks import FREE
 from server.responses import ERRORS
@@ -184,7 +184,7 @@ def _rule() -> Schema:
         "min_size": PARAMETERS["min_size"].schema,
         "max_age": age,
         "blackout": age,
-        "originals_from": {**_list(text), "minItems": 1, "maxItems": MOST},
+        "originals_from": {**_list(text), "minItems": 1, "maxItems": MAX_RULES},
     }
     return _object(rule, closed=True)
 
@@ -210,7 +210,7 @@ def _crawls() -> dict[str, Schema]:
     begin = {
         **options,
         "strategy": PARAMETERS["strategy"].schema,
-        "policy": {**options["policy"], "maxItems": MOST},
+        "policy": {**options["policy"], "maxItems": MAX_RULES},
         "namespace": _TEXT,
     }
     force = {"force": {"enum": [True, False, "true", "false"]}}

@@ -35,7 +35,7 @@ from dedupindex.crawls.stores import has_store, make_store
 from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.index.engine import Finder
 from dedupindex.index.format.cells import Keys
-from dedupindex.lookup.conditions import LONGEST_NAME
+from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.files import pinned
@@ -66,7 +66,7 @@ class RequestCounting(counting.LookupCounter):
         name = given.get("crawl", b"").decode("utf-8", "replace")
         if name:
             strategy = Strategy.DIGEST_ANY.value
-            self.note((name[:LONGEST_NAME], strategy, given.get("url", b""), None, -1, taken))
+            self.note((name[:MAX_NAME_LENGTH], strategy, given.get("url", b""), None, -1, taken))
 
     def note_failure(self, error: Exception, query_string: str) -> None:
         """Count a lookup that failed, if it names its crawl."""
@@ -89,7 +89,7 @@ def lookup_row(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Ou
 
 def failed_lookup(crawl: str, url: str | bytes = "") -> Noted:
     """Return the statistics row of a lookup that was answered with an error."""
-    return crawl[:LONGEST_NAME], "", url, Other.FAILED, -1, 0
+    return crawl[:MAX_NAME_LENGTH], "", url, Other.FAILED, -1, 0
 
 
 class _Opened:

@@ -123,9 +123,9 @@ def _is_source(typed: str) -> bool:
         is_remote,
         local,
     )
-    from dedupindex.sources import passing
+    from dedupindex.sources import is_stream
 
     path = Path(local(typed))
     if path.is_dir():
         return not (path / FILE).exists() and any(path.iterdir())
-    return path.exists() or typed == "-" or passing(typed) or is_remote(typed) or has_magic(typed)
+    return path.exists() or typed == "-" or is_stream(typed) or is_remote(typed) or has_magic(typed)

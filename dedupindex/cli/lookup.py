@@ -21,7 +21,7 @@ from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.lookup import decide, explain
-from dedupindex.lookup.params import UnknownAlgorithm, digests_of, of_json, query_of
+from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query, query_digests
 from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]
@@ -118,7 +118,7 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     chunk = [(0, b"")]  # an index that cannot be opened is an error for an empty batch, too
     while chunk:
         with _opened(index) as state:
-            state.view.prefetch(digests_of(map(_object, (line for _, line in chunk)), given))
+            state.view.prefetch(query_digests(map(_object, (line for _, line in chunk)), given))
             for number, line in chunk:
                 if not line.strip():
                     continue
@@ -147,12 +147,12 @@ def _line(state: Seen, given: Given, line: bytes) -> dict[str, Any]:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
-        asked = {**given, **of_json(own)}
-        query, explained = query_of(asked)
+        asked = {**given, **params_from_json(own)}
+        query, explained = parse_query(asked)
         query, view = state.by(query, asked)
         answer = decide.as_json(decide.decide(view, state.settings, query))
         if explained:
-            answer |= explain.explained(view, state.settings, query)
+            answer |= explain.explanation_json(view, state.settings, query)
         return answer
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
@@ -172,7 +172,7 @@ def _miss_line(decision: decide.Decision) -> str:
 
 def _one(state: Seen, given: Given, as_json: bool) -> None:
     try:
-        query, explained = query_of(given)
+        query, explained = parse_query(given)
     except UnknownAlgorithm:
         raise BadDigest(
             f"no known algorithm in digest {given['digest'].decode()!r}; "
@@ -182,7 +182,7 @@ def _one(state: Seen, given: Given, as_json: bool) -> None:
     decision = decide.decide(view, state.settings, query)
     found, answer = decision.answer, decide.as_json(decision)
     if explained:
-        answer |= explain.explained(view, state.settings, query)
+        answer |= explain.explanation_json(view, state.settings, query)
     if as_json:
         print_json(answer)
         return

@@ -216,7 +216,7 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
 def _copy_files(index: Path, target: Path) -> None:
     """Copy one consistent state as files."""
     with closing(open_index(index)) as source, source.view() as view:
-        asked = spot_check.of_index(view)
+        asked = spot_check.sample_index(view)
     before = spot_check.check_source(index, asked)
     store = open_store(index)
     if (
@@ -307,7 +307,7 @@ def _copied_to_engine(
     index: Path, target: Path, engine: str, repair: str, *, again: bool
 ) -> tuple[Copied, int]:
     """Copy entries and committed crawls; returns the counts of both."""
-    drawn: list[spot_check.Drawn] = []
+    drawn: list[spot_check.SampledEntry] = []
     writable = os.access(index, os.W_OK)  # otherwise nothing can be merged into it
     # No crawl may be merged meanwhile: its captures could be missed in both places.
     with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
@@ -318,7 +318,7 @@ def _copied_to_engine(
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:
-                drawn.extend(spot_check.of_load(load, keys))
+                drawn.extend(spot_check.sample_load(load, keys))
 
             copied = compared_before(target) if again else None
             if copied is None:

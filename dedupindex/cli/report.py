@@ -30,7 +30,15 @@ from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import statuses
 from dedupindex.lookup.savings import COLUMNS, GROUPS, DuplicationReport, ReportFilter
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
-from dedupindex.sources import KINDS, Expanded, Source, SourceOptions, expand, open_source, passing
+from dedupindex.sources import (
+    KINDS,
+    Expanded,
+    Source,
+    SourceOptions,
+    expand,
+    is_stream,
+    open_source,
+)
 from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.source import annotation
 from dedupindex.urlkey import urlkey
@@ -286,8 +294,8 @@ def _read(
     """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
     urlkey(b"http://[::1]:1/")  # keeps its imports for unusual URLs out of the lookup times
     report.problems += found.problems
-    unsized = any(map(passing, found.paths))
-    sizes = {path: facts.size for path, facts in found.elsewhere.items()}
+    unsized = any(map(is_stream, found.paths))
+    sizes = {path: facts.size for path, facts in found.remote.items()}
     of = 0 if unsized else sum(sizes.get(path) or os.path.getsize(path) for path in found.paths)
     kinds: set[str] = set()
     before = 0
@@ -296,7 +304,7 @@ def _read(
             with open_source(path, kind, reading) as source:
                 kinds.add("rows" if isinstance(source, TextSource) else "records")
                 notify = partial(_notify, progress, source, before, of, report)
-                report.take(_watched(source.items(), notify), view, settings)
+                report.add(_watched(source.items(), notify), view, settings)
                 before += max(source.size, 0)
     return kinds
 
@@ -321,7 +329,7 @@ def _warn_of_overlaps(report: DuplicationReport, kinds: set[str]) -> None:
             "warning: WARCs were read as well as CDX files or logs: a capture in both is counted "
             "twice; name only one of them"
         )
-    if report.themselves:
+    if report.self_matches:
         say(
             "warning: the index already has captures of this crawl, not counted as their own "
             "duplicates; make the report before bin/index --add"

@@ -15,7 +15,7 @@ from dedupindex.errors import BadSource
 from dedupindex.object_store import open_anywhere
 from dedupindex.runtime.duckdb import from_json
 from dedupindex.runtime.files import check_name, named_errors
-from dedupindex.sources.kinds import HEAD, kind_of
+from dedupindex.sources.discover import HEAD, kind_of
 
 KINDS = ("cdx", "cdxj")
 """The kinds of files that list captures, of `sources.kinds`."""

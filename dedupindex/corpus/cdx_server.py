@@ -30,7 +30,7 @@ from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.store_address import WEB
 from dedupindex.object_store.stores import is_lasting, limits, patiently
-from dedupindex.sources.kinds import HEAD, kind_of
+from dedupindex.sources.discover import HEAD, kind_of
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
 
@@ -78,8 +78,10 @@ class CdxServerCaptures:
             return relation([_write_rows(context.home, rows)])
         kind = kind_of(head)
         if kind not in ("cdx", "cdxj"):
-            raise BadSource(f"{redacted(query)} answers with what is no CDX that is known (perhaps it "
-                            f"has output=json): {head[:100]!r}")  # fmt: skip
+            raise BadSource(
+                f"{redacted(query)} answers with what is no CDX that is known (perhaps it has "
+                f"output=json): {head[:100]!r}"
+            )
         lines = context.home / "answer.lines"
         with open(lines, "wb") as stream:
             for page in pages:

@@ -17,7 +17,7 @@ from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http, record_facts, wacz_members
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.random_access import Ranged, Unreadable, record_at
+from dedupindex.warc.random_access import RecordAt, Unreadable, record_at
 from dedupindex.warc.record import Record
 from dedupindex.warc.record_facts import refers_to, says_not_modified, timestamp14
 
@@ -65,7 +65,7 @@ class Containers:
             original_fields |= _uncoded(fields)
         return Stored(header, status or original_status, original_fields or fields, payload)
 
-    def own(self, capture: CorpusRow) -> Ranged:
+    def own(self, capture: CorpusRow) -> RecordAt:
         """Return the record of a capture itself; raises `MissingRecord`."""
         if capture.container and not capture.record.container:
             raise MissingRecord(f"{capture.container} is nowhere to be found: say with "
@@ -74,7 +74,7 @@ class Containers:
         _check_own(found.record, capture)
         return found
 
-    def original(self, capture: CorpusRow, revisit: Record) -> Ranged:
+    def original(self, capture: CorpusRow, revisit: Record) -> RecordAt:
         """Return the record with the payload of a revisit; raises `MissingRecord`."""
         assert capture.payload is not None
         found = self.ranged(capture.payload)
@@ -90,7 +90,7 @@ class Containers:
             check(found.record, capture.to_url or capture.url, "another record than its original")
         return found
 
-    def ranged(self, place: RecordPlace) -> Ranged:
+    def ranged(self, place: RecordPlace) -> RecordAt:
         """Return the record at a place; raises `MissingRecord`."""
         if not place.container:
             raise MissingRecord("its container is not known, or nowhere to be found")
@@ -196,7 +196,7 @@ def _check_named(original: Record, revisit: Record) -> None:
         raise MissingRecord("what should be its original is of another date")
 
 
-def _check_payload(found: Ranged, digest: str | None) -> bool:
+def _check_payload(found: RecordAt, digest: str | None) -> bool:
     """Raise `MissingRecord` if the payload has another digest; False if it cannot be checked."""
     stated = _digest(digest or "")
     if stated is None:
@@ -208,7 +208,7 @@ def _check_payload(found: Ranged, digest: str | None) -> bool:
     except BadDigest:
         return False
     payload.update(memoryview(block)[answer.body if answer else 0 :])
-    if payload.judge(stated) is None:
+    if payload.match(stated) is None:
         raise MissingRecord("what should be its original has another payload")
     return True
 
@@ -223,7 +223,7 @@ def _digest(text: str) -> Digest | None:
     return None
 
 
-def _split(found: Ranged) -> tuple[str | None, dict[str, str] | None, bytes]:
+def _split(found: RecordAt) -> tuple[str | None, dict[str, str] | None, bytes]:
     """Return status line, header fields and payload; raises `MissingRecord`."""
     try:
         block = found.block()

@@ -31,7 +31,7 @@ from dedupindex.runtime.files import atomic_file
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
-from dedupindex.warc.random_access import Ranged, Unreadable
+from dedupindex.warc.random_access import RecordAt, Unreadable
 
 if TYPE_CHECKING:
     from dedupindex.corpus.archive import Corpus
@@ -130,7 +130,7 @@ def _write_records(
         report.bytes_read += containers.bytes
 
 
-def _original_row(capture: CorpusRow, found: Ranged) -> CorpusRow:
+def _original_row(capture: CorpusRow, found: RecordAt) -> CorpusRow:
     """Return the capture of a revisit's original, by its own record."""
     row = row_of(found.record)
     if row is None:
@@ -140,7 +140,7 @@ def _original_row(capture: CorpusRow, found: Ranged) -> CorpusRow:
     return capture._replace(surt=None, **stated)
 
 
-def _copy(stream: BinaryIO, name: str, found: Ranged) -> RecordPlace:
+def _copy(stream: BinaryIO, name: str, found: RecordAt) -> RecordPlace:
     offset = stream.tell()
     if found.gzipped and found.alone:
         stream.write(found.raw)

@@ -28,7 +28,7 @@ from dedupindex.crawls.statistics_keys import (
 )
 from dedupindex.crawls.store import Writing
 from dedupindex.errors import UnknownCrawl
-from dedupindex.lookup.conditions import LONGEST_NAME
+from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.urlkey import host_of
 
 KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
@@ -169,7 +169,7 @@ class LookupCounter:
         crawl, strategy, url, outcome, stated, taken = noted
         column, size, mime, status = _meaning(outcome)
         host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
-        crawl = crawl[:LONGEST_NAME]
+        crawl = crawl[:MAX_NAME_LENGTH]
         row = self._row((crawl, hour, strategy, host[:LONGEST], mime[:LONGEST], status))
         if column == _ERRORS:
             row[_ERRORS] += 1

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.lookup.decide import Query, Strategy
-from dedupindex.lookup.policy import NO_POLICY, Policy, restored
+from dedupindex.lookup.policy import NO_POLICY, Policy, policy_from_json
 
 
 class CrawlState(Enum):
@@ -60,7 +60,7 @@ class Crawl:
     @classmethod
     def restored(cls, values: dict[str, Any]) -> Crawl:
         read = {**values, "state": CrawlState(values["state"]), "seen": Visibility(values["seen"])}
-        policy = restored(values.get("policy", []))
+        policy = policy_from_json(values.get("policy", []))
         return cls(**{**read, "covers": Covers[values["covers"]], "policy": policy})
 
     def as_json(self) -> dict[str, Any]:

@@ -62,11 +62,11 @@ def merge(index: Path, store: Store) -> MergeOutcome | None:
 
 def _loaded(
     engine: Engine, store: Store, crawls: list[Crawl], directory: Path
-) -> tuple[MergeOutcome, list[spot_check.Drawn]]:
+) -> tuple[MergeOutcome, list[spot_check.SampledEntry]]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     load = staged(engine, store, crawls, directory)
-    drawn = spot_check.of_load(load, engine.identity.settings.keys())
+    drawn = spot_check.sample_load(load, engine.identity.settings.keys())
     outcome = engine.load(load)
     shutil.rmtree(directory)
     return outcome, drawn

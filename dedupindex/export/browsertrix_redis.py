@@ -402,8 +402,8 @@ def writing(address: str) -> Iterator[BrowsertrixDatabase]:
 
     `IndexBusy` if another export writes, or was killed less than `LEASE` seconds ago.
     """
-    name, writer = keys.shown(address), token_hex(8)
-    with keys.connected(address, DedupError) as client:
+    name, writer = keys.without_password(address), token_hex(8)
+    with keys.redis_client(address, DedupError) as client:
         if not client.set(LOCK, writer, nx=True, ex=LEASE):
             raise IndexBusy(
                 f"another export writes to {name}, or was killed less than {LEASE} seconds ago"

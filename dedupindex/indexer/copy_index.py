@@ -1,8 +1,9 @@
-"""An index copied to another engine, capture by capture: from a directory to a cluster and back."""
+"""Copy an index to another engine, entry by entry: from a directory to a cluster and back."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
@@ -24,10 +25,10 @@ _NAMES_KEPT = 100_000
 
 
 class Copied(NamedTuple):
-    """What a copy holds, and the source held while it was read."""
+    """The content of a copy, which is that of its source."""
 
     counts: IndexCounts
-    content: str  # the hash of all entries under their keys, with the names of containers
+    content: str  # hash of all keys and entries, with the names of containers
 
 
 def copy_to_engine(
@@ -38,31 +39,32 @@ def copy_to_engine(
     *,
     again: bool = False,
 ) -> Copied:
-    """Copy an index into a new one in a directory, on whatever engine; read back and compared.
+    """Copy an index to a new index with its directory at `target`, read it back and compare.
 
-    `before` is told of the load that makes the copy, as long as its runs are there. `again`: a copy
-    to there has begun before and was not compared; if it was loaded, it is compared now.
-    What only serves purging stays behind (`ledger`). Takes as much room in `target` as all captures
-    do. Raises `IndexExists`, or `Damaged` if what was written is not what was read.
+    `before` is called with the load of the copy while its runs exist. With `again`, a copy that was
+    interrupted is completed; one that was loaded is only compared. The ledger, which serves
+    purging, is not copied. `target` needs as much free space as all captures take. Raises
+    `IndexExists`, or `Damaged` if source and copy differ.
     """
     settings = source.identity.settings
     Identity(engine, settings, source.identity.canonicaliser).write(target)
-    other = open_index(target, write=True)
-    try:
+    with closing(open_index(target, write=True)) as other:
         loaded = other.identity.generation > 0
         if loaded and not again:
             raise IndexExists(f"there is an index at {engine}; name another")
         scratch = target / SCRATCH
-        rmtree(scratch, ignore_errors=True)  # of a copy that was killed
+        rmtree(scratch, ignore_errors=True)  # of an interrupted copy
         scratch.mkdir()
         with source.view() as view:
-            writer = RunWriter(scratch, "copied")
-            content = 0
-            for staged, part in _staged(view):
-                writer.extend(staged)
-                content += part
-            writer.flush()
-            load = _load(source, view, writer.paths, engine)
+            runs, content = _write_runs(view, scratch)
+            signature = source.metadata()
+            load = Load(
+                runs,
+                list(view.places()),
+                list(view.containers()),
+                metadata={**signature, "engine": engine} if "engine" in signature else signature,
+                own_digests=view.own_digests(),
+            )
             before(load)
             if not loaded:
                 other.load(load)
@@ -70,8 +72,6 @@ def copy_to_engine(
             counts = view.counts()
         with other.view() as copied:
             found, written = copied.counts(), sum(part for _, part in _staged(copied))
-    finally:
-        other.close()
     if (found, written % (1 << 64)) != (counts, content % (1 << 64)):
         raise Damaged(
             f"the copy at {engine} is not what was read ({found.captures} captures of "
@@ -80,29 +80,28 @@ def copy_to_engine(
     return Copied(found, f"{content % (1 << 64):016x}")
 
 
-def _load(source: Engine, view: View, runs: list[Path], engine: str) -> Load:
-    """The load that makes the copy at `engine` of an index whose entries are in `runs`."""
-    metadata = source.metadata()
-    return Load(
-        runs,
-        list(view.places()),
-        list(view.containers()),
-        metadata={**metadata, "engine": engine} if "engine" in metadata else metadata,
-        own_digests=view.own_digests(),
-    )
+def _write_runs(view: View, directory: Path) -> tuple[list[Path], int]:
+    """Write all entries of an index as runs; return these and the sum of the checksums."""
+    writer = RunWriter(directory, "copied")
+    content = 0
+    for staged, checksum_of_chunk in _staged(view):
+        writer.extend(staged)
+        content += checksum_of_chunk
+    writer.flush()
+    return writer.paths, content
 
 
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
-    """All entries of an index as a build stages them, and the sum of their hashes.
+    """Yield the entries of an index in chunks as a build stages them, with a checksum of each.
 
-    Numbers of containers differ between a source and its copy: what is hashed are the names.
-    Raises `Damaged` if a container has none.
+    Checksums cover the names of containers, whose numbers differ between source and copy. Raises
+    `Damaged` if a container has no name.
     """
     staged: list[bytes] = []
     content = 0
 
     @lru_cache(_NAMES_KEPT)
-    def named(number: int) -> bytes:
+    def name_hash(number: int) -> bytes:
         try:
             place = view.place_of(number)
         except KeyError as error:
@@ -116,7 +115,7 @@ def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
         entries = list(entries_of(cell))
         for entry in entries:
             number = container_in(entry)
-            name = named(number) if number else b""
+            name = name_hash(number) if number else b""
             if number:
                 entry = entry[:1] + with_container(entry, 0) + name
             content += checksum([(key, entry)])

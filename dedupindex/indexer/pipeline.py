@@ -1,11 +1,11 @@
-"""A whole build: lock, plan, stage in one or several processes, load, account for every record."""
+"""Build an index: lock, plan, stage in several processes, load, account for every record."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shutil import rmtree
@@ -15,33 +15,34 @@ from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable
-from dedupindex.index import adopt, home_of, identity_at, open_index
+from dedupindex.index import adopt, home_of, open_index
 from dedupindex.index.address import Address, is_cluster
-from dedupindex.index.engine import Engine, Load, reread
+from dedupindex.index.engine import Load, reread
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
 from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import spot_check
-from dedupindex.indexer.stage import Staged, StageTask, judge_of, run_task
+from dedupindex.indexer.admission import admission_filter
+from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, make_plan
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
-from dedupindex.sources import Expanded, SourceOptions, expand, passing
-from dedupindex.sources.browsertrix import is_address, shown
+from dedupindex.sources import Expanded, SourceOptions, expand, is_stream
+from dedupindex.sources.browsertrix import is_redis_address, without_password
 from dedupindex.sources.source import annotation
 
-_NOTED = 20  # containers by which a load is known again
+_RECORDED = 20  # containers that tell whether an interrupted load was finished
 
 
 @dataclass(frozen=True)
 class Build:
     """What to build; every field is an option of ``bin/index``."""
 
-    sources: list[str]  # none: an index of nothing
+    sources: list[str]  # none: an empty index
     index: Path
     settings: Settings = field(default_factory=Settings)
     engine: str = "lmdb"
@@ -50,15 +51,15 @@ class Build:
     add: bool = False
     replace: bool = False
     resume: bool = False
-    reread: bool = False  # containers that are known are read again
+    reread: bool = False  # read known containers again
     jobs: int = 1
     crawl: str = ""
-    spark: str = ""  # the master of a cluster that reads the containers
+    spark: str = ""  # master of the Spark cluster that reads the containers
 
     def signature(self) -> dict[str, Any]:
-        """What makes two builds the same: run again, the second has nothing left to do."""
+        """Return what identifies a build: repeated with the same signature, it has no effect."""
         return {
-            "sources": [_named(source) for source in self.sources],
+            "sources": [_recorded_name(source) for source in self.sources],
             "settings": asdict(self.settings),
             "engine": self.engine,
             "kind": self.kind,
@@ -67,7 +68,7 @@ class Build:
 
 
 def source_options(settings: Settings) -> SourceOptions:
-    """How sources are read for an index with these settings; raises `BadInput`."""
+    """Return how sources are read for an index with these settings; raises `BadInput`."""
     return SourceOptions(
         also=tuple(filter(None, settings.also_digest.split(","))),
         etag=settings.etag,
@@ -76,7 +77,7 @@ def source_options(settings: Settings) -> SourceOptions:
 
 
 def also_names(names: str) -> str:
-    """The algorithms of ``also_digest`` as settings keep them; raises `BadInput`."""
+    """Return the algorithms of ``--also-digest``, sorted and comma-separated; or `BadInput`."""
     also = {name for name in names.replace("-", "").lower().split(",") if name}
     for name in sorted(also):
         if name not in SIZES:
@@ -86,37 +87,28 @@ def also_names(names: str) -> str:
 
 @dataclass
 class Built:
-    """What `dedupindex.build` did.
-
-    tally     counts of the records that were read; ``tally.refused`` by reason
-    problems  what was damaged and left out, by file and offset in bytes
-    skipped   number of files in directories that are of no known kind
-
-    >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
-    >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
-    (6, 1, 2)
-    """
+    """The result of a build."""
 
     tally: BuildTally
     problems: list[Problem]
-    skipped: int
+    skipped: int  # files found in directories that are not sources
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     """Build an index, or add to one.
 
-    Killed at any moment and run again, it ends in the same index as one undisturbed run.
-    Raises `DedupError`; nothing of the index has then changed.
+    An interrupted build that is repeated makes the same index as one undisturbed run.
+    Raises `DedupError`; the index is then unchanged.
     """
     start = time.monotonic()
-    found = _find(job)
+    found = _find_sources(job)
     _check_target(job.index)
     _check_added(job)
     job.index.mkdir(parents=True, exist_ok=True)
     with (
         exclusive(job.index / "lock", f"the index at {job.index}"),
-        _explained(job.index),
-        _cluster(job) as cluster,
+        _cleanup(job.index),
+        spark_session(job.spark) if job.spark else nullcontext() as cluster,
     ):
         if cluster is not None:
             job = replace(job, jobs=cluster.cores)
@@ -128,9 +120,9 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
             staging.finish(staged.as_json())
             done.append(staged)
         on_progress(ProgressUpdate("loading", 0, 0, sum(staged.tally.records for staged in done)))
-        outcome, drawn = _load(job, plan, staging, done)
+        outcome, unconfirmed = _load(job, plan, staging, done)
         staging.clear()
-        spot_check.confirm_recalled(job.index, drawn)
+        spot_check.confirm_load(job.index, unconfirmed)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
@@ -153,43 +145,45 @@ def build_index(
     """Build an index of originals, or add to one, as ``bin/index`` does; return how it went.
 
     sources   WARC, ARC, WACZ, CDX, CDXJ files, crawl logs, directories, globs or addresses; none:
-              an index with nothing in it, for crawls to write to
+              an empty index, for crawls to write to
     index     a directory, new or empty, or ``cassandra://host,host/keyspace``
-    add       add to the index that is there, with its settings; known files are passed over
-    replace   the same, but files that changed take the place of what they were
+    add       add to an existing index, with its settings; known files are skipped
+    replace   the same, and replace the captures of files that have changed
     engine    lmdb (the default) or whoosh
-    kind      of the sources; by default their content tells
-    crawl     remember that a crawl of this name made the files
-    jobs      processes that read side by side; 0: one for each core
+    kind      kind of the sources; by default detected from their content
+    crawl     name of the crawl that wrote the files
+    jobs      parallel processes; 0: one for each core
     settings  fields of the index's settings: mime, whitelist, status, min_size (bytes), url_index,
               canonical, by_url, etag, also_digest, keep, revisit_annotation. By default text is
               left out; ``mime=".*", whitelist=True`` takes everything
 
-    The result has `tally` (counts; ``tally.refused`` by reason), `problems` (what was damaged and
-    left out) and `skipped` (files of no known kind). Killed and run again, it ends in the same
-    index.
+    The result has `tally` (counts; ``tally.refused`` by reason), `problems` (damaged input that was
+    left out) and `skipped` (files of unknown kind). An interrupted build is completed by repeating
+    the call.
 
     Raises `BadInput`, `IndexExists`, `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index
-    is then as it was.
+    is then unchanged.
 
     >>> built = dedupindex.build("warcs", "new-index", mime=".*", whitelist=True)
     >>> built.tally.added, built.problems
     (1, [])
     """
     home = home_of(index)
-    given = [sources] if isinstance(sources, str | Path) else list(sources)
+    paths = [sources] if isinstance(sources, str | Path) else list(sources)
     if isinstance(index, str) and is_cluster(index):
         engine = str(Address.parse(index))
-    chosen, engine = _chosen(home, settings, engine, add or replace)
+    chosen, engine = _complete(home, settings, engine, add or replace)
     job = Build(
-        [str(source) for source in given], home, chosen, engine, kind, source_options(chosen),
+        [str(path) for path in paths], home, chosen, engine, kind, source_options(chosen),
         add=add, replace=replace, crawl=crawl, jobs=jobs or len(os.sched_getaffinity(0)),
     )  # fmt: skip
     return build(job)
 
 
-def _chosen(home: Path, settings: dict[str, Any], engine: str, adds: bool) -> tuple[Settings, str]:
-    """The settings and the engine of a build: where it adds, the index's own if none is given."""
+def _complete(
+    home: Path, settings: dict[str, Any], engine: str, adds: bool
+) -> tuple[Settings, str]:
+    """Return the settings and engine of a build; when adding, defaults are those of the index."""
     if "also_digest" in settings:
         settings["also_digest"] = also_names(settings["also_digest"])
     if settings.get("url_index") is False:
@@ -201,25 +195,16 @@ def _chosen(home: Path, settings: dict[str, Any], engine: str, adds: bool) -> tu
     return Settings(**settings), engine or "lmdb"
 
 
-@contextmanager
-def _cluster(job: Build) -> Iterator[Cluster | None]:
-    if not job.spark:
-        yield None
-        return
-    with spark_session(job.spark) as cluster:
-        yield cluster
-
-
-def _named(source: str) -> str:
-    """A source as an index may remember it: without a password."""
-    if is_address(source):
-        return shown(source)
+def _recorded_name(source: str) -> str:
+    """Return a source as an index records it: an absolute path, or an address without password."""
+    if is_redis_address(source):
+        return without_password(source)
     return redacted(source) if is_remote(source) else os.path.abspath(local(source))
 
 
-def _find(job: Build) -> Expanded:
-    """What there is to read; wrong options and sources are found before anything is written."""
-    judge_of(job.settings)
+def _find_sources(job: Build) -> Expanded:
+    """Find the containers; raises `DedupError` for bad options before anything is written."""
+    admission_filter(job.settings)
     found = expand(job.sources, job.kind)
     if job.sources and not found.paths and not found.problems:
         passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
@@ -231,7 +216,7 @@ def _find(job: Build) -> Expanded:
 
 
 def _check_target(index: Path) -> None:
-    """Refuse a target that is something else, before a lock file is put into it."""
+    """Raise `IndexExists` if the target is not an index and not an empty directory."""
     if not index.exists():
         return
     if not index.is_dir():
@@ -248,30 +233,39 @@ def _check_target(index: Path) -> None:
 
 
 def _check_added(job: Build) -> None:
-    """Adding needs an index whose first build has finished; raises `IndexUnavailable`."""
+    """Raise `IndexUnavailable` if the index to add to has no finished build."""
     if not (job.add or job.replace):
         return
     where = str(job.index)
-    there = read_identity(job.index) if (job.index / FILE).exists() else None
-    if is_cluster(job.engine) and (there is None or not there.generation):
+    identity = read_identity(job.index) if (job.index / FILE).exists() else None
+    if is_cluster(job.engine) and (identity is None or not identity.generation):
+        # optional package
+        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
+
         address = Address.parse(job.engine)
-        where, there = str(address), identity_at(address) or there
-    if there is None:
+        where, identity = str(address), identity_at(address) or identity
+    if identity is None:
         raise IndexUnavailable(
             f"there is no index at {where} to add to: bin/index SOURCE... {where} makes one, "
             f"bin/index --empty {where} one with nothing in it"
         )
-    if not there.generation:
+    if not identity.generation:
         raise IndexUnavailable(f"{unfinished(job.index)}; then add to it")
 
 
 @contextmanager
-def _explained(index: Path) -> Iterator[None]:
-    """A full disk and its like, said in a sentence. What was never begun leaves nothing behind."""
+def _cleanup(index: Path) -> Iterator[None]:
+    """Raise `OSError` as `IndexUnavailable`; after `BadSource`, remove an index without content."""
     try:
         yield
     except BadSource:
-        _forget(index)
+        if not read_identity(index).generation and not list((index / "staging").glob("*.run")):
+            (index / FILE).unlink()
+            for name in ("staging", "staging.gone"):
+                rmtree(index / name, ignore_errors=True)
+            (index / "lock").unlink()
+            with suppress(OSError):
+                index.rmdir()
         raise
     except OSError as error:
         raise IndexUnavailable(
@@ -280,36 +274,22 @@ def _explained(index: Path) -> Iterator[None]:
         ) from error
 
 
-def _forget(index: Path) -> None:
-    """Make a target that holds no index and no finished task what it was before."""
-    identity = read_identity(index)
-    if not identity.generation and not list((index / "staging").glob("*.run")):
-        (index / FILE).unlink()
-        for name in ("staging", "staging.gone"):
-            rmtree(index / name, ignore_errors=True)
-        (index / "lock").unlink()
-        with suppress(OSError):
-            index.rmdir()
-
-
 def _prepare(job: Build) -> None:
-    """Make sure that the target is an index that this build may write to."""
+    """Make sure that the target is an index to which this build may write."""
     if is_cluster(job.engine):
         adopt(job.index, Address.parse(job.engine))
     for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
         leftover.unlink()
-    if not (job.index / FILE).exists():
-        Identity(job.engine, job.settings).write(job.index)
-    identity = read_identity(job.index)
-    if not identity.generation:
+    if not (job.index / FILE).exists() or not read_identity(job.index).generation:
         Identity(job.engine, job.settings).write(job.index)
         return
+    identity = read_identity(job.index)
     with closing(open_index(job.index)) as engine:
-        if not engine.identity.generation:  # the cluster has lost it, and its directory here not
+        if not engine.identity.generation:  # the cluster has lost the index, its directory remains
             Identity(job.engine, job.settings).write(job.index)
             return
-        again = engine.metadata() == job.signature() and not any(map(passing, job.sources))
-        if not (job.add or job.replace or again):
+        repeated = engine.metadata() == job.signature() and not any(map(is_stream, job.sources))
+        if not (job.add or job.replace or repeated):
             raise IndexExists(
                 f"there is an index at {job.index}; give --add to add to it, "
                 "or name another directory"
@@ -323,36 +303,21 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
         for staged in done
         for container in staged.containers
     }
-    chosen: Any = {
-        "replace": job.replace,
-        "reread": job.reread,
-        "jobs": job.jobs,
-        "done": names,
-    }
-    with closing(open_index(job.index)) as engine:
-        if not engine.identity.generation:
-            return make_plan(found, None, **chosen)
-        with engine.view() as view:
-            return make_plan(found, view, **chosen)
+    with (
+        closing(open_index(job.index)) as engine,
+        engine.view() if engine.identity.generation else nullcontext() as view,
+    ):
+        return make_plan(
+            found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names
+        )
 
 
 def _stage_all(
     job: Build, plan: BuildPlan, staging: Staging, cluster: Cluster | None, on_progress: OnProgress
 ) -> Iterator[Staged]:
     first = staging.next_task()
-    tasks = [
-        StageTask(
-            first + number,
-            inputs,
-            job.index,
-            staging.directory,
-            job.settings,
-            job.kind,
-            job.options,
-            job.crawl,
-        )
-        for number, inputs in enumerate(plan.tasks)
-    ]
+    common = (job.index, staging.directory, job.settings, job.kind, job.options, job.crawl)
+    tasks = [StageTask(number, inputs, *common) for number, inputs in enumerate(plan.tasks, first)]
     total = sum(item.size for task in tasks for item in task.inputs)
     if cluster is None:
         threads = any(is_remote(item.path) for task in tasks for item in task.inputs)
@@ -366,17 +331,9 @@ def _stage_all(
         yield staged
 
 
-def _unconfirmed(job: Build, plan: BuildPlan, engine: Engine) -> spot_check.Unconfirmed:
-    """What an earlier load has brought and nobody has confirmed, unless it goes now."""
-    if not engine.identity.generation or plan.dropped:
-        return spot_check.NOTHING
-    with engine.view() as view:
-        return spot_check.recalled(job.index, view)
-
-
 def _repair(job: Build) -> str:
-    shown_as = job.engine if is_cluster(job.engine) else str(job.index)
-    command = reread(shown_as, job.sources, job.crawl)
+    index = job.engine if is_cluster(job.engine) else str(job.index)
+    command = reread(index, job.sources, job.crawl)
     return (
         f"This repairs it: {command} (if it does not, build the index anew from its sources, under "
         "another name)"
@@ -389,7 +346,10 @@ def _load(
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
         engine.clear_leftovers()  # also of a load that was killed after its commit
-        before = _unconfirmed(job, plan, engine)
+        before = spot_check.NOTHING  # what an interrupted load brought, unless it is removed now
+        if engine.identity.generation and not plan.dropped:
+            with engine.view() as view:
+                before = spot_check.read_unconfirmed(job.index, view)
         if engine.identity.generation and not containers:
             return MergeOutcome(), before
         load = Load(
@@ -401,13 +361,13 @@ def _load(
             ledger=staging.ledger(),
             own_digests=not job.settings.also_digest,
         )
-        drawn = spot_check.Unconfirmed(
-            spot_check.of_load(load, job.settings.keys()) + before.drawn[: spot_check.MOST],
-            [(one.name, one.content_hash) for one in containers[:_NOTED]],
+        unconfirmed = spot_check.Unconfirmed(
+            spot_check.sample_load(load, job.settings.keys()) + before.entries[: spot_check.MOST],
+            [(container.name, container.content_hash) for container in containers[:_RECORDED]],
             _repair(job),
         )
-        drawn.remember(job.index)
-        return engine.load(load), drawn
+        unconfirmed.write(job.index)
+        return engine.load(load), unconfirmed
 
 
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
@@ -416,11 +376,9 @@ def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
         tally.add(staged.tally)
     tally.added, tally.replaced = outcome.added, outcome.replaced
     tally.unchanged = outcome.unchanged
-    if outcome.chained:
-        tally.refused[CHAINED] += outcome.chained
-    if outcome.contradicted:
-        tally.refused[CONTRADICTED] += outcome.contradicted
-    if outcome.purged:
-        tally.refused[PURGED] += outcome.purged
+    refused = {
+        CHAINED: outcome.chained, CONTRADICTED: outcome.contradicted, PURGED: outcome.purged
+    }  # fmt: skip
+    tally.refused.update({reason: count for reason, count in refused.items() if count})
     tally.check()
     return tally

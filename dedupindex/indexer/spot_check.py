@@ -1,9 +1,9 @@
-"""A sample of what was written, looked up through the door that servers use.
+"""Look up a sample of what was written, through the same interface as servers.
 
-A load or merge draws some of the entries that it brings, before it writes them. When it has
-finished, the index is opened anew and asked for each: the answer must be that capture, or a better
-one of its URL and digest. A copy must answer as its source does. A purge draws some of what goes,
-which must not be found any more, and some of what stays, which must be found as before.
+A load or merge samples the entries that it brings before it writes them. Then the index is opened
+anew and must answer with each capture, or a better one of its URL and digest. A copy must answer as
+its source does. After a purge, a sample of what was removed must not be found any more, and a
+sample of the rest must be found as before.
 """
 
 from __future__ import annotations
@@ -43,61 +43,64 @@ from dedupindex.timestamps import sort_key
 
 CHUNKS, EACH = 16, 12  # chunks of runs, and entries of each
 MOST = CHUNKS * EACH
-_STEPS, _AT_EACH = 64, 3  # places in the order of digests at which an index is sampled, and keys
+_RANGES, _KEYS_OF_RANGE = 64, 3  # of digests, in the sample of an index
 UNCONFIRMED = "unconfirmed.json"  # in an index, from before a load until it is confirmed
 _LAST = "\U0010ffff"
 
 _T = TypeVar("_T")
-Answered = Capture | str | None  # the capture, the text of an error, or nothing
+Result = Capture | str | None  # the original, the text of an error, or no answer
 
 
-class Drawn(NamedTuple):
+class SampledEntry(NamedTuple):
     """An entry that a load brings."""
 
     key: bytes
     entry: bytes
-    place: ContainerRef | None  # of its container; None: the load does not bring the name
+    container: ContainerRef | None  # None: it has no name in the load
 
 
 class SampledKey(NamedTuple):
-    """What an index is asked for."""
+    """A lookup of a sample."""
 
     key: bytes
     url: bytes
 
+    def __str__(self) -> str:
+        return f"{digest_of_key(self.key)} {self.url.decode('utf-8', 'backslashreplace')}"
 
-class Purge(NamedTuple):
-    """Of a purge what goes and what stays, each with what answered before."""
 
-    gone: list[tuple[SampledKey, Answered]]
-    stays: list[tuple[SampledKey, Answered]]
+class PurgeSample(NamedTuple):
+    """Lookups of what a purge removes and of what it keeps, with their results before."""
+
+    removed: list[tuple[SampledKey, Result]]
+    kept: list[tuple[SampledKey, Result]]
 
 
 class Unconfirmed(NamedTuple):
-    """What a load brings that is not confirmed yet, as a file beside the index keeps it."""
+    """A sample of a load that is not confirmed yet, as a file in the index keeps it."""
 
-    drawn: list[Drawn]
+    entries: list[SampledEntry]
     containers: list[tuple[str, str]]  # some of the load's: name and content hash
     repair: str
 
-    def remember(self, index: Path) -> None:
-        """Keep it until it is confirmed: a load may be killed before it has looked."""
-        drawn = [[one.key.hex(), one.entry.hex(), one.place] for one in self.drawn]
-        content = [drawn, self.containers, self.repair]
+    def write(self, index: Path) -> None:
+        """Write the file: a load may be killed before it is confirmed."""
+        entries = [[key.hex(), entry.hex(), container] for key, entry, container in self.entries]
+        content = [entries, self.containers, self.repair]
         write_file(index / UNCONFIRMED, sealed_text(b"", json.dumps(content)).encode())
 
 
 NOTHING = Unconfirmed([], [], "")
 
 
-def recalled(index: Path, view: View) -> Unconfirmed:
-    """What an earlier load has brought and nobody has confirmed; nothing if it was not finished.
+def read_unconfirmed(index: Path, view: View) -> Unconfirmed:
+    """Return the sample of an earlier load, `NOTHING` if that was confirmed or never finished.
 
     Raises `Damaged`.
     """
     path = index / UNCONFIRMED
     try:
-        drawn, containers, repair = json.loads(unsealed_text(b"", path.read_text()))
+        entries, containers, repair = json.loads(unsealed_text(b"", path.read_text()))
     except FileNotFoundError:
         return NOTHING
     except (ValueError, Damaged) as error:
@@ -112,63 +115,61 @@ def recalled(index: Path, view: View) -> Unconfirmed:
     ):
         path.unlink()
         return NOTHING
-    found = [
-        Drawn(
-            bytes.fromhex(key),
-            bytes.fromhex(entry),
-            None if place is None else ContainerRef(*place),
-        )
-        for key, entry, place in drawn
+    sample = [
+        SampledEntry(bytes.fromhex(key), bytes.fromhex(entry), named and ContainerRef(*named))
+        for key, entry, named in entries
     ]
-    return Unconfirmed(found, [(name, content) for name, content in containers], repair)
+    return Unconfirmed(sample, [(name, content) for name, content in containers], repair)
 
 
-def confirm_recalled(index: Path, what: Unconfirmed) -> None:
-    """As `confirm`; if it does not raise, nothing is left to confirm."""
-    confirm(index, what.drawn, what.repair)
+def confirm_load(index: Path, unconfirmed: Unconfirmed) -> None:
+    """Confirm a load as `confirm` does, and remove the file of its sample."""
+    confirm(index, unconfirmed.entries, unconfirmed.repair)
     (index / UNCONFIRMED).unlink(missing_ok=True)
 
 
-# --- drawing -------------------------------------------------------------------------------------
-
-
-def of_load(load: Load, keys: Keys) -> list[Drawn]:
-    """Captures that a load brings, spread over its runs; its places must be a list."""
+def sample_load(load: Load, keys: Keys) -> list[SampledEntry]:
+    """Return captures that a load brings, spread over its runs; its places must be a list."""
     staged = _staged(load.runs, keys)
     chosen = [(key, bare(entry)) for key, entry in staged if entry[0] & 3 != REVISIT]
-    wanted = {container_in(entry) for _, entry in chosen}
-    names = {number: place for number, place in load.places if number in wanted}
-    return [Drawn(key, entry, names.get(container_in(entry))) for key, entry in chosen]
+    numbers = {container_in(entry) for _, entry in chosen}
+    names = {number: place for number, place in load.places if number in numbers}
+    return [SampledEntry(key, entry, names.get(container_in(entry))) for key, entry in chosen]
 
 
-def of_index(view: View) -> list[SampledKey]:
-    """Captures that an index in a directory holds, spread over it."""
-    chosen = [asked for pair in _cells(view) for asked in _asked(*pair)]
-    if len(chosen) < _STEPS:  # it is small
-        chosen = [asked for pair in islice(view.cells(), MOST) for asked in _asked(*pair)]
-    return chosen
+def sample_index(view: View) -> list[SampledKey]:
+    """Return captures of an index in a directory, spread over the order of digests."""
+
+    def sampled(cells: Iterator[tuple[bytes, bytes]]) -> list[SampledKey]:
+        return [
+            SampledKey(key, url_of(entry))
+            for key, cell in cells
+            for entry in filter(answers, entries_of(cell))
+        ]
+
+    chosen = sampled(_spread_cells(view))
+    return chosen if len(chosen) >= _RANGES else sampled(islice(view.cells(), MOST))
 
 
-def of_purge(view: View, settings: Settings, runs: Sequence[Path]) -> Purge:
-    """What the marks in runs will take out of an index, and what stays beside it."""
-    gone = []
-    for key, mark in _staged(runs, settings.keys()):
-        if is_purged(mark):
+def sample_purge(view: View, settings: Settings, runs: Sequence[Path]) -> PurgeSample:
+    """Return lookups of what the tombstones in runs remove from an index, and of the rest."""
+    removed = []
+    for key, tombstone in _staged(runs, settings.keys()):
+        if is_purged(tombstone):
             for entry in filter(answers, _entries(view, key)):
-                if mark in (
-                    encode_purged(entry, anywhere=True),
-                    encode_purged(entry, anywhere=False),
-                ):
-                    gone.append(SampledKey(key, url_of(entry)))
-    stays = of_index(view)
-    return Purge(
-        list(zip(gone, _answers(view, settings, gone), strict=True)),
-        list(zip(stays, _answers(view, settings, stays), strict=True)),
+                if tombstone in [
+                    encode_purged(entry, anywhere=anywhere) for anywhere in (True, False)
+                ]:
+                    removed.append(SampledKey(key, url_of(entry)))
+    kept = sample_index(view)
+    return PurgeSample(
+        list(zip(removed, _look_up(view, settings, removed), strict=True)),
+        list(zip(kept, _look_up(view, settings, kept), strict=True)),
     )
 
 
 def _staged(runs: Sequence[Path], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and entries of a few chunks."""
+    """Yield keys and entries of a few chunks."""
     lengths, chosen = keys.lengths(), evenly(runs, CHUNKS)
     for path in chosen:
         for chunk in read_run(path, CHUNKS // len(chosen)):
@@ -177,104 +178,95 @@ def _staged(runs: Sequence[Path], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
                 yield staged[:end], staged[end:]
 
 
-def _cells(view: View) -> Iterator[tuple[bytes, bytes]]:
-    """Some keys and cells from many places in the order of digests."""
+def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
     for code in filter(sum, CODES.values()):
         if next(iter(view.cells(code)), None) is not None:
-            for step in range(_STEPS):
-                prefix = code + bytes([step * 256 // _STEPS])
-                yield from islice(view.cells(prefix), _AT_EACH)
+            for step in range(_RANGES):
+                prefix = code + bytes([step * 256 // _RANGES])
+                yield from islice(view.cells(prefix), _KEYS_OF_RANGE)
 
 
-def _asked(key: bytes, cell: bytes) -> Iterator[SampledKey]:
-    return (SampledKey(key, url_of(entry)) for entry in entries_of(cell) if answers(entry))
-
-
-# --- asking --------------------------------------------------------------------------------------
-
-
-def confirm(index: Path, drawn: Sequence[Drawn], repair: str) -> None:
-    """Ask the index that is there now for what a load brought; `repair` is a whole sentence.
+def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:
+    """Look up the sample of a load in the index; `repair` is a sentence for the error.
 
     Raises:
         NotAnswered: a capture is not answered as it must be.
         IndexUnavailable: a cluster does not answer at all.
     """
 
-    def wrong(view: View, settings: Settings) -> list[str]:
-        view.prefetch(digest_of_key(one.key) for one in drawn)
-        return [said for one in drawn if (said := _wrong(view, settings, one))]
+    def defects(view: View, settings: Settings) -> list[str]:
+        view.prefetch(digest_of_key(entry.key) for entry in sample)
+        return list(filter(None, (_defect(view, settings, entry) for entry in sample)))
 
-    if drawn:
-        _raise_if(index, len(drawn), _opened(index, wrong), repair)
-
-
-def confirm_purge(index: Path, purge: Purge, repair: str) -> None:
-    """Ask for what a purge took out of an index, and for what it left; see `confirm`."""
-
-    def wrong(view: View, settings: Settings) -> list[str]:
-        gone, stays = [one for one, _ in purge.gone], [one for one, _ in purge.stays]
-        still = zip(purge.gone, _answers(view, settings, gone), strict=True)
-        said = [
-            f"{_shown(one)}: it was purged, and is still found"
-            for (one, before), now in still
-            if now == before
-        ]
-        for (one, before), now in zip(purge.stays, _answers(view, settings, stays), strict=True):
-            if now != before and not any(map(is_purged, _entries(view, one.key))):
-                said.append(f"{_shown(one)}: it was not purged, and is answered otherwise")
-        return said
-
-    _raise_if(index, len(purge.gone) + len(purge.stays), _opened(index, wrong), repair)
+    if sample:
+        _raise_if(index, len(sample), _with_index(index, defects), repair)
 
 
-def answered(index: Path, asked: Sequence[SampledKey]) -> list[Answered]:
-    """What an index answers now."""
-    return _opened(index, lambda view, settings: _answers(view, settings, asked))
+def confirm_purge(index: Path, sample: PurgeSample, repair: str) -> None:
+    """Look up the sample of a purge in the index; raises as `confirm`."""
+
+    def defects(view: View, settings: Settings) -> list[str]:
+        found = []
+        for key, before in sample.removed:
+            if _result(view, settings, key) == before:
+                found.append(f"{key}: it was purged, and is still found")
+        for key, before in sample.kept:
+            if _result(view, settings, key) != before and not any(
+                map(is_purged, _entries(view, key.key))
+            ):
+                found.append(f"{key}: it was not purged, and is answered otherwise")
+        return found
+
+    _raise_if(index, len(sample.removed) + len(sample.kept), _with_index(index, defects), repair)
 
 
-def check_source(index: Path, asked: Sequence[SampledKey]) -> list[Answered]:
-    """What an index that is to be copied answers; raises `Damaged` if that is an error."""
-    found = answered(index, asked)
-    for one, answer in zip(asked, found, strict=True):
-        if isinstance(answer, str):
+def look_up(index: Path, keys: Sequence[SampledKey]) -> list[Result]:
+    """Return the results of lookups in an index."""
+    return _with_index(index, lambda view, settings: _look_up(view, settings, keys))
+
+
+def check_source(index: Path, keys: Sequence[SampledKey]) -> list[Result]:
+    """Return the results of lookups in an index to be copied; raises `Damaged` for an error."""
+    found = look_up(index, keys)
+    for key, result in zip(keys, found, strict=True):
+        if isinstance(result, str):
             raise Damaged(
-                f"{index} cannot answer {_shown(one)}: {answer}; it was not copied, and "
+                f"{index} cannot answer {key}: {result}; it was not copied, and "
                 "bin/index --check says what is wrong with it"
             )
     return found
 
 
 def confirm_copy(
-    source: Path, target: Path, asked: Sequence[SampledKey], before: list[Answered], repair: str
+    source: Path, target: Path, keys: Sequence[SampledKey], before: list[Result], repair: str
 ) -> None:
-    """Ask a copy for what its source answered `before`; see `confirm`.
+    """Look up a sample in a copy, whose source answered `before`; raises as `confirm`.
 
-    Where the source answers otherwise by now, there is no telling what the copy must answer.
+    A lookup that the source answers otherwise by now may have either result.
     """
-    there = answered(target, asked)
-    if there == before:
+    copied = look_up(target, keys)
+    if copied == before:
         return
-    now = answered(source, asked)
-    wrong = [
-        f"{_shown(one)}: the source answers it otherwise"
-        for one, old, copied, new in zip(asked, before, there, now, strict=True)
-        if copied not in (old, new) and (old == new or isinstance(copied, str))
+    now = look_up(source, keys)
+    defects = [
+        f"{key}: the source answers it otherwise"
+        for key, old, new, result in zip(keys, before, now, copied, strict=True)
+        if result not in (old, new) and (old == new or isinstance(result, str))
     ]
-    _raise_if(target, len(asked), wrong, repair)
+    _raise_if(target, len(keys), defects, repair)
 
 
-def _opened(index: Path, work: Callable[[View, Settings], list[_T]]) -> list[_T]:
-    """Do something with an index that is opened anew; a cluster may be away for a moment."""
+def _with_index(index: Path, work: Callable[[View, Settings], list[_T]]) -> list[_T]:
+    """Call `work` with an index that is opened anew; retry while a cluster is unavailable."""
 
-    def once() -> list[_T]:
+    def call() -> list[_T]:
         with closing(open_index(index)) as engine, engine.view() as view:
             return work(view, engine.identity.settings)
 
     if not is_cluster(read_identity(index).engine):
-        return once()
+        return call()
     try:
-        return retry(once)
+        return retry(call)
     except IndexUnavailable as error:
         raise IndexUnavailable(
             f"what was written is there, but the cluster does not answer a sample of it: {error}; "
@@ -282,41 +274,45 @@ def _opened(index: Path, work: Callable[[View, Settings], list[_T]]) -> list[_T]
         ) from error
 
 
-def _answers(view: View, settings: Settings, asked: Sequence[SampledKey]) -> list[Answered]:
-    found: list[Answered] = []
-    for one in asked:
-        try:
-            answer = find(view, settings, Query(digest_of_key(one.key), one.url, bridge=True))
-        except (Damaged, *BROKEN) as error:
-            found.append(str(error))
-        else:
-            found.append(answer.original if answer else None)
-    return found
+def _look_up(view: View, settings: Settings, keys: Sequence[SampledKey]) -> list[Result]:
+    return [_result(view, settings, key) for key in keys]
 
 
-def _wrong(view: View, settings: Settings, one: Drawn) -> str:
-    """How the answer for an entry is wrong, "" if it is right."""
-    digest = digest_of_key(one.key)
-    asked = SampledKey(one.key, url_of(one.entry))
-    if digest in EMPTY:
-        return ""
+def _result(view: View, settings: Settings, key: SampledKey) -> Result:
     try:
-        wanted = decode(one.key, one.entry, lambda number: one.place or view.place_of(number))
-        answer = find(view, settings, Query(digest, asked.url, bridge=True))
-        marks = [each for each in _entries(view, one.key) if each[0] & 3 == REVISIT]
+        answer = find(view, settings, Query(digest_of_key(key.key), key.url, bridge=True))
     except (Damaged, *BROKEN) as error:
-        return f"{_shown(asked)}: {error}"
-    found = answer.original if answer else None
+        return str(error)
+    return answer.original if answer else None
+
+
+def _defect(view: View, settings: Settings, sampled: SampledEntry) -> str:
+    """Return what is wrong with the answer for an entry, "" if it is right."""
+    key = SampledKey(sampled.key, url_of(sampled.entry))
+    if digest_of_key(key.key) in EMPTY:
+        return ""
+    found = _result(view, settings, key)
+    if isinstance(found, str):
+        return f"{key}: {found}"
+    try:
+        wanted = decode(
+            key.key, sampled.entry, lambda number: sampled.container or view.place_of(number)
+        )
+        tombstones = [entry for entry in _entries(view, key.key) if entry[0] & 3 == REVISIT]
+    except (Damaged, *BROKEN) as error:
+        return f"{key}: {error}"
     if found is None or (settings.url_index and found.url != wanted.url):
-        refused = any(map(is_purged, marks)) or (marks and wanted.evidence != Evidence.RECORD)
-        return "" if refused else f"{_shown(asked)}: it is not found"
-    if not marks and not _as_good(found, wanted, settings.keep == "latest"):
-        return f"{_shown(asked)}: another capture is found in its place, {_place(found)}"
+        refused = any(map(is_purged, tombstones)) or (
+            tombstones and wanted.evidence != Evidence.RECORD
+        )
+        return "" if refused else f"{key}: it is not found"
+    if not tombstones and not _as_good(found, wanted, settings.keep == "latest"):
+        return f"{key}: another capture is found in its place, {_location(found)}"
     return ""
 
 
 def _as_good(found: Capture, wanted: Capture, latest: bool) -> bool:
-    """Whether of two captures of a URL and digest `found` may stay; see `index.settle`."""
+    """Return whether the merge rule (`load.merge_rule`) may prefer `found` to `wanted`."""
     if latest and Evidence.NAMED in (found.evidence, wanted.evidence):
         if found.evidence != wanted.evidence:
             return found.evidence < wanted.evidence
@@ -328,30 +324,22 @@ def _as_good(found: Capture, wanted: Capture, latest: bool) -> bool:
         return found.evidence < wanted.evidence
     if date != other:
         return (date < other) is not latest
-    return _place(found) <= _place(wanted)
+    return _location(found) <= _location(wanted)
 
 
-def _place(capture: Capture) -> tuple[str, int]:
+def _location(capture: Capture) -> tuple[str, int]:
     return capture.container or _LAST, capture.offset if capture.offset >= 0 else 1 << 62
 
 
-def _cell(view: View, key: bytes) -> bytes | None:
-    return next((cell for found, cell in view.cells(key) if found == key), None)
-
-
 def _entries(view: View, key: bytes) -> Iterator[bytes]:
-    cell = _cell(view, key)
+    cell = next((cell for found, cell in view.cells(key) if found == key), None)
     return entries_of(cell) if cell else iter(())
 
 
-def _shown(one: SampledKey) -> str:
-    return f"{digest_of_key(one.key)} {one.url.decode('utf-8', 'backslashreplace')}"
-
-
-def _raise_if(index: Path, asked: int, wrong: list[str], repair: str) -> None:
-    if wrong:
+def _raise_if(index: Path, count: int, defects: list[str], repair: str) -> None:
+    if defects:
         engine = read_identity(index).engine
         raise NotAnswered(
             f"{engine if is_cluster(engine) else index} does not answer what was written: "
-            f"{len(wrong)} of a sample of {asked}, first {wrong[0]}. {repair}"
+            f"{len(defects)} of a sample of {count}, first {defects[0]}. {repair}"
         )

@@ -1,10 +1,10 @@
-"""One task: read containers to their ends, admit captures, write runs. Runs in any process."""
+"""Stage one task of a build, in any process: read containers, admit captures, write runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +18,21 @@ from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.load.staging import Numbers
-from dedupindex.indexer.admission import Judge, make_judge, named_original, reasons
+from dedupindex.indexer.admission import admission_filter, named_original, reasons
 from dedupindex.indexer.encode_rows import stage_rows
 from dedupindex.indexer.tasks import Input
-from dedupindex.sources import Source, SourceOptions, open_source, passing
-from dedupindex.sources.cdx import CdxSource
-from dedupindex.sources.wacz import WaczSource
-from dedupindex.sources.warc import WarcSource
+from dedupindex.sources import Source, SourceOptions, is_stream, open_source
 
-PROBLEMS_KEPT = 100  # of one container; the rest are only counted
+_MAX_PROBLEMS = 100  # kept of one container; the rest are only counted
 _LEDGER_BYTES = 16 << 20  # of revisits before a run of them is written
-_AT_ONCE = 64  # items held at a time: so few stay in the processor's cache
-_STRETCH = 2048  # records, or a batch of rows if that has more, between two signs of life
+_PROGRESS_RECORDS = 2048  # between two reports of progress, at least
 
 Progress = Callable[[int, int], None]  # bytes and records read since the last call
 
 
 @dataclass(frozen=True)
 class StageTask:
-    """Everything a process needs to know."""
+    """What a process needs to stage some containers."""
 
     number: int
     inputs: list[Input]
@@ -50,17 +46,17 @@ class StageTask:
 
 @dataclass
 class Staged:
-    """What a task did: its admitted records are in its runs, and not yet added or replaced."""
+    """The result of a task. Its admitted records are in runs, not yet in the index."""
 
     tally: BuildTally = field(default_factory=BuildTally)
     admitted: int = 0
     problems: list[Problem] = field(default_factory=list)
     containers: list[IndexedContainer] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
-    ledger: list[str] = field(default_factory=list)  # runs of revisits, see `index.ledger`
+    ledger: list[str] = field(default_factory=list)  # runs of revisits, see `format.ledger`
 
     def as_json(self) -> dict[str, Any]:
-        """For the journal; `from_json` reads it."""
+        """Return the entry of the journal, which `from_json` reads."""
         return {
             "tally": self.tally.as_json(),
             "admitted": self.admitted,
@@ -86,7 +82,7 @@ class Staged:
         )
 
     def add(self, other: Staged) -> None:
-        """Take what another task did; its runs stay its own."""
+        """Add the result of another task, but not its runs."""
         self.tally.add(other.tally)
         self.admitted += other.admitted
         self.problems += other.problems
@@ -94,27 +90,30 @@ class Staged:
 
 
 def run_task(task: StageTask, progress: Progress) -> Staged:
-    """Stage the containers of a task; what it returns is on disk."""
-    engine = open_index(task.index)
+    """Stage the containers of a task; the runs it returns are on disk."""
+    with container_numbers(task) as numbers:
+        return stage(task, numbers, progress)
 
-    def known(name: str) -> int:
-        return engine.number_of(ContainerRef(name, task.crawl))
 
-    numbers = Numbers(task.staging, known, engine.next_number())
-    staged = stage(task, numbers, progress)
-    numbers.close()
-    engine.close()
-    return staged
+@contextmanager
+def container_numbers(task: StageTask) -> Iterator[Numbers]:
+    """Open the numbers of container names, those that the index knows and those of this build."""
+    with closing(open_index(task.index)) as engine:
+
+        def known(name: str) -> int:
+            return engine.number_of(ContainerRef(name, task.crawl))
+
+        with closing(Numbers(task.staging, known, engine.next_number())) as numbers:
+            yield numbers
 
 
 def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) -> Staged:
-    """The same, with numbers from elsewhere for the names of containers."""
+    """Stage the containers of a task; `numbers` returns the number of a container's name."""
     staged = Staged()
     writer = RunWriter(task.staging, f"{task.number:06d}")
     dependents = RunWriter(task.staging, f"{task.number:06d}-revisits", run_bytes=_LEDGER_BYTES)
-    judge = judge_of(task.settings)
     for item in task.inputs:
-        stager = _Stager(task.settings, judge, numbers)
+        stager = _Stager(task.settings, numbers)
         writer.begin()
         dependents.begin()
         with open_source(item.path, task.kind, task.options) as source:
@@ -139,97 +138,84 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
 
 
 def _container(source: Source, item: Input, stager: _Stager, crawl: str) -> IndexedContainer:
-    """How a container that was read is registered; what is no file is known by its content, too."""
-    name = f"{source.name}:{source.content_hash}" if passing(item.path) else source.name
-    records, damaged = stager.tally.records, stager.damages > 0
+    """Return the registration of a container; the name of a stream includes its content hash."""
+    name = f"{source.name}:{source.content_hash}" if is_stream(item.path) else source.name
+    records, damaged = stager.tally.records, stager.problem_count > 0
     return IndexedContainer(
         name, source.size, source.content_hash, records, crawl, damaged, item.modified
     )
 
 
-def judge_of(settings: Settings) -> Judge:
-    """Which captures an index with these settings admits; raises `BadInput` for bad ones."""
-    return make_judge(
-        mime=settings.mime,
-        whitelist=settings.whitelist,
-        status=settings.status,
-        min_size=settings.min_size,
-    )
-
-
-def _batches(source: Source) -> Iterator[Rows | list[Item]]:
-    """All items of a source, many at once."""
-    if isinstance(source, CdxSource):
-        return source.in_bulk()
-    items = source.items()
-    return iter(lambda: list(islice(items, _AT_ONCE)), [])
-
-
 class _Stager:
     """Turns the items of one source into staged entries and counts."""
 
-    def __init__(self, settings: Settings, judge: Judge, numbers: Callable[[str], int]) -> None:
+    def __init__(self, settings: Settings, numbers: Callable[[str], int]) -> None:
         self._keys, self._etag = settings.keys(), settings.etag
-        self._judge, self._numbers = judge, numbers
+        self._refuse, self._numbers = admission_filter(settings), numbers
         self.tally = BuildTally()
         self.admitted = 0
         self.problems: list[Problem] = []
         self.dependents: list[bytes] = []
-        self._reads = False  # records, and not only rows
-        self.damages = 0  # all problems; only the first are kept
+        self._reads_records = False
+        self.problem_count = 0  # all; `problems` holds only the first
 
     def read(self, source: Source, progress: Progress) -> Iterator[list[bytes]]:
-        """Batches of staged entries, until the source ends."""
-        self._reads = isinstance(source, WarcSource | WaczSource)
+        """Yield batches of staged entries until the source ends."""
+        self._reads_records = source.reads_records
         position = records = 0
         staged: list[bytes] = []
-        for batch in _batches(source):
+        for batch in source.batches():
             if isinstance(batch, Rows):
-                self._take_rows(batch, staged)
+                self._add_rows(batch, staged)
             else:
-                self._take(batch, staged)
-            if self.tally.records - records >= _STRETCH:
+                self._add_items(batch, staged)
+            if self.tally.records - records >= _PROGRESS_RECORDS:
                 progress(source.position - position, self.tally.records - records)
                 position, records = source.position, self.tally.records
                 yield staged
                 staged = []
         progress(source.position - position, self.tally.records - records)
-        if isinstance(source, WarcSource | WaczSource):
-            self.tally.remarks.update(source.remarks)
+        self.tally.remarks.update(source.remarks)
         yield staged
 
-    def _take(self, batch: list[Item], staged: list[bytes]) -> None:
-        """The inner loop of a build: what is done here is done for every record."""
-        judge, numbers, key_of, etag = self._judge, self._numbers, self._keys.of, self._etag
+    def _add_items(self, batch: list[Item], staged: list[bytes]) -> None:
+        """Stage a batch of items: the inner loop of a build."""
+        refuse, numbers, key_of, etag = self._refuse, self._numbers, self._keys.of, self._etag
         refused = self.tally.refused
-        records, put_aside = len(batch), 0
+        records, others = len(batch), 0
         for item in batch:
-            if item.__class__ is Capture:
-                capture: Capture = item  # told by its class, for speed
-                reason = judge(capture)
+            if item.__class__ is Capture:  # quicker than isinstance
+                capture: Capture = item
+                reason = refuse(capture)
                 if reason:
                     refused[reason] += 1
-                    put_aside += 1
+                    others += 1
                     continue
                 entry = encode(capture, numbers(capture.container), etag=etag)
                 staged.append(key_of(capture.digest, capture.url) + entry)
                 if capture.also:
-                    staged += self._also(capture)
+                    entry = encode(capture, numbers(capture.container), etag=etag, also=True)
+                    staged += [key_of(digest, capture.url) + entry for digest in capture.also]
             else:
-                put_aside += 1
+                others += 1
                 if item.__class__ is Refusal:
                     refused[item.reason] += 1
                     if item.itself is not None:
-                        staged += self._marks(item.itself)
-                elif not self._other(item, staged):
+                        staged += self._tombstones(item.itself)
+                elif isinstance(item, Revisit):
+                    self._add_revisit(item, staged)
+                elif isinstance(item, Problem):
                     records -= 1
-        self.admitted += len(batch) - put_aside
+                    self.problem_count += 1
+                    if self.problem_count <= _MAX_PROBLEMS:
+                        self.problems.append(item)
+        self.admitted += len(batch) - others
         self.tally.records += records
 
-    def _take_rows(self, rows: Rows, staged: list[bytes]) -> None:
-        """The same for rows, of which those that are refused leave no mark either."""
+    def _add_rows(self, rows: Rows, staged: list[bytes]) -> None:
+        """Stage the admitted rows; the refused ones leave no tombstones."""
         self.tally.records += len(rows.urls)
-        found = reasons(self._judge, rows)
+        found = reasons(self._refuse, rows)
         if any(found):
             self.tally.refused.update(filter(None, found))
             if all(found):
@@ -238,43 +224,24 @@ class _Stager:
         staged += stage_rows(rows, self._keys, self._numbers)
         self.admitted += len(rows.urls)
 
-    def _also(self, capture: Capture) -> list[bytes]:
-        number = self._numbers(capture.container)
-        entry = encode(capture, number, etag=self._etag, also=True)
-        return [self._keys.of(digest, capture.url) + entry for digest in capture.also]
-
-    def _marks(self, capture: Capture) -> list[bytes]:
-        """What keeps `capture` from being made an original."""
-        entry = encode_revisit(capture, read=self._reads)
+    def _tombstones(self, capture: Capture) -> list[bytes]:
+        """Return entries that keep `capture` from becoming an original."""
+        entry = encode_revisit(capture, read=self._reads_records)
         digests = (capture.digest, *capture.also)
         return [self._keys.of(digest, capture.url) + entry for digest in digests]
 
-    def _other(self, item: Item, staged: list[bytes]) -> bool:
-        """Take what is neither a capture nor a refusal; whether it was a record."""
-        if isinstance(item, Revisit):
-            self._revisit(item, staged)
-            return True
-        if isinstance(item, Problem):
-            self.damages += 1
-            if self.damages <= PROBLEMS_KEPT:
-                self.problems.append(item)
-        return False
-
-    def _revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
-        """A revisit is remembered as such, and what it names becomes an original."""
+    def _add_revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
+        """Stage a tombstone of a revisit, and the original that it names."""
         itself = revisit.capture
-        cut = is_cut(itself.digest.raw)  # no original can have it: there is nothing to mark
+        cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:
-            staged += [] if cut else self._marks(itself)
+            staged += [] if cut else self._tombstones(itself)
             self.dependents.append(dependent(revisit, self._keys, self._numbers(itself.container)))
-        if cut:  # the payload that was left out may have been another than that of the original
-            self.tally.refused[CUT_DIGEST] += 1
+        original = None if cut else named_original(revisit)
+        if original is None:  # a cut digest may be that of another payload than the original's
+            self.tally.refused[CUT_DIGEST if cut else "unresolved-revisit"] += 1
             return
-        original = named_original(revisit)
-        if original is None:
-            self.tally.refused["unresolved-revisit"] += 1
-            return
-        reason = self._judge(original)
+        reason = self._refuse(original)
         if reason:
             self.tally.refused[reason] += 1
             return

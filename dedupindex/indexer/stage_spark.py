@@ -1,8 +1,8 @@
-"""Containers read on a cluster, their captures grouped there by digest, and brought here as runs.
+"""Stage the tasks of a build on Spark: executors read containers and sort entries by digest.
 
-A task stages its containers as it would here (`stage`), with numbers of its own for their names.
-When all have ended, the names get the index's numbers, and each executor takes one range of digests
-together from all tasks: runs in order, ready to be loaded.
+Each task stages its containers with `stage`, under container numbers of its own. When all tasks
+have ended, names get the numbers of the index, and each executor merges one range of digests of all
+tasks into sorted runs, which are copied to the staging directory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import marshal
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,15 +19,13 @@ from typing import Any, NamedTuple
 from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.index import open_index
-from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter, read_run
-from dedupindex.index.load.staging import Numbers, renumbered
-from dedupindex.indexer.stage import Staged, StageTask, stage
+from dedupindex.index.load.staging import renumbered
+from dedupindex.indexer.stage import Staged, StageTask, container_numbers, stage
 from dedupindex.object_store import is_remote
 from dedupindex.runtime.spark import HINT, Cluster, FilePiece, PieceWriter, pieces
-from dedupindex.sources import passing
+from dedupindex.sources import is_stream
 
 _GROUP_BYTES = 64 << 20  # of containers, for each range of digests
 _ROW_BYTES = 1 << 18  # of staged entries in a row, about
@@ -39,12 +36,12 @@ _CHANGED = (
 
 
 class TaskSummary(NamedTuple):
-    """What a task says of itself."""
+    """The result of a task without its entries."""
 
     number: int
     staged: dict[str, Any]  # `Staged.as_json`
-    names: list[str]  # of containers: number 1, 2 and so on
-    mark: str  # of what was read: the same when it is read again
+    names: list[str]  # of containers, which have the numbers 1, 2 and so on
+    fingerprint: str  # of the containers as read
     counts: dict[int, int]  # of entries in each range of digests
 
 
@@ -53,55 +50,51 @@ class StagedPart(NamedTuple):
 
     group: int
     number: int  # of the task
-    mark: str
+    fingerprint: str
     revisits: bool  # whether they are of the ledger
     entries: bytes  # a list, marshalled
 
 
+Numbering = dict[int, tuple[str, list[int]]]
+"""Task number -> fingerprint, and the numbers in the index of the containers 0, 1 and so on."""
+
+
 def stage_on(cluster: Cluster, tasks: list[StageTask]) -> Iterator[Staged]:
-    """Stage tasks on a cluster, many at a time; what is yielded is on disk here."""
+    """Stage tasks on Spark, many at a time; the runs of what is yielded are on local disk."""
     for task in tasks:
         for item in task.inputs:
-            if passing(item.path):
+            if is_stream(item.path):
                 raise BadInput(f"--spark reads files and addresses, not {item.name}")
-    for some in cluster.in_turn(tasks):
-        yield _stage_some(cluster, list(some))
+    for chunk in cluster.in_turn(tasks):
+        yield _stage_chunk(cluster, list(chunk))
 
 
-def _stage_some(cluster: Cluster, tasks: list[StageTask]) -> Staged:
+def _stage_chunk(cluster: Cluster, tasks: list[StageTask]) -> Staged:
     first = tasks[0]
     total = sum(item.size for task in tasks for item in task.inputs)
     groups = max(cluster.cores, total // _GROUP_BYTES)
-    together = Staged()
+    result = Staged()
     with cluster.kept(partial(_stage, groups), tasks) as kept:
-        told: dict[int, tuple[str, list[int]]] = {}
-        wanted = Counter[int]()
-        with (
-            closing(open_index(first.index)) as engine,
-            closing(
-                Numbers(
-                    first.staging,
-                    lambda name: engine.number_of(ContainerRef(name, first.crawl)),
-                    engine.next_number(),
-                )
-            ) as numbers,
-        ):
-            for one in kept.few(_is_told):
-                assert isinstance(one, TaskSummary)
-                together.add(Staged.from_json(one.staged))
-                told[one.number] = one.mark, [0, *map(numbers, one.names)]
-                wanted.update(one.counts)
-        gather = partial(_gather, first.settings, told, wanted)
+        numbering: Numbering = {}
+        counts = Counter[int]()
+        with container_numbers(first) as numbers:
+            for summary in kept.few(_is_summary):
+                assert isinstance(summary, TaskSummary)
+                result.add(Staged.from_json(summary.staged))
+                of_task = [0, *map(numbers, summary.names)]
+                numbering[summary.number] = summary.fingerprint, of_task
+                counts.update(summary.counts)
+        gather = partial(_gather, first.settings, numbering, counts)
         files = PieceWriter(first.staging)
         for piece in kept.grouped(_group_of, groups, gather):
             files.take(piece._replace(name=f"{first.number:06d}-{piece.name}"))
         files.finish()
-    together.runs = [name for name in files.names if "revisits" not in name]
-    together.ledger = [name for name in files.names if "revisits" in name]
-    return together
+    result.runs = [name for name in files.names if "revisits" not in name]
+    result.ledger = [name for name in files.names if "revisits" in name]
+    return result
 
 
-def _is_told(row: TaskSummary | StagedPart) -> bool:
+def _is_summary(row: TaskSummary | StagedPart) -> bool:
     return isinstance(row, TaskSummary)
 
 
@@ -110,28 +103,32 @@ def _group_of(row: TaskSummary | StagedPart) -> int:
 
 
 def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | StagedPart]:
-    """Runs on an executor: read the containers of a task to their ends."""
-    names, counts = _Names(), Counter[int]()
+    """Stage a task on an executor; yield its entries by range of digests, then its summary."""
+    numbers, counts = {"": 0}, Counter[int]()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         try:
-            staged = stage(replace(task, staging=Path(home)), names, lambda length, records: None)
+            staged = stage(
+                replace(task, staging=Path(home)),
+                lambda name: numbers.setdefault(name, len(numbers)),
+                lambda length, records: None,
+            )
         except BadSource as error:
-            here = [item.path for item in task.inputs if not is_remote(item.path)]
-            raise BadSource(f"{error}; {HINT}" if here else str(error)) from error
-        mark = blake3(
-            repr(sorted(staged.containers)).encode("utf-8", "surrogateescape")
-        ).hexdigest()
+            local = [item.path for item in task.inputs if not is_remote(item.path)]
+            raise BadSource(f"{error}; {HINT}" if local else str(error)) from error
+        content = repr(sorted(staged.containers)).encode("utf-8", "surrogateescape")
+        fingerprint = blake3(content).hexdigest()
         for revisits, runs in ((False, staged.runs), (True, staged.ledger)):
             for run in runs:
-                for group, entries in _parted(Path(home) / run, groups):
+                for group, entries in _split(Path(home) / run, groups):
                     counts[group] += len(entries)
-                    yield StagedPart(group, task.number, mark, revisits, marshal.dumps(entries))
-    said = {**staged.as_json(), "runs": [], "ledger": []}
-    yield TaskSummary(task.number, said, names.names, mark, dict(counts))
+                    data = marshal.dumps(entries)
+                    yield StagedPart(group, task.number, fingerprint, revisits, data)
+    without_runs = {**staged.as_json(), "runs": [], "ledger": []}
+    yield TaskSummary(task.number, without_runs, [*numbers][1:], fingerprint, dict(counts))
 
 
-def _parted(run: Path, groups: int) -> Iterator[tuple[int, list[bytes]]]:
-    """The entries of a run, which is in order, by ranges of what their digests begin with."""
+def _split(run: Path, groups: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield the entries of a sorted run in rows of one range of digests each."""
     held: list[bytes] = []
     size = last = 0
     for chunk in read_run(run):
@@ -147,46 +144,32 @@ def _parted(run: Path, groups: int) -> Iterator[tuple[int, list[bytes]]]:
         yield last, held
 
 
-class _Names:
-    """Numbers for the containers of one task, as they are met."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-        self._numbers = {"": 0}
-
-    def __call__(self, name: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            self.names.append(name)
-            number = self._numbers[name] = len(self.names)
-        return number
-
-
 def _gather(
     settings: Settings,
-    told: dict[int, tuple[str, list[int]]],
-    wanted: dict[int, int],
+    numbering: Numbering,
+    counts: dict[int, int],
     group: int,
     parts: Iterator[StagedPart],
 ) -> Iterator[FilePiece]:
-    """Runs on an executor: all that tasks have of one range of digests, as runs in order.
+    """Merge one range of digests of all tasks on an executor; yield the pieces of sorted runs.
 
-    What was lost with an executor was made again: there must be as many entries as were `wanted`.
+    Spark repeats the tasks of a lost executor. Raises `BadSource` if a repetition read other
+    containers, or if the number of entries is not that of `counts`.
     """
     lengths = settings.keys().lengths()
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         writers: dict[bool, RunWriter] = {}
         count = 0
         for part in parts:
-            mark, given = told[part.number]
-            if part.mark != mark:
+            fingerprint, numbers = numbering[part.number]
+            if part.fingerprint != fingerprint:
                 raise BadSource(_CHANGED)
             name = f"{'revisits-' if part.revisits else ''}{group:05d}"
             writer = writers.setdefault(part.revisits, RunWriter(Path(home), name))
             entries: list[bytes] = marshal.loads(part.entries)
             count += len(entries)
-            writer.extend([renumbered(entry, lengths, given) for entry in entries])
-        if count != wanted.get(group, 0):
+            writer.extend([renumbered(entry, lengths, numbers) for entry in entries])
+        if count != counts.get(group, 0):
             raise BadSource(_CHANGED)
         for _, writer in sorted(writers.items()):
             writer.flush()

@@ -1,21 +1,20 @@
-"""Which containers a build reads, which it knows already, and how they are parted into tasks."""
+"""Plan a build: which containers to read, which are known already, and in which tasks."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, is_remote, redacted
-from dedupindex.sources import Expanded, passing
+from dedupindex.sources import Expanded, is_stream
 from dedupindex.sources.source import GROWING
 
-_PIECE = 1 << 20
-TASK_BYTES = 1 << 30  # of containers; what a task has done is kept when a build is killed
+_READ_BYTES = 1 << 20
+TASK_BYTES = 1 << 30  # of containers; a killed build keeps its finished tasks
 
 
 @dataclass(frozen=True)
@@ -23,23 +22,23 @@ class Input:
     """One container to read: its absolute path, ``-`` for standard input, or an address."""
 
     path: str
-    size: int  # bytes, 0 where it is no file
-    modified: int = 0  # nanoseconds since 1970, or the mark of an object; 0: there is no telling
+    size: int  # bytes, 0 if it is not a file
+    modified: int = 0  # nanoseconds since 1970, or the version of an object; 0: unknown
 
     @property
     def name(self) -> str:
-        """What the container is known by."""
+        """The name under which the container is registered."""
         return redacted(self.path) if is_remote(self.path) else self.path
 
 
 @dataclass
 class BuildPlan:
-    """What a build has to do."""
+    """The tasks of a build, and the containers that it does not read."""
 
     tasks: list[list[Input]] = field(default_factory=list)
-    known: int = 0  # containers indexed before, unchanged
-    purged: int = 0  # of these, whose captures were purged
-    dropped: set[str] = field(default_factory=set)  # changed ones, whose captures go first
+    known: int = 0  # unchanged containers
+    purged: int = 0  # containers whose captures were purged
+    dropped: set[str] = field(default_factory=set)  # changed ones, whose old captures are removed
 
 
 def make_plan(
@@ -51,58 +50,50 @@ def make_plan(
     jobs: int,
     done: dict[str, tuple[int, int]],
 ) -> BuildPlan:
-    """Part the containers that were found into tasks.
+    """Divide the containers that were found into tasks.
 
-    `done` has size and time of change of those that an earlier run of this build has staged.
-    Raises `BadSource`, or `ContainerChanged` before anything is read.
+    `done` maps the containers that an interrupted run of this build has staged to size and time of
+    change. Raises `BadSource`, or `ContainerChanged` before anything is read.
     """
     plan = BuildPlan()
     inputs, known = [], list[Input]()
     found_names = set[str]()
     for path in expanded.paths:
-        if passing(path):
+        if is_stream(path):
             inputs.append(Input(path, 0))
             continue
         found = _input(path, expanded)
         found_names.add(found.name)
-        if found.name in done:
-            _check_unchanged(found, done[found.name])
-            if view is not None:  # of one that takes the place of another, the old captures go
-                _known(found, view, plan, replace=replace)
+        staged = done.get(found.name)
+        if staged not in (None, (found.size, found.modified)):
+            raise ContainerChanged(
+                f"{found.name} has changed since the build that is resumed read it; "
+                "run the command without --resume"
+            )
+        # also for a staged container, because it may replace captures
+        is_known = view is not None and _is_known(found, view, plan, replace=replace)
+        if staged is not None:
             continue
-        if (
-            view is not None
-            and _known(found, view, plan, replace=replace)
-            and not (reread and not _purged(found, view))
-        ):
+        if is_known and not (reread and not _is_purged(found, view)):
             known.append(found)
         else:
             inputs.append(found)
-    if gone := [name for name in done.keys() - found_names if not passing(name)]:
+    if missing := [name for name in done.keys() - found_names if not is_stream(name)]:
         raise ContainerChanged(
-            f"{min(gone)} is not among the sources any more, and the build that is resumed has "
+            f"{min(missing)} is not among the sources any more, and the build that is resumed has "
             "read it; run the command without --resume"
         )
-    if plan.dropped:  # what had lost to captures that go must be offered again
-        inputs += [found for found in known if not _purged(found, view)]
+    if plan.dropped:  # captures that lost to removed ones must be read again
+        inputs += [found for found in known if not _is_purged(found, view)]
     else:
         plan.known = len(known)
-    plan.tasks = _tasks(inputs, jobs)
+    plan.tasks = _divide(inputs, jobs)
     return plan
 
 
-def _check_unchanged(found: Input, staged: tuple[int, int]) -> None:
-    """Raise `ContainerChanged` if a container is not what the resumed build has read."""
-    if staged != (found.size, found.modified):
-        raise ContainerChanged(
-            f"{found.name} has changed since the build that is resumed read it; "
-            "run the command without --resume"
-        )
-
-
 def _input(path: str, expanded: Expanded) -> Input:
-    if path in expanded.elsewhere:
-        facts = expanded.elsewhere[path]
+    if path in expanded.remote:
+        facts = expanded.remote[path]
         return Input(path, facts.size, facts.mark)
     name = os.path.abspath(path)
     try:
@@ -112,8 +103,8 @@ def _input(path: str, expanded: Expanded) -> Input:
     return Input(name, status.st_size, status.st_mtime_ns)
 
 
-def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bool:
-    """Whether a container was indexed as it is; hashed only if it was touched since."""
+def _is_known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bool:
+    """Return whether a container was indexed as it is; hash it only if its time has changed."""
     name, size = found.name, found.size
     before = view.container(name)
     if before is None:
@@ -137,13 +128,13 @@ def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bool:
     return False
 
 
-def _purged(found: Input, view: View | None) -> bool:
+def _is_purged(found: Input, view: View | None) -> bool:
     container = view.container(found.name) if view is not None else None
     return container is not None and container.purged
 
 
-def _tasks(inputs: list[Input], jobs: int) -> list[list[Input]]:
-    """Largest first, small ones together, enough tasks to keep all jobs at work to the end."""
+def _divide(inputs: list[Input], jobs: int) -> list[list[Input]]:
+    """Return tasks of about equal size, largest containers first, several for each job."""
     inputs = sorted(inputs, key=lambda item: (-item.size, item.path))
     total = sum(item.size for item in inputs)
     target = min(TASK_BYTES, total // (jobs * 4) if jobs > 1 else TASK_BYTES)
@@ -160,23 +151,17 @@ def _tasks(inputs: list[Input], jobs: int) -> list[list[Input]]:
 
 
 def hash_of(path: str) -> str:
-    """As `hash_file`, for an address, too."""
-    if not is_remote(path):
-        return hash_file(Path(path))
+    """Return the BLAKE3 in hex of a file or object, by which a container is known."""
     hasher = blake3()
+    if not is_remote(path):
+        try:
+            hasher.update_mmap(path)
+        except OSError as error:
+            raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+        return hasher.hexdigest()
     with RemoteFile(path) as file:
-        while data := file.read(_PIECE):
+        while data := file.read(_READ_BYTES):
             hasher.update(data)
         if file.changed():
             raise BadSource(f"{file.name} {GROWING}")
-    return hasher.hexdigest()
-
-
-def hash_file(path: Path) -> str:
-    """BLAKE3 of a file's bytes in hex: what a container is known by."""
-    hasher = blake3()
-    try:
-        hasher.update_mmap(path)
-    except OSError as error:
-        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
     return hasher.hexdigest()

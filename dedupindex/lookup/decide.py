@@ -1,13 +1,9 @@
-"""The decision of a lookup: an original, or none, or an error that says "cannot tell".
+"""Queries, strategies, and the decision of a lookup.
 
-Strategies, as in the DeDuplicator's manual: DIGEST_ANY finds any original with the digest and
-prefers one of the same exact URL, then of the same canonical URL; EXACT_URL and CANONICAL_URL find
-nothing else. The match class that comes with an answer is calculated from the two URLs, so it is
-right even if the index holds no URLs.
-
-Work is bounded: of a digest with millions of URLs at most `LIMIT` captures are looked at beyond
-the exact URL (`CONDITIONAL_LIMIT` if the query's conditions refuse all of those), in the order of
-keys, and the earliest of them that passes is the answer.
+Strategies are those of the DeDuplicator, a Heritrix module: DIGEST_ANY finds any original with the
+digest and prefers the same exact URL, then the same canonical URL. EXACT_URL and CANONICAL_URL find
+nothing else. The match class of an answer is computed from the two URLs, so it is right even if
+the index holds no URLs.
 """
 
 from __future__ import annotations
@@ -28,12 +24,12 @@ from dedupindex.lookup.render_json import original_as_json
 from dedupindex.timestamps import seconds, sort_key
 from dedupindex.urlkey import urlkey
 
-LIMIT = 100  # captures of one digest that a lookup looks at
-CONDITIONAL_LIMIT = 10_000  # the same if none of those meets the conditions of the query
+LIMIT = 100  # captures of a digest that a lookup reads beyond the exact URL, in key order
+CONDITIONAL_LIMIT = 10_000  # the same, if none of the first meets the conditions of the query
 
 
 class Strategy(Enum):
-    """Which captures may answer a lookup; the value is the name, as the server takes it.
+    """Which captures may answer a lookup; the value is the name that the server accepts.
 
     >>> [strategy.value for strategy in dedupindex.Strategy]
     ['DIGEST_ANY', 'EXACT_URL', 'CANONICAL_URL']
@@ -45,18 +41,17 @@ class Strategy(Enum):
 
     @classmethod
     def parse(cls, name: str) -> Strategy:
-        """The strategy of a name of the manual, or of the newer code's."""
+        """Return the strategy of a name or alias, in any case; raises `BadQuery`."""
         try:
-            return cls[NEWER_NAMES.get(name.upper(), name.upper())]
+            return cls[STRATEGY_ALIASES.get(name.upper(), name.upper())]
         except KeyError:
-            names = ", ".join([*cls.__members__, *NEWER_NAMES])
+            names = ", ".join([*cls.__members__, *STRATEGY_ALIASES])
             raise BadQuery(f"no strategy {name!r}; there are {names}") from None
 
     def has_fast_answer(self) -> bool:
-        """Return whether `index.answer_bytes` gives the answers of this strategy.
+        """Return whether `index.format.fast_answer` gives the answers of this strategy.
 
-        It answers with the capture of the digest and exactly the URL, and finds nothing where
-        nothing has the digest. A strategy that prefers another capture returns False.
+        It prefers the capture of the exact URL, and finds nothing if nothing has the digest.
         """
         match self:
             case Strategy.DIGEST_ANY | Strategy.EXACT_URL | Strategy.CANONICAL_URL:
@@ -65,7 +60,7 @@ class Strategy(Enum):
                 assert_never(self)
 
 
-NEWER_NAMES = {
+STRATEGY_ALIASES = {  # names in newer versions of the DeDuplicator
     "URL_EXACT": "EXACT_URL",
     "URL_CANONICAL": "CANONICAL_URL",
     "DIGEST_URL_PREFERRED": "DIGEST_ANY",
@@ -73,7 +68,7 @@ NEWER_NAMES = {
 
 
 class Match(Enum):
-    """How an original relates to what was asked, best first."""
+    """How the URL of an original relates to that of the query, best first."""
 
     EXACT_URL = "exact_url"
     CANONICAL_URL = "canonical_url"
@@ -82,7 +77,7 @@ class Match(Enum):
 
 @dataclass(frozen=True)
 class Query:
-    """What is asked. Conditions that an original's unknown size or date cannot meet fail."""
+    """A lookup. An original of unknown size does not meet `min_size`."""
 
     digest: Digest
     url: bytes = b""  # empty: not given
@@ -90,19 +85,19 @@ class Query:
     max_age: int | None = None  # seconds between the original and `as_of`, or now
     as_of: bytes = b""  # WARC-Date: only originals captured then or before
     min_size: int = 0  # bytes of payload
-    not_record: bytes = b""  # record id of the asking record
-    not_date: bytes = b""  # WARC-Date of the asking record, which has `url`
-    crawl: str = ""  # that asks, and so sees what it has reported itself
-    mime: bytes = b""  # media type that was served, for policies; not given: the original's counts
-    namespaces: tuple[str, ...] = ()  # whose crawls may answer too
+    not_record: bytes = b""  # record id of the record that is looked up
+    not_date: bytes = b""  # WARC-Date of the record that is looked up, which has `url`
+    crawl: str = ""  # the asking crawl, which sees its own reports before they are committed
+    mime: bytes = b""  # media type of the response, for policies; empty: that of the original
+    namespaces: tuple[str, ...] = ()  # namespaces whose crawls may answer too
     policy: Policy = NO_POLICY
-    covers: Covers = Covers.UNKNOWN  # what the digest was taken of
-    bridge: bool = False  # take originals whose own digest is of another algorithm or other bytes
-    fits: Callable[[Capture], bool] | None = None  # what else the asker's protocol can name
-    size: int = -1  # bytes that the asker counts for its capture; no condition, for statistics
+    covers: Covers = Covers.UNKNOWN  # which bytes the digest covers
+    bridge: bool = False  # accept originals with a digest of another algorithm or of other bytes
+    accepts: Callable[[Capture], bool] | None = None  # whether the protocol can name a capture
+    size: int = -1  # bytes of the asker's capture, for statistics; not a condition
 
-    def conditional(self) -> bool:
-        """Whether a capture with the digest may be refused."""
+    def has_conditions(self) -> bool:
+        """Return whether some captures with the digest may be refused."""
         return bool(
             self.as_of
             or self.max_age is not None
@@ -110,15 +105,15 @@ class Query:
             or self.not_record
             or self.not_date
             or self.covers
-            or self.fits is not None
-            or self.policy.narrowing()
+            or self.accepts is not None
+            or self.policy.selects_originals()
         )
 
 
-def wary(query: Query) -> str:
-    """The word of a policy that may refuse, to one who asks the same, what is stored only now."""
+def policy_in_force(query: Query) -> str:
+    """Return the policy keyword that may refuse a capture stored now as an original of `query`."""
     policy = query.policy
-    return policy.applied(query.url, query.mime).wary() if policy.rules else ""
+    return policy.rules_for(query.url, query.mime).may_refuse() if policy.rules else ""
 
 
 class Answer(NamedTuple):
@@ -126,26 +121,26 @@ class Answer(NamedTuple):
 
     match: Match
     original: Capture
-    skip: bool = False  # a policy wants nothing written at all: the same URL was stored just now
+    skip: bool = False  # the policy says to write nothing: the same URL was stored just now
 
 
 class Decision(NamedTuple):
-    """What a lookup came to."""
+    """The result of a lookup."""
 
     answer: Answer | None
-    policy: str = ""  # the word of the policy without which there may have been an answer
+    policy: str = ""  # keyword of the policy that refused a candidate
     reason: str = ""  # why no original can have such a digest: `CUT_DIGEST`
 
 
 def require(settings: Settings, query: Query) -> None:
-    """Raise `StrategyUnavailable` or `BadQuery` if the index cannot answer such a query."""
+    """Raise `StrategyUnavailable` or `BadQuery` if the index cannot answer a query."""
     require_strategy(settings, query.strategy)
     if query.strategy is not Strategy.DIGEST_ANY and not query.url:
         raise BadQuery(f"{query.strategy.value} needs a url")
 
 
 def require_strategy(settings: Settings, strategy: Strategy) -> None:
-    """Raise `StrategyUnavailable` if the index can answer no query of a strategy."""
+    """Raise `StrategyUnavailable` if the index was built without what a strategy needs."""
     match strategy:
         case Strategy.DIGEST_ANY:
             return
@@ -163,36 +158,44 @@ def require_strategy(settings: Settings, strategy: Strategy) -> None:
 
 
 def find(view: Finder, settings: Settings, query: Query) -> Answer | None:
-    """The best original for a query, or None when there is none.
-
-    Raises `StrategyUnavailable`, `BadQuery`, `IndexUnavailable` or `Damaged`.
-    """
+    """Return the best original for a query, None if there is none; raises as `decide`."""
     return decide(view, settings, query).answer
 
 
 def decide(view: Finder, settings: Settings, query: Query) -> Decision:
-    """The same, and what a policy has to do with it."""
+    """Return the best original for a query, and the policy that refused one, if any.
+
+    Candidates are tried by exact URL, then canonical URL, then digest; among the captures that
+    meet the query's conditions the earliest wins. At most `LIMIT` captures of a digest are read,
+    or `CONDITIONAL_LIMIT` if none of them meets the conditions.
+
+    Raises:
+        StrategyUnavailable: the index was built without the URLs that the strategy needs.
+        BadQuery: the strategy needs a URL and the query has none.
+        IndexUnavailable: the index cannot be read. Never treat this as "no duplicate".
+        Damaged: a stored entry is damaged.
+    """
     require(settings, query)
     if query.digest in EMPTY:
         return Decision(None)
     if is_cut(query.digest.raw):
         return Decision(None, reason=CUT_DIGEST)
-    applied = query.policy.applied(query.url, query.mime) if query.policy.rules else None
-    if applied is not None and applied.never():
+    rules = query.policy.rules_for(query.url, query.mime) if query.policy.rules else None
+    if rules is not None and rules.never():
         return Decision(None, "never")
     now, refused = None, ""
     for captures in candidates(view, settings, query):
         best, skip = None, False
         for capture in captures:
             if now is None:
-                now = moment(query)
-            if objection(query, capture, now):
+                now = reference_time(query)
+            if unmet_condition(query, capture, now):
                 continue
-            if applied is not None:
-                if against := applied.refuses(capture, now):
-                    refused = refused or against.kind
+            if rules is not None:
+                if objection := rules.refuses(capture, now):
+                    refused = refused or objection.keyword
                     continue
-                skip = skip or (_certain(query, capture) and applied.skips(capture, now))
+                skip = skip or (_proves_stored(query, capture) and rules.skips(capture, now))
             if best is None or _preferred(settings, capture, best):
                 best = capture
         if best is not None:
@@ -201,17 +204,18 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     return Decision(None, refused)
 
 
-def _certain(query: Query, capture: Capture) -> bool:
-    """Whether a capture of the query's URL is there beyond doubt, and stays.
+def _proves_stored(query: Query, capture: Capture) -> bool:
+    """Return whether a capture proves that the query's URL is stored, so that it may be skipped.
 
-    A revisit of what proves to be none can be mended; where nothing was written, nothing can.
+    A record named by a revisit may be missing, and another crawl may be cancelled. A wrong revisit
+    can be repaired later, a response that was never written cannot.
     """
-    passing = isinstance(capture, Uncommitted) and capture.crawl != query.crawl
-    return capture.url == query.url and capture.evidence < Evidence.NAMED and not passing
+    revocable = isinstance(capture, Uncommitted) and capture.crawl != query.crawl
+    return capture.url == query.url and capture.evidence < Evidence.NAMED and not revocable
 
 
 def match_of(url: bytes, original: bytes) -> Match:
-    """How an original's URL relates to the one that was asked for."""
+    """Return how an original's URL relates to the URL of a query."""
     if not url:
         return Match.DIGEST
     if url == original:
@@ -220,7 +224,7 @@ def match_of(url: bytes, original: bytes) -> Match:
 
 
 def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[Capture]]:
-    """Captures in order of preference, read only as far as they are asked for."""
+    """Yield groups of captures in order of preference, each read when it is reached."""
     digest, url, strategy = query.digest, query.url, query.strategy
     if url and settings.url_index:
         yield view.exact(digest, url)
@@ -231,7 +235,7 @@ def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[
             return
         case Strategy.DIGEST_ANY:
             yield view.any(digest, LIMIT)
-            if query.conditional():
+            if query.has_conditions():
                 yield view.any(digest, CONDITIONAL_LIMIT)
         case _:
             assert_never(strategy)
@@ -244,15 +248,16 @@ def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:
     return capture.url < other.url
 
 
-def moment(query: Query) -> int:
+def reference_time(query: Query) -> int:
+    """Return the time from which ages are counted, in seconds since 1970."""
     return seconds(query.as_of) if query.as_of else int(time.time())
 
 
 _COVERED = {Covers.STORED: "body as stored, chunks and all", Covers.ENTITY: "body without chunks"}
 
 
-def objection(query: Query, capture: Capture, now: int) -> str:
-    """Why a capture may not answer a query, "" if it may."""
+def unmet_condition(query: Query, capture: Capture, now: int) -> str:
+    """Return the condition of a query that a capture does not meet, "" if it meets all."""
     if not query.bridge:
         if capture.digest.algorithm != query.digest.algorithm:
             return f"its record states {capture.digest.algorithm}; with bridge it may answer"
@@ -265,21 +270,21 @@ def objection(query: Query, capture: Capture, now: int) -> str:
     if query.min_size and (capture.size_of_record or capture.size < query.min_size):
         known = capture.size >= 0 and not capture.size_of_record
         return f"smaller than min_size {query.min_size}" if known else "payload size not known"
-    if query.fits is not None and not query.fits(capture):
+    if query.accepts is not None and not query.accepts(capture):
         return "cannot be named to the asker"
-    if query.not_record and capture.record_id == query.not_record:
-        return "is the asking record"
-    if query.not_date and capture.date == query.not_date and capture.url == query.url:
+    if (query.not_record and capture.record_id == query.not_record) or (
+        query.not_date and capture.date == query.not_date and capture.url == query.url
+    ):
         return "is the asking record"
     return ""
 
 
 def as_json(decision: Decision) -> dict[str, Any]:
-    """The object of ``GET /lookup``, of ``bin/lookup --json`` and of every line of a batch."""
+    """Return the JSON object of ``GET /lookup``, ``bin/lookup --json`` and each batch line."""
     answer = decision.answer
     if answer is None:
-        more = {"reason": decision.reason, "policy": decision.policy}
-        return {"duplicate": False, **{name: word for name, word in more.items() if word}}
+        details = {"reason": decision.reason, "policy": decision.policy}
+        return {"duplicate": False, **{name: text for name, text in details.items() if text}}
     return {
         "duplicate": True,
         "match": answer.match.value,

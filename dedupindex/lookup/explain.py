@@ -1,4 +1,4 @@
-"""Why a lookup answers as it does: the captures that it looks at, and what speaks against them."""
+"""Explain a lookup: the captures that it considered, and why each was refused or chosen."""
 
 from __future__ import annotations
 
@@ -17,87 +17,80 @@ from dedupindex.lookup.decide import (
     candidates,
     find,
     match_of,
-    moment,
-    objection,
+    reference_time,
     require,
+    unmet_condition,
 )
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.timestamps import sort_key
 
-MOST = 100  # captures of an explanation
+MAX_CONSIDERED = 100  # captures of an explanation
 _CHOSEN = "chosen"
 
 
 class Considered(NamedTuple):
-    """One capture that a lookup looked at, and what was decided."""
+    """A capture that a lookup considered, and the verdict on it."""
 
     match: Match
     capture: Capture
     verdict: str
 
 
-def explained(view: Finder, settings: Settings, query: Query) -> dict[str, Any]:
-    """What is added to an answer in JSON: `considered`, and `more` if that is not all."""
-    some, more = explain(view, settings, query)
+def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str, Any]:
+    """Return what an explanation adds to an answer: `considered`, and `more` if it was cut."""
+    captures, more = explain(view, settings, query)
     considered = [
         {
             "match": match.value,
             "verdict": verdict,
             "original": {**original_as_json(capture), "crawl": capture.crawl or None},
         }
-        for match, capture, verdict in some
+        for match, capture, verdict in captures
     ]
     return {"considered": considered, **({"more": True} if more else {})}
 
 
 def explain(view: Finder, settings: Settings, query: Query) -> tuple[list[Considered], bool]:
-    """What `find` would look at, why each was refused or chosen; and whether there is more.
+    """Return the captures that `find` considers, each once, and whether there are more.
 
-    With a strategy that needs the URL also captures of the digest that it leaves out. Of more than
-    `MOST` the first ones, and the one that was chosen.
+    If the strategy needs the URL, other captures with the digest follow. There are at most
+    `MAX_CONSIDERED`, among them the chosen one.
     """
     require(settings, query)
     if query.digest in EMPTY or is_cut(query.digest.raw):
         return [], False
     answer = find(view, settings, query)
-    considered = _Some()
-    now, applied = moment(query), query.policy.applied(query.url, query.mime)
+    considered: dict[tuple[bytes, bytes], Considered] = {}
+    more = False
+
+    def add(capture: Capture, verdict: str) -> None:
+        nonlocal more
+        key = capture.url, capture.date
+        if key in considered:
+            return
+        if len(considered) >= MAX_CONSIDERED:
+            more = True
+            if verdict != _CHOSEN:
+                return
+            considered.popitem()
+        considered[key] = Considered(match_of(query.url, capture.url), capture, verdict)
+
+    now, rules = reference_time(query), query.policy.rules_for(query.url, query.mime)
     for captures in candidates(view, settings, query):
         for capture in captures:
-            verdict = objection(query, capture, now)
-            if not verdict and (against := applied.refuses(capture, now)):
-                verdict = against.verdict
-            if not verdict:
-                verdict = _against(settings, query, capture, answer)
-            considered.add(query, capture, verdict)
+            verdict = unmet_condition(query, capture, now)
+            if not verdict and (objection := rules.refuses(capture, now)):
+                verdict = objection.verdict
+            add(capture, verdict or _preference(settings, query, capture, answer))
     if query.strategy is not Strategy.DIGEST_ANY:
         verdict = f"another URL: {query.strategy.value} does not take it, DIGEST_ANY would"
         for capture in view.any(query.digest, LIMIT):
-            considered.add(query, capture, verdict)
-    return list(considered.kept.values()), considered.more
+            add(capture, verdict)
+    return list(considered.values()), more
 
 
-class _Some:
-    """Captures that were considered, each once, as many as are shown."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[bytes, bytes], Considered] = {}
-        self.more = False
-
-    def add(self, query: Query, capture: Capture, verdict: str) -> None:
-        key = capture.url, capture.date
-        if key in self.kept:
-            return
-        if len(self.kept) >= MOST:
-            self.more = True
-            if verdict != _CHOSEN:
-                return
-            self.kept.popitem()
-        self.kept[key] = Considered(match_of(query.url, capture.url), capture, verdict)
-
-
-def _against(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
-    """Why a capture that might answer does or does not."""
+def _preference(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
+    """Return why a capture that meets all conditions was chosen or not."""
     if answer is None or capture == answer.original:
         return _CHOSEN
     if match_of(query.url, capture.url) is not answer.match:

@@ -1,8 +1,4 @@
-"""How lookups are asked: one table of parameters, read from options, query strings and JSON.
-
-The command line, ``GET /lookup``, ``POST /lookup`` and JSON lines take the same parameters with the
-same meaning, and the OpenAPI document is made of this table.
-"""
+"""Lookup parameters: one table, from which options, query strings, JSON and OpenAPI are made."""
 
 from __future__ import annotations
 
@@ -17,24 +13,24 @@ from urllib.parse import unquote_to_bytes
 from dedupindex.capture import Covers
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadQuery, DedupError
-from dedupindex.lookup import conditions
-from dedupindex.lookup.conditions import check_crawl_name
-from dedupindex.lookup.decide import NEWER_NAMES, Query, Strategy
+from dedupindex.lookup.conditions import (
+    check_crawl_name,
+    parse_age,
+    parse_date,
+    parse_record_id,
+)
+from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
 
-_MOST_NAMESPACES = 20
+_MAX_NAMESPACES = 20
 
 
 class UnknownAlgorithm(Exception):
-    """The digest is labelled with an algorithm that no index of ours can hold."""
+    """The digest is labelled with an algorithm that no index can hold."""
 
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
-
-
-def _strategy(value: bytes) -> Strategy:
-    return Strategy.parse(_text(value)[:64])
 
 
 def _base64(value: bytes) -> bytes:
@@ -50,14 +46,10 @@ def _number(name: str, value: bytes) -> int:
     return int(value)
 
 
-def _mime(value: bytes) -> bytes:
-    return value.partition(b";")[0].strip().lower()[:200]
-
-
 def _namespaces(value: bytes) -> tuple[str, ...]:
     names = _text(value).split(",")
-    if len(names) > _MOST_NAMESPACES:
-        raise BadQuery(f"at most {_MOST_NAMESPACES} namespaces at once")
+    if len(names) > _MAX_NAMESPACES:
+        raise BadQuery(f"at most {_MAX_NAMESPACES} namespaces at once")
     return tuple(sorted({check_crawl_name(name, "namespace") for name in names}))
 
 
@@ -68,13 +60,13 @@ def _algorithm(value: bytes) -> str:
     return name
 
 
-def _flag(name: str, value: bytes) -> bool:
+def _boolean(name: str, value: bytes) -> bool:
     if value not in (b"0", b"1", b"true", b"false"):
         raise BadQuery(f"{name} takes 1 or 0")
     return value in (b"1", b"true")
 
 
-_COVERS = {one.name.lower(): one for one in Covers if one}
+_COVERS = {covers.name.lower(): covers for covers in Covers if covers}
 
 
 def _covers(value: bytes) -> Covers:
@@ -85,149 +77,135 @@ def _covers(value: bytes) -> Covers:
 
 
 class Parameter(NamedTuple):
-    """One parameter: how its text is read, and what the documentation says."""
+    """A parameter, how its text is parsed, and its documentation."""
 
     name: str
     read: Callable[[bytes], Any]
     description: str
-    schema: dict[str, Any]
-    types: tuple[type, ...] = (str,)  # that it may have in JSON
+    schema: dict[str, Any]  # JSON Schema
+    types: tuple[type, ...] = (str,)  # accepted in JSON
     only_json: bool = False
 
 
+def _flag(name: str, description: str) -> Parameter:
+    schema = {"type": "boolean", "default": False}
+    return Parameter(name, partial(_boolean, name), description, schema, types=(bool,))
+
+
+def _size(name: str, description: str) -> Parameter:
+    schema = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
+    return Parameter(name, partial(_number, name), description, schema, types=(int,))
+
+
 _TEXT: dict[str, Any] = {"type": "string"}
-_DATE = "2026-11-20T09:14:17Z"
+_DATE = {**_TEXT, "example": "2026-11-20T09:14:17Z"}
 
-PARAMETERS = {
-    parameter.name: parameter
-    for parameter in (
-        Parameter(
-            "digest",
-            _text,
-            "Payload digest, labelled, in hex, base32 or base64.",
-            {**_TEXT, "example": "sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN"},
-        ),
-        Parameter(
-            "url",
-            unbracket,
-            "The URL that was fetched. In a query string percent-encoded, byte for byte.",
-            {**_TEXT, "example": "http://example.com/"},
-        ),
-        Parameter(
-            "url_base64",
-            _base64,
-            "The URL in base64, where it is not UTF-8 and so no JSON string.",
-            {**_TEXT, "contentEncoding": "base64"},
-            only_json=True,
-        ),
-        Parameter(
-            "strategy",
-            _strategy,
-            "Which originals may answer: any with the digest (the same URL first), only of the "
-            "exact URL, or only of the canonical URL.",
-            {**_TEXT, "enum": [*Strategy.__members__, *NEWER_NAMES], "default": "DIGEST_ANY"},
-        ),
-        Parameter(
-            "max_age",
-            lambda value: conditions.parse_age(_text(value)),
-            "Oldest original: seconds before `as_of` or now, or with a unit as 15m, 12h, 30d, 2y.",
-            {"type": ["string", "integer"], "pattern": r"^\d{1,12}[smhdy]?$", "minimum": 0},
-            types=(str, int),
-        ),
-        Parameter(
-            "as_of",
-            lambda value: conditions.parse_moment(_text(value)),
-            "Only originals captured then or before: WARC-Date, day, or 14 digits.",
-            {**_TEXT, "example": _DATE},
-        ),
-        Parameter(
-            "min_size",
-            partial(_number, "min_size"),
-            "Smallest payload of an original, in bytes.",
-            {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-            types=(int,),
-        ),
-        Parameter(
-            "not_record",
-            lambda value: conditions.parse_record_id(_text(value)),
-            "Record id of the asking record, which is never its own original.",
-            _TEXT,
-        ),
-        Parameter(
-            "not_date",
-            lambda value: conditions.parse_date(_text(value)),
-            "WARC-Date of the asking record, which has `url` and is never its own original.",
-            {**_TEXT, "example": _DATE},
-        ),
-        Parameter(
-            "crawl",
-            _text,
-            "The crawl that asks: it sees its own captures before it is committed.",
-            {**_TEXT, "example": "weekly-20261120"},
-        ),
-        Parameter(
-            "namespace",
-            _namespaces,
-            "Namespaces whose crawls may answer too, with commas; that of `crawl` always may.",
-            {**_TEXT, "example": "news,base"},
-        ),
-        Parameter(
-            "mime",
-            _mime,
-            "Media type that was served, for policies; not given: the original's counts.",
-            {**_TEXT, "example": "image/png"},
-        ),
-        Parameter(
-            "covers",
-            _covers,
-            "What the digest was taken of: the body as `stored`, with chunks if it has them, the "
-            "`entity` without, or `both` if there are none.",
-            {**_TEXT, "enum": list(_COVERS)},
-        ),
-        Parameter(
-            "bridge",
-            partial(_flag, "bridge"),
-            "Take originals whose own record states a digest of another algorithm, or of other "
-            "bytes than `covers` says. Replay tools compare the text of digests.",
-            {"type": "boolean", "default": False},
-            types=(bool,),
-        ),
-        Parameter(
-            "size",
-            partial(_number, "size"),
-            "Bytes that the asker counts for its capture; they are added up in statistics.",
-            {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
-            types=(int,),
-        ),
-        Parameter(
-            "unlabelled",
-            _algorithm,
-            "Algorithm of a digest without label.",
-            {**_TEXT, "enum": list(SIZES)},
-        ),
-        Parameter(
-            "in_batch",
-            partial(_flag, "in_batch"),
-            "Of a whole batch: say of new payloads that come again which lookup was the first.",
-            {"type": "boolean", "default": False},
-            types=(bool,),
-        ),
-        Parameter(
-            "explain",
-            partial(_flag, "explain"),
-            "Add `considered`: the captures looked at, and why each was refused or chosen.",
-            {"type": "boolean", "default": False},
-            types=(bool,),
-        ),
-    )
-}
+_TABLE = (
+    Parameter(
+        "digest",
+        _text,
+        "Payload digest, labelled, in hex, base32 or base64.",
+        {**_TEXT, "example": "sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN"},
+    ),
+    Parameter(
+        "url",
+        unbracket,
+        "The URL that was fetched. In a query string percent-encoded, byte for byte.",
+        {**_TEXT, "example": "http://example.com/"},
+    ),
+    Parameter(
+        "url_base64",
+        _base64,
+        "The URL in base64, where it is not UTF-8 and so no JSON string.",
+        {**_TEXT, "contentEncoding": "base64"},
+        only_json=True,
+    ),
+    Parameter(
+        "strategy",
+        lambda value: Strategy.parse(_text(value)[:64]),
+        "Which originals may answer: any with the digest (the same URL first), only of the "
+        "exact URL, or only of the canonical URL.",
+        {**_TEXT, "enum": [*Strategy.__members__, *STRATEGY_ALIASES], "default": "DIGEST_ANY"},
+    ),
+    Parameter(
+        "max_age",
+        lambda value: parse_age(_text(value)),
+        "Oldest original: seconds before `as_of` or now, or with a unit as 15m, 12h, 30d, 2y.",
+        {"type": ["string", "integer"], "pattern": r"^\d{1,12}[smhdy]?$", "minimum": 0},
+        types=(str, int),
+    ),
+    Parameter(
+        "as_of",
+        lambda value: parse_date(_text(value), days=True),
+        "Only originals captured then or before: WARC-Date, day, or 14 digits.",
+        _DATE,
+    ),
+    _size("min_size", "Smallest payload of an original, in bytes."),
+    Parameter(
+        "not_record",
+        lambda value: parse_record_id(_text(value)),
+        "Record id of the asking record, which is never its own original.",
+        _TEXT,
+    ),
+    Parameter(
+        "not_date",
+        lambda value: parse_date(_text(value)),
+        "WARC-Date of the asking record, which has `url` and is never its own original.",
+        _DATE,
+    ),
+    Parameter(
+        "crawl",
+        _text,
+        "The crawl that asks: it sees its own captures before it is committed.",
+        {**_TEXT, "example": "weekly-20261120"},
+    ),
+    Parameter(
+        "namespace",
+        _namespaces,
+        "Namespaces whose crawls may answer too, with commas; that of `crawl` always may.",
+        {**_TEXT, "example": "news,base"},
+    ),
+    Parameter(
+        "mime",
+        lambda value: value.partition(b";")[0].strip().lower()[:200],
+        "Media type of the response, for policies; by default that of the original.",
+        {**_TEXT, "example": "image/png"},
+    ),
+    Parameter(
+        "covers",
+        _covers,
+        "The bytes that the digest covers: the body as `stored`, with chunks if it has them, the "
+        "`entity` without, or `both` if there are none.",
+        {**_TEXT, "enum": list(_COVERS)},
+    ),
+    _flag(
+        "bridge",
+        "Accept originals whose own record states a digest of another algorithm, or of other "
+        "bytes than `covers` says. Replay tools compare the text of digests.",
+    ),
+    _size("size", "Bytes of the asker's capture, which statistics add up."),
+    Parameter(
+        "unlabelled",
+        _algorithm,
+        "Algorithm of a digest without label.",
+        {**_TEXT, "enum": list(SIZES)},
+    ),
+    _flag(
+        "in_batch",
+        "For a whole batch: if a new payload comes again, report which lookup was the first.",
+    ),
+    _flag(
+        "explain",
+        "Add `considered`: the captures looked at, and why each was refused or chosen.",
+    ),
+)
+PARAMETERS = {parameter.name: parameter for parameter in _TABLE}
 
 
-def of_query_string(text: str) -> dict[str, bytes]:
-    """The parameters of a WSGI query string, percent-decoded; `+` is a space, `;` is itself.
+def params_from_query_string(text: str) -> dict[str, bytes]:
+    """Return the parameters of a WSGI query string, percent-decoded; `+` is a space.
 
-    Raises `BadQuery` for a name that is unknown or comes twice, because leaving one out silently
-    would answer another question than was asked.
+    Raises `BadQuery` for an unknown or repeated name: ignoring one would answer another question.
     """
     found: dict[str, bytes] = {}
     for part in text.encode("latin-1").split(b"&"):
@@ -243,8 +221,8 @@ def of_query_string(text: str) -> dict[str, bytes]:
     return found
 
 
-def of_json(content: Mapping[str, Any]) -> dict[str, bytes]:
-    """The parameters in a JSON object; null is as good as left out. Raises `BadQuery`."""
+def params_from_json(content: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the parameters of a JSON object; null means not given. Raises `BadQuery`."""
     found: dict[str, bytes] = {}
     for name, value in content.items():
         parameter = PARAMETERS.get(name)
@@ -255,10 +233,7 @@ def of_json(content: Mapping[str, Any]) -> dict[str, bytes]:
         if type(value) not in parameter.types:
             names = " or ".join(_JSON_TYPES[kind] for kind in parameter.types)
             raise BadQuery(f"{name} must be {names}")
-        if isinstance(value, str):
-            found[name] = value.encode()
-        else:
-            found[name] = str(value).lower().encode()
+        found[name] = value.encode() if isinstance(value, str) else str(value).lower().encode()
     return found
 
 
@@ -266,11 +241,10 @@ _JSON_TYPES = {str: "a string", int: "a whole number", bool: "true or false"}
 _LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]{0,31}):[A-Za-z0-9+/=_-]+")
 
 
-def query_of(given: Mapping[str, bytes]) -> tuple[Query, bool]:
-    """The query of decoded parameters, and whether it is to be explained.
+def parse_query(given: Mapping[str, bytes]) -> tuple[Query, bool]:
+    """Return the query of decoded parameters, and whether to explain it; empty means not given.
 
     Raises `BadQuery`, `BadDigest`, or `UnknownAlgorithm`, which is not an error of the asker.
-    Empty values count as not given.
     """
     values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
     explain = values.pop("explain", False)
@@ -293,11 +267,8 @@ def query_of(given: Mapping[str, bytes]) -> tuple[Query, bool]:
     return Query(**values), explain
 
 
-# What is asked for soon, told to a view that would else wait for each: see `look_ahead`.
-
-
-def digests_of(asked: Iterable[Any], given: Mapping[str, bytes]) -> Iterator[Digest]:
-    """The digests of lookups, JSON objects, that can be understood; `given` holds for each."""
-    for one in asked:
+def query_digests(objects: Iterable[Any], defaults: Mapping[str, bytes]) -> Iterator[Digest]:
+    """Yield the digests of valid lookups, given as JSON objects; `defaults` apply to each."""
+    for content in objects:
         with suppress(DedupError, UnknownAlgorithm, AttributeError):
-            yield query_of({**given, **of_json(one)})[0].digest
+            yield parse_query({**defaults, **params_from_json(content)})[0].digest

@@ -1,13 +1,13 @@
-"""Policies: what may become a revisit of what, by crawl, host, media type and URL.
+"""Policies: which captures may become revisits of which originals.
 
-A policy is an ordered list of rules. The first rule whose conditions all match decides; a rule
-without conditions matches everything, and one that says nothing lets everything pass:
+A policy is an ordered list of rules. The first rule whose conditions all match decides. A rule
+without conditions matches everything; one without restrictions allows everything:
 
     {"host": ".example.org", "mime": "image/*", "url": "https?://[^?]*"}     conditions
-    {"never": true}                    stored in full, whatever the index holds
-    {"min_size": 1000}                 payloads that are smaller, or of unknown size, are stored
-    {"max_age": "30d"}                 and so is what has no original that young
-    {"blackout": "10m"}                nothing is written at all so soon after the same URL
+    {"never": true}                    store in full, whatever the index holds
+    {"min_size": 1000}                 store payloads that are smaller or of unknown size
+    {"max_age": "30d"}                 store payloads whose originals are all older
+    {"blackout": "10m"}                write nothing if the same URL was stored so recently
     {"originals_from": ["weekly-*"]}   only captures of these crawls are originals
 """
 
@@ -30,28 +30,27 @@ from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, Pattern, of_r
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import host_of
 
-MOST = 100  # rules of a policy
-MOST_TEXT = 50_000  # characters of a policy: a server holds those of all crawls in memory
-MOST_STEPS = 100_000_000  # of all its expressions, for one URL; see `patterns`
-_LONGEST = 300  # characters of a host, a pattern or a name
-_SIZES = range(10**18)
+MAX_RULES = 100
+_MAX_POLICY_LENGTH = 50_000  # characters: a server holds the policies of all crawls in memory
+_MAX_STEPS = 100_000_000  # of all regular expressions, for one URL; see `safe_regex`
+_MAX_TEXT = 300  # characters of a host, a pattern or a name
 
 
 @dataclass(frozen=True)
 class PolicyRule:
-    """One rule. Ages are seconds, sizes bytes; empty, None and 0 stand for "does not say"."""
+    """One rule. Ages are in seconds, sizes in bytes; empty, None and 0 mean "not given"."""
 
-    host: str = ""  # with a dot before it: and all hosts below
-    mime: str = ""  # a pattern, as of a shell
+    host: str = ""  # with a leading dot, its subdomains too
+    mime: str = ""  # a shell pattern
     url: str = ""  # a regular expression for the whole URL
     never: bool = False
     min_size: int = 0
     max_age: int | None = None
     blackout: int = 0
-    originals_from: tuple[str, ...] = ()  # patterns of crawls' names; empty: any
+    originals_from: tuple[str, ...] = ()  # shell patterns of crawl names; empty: any
 
-    def concerns(self, host: str, url: str) -> bool:
-        """Whether host and URL meet the conditions. What is too long to be compared does not."""
+    def matches_url(self, host: str, url: str) -> bool:
+        """Return whether host and URL meet the conditions; too long a URL never does."""
         below = self.host.startswith(".") and host.endswith(self.host)
         if self.host and host != self.host.removeprefix(".") and not below:
             return False
@@ -59,52 +58,51 @@ class PolicyRule:
             return True
         return 0 < len(url) <= LONGEST_MATCHED and _expression(self.url).matches(url)
 
-    def is_of(self, mime: str) -> bool:
-        """Whether a media type meets the condition; one that is not known meets none."""
-        return not self.mime or (bool(mime) and _fits(mime, self.mime))
+    def matches_mime(self, mime: str) -> bool:
+        """Return whether a media type meets the condition; an unknown one ("") does not."""
+        return not self.mime or (bool(mime) and _matches_glob(mime, self.mime))
 
-    def refusing(self) -> str:
-        """The first word of the rule for which it may refuse a capture, "" if it never does."""
-        said = {
-            "never": self.never,
-            "min_size": self.min_size > 0,
-            "max_age": self.max_age is not None,
-            "originals_from": bool(self.originals_from),
-        }
-        return next((word for word, says in said.items() if says), "")
+    def may_refuse(self) -> str:
+        """Return the first keyword for which the rule may refuse a capture, "" if none."""
+        if self.never:
+            return "never"
+        if self.min_size:
+            return "min_size"
+        if self.max_age is not None:
+            return "max_age"
+        return "originals_from" if self.originals_from else ""
 
     def as_json(self) -> dict[str, Any]:
-        """What the rule says; `rules_of` reads it."""
-        said = ((name, getattr(self, name)) for name in _DEFAULTS)
+        """Return the JSON object of the rule, without defaults; `parse_policy` reads it."""
         return {
             name: list(value) if isinstance(value, tuple) else value
-            for name, value in said
-            if value != _DEFAULTS[name]
+            for name, default in _DEFAULTS.items()
+            if (value := getattr(self, name)) != default
         }
 
 
-_DEFAULTS = {one.name: one.default for one in fields(PolicyRule)}
+_DEFAULTS = {field.name: field.default for field in fields(PolicyRule)}
 _expressions = Cache[str, Pattern](16 * MEGABYTE)
-_patterns = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
+_globs = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
 
 
 def _expression(text: str) -> Pattern:
     return _expressions.get(text) or _expressions.keep(text, of_request(text), MEMORY)
 
 
-def _fits(text: str, pattern: str) -> bool:
-    """As `fnmatch.fnmatchcase`, which remembers 32,768 patterns, however long."""
-    match = _patterns.get(pattern)
+def _matches_glob(text: str, pattern: str) -> bool:
+    """As `fnmatch.fnmatchcase`, whose own cache is not bounded in bytes."""
+    match = _globs.get(pattern)
     if match is None:
         size = 1000 + 40 * len(pattern)  # bytes, about
-        match = _patterns.keep(pattern, re.compile(translate(pattern)).match, size)
+        match = _globs.keep(pattern, re.compile(translate(pattern)).match, size)
     return match(text) is not None
 
 
 class Objection(NamedTuple):
     """Why a policy does not let a capture answer."""
 
-    kind: str  # the word of the rule: never, min_size, max_age or originals_from
+    keyword: str  # never, min_size, max_age or originals_from
     verdict: str
 
 
@@ -113,52 +111,52 @@ class Policy(NamedTuple):
 
     rules: tuple[PolicyRule, ...] = ()
 
-    def narrowing(self) -> bool:
-        """Whether of captures with one payload it may refuse some and take others."""
+    def selects_originals(self) -> bool:
+        """Return whether it may accept one original of a payload and refuse another."""
         return any(rule.max_age is not None or rule.originals_from for rule in self.rules)
 
-    def applied(self, url: bytes, mime: bytes) -> Applied:
-        """What it says of a URL, and of a media type if that is known."""
+    def rules_for(self, url: bytes, mime: bytes) -> MatchingRules:
+        """Return the rules that a URL meets, for captures of a media type (empty: unknown)."""
         host = host_of(url).decode("utf-8", "surrogateescape") if url else ""
         text = url.decode("utf-8", "surrogateescape")
-        return Applied([rule for rule in self.rules if rule.concerns(host, text)], mime)
+        return MatchingRules([rule for rule in self.rules if rule.matches_url(host, text)], mime)
 
 
 NO_POLICY = Policy()
 
 
-class Applied:
-    """The rules that a URL meets; the media type that is asked with, or else the original's."""
+class MatchingRules:
+    """The rules that a URL meets. Media types are compared with the query's or the original's."""
 
     def __init__(self, rules: list[PolicyRule], mime: bytes) -> None:
         self._rules, self._mime = rules, mime.decode("utf-8", "replace")
 
     def never(self) -> bool:
-        """Whether nothing may answer, whatever the index holds."""
+        """Return whether no capture may answer, whatever the index holds."""
         for rule in self._rules:
             if not rule.mime or self._mime:
-                if rule.is_of(self._mime):
+                if rule.matches_mime(self._mime):
                     return rule.never
             elif not rule.never:
                 return False  # it depends on the original's media type
         return False
 
-    def wary(self) -> str:
-        """The word with which it may refuse what is stored only now, "" if it lets all pass."""
+    def may_refuse(self) -> str:
+        """Return the keyword that may refuse a capture stored now, "" if there is none."""
         for rule in self._rules:
-            if rule.is_of(self._mime) or not self._mime:
-                if word := rule.refusing():
-                    return word
+            if rule.matches_mime(self._mime) or not self._mime:
+                if keyword := rule.may_refuse():
+                    return keyword
                 if self._mime or not rule.mime:
-                    break  # no rule below is asked
+                    break  # this rule decides
         return ""
 
     def _rule(self, capture: Capture) -> PolicyRule | None:
         mime = self._mime or capture.mime.decode("utf-8", "replace")
-        return next((rule for rule in self._rules if rule.is_of(mime)), None)
+        return next((rule for rule in self._rules if rule.matches_mime(mime)), None)
 
     def refuses(self, capture: Capture, now: int) -> Objection | None:
-        """Why a capture may not answer at a time in seconds; None if it may."""
+        """Return why a capture may not answer at `now` (seconds since 1970); None if it may."""
         rule = self._rule(capture)
         if rule is None:
             return None
@@ -169,27 +167,34 @@ class Applied:
         if rule.max_age is not None and now - seconds(capture.date) > rule.max_age:
             return Objection("max_age", f"a policy's max_age is {rule.max_age} s")
         if rule.originals_from and not any(
-            _fits(capture.crawl, name) for name in rule.originals_from
+            _matches_glob(capture.crawl, name) for name in rule.originals_from
         ):
             names = ", ".join(rule.originals_from)
             return Objection("originals_from", f"a policy wants originals from {names}")
         return None
 
     def skips(self, capture: Capture, now: int) -> bool:
-        """Whether nothing is to be written so soon after a capture of the same URL."""
+        """Return whether a capture of the same URL is so recent that nothing is to be written."""
         rule = self._rule(capture)
         return rule is not None and abs(now - seconds(capture.date)) <= rule.blackout > 0
 
 
-def rules_of(given: Any) -> Policy:
-    """The policy of a list of rules as JSON or TOML has them; raises `BadInput`."""
-    if not isinstance(given, list) or len(given) > MOST:
-        raise BadInput(f"a policy is a list of at most {MOST} rules")
-    rules = tuple(_rule_of(number, rule) for number, rule in enumerate(given, 1))
-    if sum(map(_length, rules)) > MOST_TEXT:
-        raise BadInput(f"the texts of a policy have at most {MOST_TEXT:,} characters together")
+def parse_policy(value: Any) -> Policy:
+    """Return the policy of a list of rules as JSON or TOML has them; raises `BadInput`."""
+    if not isinstance(value, list) or len(value) > MAX_RULES:
+        raise BadInput(f"a policy is a list of at most {MAX_RULES} rules")
+    rules = tuple(_parse_rule(number, rule) for number, rule in enumerate(value, 1))
+    length = sum(
+        len(text)
+        for rule in rules
+        for text in (rule.host, rule.mime, rule.url, *rule.originals_from)
+    )
+    if length > _MAX_POLICY_LENGTH:
+        raise BadInput(
+            f"the texts of a policy have at most {_MAX_POLICY_LENGTH:,} characters together"
+        )
     expressions = [_expression(rule.url) for rule in rules if rule.url]
-    if sum(one.steps(LONGEST_MATCHED) for one in expressions) > MOST_STEPS:
+    if sum(expression.steps(LONGEST_MATCHED) for expression in expressions) > _MAX_STEPS:
         raise BadInput(
             "the rules of a policy take too long with their urls: use fewer or smaller {}, "
             "or fewer rules"
@@ -197,30 +202,25 @@ def rules_of(given: Any) -> Policy:
     return Policy(rules)
 
 
-def restored(given: Iterable[Mapping[str, Any]]) -> Policy:
-    """The policy that `PolicyRule.as_json` wrote of its rules; they are not checked again."""
-    rules = []
-    for rule in given:
-        said: dict[str, Any] = dict(rule)
-        if "originals_from" in said:
-            said["originals_from"] = tuple(said["originals_from"])
-        rules.append(PolicyRule(**said))
-    return Policy(tuple(rules))
+def policy_from_json(rules: Iterable[Mapping[str, Any]]) -> Policy:
+    """Return the policy of `PolicyRule.as_json` objects, which are not checked again."""
+    return Policy(
+        tuple(
+            PolicyRule(**{**rule, "originals_from": tuple(rule.get("originals_from", ()))})
+            for rule in rules
+        )
+    )
 
 
-def _length(rule: PolicyRule) -> int:
-    return len(rule.host) + len(rule.mime) + len(rule.url) + sum(map(len, rule.originals_from))
-
-
-def _rule_of(number: int, given: Any) -> PolicyRule:
+def _parse_rule(number: int, value: Any) -> PolicyRule:
     try:
-        if not isinstance(given, dict):
+        if not isinstance(value, dict):
             raise BadInput("it is no object")
-        for name in given:
-            if name not in _READ:
-                raise BadInput(f"there is no {str(name)[:64]!r}; there are {', '.join(_READ)}")
-        rule = PolicyRule(**{name: _READ[name](value) for name, value in given.items()})
-        if rule.never and len(given.keys() - {"host", "mime", "url"}) > 1:
+        for name in value:
+            if name not in _PARSERS:
+                raise BadInput(f"there is no {str(name)[:64]!r}; there are {', '.join(_PARSERS)}")
+        rule = PolicyRule(**{name: _PARSERS[name](field) for name, field in value.items()})
+        if rule.never and len(value.keys() - {"host", "mime", "url"}) > 1:
             raise BadInput("never says it all: give nothing else but conditions")
         return rule
     except BadInput as error:
@@ -228,8 +228,8 @@ def _rule_of(number: int, given: Any) -> PolicyRule:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST:
-        raise BadInput(f"a condition is a text of 1 to {_LONGEST} characters")
+    if not isinstance(value, str) or not 0 < len(value) <= _MAX_TEXT:
+        raise BadInput(f"a condition is a text of 1 to {_MAX_TEXT} characters")
     return value
 
 
@@ -245,30 +245,27 @@ def _never(value: Any) -> bool:
 
 
 def _size(value: Any) -> int:
-    if type(value) is not int or value not in _SIZES:
+    if type(value) is not int or not 0 <= value < 10**18:
         raise BadInput("min_size takes a number of bytes")
-    return int(value)
+    return value
 
 
 def _age(value: Any) -> int:
-    if type(value) not in (int, str):
-        raise BadInput(_AGE)
     try:
-        return parse_age(str(value))
+        return parse_age(str(value) if type(value) in (int, str) else "")
     except BadInput:
-        raise BadInput(_AGE) from None
-
-
-_AGE = "max_age and blackout take a number of seconds, or 15m, 12h, 30d, 2y"
+        raise BadInput(
+            "max_age and blackout take a number of seconds, or 15m, 12h, 30d, 2y"
+        ) from None
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list) or not 0 < len(value) <= MOST:
-        raise BadInput(f"originals_from takes a list of 1 to {MOST} names of crawls")
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_RULES:
+        raise BadInput(f"originals_from takes a list of 1 to {MAX_RULES} names of crawls")
     return tuple(_text(name) for name in value)
 
 
-_READ: Mapping[str, Callable[[Any], Any]] = {
+_PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "host": lambda value: _text(value).lower().removesuffix("."),
     "mime": lambda value: _text(value).lower(),
     "url": _url,
@@ -281,7 +278,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
 
 
 def read_policy(path: Path) -> Policy:
-    """The policy of a file: TOML with [[rules]] or JSON with "rules"; raises `BadInput`."""
+    """Return the policy of a file: TOML with [[rules]] or JSON with "rules"; or `BadInput`."""
     try:
         text = path.read_text()
         content = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
@@ -291,4 +288,4 @@ def read_policy(path: Path) -> Policy:
         raise BadInput(f"policy {path} is neither TOML nor JSON: {error}") from error
     if not isinstance(content, dict) or content.keys() != {"rules"}:
         raise BadInput(f"policy {path} holds nothing but a list of rules")
-    return rules_of(content["rules"])
+    return parse_policy(content["rules"])

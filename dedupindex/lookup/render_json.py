@@ -1,7 +1,6 @@
-"""An original as answers carry it: JSON, or the header lines of a revisit.
+"""Render an original as JSON, or as the header lines of a revisit.
 
-The URL of an original is bytes from the web. JSON cannot hold all of them and a header line must
-not, so both are made here and nowhere else.
+The URL of an original is bytes from the web, which neither JSON nor a header line can always hold.
 """
 
 from __future__ import annotations
@@ -16,12 +15,11 @@ from dedupindex.errors import Damaged
 
 
 def original_as_json(capture: Capture) -> dict[str, Any]:
-    """A capture as answers carry it; what is not known is null."""
+    """Return the JSON object of a capture; unknown values are null."""
     size = capture.size if capture.size >= 0 else None
-    shown = url_as_json(capture.url)
-    more: dict[str, Any] = {"committed": False} if isinstance(capture, Uncommitted) else {}
+    url = url_as_json(capture.url)
     return {
-        "url": shown.pop("url"),
+        "url": url.pop("url"),
         "date": capture.date.decode(),
         "record_id": capture.record_id.decode("latin-1") or None,
         "digest": capture.digest.spelled(capture.spelling),
@@ -29,19 +27,19 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
         "record_size": size if capture.size_of_record else None,
         "mime": capture.mime.decode("latin-1") or None,
         "status": capture.status or None,
-        "container": _shown(capture.container) or None,
+        "container": _printable(capture.container) or None,
         "offset": capture.offset if capture.offset >= 0 else None,
         "evidence": _EVIDENCE[capture.evidence],
-        **shown,
-        **more,
+        **url,
+        **({"committed": False} if isinstance(capture, Uncommitted) else {}),
     }
 
 
 def url_as_json(url: bytes) -> dict[str, str]:
-    """A URL as ``url``; what is no UTF-8 is escaped for people, and exact for programs."""
+    """Return ``url``; if it is not UTF-8, percent-encoded, with the exact ``url_base64``."""
     try:
         return {"url": url.decode()}
-    except UnicodeDecodeError:  # JSON has no bytes
+    except UnicodeDecodeError:
         exact = b64encode(url).decode()
         return {"url": url.decode("utf-8", "dedupindex.percent"), "url_base64": exact}
 
@@ -49,15 +47,15 @@ def url_as_json(url: bytes) -> dict[str, str]:
 _EVIDENCE = {Evidence.RECORD: "record", Evidence.ROW: "row", Evidence.NAMED: "revisit"}
 
 
-def _shown(name: str) -> str:
-    """A file's name as JSON can carry it: bytes that are no UTF-8 become ``\\xff``."""
+def _printable(name: str) -> str:
+    """Return a file name with bytes that are not UTF-8 as ``\\xff``."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def _percent(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeDecodeError)
-    wrong = error.object[error.start : error.end]
-    return "".join(f"%{byte:02X}" for byte in wrong), error.end
+    undecodable = error.object[error.start : error.end]
+    return "".join(f"%{byte:02X}" for byte in undecodable), error.end
 
 
 codecs.register_error("dedupindex.percent", _percent)
@@ -66,22 +64,16 @@ _UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")
 
 
 def header_lines(capture: Capture) -> bytes:
-    """The WARC-Refers-To header lines of a revisit of `capture` (WARC 1.1 section 6.7.2), CRLF.
+    """Return the WARC-Refers-To lines of a revisit of `capture` (WARC 1.1 section 6.7.2), CRLF.
 
-    Raises `Damaged` if a stored value holds a control character: written down, it would end its
-    line and begin another of the sender's choice.
+    Raises `Damaged` if a stored value holds a control character, which could end its line and
+    inject another.
     """
     for value in (capture.url, capture.date):
         if _UNWRITABLE.search(value):
             raise Damaged(f"no header line can carry the stored value {value[:200]!r}")
-    lines = b""
-    if capture.record_id and not _UNWRITABLE.search(capture.record_id):  # revisits do without
-        lines += b"WARC-Refers-To: <" + capture.record_id + b">\r\n"
-    return (
-        lines
-        + b"WARC-Refers-To-Target-URI: "
-        + capture.url
-        + b"\r\nWARC-Refers-To-Date: "
-        + capture.date
-        + b"\r\n"
-    )
+    original = capture.url, capture.date
+    lines = b"WARC-Refers-To-Target-URI: %b\r\nWARC-Refers-To-Date: %b\r\n" % original
+    if capture.record_id and not _UNWRITABLE.search(capture.record_id):  # it is optional
+        return b"WARC-Refers-To: <%b>\r\n" % capture.record_id + lines
+    return lines

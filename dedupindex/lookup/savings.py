@@ -1,10 +1,9 @@
-"""What a crawl would have saved against an index: captures and bytes, by match class.
+"""Measure how much a crawl would have saved with an index: captures and bytes, by match class.
 
-A capture of the crawl is looked up as a crawler would have: any original with its digest that was
-captured before it, and is not it. The class of the best original says which strategies would have
-found it (exact: all three; canonical: CANONICAL_URL and DIGEST_ANY; digest: DIGEST_ANY only), so
-one pass tells the saving of every strategy. Media type filters and minimum sizes are tried side
-by side. Fields are those of the DeDuplicator's report, and their sums add up to what was read.
+Each capture is looked up as its crawler would have: any earlier original with its digest, itself
+excepted. The class of the best original tells which strategies find it (exact: all three;
+canonical: CANONICAL_URL and DIGEST_ANY; digest: DIGEST_ANY only), so one pass measures them all,
+for several filters side by side. Fields are those of the DeDuplicator's report.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from dedupindex.lookup.decide import Answer, Match, Query, Strategy, find
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.urlkey import host_of
 
-_SAMPLED = 1000  # lookups that are checked for captures of the index itself
+_SAMPLED = 1000  # lookups that are checked for captures that the index already holds
 CLASSES = (Match.EXACT_URL, Match.CANONICAL_URL, Match.DIGEST)
 COLUMNS = (
     "handled",
@@ -47,11 +46,10 @@ def _classes_of(strategy: Strategy) -> int:
             assert_never(strategy)
 
 
-# Strategy -> the number of classes that it finds, best first.
+# Strategy -> the number of match classes that it finds.
 STRATEGIES = {strategy: _classes_of(strategy) for strategy in sorted(Strategy, key=_classes_of)}
 
-Group = Callable[[Capture], bytes]
-GROUPS: dict[str, Group] = {
+GROUPS: dict[str, Callable[[Capture], bytes]] = {
     "host": lambda capture: host_of(capture.url),
     "mime": lambda capture: capture.mime or b"unknown",
     "status": lambda capture: b"%d" % capture.status if capture.status else b"unknown",
@@ -64,10 +62,11 @@ GROUPS: dict[str, Group] = {
 class ReportFilter:
     """Which captures a crawler would have looked up."""
 
-    mime: str = ""  # captures whose media type matches are left out; "" leaves none out
+    mime: str = ""  # regular expression of media types that are left out; "" for none
     min_size: int = 0  # bytes
 
-    def compiled(self) -> re.Pattern[str] | None:
+    def compile(self) -> re.Pattern[str] | None:
+        """Return the compiled `mime`, None for none; raises `BadInput`."""
         try:
             return re.compile(self.mime, re.IGNORECASE) if self.mime else None
         except re.error as error:
@@ -76,30 +75,30 @@ class ReportFilter:
 
 @dataclass
 class DuplicationReport:
-    """Sums over a crawl; `rows` of the first filter are kept by group, on disk if need be."""
+    """Sums over a crawl; `rows` holds those of the first filter by group, on disk if large."""
 
     filters: list[ReportFilter]
     by: str = "host"
     status: frozenset[int] = frozenset({200})
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # not looked up, by reason
-    revisits: int = 0  # of the duplicates: those that the crawl has written as revisits
+    revisits: int = 0  # duplicates that the crawl has written as revisits
     revisit_bytes: int = 0
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
-    unsized: int = 0  # handled, but nobody knows how many bytes
-    themselves: int = 0  # of the first lookups: found themselves in the index
+    unsized: int = 0  # handled, of unknown size
+    self_matches: int = 0  # of the first lookups, captures that the index holds
     problems: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.totals = {chosen: [0] * len(COLUMNS) for chosen in self.filters}
         self.rows = Sums(len(COLUMNS))
-        self._patterns = [(chosen, chosen.compiled()) for chosen in self.filters]
+        self._patterns = [(chosen, chosen.compile()) for chosen in self.filters]
 
-    def take(self, items: Iterable[Item], view: View, settings: Settings) -> None:
-        """Look every capture of a source up and count it."""
-        for item in _foreseen(items, view):
+    def add(self, items: Iterable[Item], view: View, settings: Settings) -> None:
+        """Look up and count every capture of a source."""
+        for item in _prefetched(items, view):
             if isinstance(item, Problem):
                 self.problems.append(item)
                 continue
@@ -107,32 +106,36 @@ class DuplicationReport:
             if isinstance(item, Refusal):
                 self.refused[item.reason] += 1
             elif isinstance(item, Revisit):
-                self._take(item.capture, view, settings, revisit=True)
+                self._add_capture(item.capture, view, settings, revisit=True)
             else:
-                self._take(item, view, settings, revisit=False)
+                self._add_capture(item, view, settings, revisit=False)
 
-    def _take(self, capture: Capture, view: View, settings: Settings, *, revisit: bool) -> None:
-        if capture.status not in self.status and not (revisit and not capture.status):
-            self.refused["status"] += 1
+    def _add_capture(
+        self, capture: Capture, view: View, settings: Settings, *, revisit: bool
+    ) -> None:
+        if reason := self._refusal_reason(capture, revisit):
+            self.refused[reason] += 1
             return
-        if capture.digest in EMPTY or not capture.size:
-            self.refused["empty"] += 1
-            return
-        if is_cut(capture.digest.raw):
-            self.refused[CUT_DIGEST] += 1
-            return
-        answer = self._ask(capture, view, settings)
+        answer = self._look_up(capture, view, settings)
         if not revisit:
             self._count(capture, answer, max(capture.size, 0))
         elif answer is None:
             self.refused["revisit-of-unknown"] += 1
-        else:  # the payload is not here: how long it is, its original knows
+        else:  # a revisit has no payload: the size is that of the original
             size = max(answer.original.size, 0)
             self.revisits += 1
             self.revisit_bytes += size
             self._count(capture, answer, size)
 
-    def _ask(self, capture: Capture, view: View, settings: Settings) -> Answer | None:
+    def _refusal_reason(self, capture: Capture, revisit: bool) -> str:
+        """Return why a capture is not looked up, "" if it is."""
+        if capture.status not in self.status and not (revisit and not capture.status):
+            return "status"
+        if capture.digest in EMPTY or not capture.size:
+            return "empty"
+        return CUT_DIGEST if is_cut(capture.digest.raw) else ""
+
+    def _look_up(self, capture: Capture, view: View, settings: Settings) -> Answer | None:
         query = Query(
             digest=capture.digest,
             url=capture.url,
@@ -145,8 +148,9 @@ class DuplicationReport:
         self.last_lookup_seconds = time.perf_counter() - start
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
-        if self.lookups <= _SAMPLED:
-            self.themselves += any(_is(capture, known) for known in _exact(view, settings, capture))
+        if self.lookups <= _SAMPLED and settings.url_index:
+            known = view.exact(capture.digest, capture.url)
+            self.self_matches += any(_is_same(capture, other) for other in known)
         return answer
 
     def _count(self, capture: Capture, answer: Answer | None, size: int) -> None:
@@ -166,11 +170,11 @@ class DuplicationReport:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
 
     def as_json(self, settings: Settings, captures: int, largest: int) -> dict[str, Any]:
-        """The report as one object with the `largest` groups, 0 for all; they are in memory."""
+        """Return the whole report with the `largest` groups, 0 for all."""
         return {**self.head(settings, captures), "groups": list(self.groups(largest))}
 
     def head(self, settings: Settings, captures: int) -> dict[str, Any]:
-        """The report without its groups, of which there may be millions."""
+        """Return the report without its groups, of which there may be millions."""
         first = self.totals[self.filters[0]]
         return {
             "records": self.records,
@@ -197,24 +201,19 @@ class DuplicationReport:
         }
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
-        """The groups with the most bytes handled, largest first; 0 for all of them."""
+        """Yield the `count` groups with the most bytes handled, largest first; 0 for all."""
         for key, sums in self.rows.largest(count, 1):
             yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
 
 
-def _exact(view: View, settings: Settings, capture: Capture) -> list[Capture]:
-    return view.exact(capture.digest, capture.url) if settings.url_index else []
-
-
-def _is(capture: Capture, known: Capture) -> bool:
-    """Whether the index holds this very capture."""
-    if capture.record_id and known.record_id:
-        return capture.record_id == known.record_id
-    return capture.date == known.date
+def _is_same(capture: Capture, other: Capture) -> bool:
+    if capture.record_id and other.record_id:
+        return capture.record_id == other.record_id
+    return capture.date == other.date
 
 
 def summary(sums: Sequence[int]) -> dict[str, Any]:
-    """The columns of a total or group by name, and what follows from them."""
+    """Return the columns of a total or group by name, and what is computed from them."""
     columns = dict(zip(COLUMNS, sums, strict=True))
     duplicates = sum(columns[match.value] for match in CLASSES)
     duplicate_bytes = sum(columns[f"{match.value}_bytes"] for match in CLASSES)
@@ -230,25 +229,24 @@ def summary(sums: Sequence[int]) -> dict[str, Any]:
 
 
 def saved(sums: list[int]) -> dict[str, dict[str, int | float]]:
-    """What each strategy would have saved."""
-    return {
-        strategy.value: {
-            "captures": sum(sums[2 : 2 + 2 * classes : 2]),
-            "bytes": sum(sums[3 : 3 + 2 * classes : 2]),
-            "percent": _percent(sum(sums[3 : 3 + 2 * classes : 2]), sums[1]),
-        }
-        for strategy, classes in STRATEGIES.items()
-    }
+    """Return the captures, bytes and per cent of bytes that each strategy would have saved."""
+    result = {}
+    for strategy, classes in STRATEGIES.items():
+        end = 2 + 2 * classes
+        captures, size = sum(sums[2:end:2]), sum(sums[3 : end + 1 : 2])
+        percent = _percent(size, sums[1])
+        result[strategy.value] = {"captures": captures, "bytes": size, "percent": percent}
+    return result
 
 
 def _percent(part: int, whole: int) -> float:
     return round(100 * part / whole, 2) if whole else 0.0
 
 
-def _foreseen(items: Iterable[Item], view: View) -> Iterator[Item]:
-    """The items, about whose captures a view has heard before they are looked up."""
+def _prefetched(items: Iterable[Item], view: View) -> Iterator[Item]:
+    """Yield the items; a networked view reads the digests of many in one round trip."""
     items = iter(items)
-    while some := list(islice(items, AHEAD)):
-        captures = (item.capture if isinstance(item, Revisit) else item for item in some)
-        view.prefetch(one.digest for one in captures if isinstance(one, Capture))
-        yield from some
+    while chunk := list(islice(items, AHEAD)):
+        captures = (item.capture if isinstance(item, Revisit) else item for item in chunk)
+        view.prefetch(item.digest for item in captures if isinstance(item, Capture))
+        yield from chunk

@@ -34,7 +34,7 @@ from dedupindex.runtime.atomic_replace import Left, Sink, identity, open_for_rea
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
-from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.record_facts import refers_to
@@ -118,7 +118,7 @@ class Holders:
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
 
-    def original(self, made: WrittenRevisit, revisit: Single) -> Single:
+    def original(self, made: WrittenRevisit, revisit: ExactRecord) -> ExactRecord:
         """The original of a revisit; raises `NotExact`.
 
         If that has become a revisit itself, it is what was dropped then, or its original. In a
@@ -131,7 +131,7 @@ class Holders:
             found = self._find(root / entry.name, entry)
             if found is None:
                 return self._named(root / entry.name, first.entry, revisit)
-            if isinstance(found, Single):
+            if isinstance(found, ExactRecord):
                 return found
             made = found
         raise NotExact("its original is a revisit of a revisit, without end")
@@ -152,7 +152,7 @@ class Holders:
             self._open[path] = file, rounds(path, os.fstat(file.fileno()).st_size)
         return self._open[path]
 
-    def _find(self, path: Path, entry: JournalEntry) -> Single | WrittenRevisit | None:
+    def _find(self, path: Path, entry: JournalEntry) -> ExactRecord | WrittenRevisit | None:
         """An original, or the revisit that it became; None if nothing tells where it is now."""
         file, made = self._opened(path)
         sizes = [os.fstat(file.fileno()).st_size, *(one.was.size for one in made)]
@@ -164,27 +164,27 @@ class Holders:
             if one.offsets.became(offset):
                 return self._became(one, offset)
             offset = one.offsets.now(offset)
-        return Single(file, offset, entry.original_stored)
+        return ExactRecord(file, offset, entry.original_stored)
 
-    def _named(self, path: Path, entry: JournalEntry, revisit: Single) -> Single:
+    def _named(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
         """The record that a revisit names, if it makes what was dropped; raises `NotExact`."""
         named = refers_to(revisit.head.fields)
         file, _ = self._opened(path)
         places = _places(path, identity(os.fstat(file.fileno())))
         for offset, stored in places.get(_key(named.url, named.date), ()):
             with suppress(NotExact):
-                found = Single(file, offset, stored)
+                found = ExactRecord(file, offset, stored)
                 _check(entry, _pieces(entry, revisit, found))
                 return found
         raise NotExact(f"{path} is of a size of which no journal tells, and its original not there")
 
-    def _became(self, one: Round, offset: int) -> Single | WrittenRevisit:
+    def _became(self, one: Round, offset: int) -> ExactRecord | WrittenRevisit:
         for found in of_round(one, []):
             if found.entry.offset == offset:
                 if found.kept is None or self._final:
                     return found
                 dropped, at = found.kept
-                return Single(self.opened(dropped), at, found.entry.stored, last=True)
+                return ExactRecord(self.opened(dropped), at, found.entry.stored, last=True)
         raise NotExact("its journal has changed")
 
 
@@ -234,11 +234,11 @@ def _write(found: WrittenRevisit, source: BinaryIO, holders: Holders, sink: Sink
     if found.kept is not None:
         path, at = found.kept
         dropped = holders.opened(path)
-        kept = Single(dropped, at, entry.stored, last=True)
+        kept = ExactRecord(dropped, at, entry.stored, last=True)
         _check(entry, _whole(kept))
         sink.copy(dropped, at, entry.stored)
         return
-    revisit = Single(source, found.offset, entry.new_stored)
+    revisit = ExactRecord(source, found.offset, entry.new_stored)
     original = holders.original(found, revisit)
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
 
@@ -260,13 +260,15 @@ def _check(entry: JournalEntry, pieces: Iterator[bytes | memoryview]) -> None:
         raise NotExact("with its original it is not the record that was there")
 
 
-def _whole(record: Single) -> Iterator[bytes | memoryview]:
+def _whole(record: ExactRecord) -> Iterator[bytes | memoryview]:
     yield record.header
     yield from record.block()
     yield END
 
 
-def _pieces(entry: JournalEntry, revisit: Single, original: Single) -> Iterator[bytes | memoryview]:
+def _pieces(
+    entry: JournalEntry, revisit: ExactRecord, original: ExactRecord
+) -> Iterator[bytes | memoryview]:
     yield entry.header.encode("latin-1")
     yield from revisit.block()
     held, skip = b"", -1

@@ -1,10 +1,8 @@
-"""Captures that browsertrix-crawler remembers in Redis, of the crawls that are committed.
+"""Captures of committed crawls that browsertrix-crawler keeps in Redis.
 
-Redis says of a capture as much as a revisit of it would: digest, URL, date, file. Nobody here has
-seen the record, and neither its status nor its media type are known (`Evidence.NAMED`).
-
-The URL is kept in a normal form: the query is sorted and written anew, escapes in upper case. That
-may be another than the record has, so only URLs that this cannot have changed are taken.
+Redis has as much of a capture as a revisit would: digest, URL, date, file. Status and media type
+are unknown (`Evidence.NAMED`). URLs are normalised: the query is sorted and encoded anew, escapes
+are in upper case. Only URLs that normalisation cannot have changed are accepted.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, Self
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
 from blake3 import blake3
@@ -21,29 +19,30 @@ from blake3 import blake3
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadInput, BadSource, DedupError, to_install
-from dedupindex.sources.rows import Memory, read_digest
+from dedupindex.sources.rows import ColumnValues, read_digest
+from dedupindex.sources.source import Source
 from dedupindex.urlkey import is_http
-
-# What browsertrix-crawler keeps in Redis (or Kvrocks) of the payloads that its crawls have stored.
 
 DUPES, CRAWLS, OPEN = "alldupes", "allcrawls", "uncommittedcrawls"
 COUNTS, FILES = "allcounts", "src:d"
 AT_ONCE = 1000  # entries of a hash, in one exchange
 _SCHEMES = ("redis", "rediss", "unix")
-_WAIT = 60.0  # seconds for an answer; Redis answers nobody while it writes a large file
+_TIMEOUT = 60.0  # seconds for an answer; Redis does not answer while it writes a large file
+_UNCHANGED = re.compile(rb"https?://[^/?#%]+/[^?#%]*(?:\?[\w.*-]+=[\w.*-]+)?")  # by normalisation
+_MAX_PROBLEMS = 100
 
 
 class BrowsertrixEntry(NamedTuple):
     """Where a payload is stored: the value of a digest in ``h:CRAWL``."""
 
-    place: int
+    place: int  # of the file in the crawl's list
     digits: bytes  # 17, or 14
     url: bytes
     size: int  # bytes of the compressed record
 
     @classmethod
     def of(cls, value: bytes) -> BrowsertrixEntry:
-        """What a value says; `ValueError` if it says something else."""
+        """Parse a value; raises `ValueError`."""
         parts = value.split(b" ")
         if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
             raise ValueError("not 'place date url size'")
@@ -55,22 +54,22 @@ class BrowsertrixEntry(NamedTuple):
 
 
 def entries_key(crawl: str) -> str:
-    """The hash of what a crawl has stored."""
+    """Return the key of the hash of a crawl's entries."""
     return f"h:{crawl}"
 
 
 def counts_key(crawl: str) -> str:
-    """The hash of a crawl's totals."""
+    """Return the key of the hash of a crawl's totals."""
     return f"h:{crawl}:counts"
 
 
 def files_key(crawl: str) -> str:
-    """The list of a crawl's files."""
+    """Return the key of the list of a crawl's files."""
     return f"c:{crawl}:wacz"
 
 
 def file_name(text: bytes) -> str:
-    """The name of a file in a crawl's list, "" where there is none."""
+    """Return the file name in an entry of a crawl's list, "" if there is none."""
     try:
         name = json.loads(text)["filename"]
     except (ValueError, KeyError, TypeError):
@@ -78,14 +77,14 @@ def file_name(text: bytes) -> str:
     return name if isinstance(name, str) else ""
 
 
-def is_address(text: str) -> bool:
-    """Whether `text` names a Redis and no file: ``redis://``, ``rediss://`` or ``unix://``."""
+def is_redis_address(text: str) -> bool:
+    """Return whether `text` is a ``redis://``, ``rediss://`` or ``unix://`` address."""
     scheme, mark, _ = text.partition("://")
     return bool(mark) and scheme in _SCHEMES
 
 
-def shown(address: str) -> str:
-    """An address as it may be printed and kept: without user and password."""
+def without_password(address: str) -> str:
+    """Return an address without user and password."""
     parts = urlsplit(address)
     database = [f"db={number}" for number in parse_qs(parts.query).get("db", [])]
     place = parts.netloc.rpartition("@")[2]
@@ -94,10 +93,10 @@ def shown(address: str) -> str:
 
 
 @contextmanager
-def connected(address: str, failure: type[DedupError]) -> Iterator[Any]:
-    """A client of the Redis at an address; what fails is raised as `failure`.
+def redis_client(address: str, failure: type[DedupError]) -> Iterator[Any]:
+    """Connect to a Redis; its errors are raised as `failure`.
 
-    Nothing is sent twice: who writes must know whether it was done.
+    Commands are never retried: a writer must know whether a command was executed once.
     """
     try:
         import redis  # an extra: most people have none
@@ -107,21 +106,21 @@ def connected(address: str, failure: type[DedupError]) -> Iterator[Any]:
         raise DedupError(f"Redis needs a package: {to_install('redis')}") from error
     try:
         client = redis.Redis.from_url(
-            address, protocol=2, socket_timeout=_WAIT, socket_connect_timeout=10.0,
+            address, protocol=2, socket_timeout=_TIMEOUT, socket_connect_timeout=10.0,
             retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
     except ValueError as error:
-        raise BadInput(f"{shown(address)} is no address of a Redis: {error}") from error
+        raise BadInput(f"{without_password(address)} is no address of a Redis: {error}") from error
     try:
         with client:
             client.ping()
             yield client
     except redis.RedisError as error:
-        raise failure(f"{shown(address)}: {error}") from error
+        raise failure(f"{without_password(address)}: {error}") from error
 
 
 def scan(client: Any, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
-    """All fields of a hash, many at a time; what changes meanwhile may come twice or not at all."""
+    """Yield the fields of a hash, many at a time; one that changes may come twice or never."""
     cursor = 0
     while True:
         cursor, found = client.hscan(key, cursor, count=AT_ONCE)
@@ -132,67 +131,57 @@ def scan(client: Any, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
 
 
 def members(client: Any, key: str) -> list[str]:
-    """The names in a set of crawls, in order."""
+    """Return the names in a set of crawls, sorted."""
     found = {name.decode("utf-8", "replace") for name in client.sscan_iter(key, count=AT_ONCE)}
     return sorted(found)
 
 
-_LITERAL = re.compile(rb"https?://[^/?#%]+/[^?#%]*(?:\?[\w.*-]+=[\w.*-]+)?")
-_PROBLEMS_SHOWN = 100
-
-
-class BrowsertrixSource:
+class BrowsertrixSource(Source):
     """The keys of Browsertrix in one database."""
 
     def __init__(self, address: str) -> None:
-        self.name = shown(address)
-        self.size = -1
-        self.position = 0
-        self.content_hash = ""
-        self.changed = False
+        super().__init__(without_password(address))
         self._address = address
-        self._memory = Memory(self.name)
-        self._running = blake3()
+        self._position = 0
+        self._values = ColumnValues(self.name)
+        self._hash = blake3()
         self._problems = 0
 
+    @property
+    def position(self) -> int:
+        return self._position
+
     def items(self) -> Iterator[Item]:
-        """See `Source.items`. What is committed while this reads may be missed."""
-        with ExitStack() as stack:
-            client = stack.enter_context(connected(self._address, BadSource))
+        """See `Source.items`. A crawl that is committed meanwhile may be missed."""
+        with redis_client(self._address, BadSource) as client:
             committed = members(client, CRAWLS)
-            going_on = members(client, OPEN)
-            if not committed and not going_on:
+            uncommitted = members(client, OPEN)
+            if not committed and not uncommitted:
                 raise BadSource(f"{self.name} holds no crawl of Browsertrix; another database?")
             for crawl in committed:
                 listed = client.lrange(files_key(crawl), 0, -1)
                 files = [file_name(text) for text in listed]
                 for found in scan(client, entries_key(crawl)):
                     yield from self._items(crawl, files, found)
-            for crawl in sorted({*going_on} - {*committed}):
+            for crawl in sorted({*uncommitted} - {*committed}):
                 for _ in range(client.hlen(entries_key(crawl))):
                     yield Refusal("uncommitted")
-        if self._problems > _PROBLEMS_SHOWN:
-            more = self._problems - _PROBLEMS_SHOWN
+        if self._problems > _MAX_PROBLEMS:
+            more = self._problems - _MAX_PROBLEMS
             yield Problem(self.name, -1, f"{more:,} more entries could not be read")
-        self.content_hash = self._running.hexdigest()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        """Nothing is open but while items are read."""
+        self.content_hash = self._hash.hexdigest()
 
     def _items(
         self, crawl: str, files: list[str], found: list[tuple[bytes, bytes]]
     ) -> Iterator[Item]:
         for text, value in found:
-            self._running.update(b"%b %b\n" % (text, value))
-            self.position += len(text) + len(value)
+            self._hash.update(b"%b %b\n" % (text, value))
+            self._position += len(text) + len(value)
             try:
                 yield self._item(text, BrowsertrixEntry.of(value), files)
             except ValueError as error:
                 self._problems += 1
-                if self._problems <= _PROBLEMS_SHOWN:
+                if self._problems <= _MAX_PROBLEMS:
                     line = (text + b": " + value)[:160].decode("utf-8", "backslashreplace")
                     yield Problem(self.name, -1, f"crawl {crawl}: {error}: {line!r}")
                 yield Refusal("bad-line")
@@ -200,10 +189,10 @@ class BrowsertrixSource:
     def _item(self, text: bytes, entry: BrowsertrixEntry, files: list[str]) -> Item:
         if not is_http(entry.url):
             return Refusal("not-http")
-        if not _LITERAL.fullmatch(entry.url):
+        if not _UNCHANGED.fullmatch(entry.url):
             return Refusal("rewritten-url")
         try:
-            date = self._memory.date(entry.digits)
+            date = self._values.date(entry.digits)
             digest, spelling = read_digest(text, "sha1")
         except BadDate:
             return Refusal("bad-date")

@@ -1,13 +1,13 @@
-"""Which column of a CDX line holds what: told by a header line, or guessed.
+"""The columns of CDX lines, as a header line states them, or guessed from their number.
 
-A header is a line of a delimiter, ``CDX``, and one letter per column. These letters speak to us
-(the CDX file format of archive.org; ``u`` is wget's), all others are skipped:
+A header is a line of a delimiter, ``CDX``, and one letter per column. These letters are used (the
+CDX file format of archive.org; ``u`` is wget's), all others are ignored:
 
     a  original URL    b  date, 14 or 17 digits    m  mime          s  status    k  digest
     S  record size     V  offset                   g  file name     u  record id
 
-Without a header the number of columns tells the layout, and columns must hold what they should:
-wget writes 11 columns too, but others, and read as the usual 11 every offset would be a file name.
+Without a header the number of columns tells the layout, and values must be valid for it: wget
+writes 11 columns too, but other ones than the standard 11.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BY_WIDTH = {  # columns -> their letters
 }
 _LETTERS = "abmskSVgu"  # in the order of `Fields`
 _HEADER = re.compile(rb"([^A-Za-z0-9]?)CDX([^A-Za-z0-9])(.+)")
-_NO_ROW = rb"(?![^A-Za-z0-9]?CDX[^A-Za-z0-9]|@alias )"  # a header is none, whatever follows
+_NO_ROW = rb"(?![^A-Za-z0-9]?CDX[^A-Za-z0-9]|@alias )"  # excludes headers
 _DATE = re.compile(rb"\d{14}(?:\d{3})?")
-_PATTERNS = {  # letter -> what the column looks like on a line without surprises
+_PATTERNS = {  # letter -> the column on a plain line
     "a": rb"(https?://%b++)",
-    "b": rb"(\d{8}(?:[01]\d|2[0-3])[0-5]\d[0-5]\d)",  # `rows.Memory` knows which days are good
-    "k": rb"(.{32})",  # decoding will check it
-    "S": rb"(\d{1,9}+)",  # so long, every size and offset has its place in an entry
+    "b": rb"(\d{8}(?:[01]\d|2[0-3])[0-5]\d[0-5]\d)",  # `ColumnValues` checks the day
+    "k": rb"(.{32})",  # decoding checks it
+    "S": rb"(\d{1,9}+)",  # sizes and offsets that an index entry can hold
     "V": rb"(\d{1,12}+)",
     "u": rb"<(urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})>",
 }
@@ -54,15 +54,15 @@ class Layout(NamedTuple):
     letters: tuple[str, ...]
 
     def fields(self, columns: Sequence[bytes]) -> Fields:
-        """Pick what we know from the columns of a line; a letter used twice means the last."""
+        """Return the known columns of a line; of a repeated letter the last counts."""
         named = dict(zip(self.letters, columns, strict=True))
         return Fields(*[named.get(letter, b"") for letter in _LETTERS])
 
     def finder(self) -> Callable[[bytes], list[Row]]:
-        """A function that takes a whole block of lines apart at once, by one regular expression.
+        """Return a function that parses a block of lines with one regular expression.
 
-        It gives a row for every line end, all empty where the line is not the plain kind. A row
-        may swallow a malformed line before it: then there are fewer rows than line ends.
+        It returns a row for each line end, with empty values if the line is not plain. A row may
+        include a malformed line before it: then there are fewer rows than line ends.
         """
         return _finder(self)
 
@@ -74,14 +74,14 @@ def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
     used = {letter: column for column, letter in enumerate(layout.letters) if letter in _LETTERS}
     patterns, groups = [], []
     for column, letter in enumerate(layout.letters):
-        some = not_end if column == len(layout.letters) - 1 else not_delimiter
+        allowed = not_end if column == len(layout.letters) - 1 else not_delimiter
         if used.get(letter) != column:
-            patterns.append(some + b"++")
+            patterns.append(allowed + b"++")
             continue
         pattern = _PATTERNS.get(letter, rb"(%b++)")
-        if letter == "g" and some is not_end:
-            pattern = rb"(.++)"  # safe, for no known name has a delimiter in it, and faster
-        patterns.append(pattern.replace(b"%b", some))
+        if letter == "g" and allowed is not_end:
+            pattern = rb"(.++)"  # faster, and safe: names with a delimiter are never cached
+        patterns.append(pattern.replace(b"%b", allowed))
         groups.append(letter)
     absent = [letter for letter in _LETTERS if letter not in used]
     line = _NO_ROW + re.escape(layout.delimiter).join(patterns) + b"()" * len(absent) + rb"\n"
@@ -99,12 +99,12 @@ def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
 
 
 def layout_of(delimiter: bytes, letters: Sequence[str]) -> Layout | None:
-    """The layout that a header states; None if it lacks URL, date or digest."""
+    """Return the layout of a header; None if it lacks URL, date or digest."""
     return Layout(delimiter, tuple(letters)) if {"a", "b", "k"} <= set(letters) else None
 
 
 def header(line: bytes) -> tuple[bytes, list[str]] | None:
-    """Delimiter and letters, if the line is a header."""
+    """Return delimiter and letters of a header, None if the line is not one."""
     match = _HEADER.fullmatch(line)
     if match is None or match[1] not in (b"", match[2]):
         return None
@@ -113,7 +113,7 @@ def header(line: bytes) -> tuple[bytes, list[str]] | None:
 
 
 def guess(line: bytes) -> Layout | None:
-    """The layout of a line in a file without header, if its columns hold what they should."""
+    """Return the layout of a line without a header, None unless its values are valid for it."""
     columns = line.split(b" ")
     letters = _BY_WIDTH.get(len(columns))
     if letters is None:
@@ -126,5 +126,5 @@ def guess(line: bytes) -> Layout | None:
 
 
 def recognise(lines: Sequence[bytes]) -> bool:
-    """Whether the first lines of a file are those of a CDX that can be read."""
+    """Return whether one of the lines is a header or a row of a known layout."""
     return any(header(line) or guess(line) for line in lines)

@@ -1,8 +1,8 @@
 """CDXJ files: ``urlkey timestamp {json}``, as pywb, cdxj-indexer, jwarc and OutbackCDX write them.
 
-They differ in what the JSON holds: numbers as strings or as numbers, digests with or without
-``sha1:``, absent values left out or "-", a status on revisits or none. Lines that begin with ``!``
-are about the file, not of it.
+They differ in the JSON: numbers as strings or as numbers, digests with or without ``sha1:``,
+absent values left out or "-", revisits with or without a status. Lines that begin with ``!`` are
+metadata of the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dedupindex.capture import Item, Refusal
 from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import Fields, RowReader, other_method
 
-_KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # as in `Fields`, from mime
+_KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # in the order of `Fields`
 
 
 class CdxjSource(TextSource):
@@ -38,7 +38,7 @@ class CdxjSource(TextSource):
                 yield from self._bad_line(line_number, str(error), line)
 
     def _item(self, line: bytes) -> Item:
-        """What a line says; `ValueError` or `TypeError` if it is none."""
+        """Return the item of a line; raises `ValueError` or `TypeError` if it is malformed."""
         parts = line.split(b" ", 2)
         if len(parts) != 3:
             raise ValueError("not 'urlkey timestamp {json}'")
@@ -58,7 +58,7 @@ class CdxjSource(TextSource):
 
 
 def _bytes(value: Any) -> bytes:
-    """A value of the JSON as the column of a CDX would hold it."""
+    """Return a value of the JSON as it would be in a CDX."""
     if value is None:
         return b""
     if isinstance(value, str):

@@ -1,14 +1,14 @@
-"""Heritrix crawl.log, as warcprox writes it too: one line per URI that was tried.
+"""Heritrix crawl.log, which warcprox writes too: one line per URI that was tried.
 
-Fields are parted by runs of blanks (Heritrix pads numbers), ``-`` where there is nothing:
+Fields are separated by runs of blanks, ``-`` means no value:
 
     1 logged at    2 status        3 bytes of payload    4 URI       5 hops     6 via    7 mime
     8 thread       9 fetch began, 17 digits, + duration in ms        10 digest  11 source tag
     12 annotations, joined by commas, may contain blanks
     13 one JSON object, if the crawler was told to log extra information
 
-A line says what was fetched, not that it was stored: duplicates (in eight dialects), truncated and
-unwritten responses are marked in the annotations only. Bytes are not decoded.
+A line tells what was fetched, not that it was stored: only the annotations mark duplicates (in
+eight dialects), truncated and unwritten responses. Bytes are not decoded.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import orjson
 from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.rows import Memory, read_digest
+from dedupindex.sources.rows import ColumnValues, read_digest
 from dedupindex.timestamps import check_date
 from dedupindex.urlkey import is_http, unbracket
 
-_LEAST = 10  # fields; the digest is the tenth
-_NOT_HTTP = (1, 1001, 2001)  # what Heritrix calls a successful DNS or whois lookup
+_MIN_FIELDS = 10  # the digest is the tenth
+_NOT_HTTP = (1, 1001, 2001)  # status codes of Heritrix for a successful DNS or whois lookup
 _DUPLICATE = re.compile(
     rb"(?:^|[,\s])(?:duplicate(?=[:,\s]|$)|warcRevisit:|Revisit:IdenticalPayloadDigest)"
 )
@@ -36,7 +36,7 @@ _TRUNCATED = re.compile(rb"(?:^|[,\s])(?:lenTrunc|timeTrunc|headerTrunc)(?=[,\s]
 _UNWRITTEN = re.compile(rb"(?:^|[,\s])unwritten:")
 _BEGAN = re.compile(rb"(\d{14})(?:\d{3})?(?:[+;]\d+)?")
 _INTEGER = re.compile(rb"-?\d{1,18}")
-_JSON_TRIES = 32  # opening braces looked at, from the last one; hostile lines have more
+_JSON_TRIES = 32  # opening braces tried, from the last one; hostile lines have more
 _NOTHING: dict[str, Any] = {}
 
 _FIRST = re.compile(
@@ -46,7 +46,7 @@ _FIRST = re.compile(
 
 
 def recognise(line: bytes) -> bool:
-    """Whether the first line of a file is that of a crawl log."""
+    """Return whether the first line of a file is that of a crawl log."""
     return _FIRST.match(line) is not None
 
 
@@ -54,7 +54,7 @@ class CrawlLogSource(TextSource):
     """Captures of a crawl log."""
 
     def _set_up(self) -> None:
-        self._memory = Memory(self.name)
+        self._values = ColumnValues(self.name)
 
     def _parse(self, number: int, block: bytes) -> Iterator[Item]:
         for line_number, line in enumerate(block.split(b"\n"), number):
@@ -66,23 +66,23 @@ class CrawlLogSource(TextSource):
                 yield from self._bad_line(line_number, str(error), line)
 
     def _parse_cut(self, number: int, line: bytes) -> Iterator[Item]:
-        """A cut line may have lost the annotation that says it is no original."""
+        """Refuse a cut line, which may have lost the annotation of a duplicate."""
         return self._bad_line(number, "the last line is cut short", line)
 
     def _item(self, line: bytes) -> Item:
-        """What a line says; `ValueError` if it is none."""
+        """Return the item of a line; raises `ValueError` if it is malformed."""
         fields = line.split(None, 11)
-        if len(fields) < _LEAST:
-            raise ValueError(f"{len(fields)} fields, a crawl log has at least {_LEAST}")
+        if len(fields) < _MIN_FIELDS:
+            raise ValueError(f"{len(fields)} fields, a crawl log has at least {_MIN_FIELDS}")
         fields[3] = unbracket(fields[3])
         status, size, url = fields[1], fields[2], fields[3]
         if not _INTEGER.fullmatch(status) or not (size == b"-" or _INTEGER.fullmatch(size)):
             raise ValueError("status or size is no number")
         annotations, extra = _annotations(fields[11]) if len(fields) > 11 else (b"", _NOTHING)
-        reason = _refused(int(status), size, url, annotations, extra)
+        reason = _refusal_reason(int(status), size, url, annotations, extra)
         if reason:
             return Refusal(reason)
-        duplicate = self._duplicate(annotations, extra)
+        duplicate = self._is_duplicate(annotations, extra)
         try:
             capture = self._capture(fields, extra, duplicate=duplicate)
         except BadDate:
@@ -95,21 +95,20 @@ class CrawlLogSource(TextSource):
         return Revisit(capture, self._refers_to(annotations, extra))
 
     def _capture(self, fields: list[bytes], extra: dict[str, Any], *, duplicate: bool) -> Capture:
-        memory = self._memory
         began = _BEGAN.fullmatch(fields[8])
         if began is None:
             raise BadDate(f"no time of a fetch: {fields[8]!r}")
         text = fields[9]
         if text.startswith(b"SHA1:"):  # HTTPContentDigest: of stripped text, not of the payload
-            raise BadDigest("a digest of the processor HTTPContentDigest")
+            raise BadDigest("a digest of HTTPContentDigest")
         digest, spelling = read_digest(text, self.options.digest_algorithm)
         name, offset = extra.get("warcFilename"), extra.get("warcFileOffset")
-        mime = b"" if fields[6] == b"no-type" else memory.mime(fields[6])
+        mime = b"" if fields[6] == b"no-type" else self._values.mime(fields[6])
         return Capture(
             digest,
             spelling,
             fields[3],
-            memory.date(began[1]),
+            self._values.date(began[1]),
             Evidence.REVISIT if duplicate else Evidence.ROW,
             Covers.UNKNOWN,
             int(fields[1]),
@@ -121,8 +120,7 @@ class CrawlLogSource(TextSource):
             offset if isinstance(offset, int) and 0 <= offset < 1 << 63 else -1,
         )
 
-    def _duplicate(self, annotations: bytes, extra: dict[str, Any]) -> bool:
-        """Whether the line is of a duplicate, in any dialect."""
+    def _is_duplicate(self, annotations: bytes, extra: dict[str, Any]) -> bool:
         if "RevisitProfile" in extra or "RevisitRefersToURI" in extra:
             return True
         if _DUPLICATE.search(annotations):
@@ -131,7 +129,7 @@ class CrawlLogSource(TextSource):
         return setting is not None and setting.search(annotations) is not None
 
     def _refers_to(self, annotations: bytes, extra: dict[str, Any]) -> RefersTo | None:
-        """The original that a duplicate names; None if it names none."""
+        """Return the original that a duplicate names; None if it names none."""
         url, date = extra.get("RevisitRefersToURI"), extra.get("RevisitRefersToDate")
         if not isinstance(url, str) or not isinstance(date, str):
             return None
@@ -142,14 +140,14 @@ class CrawlLogSource(TextSource):
             return None
         written = date.encode()
         try:
-            written = self._memory.date(written) if written.isdigit() else check_date(written)
+            written = self._values.date(written) if written.isdigit() else check_date(written)
         except BadDate:
             return None
         return RefersTo(exact, written)
 
 
 def _annotations(rest: bytes) -> tuple[bytes, dict[str, Any]]:
-    """Part what follows the source tag into annotations and the JSON object at its end."""
+    """Split what follows the source tag into annotations and the JSON object at its end."""
     rest = rest.rstrip()
     if not rest.endswith(b"}"):
         return rest, _NOTHING
@@ -168,10 +166,10 @@ def _annotations(rest: bytes) -> tuple[bytes, dict[str, Any]]:
     return rest, _NOTHING
 
 
-def _refused(
+def _refusal_reason(
     status: int, size: bytes, url: bytes, annotations: bytes, extra: dict[str, Any]
 ) -> str:
-    """Why a line is of no capture, "" if it may be one."""
+    """Return why a line is not of a capture, "" if it may be."""
     if not is_http(url) or status in _NOT_HTTP:
         return "not-http"
     if status <= 0 or not size.isdigit():

@@ -1,4 +1,8 @@
-"""From what a user names (files, directories, globs, addresses, ``-``) to what is to be read."""
+"""Find the containers that a user names, and detect their kind from their content.
+
+Names are those of files, directories, globs, addresses, and ``-``. The name of a file does not tell
+its kind.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+from zipfile import BadZipFile, ZipFile
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
@@ -27,66 +32,77 @@ from dedupindex.object_store import (
     redacted,
 )
 from dedupindex.object_store import find_objects as found_remote
-from dedupindex.sources.browsertrix import is_address
-from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_named, kind_of
+from dedupindex.sources import cdx_columns, crawl_log
+from dedupindex.sources.browsertrix import is_redis_address
+from dedupindex.sources.line_source import GZIP, inflated
 
+KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
+HEAD = 1 << 15  # bytes of a file that are examined
+ZIP = (b"PK\x03\x04", b"PK\x05\x06")
+ZSTD = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")  # a frame; the dictionary of a .warc.zst
+NO_ZSTD = (
+    "is compressed with zstd, which is not supported; decompress it first "
+    "(zstd -d, or warc.zst tools where it carries a dictionary)"
+)
+_ALIASES = {"warciterator": "warc", "crawllogiterator": "crawllog", "arc": "warc"}
+_LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
 UNFINISHED = ("*.part", "*.open")  # still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
-_FEW = 8  # bytes, enough to tell zstd: there may be many files
-_INDEX = ("index.json", b'"canonicaliser"')  # what makes a directory one of our indexes
+_ZSTD_BYTES = 8  # enough to recognise zstd
+_INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
 
 
 @dataclass
 class Expanded:
-    """The containers that were meant, each once."""
+    """The containers that were found, each once."""
 
     paths: list[str] = field(default_factory=list)  # absolute, "-", or an address
-    skipped: int = 0  # files met in directories or by globs that are no source
-    problems: list[Problem] = field(default_factory=list)  # such files that may be one
-    archives: list[str] = field(default_factory=list)  # files of both sorts, named as archives are
-    elsewhere: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
+    skipped: int = 0  # files of directories and globs that are not sources
+    problems: list[Problem] = field(default_factory=list)  # such files that may be sources
+    archives: list[str] = field(default_factory=list)  # both, if they are named like archives
+    remote: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
 
 
 def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
     """Find the containers that `sources` name.
 
-    A directory is searched to its bottom, in the order of names: hidden and unfinished files and
-    indexes are left out, files of no known kind counted, with `kind` all files of others too. What
-    cannot be told (empty, unreadable, zstd) is a problem. A file that is named itself is taken at
-    its word. Raises `BadSource` for a source that is not there or is no file.
+    Directories are searched recursively, in the order of names. Hidden and unfinished files and
+    indexes are left out; files of unknown kind, or not of `kind`, are counted. Files whose kind
+    cannot be detected (empty, unreadable, zstd) are problems. A file named by the user is always
+    included. Raises `BadSource` for a source that does not exist or is not a file.
     """
     wanted = kind_named(kind) if kind else ""
     found = Expanded()
     visited: set[tuple[int, int]] = set()
     for source in map(local, sources):
-        if source == STDIN or is_address(source):
+        if is_stream(source):
             found.paths.append(source)
         elif is_remote(source):
-            _elsewhere(source, wanted, found)
+            _find_remote(source, wanted, found)
         elif os.path.isdir(source):
             _search(os.path.abspath(source), wanted, found, visited)
         elif os.path.lexists(source) or not glob.has_magic(source):
-            found.paths.append(regular(os.path.abspath(source)))
+            found.paths.append(check_regular_file(os.path.abspath(source)))
         else:
-            _by_glob(source, wanted, found, visited)
+            _find_by_glob(source, wanted, found, visited)
     found.paths = list(dict.fromkeys(found.paths))
     return found
 
 
-def passing(path: str) -> bool:
-    """Whether a path of `Expanded` is of something that may say something else the next time."""
-    return path == STDIN or is_address(path)
+def is_stream(path: str) -> bool:
+    """Return whether a source is standard input or a Redis, which differ each time."""
+    return path == STDIN or is_redis_address(path)
 
 
 def is_unfinished(path: str) -> bool:
-    """Whether a file is still being written, by its name."""
+    """Return whether the name of a file says that it is still being written."""
     return any(fnmatchcase(os.path.basename(path), pattern) for pattern in UNFINISHED)
 
 
-def regular(path: str) -> str:
-    """`path`, if it is a file; raises `BadSource`."""
+def check_regular_file(path: str) -> str:
+    """Return `path` if it is a regular file; raises `BadSource`."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:
@@ -96,20 +112,22 @@ def regular(path: str) -> str:
     return path
 
 
-def _by_glob(pattern: str, wanted: str, found: Expanded, visited: set[tuple[int, int]]) -> None:
+def _find_by_glob(
+    pattern: str, wanted: str, found: Expanded, visited: set[tuple[int, int]]
+) -> None:
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
         raise BadSource(f"nothing matches {pattern}")
     for match in matches:
         path = os.path.abspath(match)
         if not os.path.isdir(path):
-            _meet(path, wanted, found)
-        elif "**" not in pattern:  # which has met all below it already
+            _add(path, wanted, found)
+        elif "**" not in pattern:  # which matches all files below, too
             _search(path, wanted, found, visited)
 
 
 def _search(top: str, wanted: str, found: Expanded, visited: set[tuple[int, int]]) -> None:
-    """Meet every file below a directory; links are followed, but no directory entered twice."""
+    """Add every file below a directory; links are followed, no directory is entered twice."""
 
     def unreadable(error: OSError) -> None:
         found.problems.append(Problem(str(error.filename), -1, f"unreadable: {error.strerror}"))
@@ -122,84 +140,81 @@ def _search(top: str, wanted: str, found: Expanded, visited: set[tuple[int, int]
         visited.add((known.st_dev, known.st_ino))
         below[:] = sorted(name for name in below if not name.startswith("."))
         for name in sorted(names):
-            _meet(os.path.join(directory, name), wanted, found)
+            _add(os.path.join(directory, name), wanted, found)
 
 
-def _elsewhere(source: str, wanted: str, found: Expanded) -> None:
-    """Take an object that is named, or meet those that a directory or a glob means."""
+def _find_remote(source: str, wanted: str, found: Expanded) -> None:
     if not is_many(source):
-        found.elsewhere[source] = facts(source)
+        found.remote[source] = facts(source)
         found.paths.append(source)
         return
-    plain = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
-    many = [met for met in found_remote(source) if not _is_hidden(met.address[plain:])]
-    found.elsewhere.update(many)
+    prefix = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
+    objects = [
+        met
+        for met in found_remote(source)
+        if not any(part.startswith(".") for part in met.address[prefix:].split("/"))
+    ]
+    found.remote.update(objects)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for met, look in zip(many, pool.map(_look_at, many), strict=True):
-            _meet(met.address, wanted, found, look)
+        for met, probe in zip(objects, pool.map(_probe_remote, objects), strict=True):
+            _add(met.address, wanted, found, probe)
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(".") for part in name.split("/"))
-
-
-def _meet(path: str, wanted: str, found: Expanded, look: _Look | None = None) -> None:
-    """Take, skip or report a file that was not named itself."""
+def _add(path: str, wanted: str, found: Expanded, probe: _Probe | None = None) -> None:
+    """Add, skip or report a file that the user did not name itself."""
     name = os.path.basename(path)
     if name.startswith("."):
         return
-    taken = len(found.paths)
-    if _is_beside(name):
+    count = len(found.paths)
+    if _is_sidecar(name):
         found.skipped += 1
     else:
-        _judge(path, name, wanted, found, look or _look(path))
-    if len(found.paths) == taken and _ARCHIVES.search(name):
+        _classify(path, name, wanted, found, probe or _probe(path))
+    if len(found.paths) == count and _ARCHIVES.search(name):
         found.archives.append(path)
 
 
-def _is_beside(name: str) -> bool:
-    """Whether a file is left out whatever is in it."""
+def _is_sidecar(name: str) -> bool:
+    """Return whether a file is left out, whatever it contains."""
     return is_unfinished(name) or any(fnmatchcase(name, pattern) for pattern in _SIDECARS)
 
 
-class _Look(NamedTuple):
-    """What is seen at the beginning of a file."""
+class _Probe(NamedTuple):
+    """The beginning of a file."""
 
-    head: bytes = b""  # the first few
+    head: bytes = b""  # its first bytes
     kind: str = ""
-    wrong: str = ""  # why nothing is
+    error: str = ""  # why it cannot be read
 
 
-def _look(path: str) -> _Look:
+def _probe(path: str) -> _Probe:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return _Look(wrong="is no regular file")
+            return _Probe(error="is no regular file")
         with open(path, "rb") as stream:
             head = stream.read(HEAD)
-            return _Look(head[:_FEW], kind_of(head, stream))
+            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
     except OSError as error:
-        return _Look(wrong=f"cannot be read: {error.strerror}")
+        return _Probe(error=f"cannot be read: {error.strerror}")
 
 
-def _look_at(met: FoundObject) -> _Look:
-    """The same of an object."""
-    if _is_beside(os.path.basename(met.address)):
-        return _Look()
+def _probe_remote(met: FoundObject) -> _Probe:
+    if _is_sidecar(os.path.basename(met.address)):
+        return _Probe()
     try:
         with RemoteFile(met.address, met.facts) as stream:
             head = stream.read(HEAD)
-            return _Look(head[:_FEW], kind_of(head, stream))
+            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
     except BadSource as error:
-        return _Look(wrong=str(error).removeprefix(f"{redacted(met.address)} "))
+        return _Probe(error=str(error).removeprefix(f"{redacted(met.address)} "))
 
 
-def _judge(path: str, name: str, wanted: str, found: Expanded, look: _Look) -> None:
-    head, kind, wrong = look
-    if wrong:
-        found.problems.append(Problem(path, -1, wrong))
-        return
-    if wanted == "warc" and not kind and not _ARCHIVES.search(name):
-        found.skipped += 1  # it may be empty or zstd: by its name it is a mark, or a log
+def _classify(path: str, name: str, wanted: str, found: Expanded, probe: _Probe) -> None:
+    head, kind, error = probe
+    if error:
+        found.problems.append(Problem(path, -1, error))
+    elif wanted == "warc" and not kind and not _ARCHIVES.search(name):
+        found.skipped += 1  # it may be empty or zstd, but is not named like an archive
     elif head.startswith(ZSTD):
         found.problems.append(Problem(path, 0, NO_ZSTD))
     elif not head:
@@ -211,8 +226,60 @@ def _judge(path: str, name: str, wanted: str, found: Expanded, look: _Look) -> N
 
 
 def _is_index(directory: Path) -> bool:
-    name, mark = _INDEX
+    name, content = _INDEX
     try:
-        return mark in (directory / name).read_bytes()[:HEAD]
+        return content in (directory / name).read_bytes()[:HEAD]
     except OSError:
         return False
+
+
+def kind_named(name: str) -> str:
+    """Return the kind that an option names: one of `KINDS`, or an iterator class of Heritrix.
+
+    ``is.landsbokasafn.deduplicator.indexer.CrawlLogIterator`` is ``crawllog``; ``arc`` is ``warc``,
+    because one reader reads both. Raises `BadSource`.
+    """
+    plain = name.rpartition(".")[2].lower()
+    kind = _ALIASES.get(plain, plain)
+    if kind not in KINDS:
+        raise BadSource(f"no kind of source {name!r}; there are {', '.join(KINDS)}")
+    return kind
+
+
+def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
+    """Return the kind of a source that begins with `head`, "" if unknown.
+
+    A zip file is a WACZ only if `whole`, the file, has the members of one.
+    """
+    if head.startswith(ZIP):
+        return "wacz" if whole is None or _is_wacz(whole) else ""
+    if head.startswith(GZIP):
+        head = inflated(head, HEAD)
+    if head.lstrip()[:5].upper() == b"WARC/" or head.startswith(b"filedesc:"):
+        return "warc"
+    lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
+    if len(lines) > 1:
+        lines.pop()  # it may be cut
+    for line in lines[:_LINES]:
+        kind = _kind_of_line(line.removeprefix(b"\xef\xbb\xbf"))
+        if kind:
+            return kind
+    return ""
+
+
+def _kind_of_line(line: bytes) -> str:
+    if crawl_log.recognise(line):
+        return "crawllog"
+    parts = line.split(b" ", 2)
+    if len(parts) == 3 and parts[2].startswith(b"{") and parts[1].isdigit():
+        return "cdxj" if len(parts[1]) in (14, 17) else ""
+    return "cdx" if cdx_columns.recognise([line]) else ""
+
+
+def _is_wacz(whole: BinaryIO) -> bool:
+    try:
+        with ZipFile(whole) as container:
+            names = container.namelist()
+    except (BadZipFile, OSError, ValueError):
+        return False
+    return any(name == "datapackage.json" or name.startswith("archive/") for name in names)

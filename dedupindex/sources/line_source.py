@@ -1,8 +1,7 @@
-"""Text containers: large blocks in, whole lines out, hashed on the way.
+"""The base class of text sources: read, hash, inflate and divide a file into blocks of lines.
 
-CDX, CDXJ and crawl logs are all lines; they come plain, as one gzip member or as many (the blocks
-of a zipnum CDXJ). A format is handed a block of many whole lines at a time, small enough to stay in
-the processor's cache while it is taken apart. Lines are numbered from 1, as editors do.
+Text may be plain, one gzip member or many (the blocks of a ZipNum CDXJ). A format parses blocks of
+whole lines that are small enough to stay in the processor's cache. Lines are numbered from 1.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 import blake3
 import orjson
@@ -19,20 +18,20 @@ from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile
 from dedupindex.sources.cdx_columns import guess, header
-from dedupindex.sources.source import GROWING, SourceOptions
+from dedupindex.sources.source import GROWING, Source, SourceOptions
 
 BLOCK = 1 << 18
 GZIP = b"\x1f\x8b"
-_LONGEST_LINE = 16 << 20  # bytes; no URL is that long, but a file without line ends may be
-_LONGEST_ROW = 2 << 20  # bytes of a row that may stand at the seam of two gzip members
-_OVERLONG = b"\0"  # what is handed on in place of such a line: no format can read it
-_PROBLEMS_SHOWN = 100  # of lines, per container; the rest is one number
-_INFLATE_STEP = 1 << 16  # bytes in: what follows a member is copied, so not too many
-_INFLATE_MOST = 1 << 20  # bytes out at a time, so that a bomb stays small
+_LONGEST_LINE = 16 << 20  # bytes
+_LONGEST_ROW = 2 << 20  # bytes of a row that may be divided between two gzip members
+_OVERLONG = b"\0"  # replaces a line that is too long; no format can parse it
+_MAX_PROBLEMS = 100  # bad lines of a container that are reported; the rest are counted
+_INFLATE_STEP = 1 << 16  # bytes of input; what follows a member is copied
+_INFLATE_MOST = 1 << 20  # bytes of output at a time, so that a gzip bomb stays small
 
 
-class TextSource:
-    """The part that all text formats share; a format adds `_parse`."""
+class TextSource(Source):
+    """A source made of lines; a format adds `_parse`."""
 
     def __init__(
         self,
@@ -43,13 +42,10 @@ class TextSource:
         options: SourceOptions | None = None,
         block: int = BLOCK,
     ) -> None:
-        self.name = name
-        self.size = size
-        self.position = 0
-        self.content_hash = ""
-        self.changed = False
+        super().__init__(name, size)
         self.options = options or SourceOptions()
         self._stream = stream
+        self._position = 0
         self._block = block
         self._bad_lines = 0
         self._line = 1  # the number of the next
@@ -57,10 +53,13 @@ class TextSource:
         self._set_up()
 
     def _set_up(self) -> None:
-        """Make what a format keeps while it reads."""
+        """Create the state of a format."""
+
+    @property
+    def position(self) -> int:
+        return self._position
 
     def items(self) -> Iterator[Item]:
-        """See `Source.items`."""
         for number, block in self._blocks():
             if block.endswith(b"\n"):
                 yield from self._parse(number, block)
@@ -69,7 +68,7 @@ class TextSource:
         yield from self._after()
 
     def _blocks(self) -> Iterator[tuple[int, bytes]]:
-        """Blocks of whole lines, each with the number of its first."""
+        """Yield blocks of whole lines, each with the number of its first line."""
         raw = self._raw()
         try:
             for block in _whole_lines(_inflated(raw)):
@@ -77,54 +76,48 @@ class TextSource:
                 self._line += block.count(b"\n")
         except zlib.error as error:
             self._damage = str(error)
-        for _ in raw:  # what lies behind damage is hashed all the same
+        for _ in raw:  # what follows damage is hashed, too
             pass
 
     def _after(self) -> Iterator[Item]:
-        """What is to be said when all blocks have been read."""
+        """Yield the problems of the container, after all blocks have been read."""
         number, damage = self._line, self._damage
         if damage:
             yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
-        if self.size >= 0 and (self.position != self.size or self._replaced()):
+        replaced = isinstance(self._stream, RemoteFile) and self._stream.changed()
+        if self.size >= 0 and (self.position != self.size or replaced):
             self.changed = True
             yield Problem(self.name, number, GROWING)
-        if self._bad_lines > _PROBLEMS_SHOWN:
-            more = self._bad_lines - _PROBLEMS_SHOWN
+        if self._bad_lines > _MAX_PROBLEMS:
+            more = self._bad_lines - _MAX_PROBLEMS
             yield Problem(self.name, number, f"{more:,} more lines could not be read")
 
-    def _replaced(self) -> bool:
-        """Whether an object is another now: blocks of two would make lines that nobody wrote."""
-        return isinstance(self._stream, RemoteFile) and self._stream.changed()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
         self._stream.close()
 
     def _parse(self, number: int, block: bytes) -> Iterator[Item]:
-        """Items of whole lines with their ends, `number` being that of the first."""
+        """Yield the items of whole lines; `number` is that of the first."""
         raise NotImplementedError
 
     def _parse_cut(self, number: int, line: bytes) -> Iterator[Item]:
-        """Items of a last line that has no end."""
+        """Yield the items of a last line without a line end."""
         return self._parse(number, line + b"\n")
 
     def _bad_line(self, number: int, why: str, line: bytes = b"") -> Iterator[Item]:
-        """The items of a line that cannot be read: named, but not a million times."""
+        """Yield a refusal, and a problem unless there were many."""
         self._bad_lines += 1
-        if self._bad_lines <= _PROBLEMS_SHOWN:
+        if self._bad_lines <= _MAX_PROBLEMS:
             start = f": {line[:80].decode('utf-8', 'backslashreplace')!r}" if line else ""
             yield Problem(self.name, number, f"line {number}: {why}{start}")
         yield Refusal("bad-line")
 
     def _raw(self) -> Iterator[bytes]:
-        """The container's bytes as on disk, hashed."""
+        """Read and hash the bytes on disk."""
         running = blake3.blake3()
         try:
             while data := self._stream.read(self._block):
                 running.update(data)
-                self.position += len(data)
+                self._position += len(data)
                 yield data
         except OSError as error:
             raise BadSource(f"{self.name} cannot be read: {error}") from error
@@ -132,7 +125,7 @@ class TextSource:
 
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
-    """The blocks themselves, or what is in them if they are gzip."""
+    """Inflate the blocks if they are gzip."""
     start = b""
     for data in raw:
         start += data
@@ -143,9 +136,9 @@ def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
-    """Inflate any number of gzip members, None behind each; `zlib.error` for cut or damaged ones.
+    """Inflate gzip members, with None after each; raises `zlib.error` for cut or damaged ones.
 
-    What was good before the damage has been yielded by then. Zeros after a member are padding.
+    Text before the damage is yielded first. Zeros between members are padding.
     """
     inflater = None
     for block in blocks:
@@ -169,13 +162,13 @@ def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
 
 
 def parted(pieces: Iterable[bytes | None]) -> Iterator[bytes]:
-    """The text of gzip members, with a line end between two rows that stand in two of them.
+    """Yield the text of `gunzip`, and a line end between two rows that lack one.
 
-    The blocks of some ZipNum files do not end with one. Other files are cut into members anywhere
-    in a line: there nothing is put in. `pieces` are those of `gunzip`.
+    Blocks of some ZipNum files do not end with a line end. Other files are divided into members
+    anywhere in a line, where nothing must be inserted.
     """
-    line = b""  # the last one so far, as long as it has no end
-    held: bytes | None = None  # of a member that begins behind such a line, up to a line end
+    line = b""  # the last line so far, if it has no end
+    held: bytes | None = None  # start of a member after such a line, up to a line end
     try:
         for piece in pieces:
             if piece is None:
@@ -193,7 +186,7 @@ def parted(pieces: Iterable[bytes | None]) -> Iterator[bytes]:
                     text = _joined(line, held)
                     line, held = _last_line(line, text), None
                     yield text
-    except zlib.error:  # what was good before the damage
+    except zlib.error:  # yield the text before the damage
         if held:
             yield _joined(line, held)
         raise
@@ -202,8 +195,8 @@ def parted(pieces: Iterable[bytes | None]) -> Iterator[bytes]:
 
 
 def _joined(line: bytes, following: bytes) -> bytes:
-    apart = rows_apart(line, following.partition(b"\n")[0])
-    return b"\n" + following if apart else following
+    separate = are_rows(line, following.partition(b"\n")[0])
+    return b"\n" + following if separate else following
 
 
 def _last_line(line: bytes, text: bytes) -> bytes:
@@ -211,10 +204,10 @@ def _last_line(line: bytes, text: bytes) -> bytes:
     return text[end : end + _LONGEST_ROW] if end else (line + text)[:_LONGEST_ROW]
 
 
-def rows_apart(line: bytes, following: bytes) -> bool:
-    """Whether two pieces of text are a row each, and not one that was cut in two.
+def are_rows(line: bytes, following: bytes) -> bool:
+    """Return whether two pieces of text are a row each, and not one row that was cut.
 
-    Rows of CDX have the columns that their number says; a row of CDXJ ends with its JSON.
+    A row of CDX has the columns of its layout; a row of CDXJ ends with JSON.
     """
     if guess(following.removesuffix(b"\r")):
         return bool(guess(line) or header(line))
@@ -229,23 +222,20 @@ def rows_apart(line: bytes, following: bytes) -> bool:
 
 
 def inflated(head: bytes, most: int) -> bytes:
-    """What can be inflated of the beginning of a gzip file, `most` bytes or a little more."""
+    """Return `most` bytes, or a little more, of a gzip file that begins with `head`."""
     text = b""
     try:
         for data in parted(gunzip([head])):
             text += data
             if len(text) >= most:
                 break
-    except zlib.error:  # cut by us, or damaged: the reader will say
+    except zlib.error:  # `head` is cut; the reader reports damage
         pass
     return text
 
 
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same text cut after line ends, so that no line is in two blocks.
-
-    Only a last line without an end comes alone and without one.
-    """
+    """Divide text after line ends; a last line without one comes in a block of its own."""
     tail = b""
     overlong = False
     first = True
@@ -269,7 +259,7 @@ def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _plain(text: bytes, *, first: bool) -> bytes:
-    """Without a byte order mark, and with Unix line ends."""
+    """Return text without a byte order mark, with Unix line ends."""
     if first:
         text = text.removeprefix(b"\xef\xbb\xbf")
     return text.replace(b"\r\n", b"\n") if b"\r" in text else text

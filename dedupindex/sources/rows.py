@@ -1,8 +1,7 @@
-"""One row of a capture index, whatever the file format: its fields become one item.
+"""Turn the fields of a CDX or CDXJ row into an item.
 
-CDX and CDXJ say the same in two notations, and both say little: no record id, no transfer coding,
-no truncation, often no digest algorithm. A row may therefore only suggest an original; captures
-made here say so (`Evidence.ROW`, `Covers.UNKNOWN`).
+Rows lack much of what a record has: record id, transfer coding, truncation, often the digest
+algorithm. Captures from rows are therefore weak evidence (`Evidence.ROW`, `Covers.UNKNOWN`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http, unbracket
 
 REVISIT_MIME = b"warc/revisit"
-METHOD_MARK = b"__wb_method="  # pywb and cdxj-indexer append it to urlkeys of other than GET
+METHOD_MARK = b"__wb_method="  # appended by pywb and cdxj-indexer to urlkeys of non-GET requests
 
 BARE = Spelling(0, 0)  # base32 without a label, the usual spelling in CDX
 
@@ -27,16 +26,13 @@ _METHOD = re.compile(rb"__wb_method=([A-Za-z-]*)")
 _MIME = re.compile(rb"[^\s;,\"]+")
 _STATUS = re.compile(rb"-?\d{1,5}")
 _HEX = re.compile(rb"[0-9a-fA-F]+")
-_KEPT = 65536  # distinct values remembered of each column
-_LONGEST_KEPT = 300  # bytes of such a value
+_MAX_CACHED = 65536  # distinct values of a column
+_LONGEST_CACHED = 300  # bytes of such a value
 _T = TypeVar("_T")
 
 
 class Fields(NamedTuple):
-    """The columns of a row that say something to us.
-
-    ``-`` where the row has nothing to say, empty where it has no such column.
-    """
+    """The columns of a row that are used: ``-`` for no value, empty for no such column."""
 
     url: bytes
     date: bytes
@@ -49,10 +45,10 @@ class Fields(NamedTuple):
     record_id: bytes = b""
 
 
-class Memory:
-    """Values of columns that repeat, each parsed once: most of why a line takes so little time.
+class ColumnValues:
+    """A cache of parsed column values, which repeat from row to row.
 
-    Only what needs no further thought is in here, so a missing key sends a line the careful way.
+    It holds only values of plain rows; `CdxSource` parses a row with any other value by itself.
     """
 
     def __init__(self, name: str) -> None:
@@ -64,26 +60,26 @@ class Memory:
         self.containers: dict[bytes, str] = {b"": name}
 
     def date(self, digits: bytes) -> bytes:
-        """WARC-Date of 14 or 17 digits, milliseconds kept; raises `BadDate`."""
+        """Return the WARC-Date of 14 or 17 digits, milliseconds kept; raises `BadDate`."""
         try:
             return self.days[digits[:8]] + self.minutes[digits[8:12]] + self.seconds[digits[12:]]
         except KeyError:
             date = date_of_digits(check_digits(digits))
-        _keep(self.days, digits[:8], date[:11])
+        _cache(self.days, digits[:8], date[:11])
         return date if len(digits) == 14 else date[:-1] + b"." + digits[14:] + b"Z"
 
-    def learn_days(self, days: set[bytes]) -> bool:
-        """Know those of `days` that exist; whether all do."""
+    def add_days(self, days: set[bytes]) -> bool:
+        """Cache valid days; return whether all are valid."""
         for day in days - self.days.keys():
             with suppress(BadDate):
                 self.date(day + b"000000")
         return self.days.keys() >= days
 
     def status(self, text: bytes) -> int:
-        """HTTP status, 0 for none, below 0 for failures; `ValueError` for anything else."""
-        known = self.statuses.get(text)
-        if known is not None:
-            return known
+        """Return the HTTP status, 0 for none, negative for failures; raises `ValueError`."""
+        cached = self.statuses.get(text)
+        if cached is not None:
+            return cached
         if not _STATUS.fullmatch(text):
             raise ValueError(f"{text[:20]!r} is no status")
         status = int(text)
@@ -92,23 +88,23 @@ class Memory:
         return status
 
     def mime(self, text: bytes) -> bytes:
-        """The media type, lower case, without parameters."""
-        known = self.mimes.get(text)
-        if known is not None:
-            return known
+        """Return the media type, lower case, without parameters."""
+        cached = self.mimes.get(text)
+        if cached is not None:
+            return cached
         match = _MIME.match(text)
         mime = match[0].lower() if match else b""
         if mime != REVISIT_MIME:
-            _keep(self.mimes, text, mime)
+            _cache(self.mimes, text, mime)
         return mime
 
     def container(self, text: bytes) -> str:
-        """The name of a file."""
-        known = self.containers.get(text)
-        if known is not None:
-            return known
+        """Return the name of a file."""
+        cached = self.containers.get(text)
+        if cached is not None:
+            return cached
         name = text.decode("utf-8", "surrogateescape")
-        _keep(self.containers, text, name)
+        _cache(self.containers, text, name)
         return name
 
 
@@ -123,11 +119,11 @@ def _seconds() -> dict[bytes, bytes]:
     return {b"%02d" % second: b"%02dZ" % second for second in range(60)}
 
 
-def _keep(values: dict[bytes, _T], text: bytes, value: _T) -> None:
-    """Remember a value; what is learnt is forgotten when it is too much, what is preset never."""
-    if len(text) > _LONGEST_KEPT:
+def _cache(values: dict[bytes, _T], text: bytes, value: _T) -> None:
+    """Add a value to a cache; a full cache is cleared, but for its preset values."""
+    if len(text) > _LONGEST_CACHED:
         return
-    if len(values) >= _KEPT:
+    if len(values) >= _MAX_CACHED:
         preset = [(known, values[known]) for known in (b"-", b"") if known in values]
         values.clear()
         values.update(preset)
@@ -135,16 +131,16 @@ def _keep(values: dict[bytes, _T], text: bytes, value: _T) -> None:
 
 
 class RowReader:
-    """Makes one item of the fields of one row."""
+    """Turns the fields of rows into items."""
 
     def __init__(self, name: str, digest_algorithm: str) -> None:
         self.name = name
         self.algorithm = digest_algorithm
-        self.memory = Memory(name)
+        self.values = ColumnValues(name)
 
     def item(self, fields: Fields) -> Capture | Revisit | Refusal:
-        """What a row says. `ValueError` if a column holds what such a column cannot hold."""
-        status = self.memory.status(fields.status)
+        """Return the item of a row; raises `ValueError` for an invalid number."""
+        status = self.values.status(fields.status)
         size, offset = _number(fields.size), _number(fields.offset)
         url = unbracket(fields.url)
         if not is_http(url):
@@ -152,13 +148,13 @@ class RowReader:
         if status < 0:
             return Refusal("fetch-failed")
         try:
-            date = self.memory.date(fields.date)
+            date = self.values.date(fields.date)
             digest, spelling = read_digest(fields.digest, self.algorithm)
         except BadDate:
             return Refusal("bad-date")
         except BadDigest:
             return Refusal("bad-digest")
-        mime = self.memory.mime(fields.mime)
+        mime = self.values.mime(fields.mime)
         revisit = mime == REVISIT_MIME or fields.container == b"-"
         record_id = unbracket(fields.record_id)
         capture = Capture(
@@ -173,22 +169,22 @@ class RowReader:
             size,
             size >= 0,
             b"" if record_id == b"-" else record_id,
-            self.name if fields.container == b"-" else self.memory.container(fields.container),
+            self.name if fields.container == b"-" else self.values.container(fields.container),
             offset,
         )
         return Revisit(capture, None) if revisit else capture
 
 
 def other_method(urlkey: bytes) -> bool:
-    """Whether a row is of a POST or the like: its URL alone does not say what was asked."""
+    """Return whether a row is of a request other than GET."""
     return any(method.lower() != b"get" for method in _METHOD.findall(urlkey))
 
 
 def read_digest(text: bytes, algorithm: str) -> tuple[Digest, Spelling]:
-    """A digest as rows and logs write it; raises `BadDigest`.
+    """Return a digest of a row or log, and its spelling; raises `BadDigest`.
 
-    Without a label it is of `algorithm` if its length allows that, else SHA-256 when it has the
-    64 hex digits of one. 32 lower-case hex digits are an MD5 even if they could be base32.
+    A digest without a label is of `algorithm` if its length allows that, else SHA-256 if it has 64
+    hex digits. 32 hex digits are an MD5, even if they could be base32.
     """
     value = text.removeprefix(b"sha1:")
     labelled = len(value) < len(text)
@@ -196,7 +192,7 @@ def read_digest(text: bytes, algorithm: str) -> tuple[Digest, Spelling]:
         try:
             return Digest("sha1", sha1_of_base32(value)), CANONICAL if labelled else BARE
         except ValueError:
-            pass  # in another spelling, or none at all
+            pass  # another spelling, or not a digest
     unlabelled = algorithm
     if b":" not in text and _HEX.fullmatch(text):
         if len(text) == 32 and algorithm != "md5":

@@ -1,70 +1,78 @@
-"""What every source is to the rest of the project, and what may be asked of one."""
+"""The base class of all sources, and the options that they are read with."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol, Self
+from itertools import islice
+from typing import Self
 
-from dedupindex.capture import Item
+from dedupindex.capture import Item, Rows
 from dedupindex.errors import BadInput
 
 GROWING = "is still being written; index it when it is complete"
+_BATCH = 64  # items, few enough to stay in the processor's cache
 
 
-class Source(Protocol):
-    """One container being read, once, from its beginning to its end; a context that closes it.
+class Source(ABC):
+    """One container, read once from beginning to end; a context manager that closes it.
 
-    Reading it through is what gives its hash, so a container is never read twice to be known.
+    Reading it computes its hash, so that no container is read twice.
     """
 
-    @property
-    def name(self) -> str:
-        """What captures are said to live in when their row names no file of its own."""
+    reads_records = False  # whether it reads the records themselves, not rows about them
+
+    def __init__(self, name: str, size: int = -1) -> None:
+        self.name = name  # the container of captures whose row names no file
+        self.size = size  # bytes on disk, -1 for a stream
+        self.content_hash = ""  # BLAKE3 in hex of all bytes on disk, once `items` has ended
+        # Whether the container was still being written, once `items` has ended. All items must
+        # then be dropped; the last one is a problem that says so.
+        self.changed = False
+        self.remarks: Counter[str] = Counter()  # on records that were read, see `record.REMARKS`
 
     @property
-    def size(self) -> int:
-        """Bytes of the container as on disk, -1 for a pipe."""
-
-    @property
+    @abstractmethod
     def position(self) -> int:
-        """Bytes of the container read so far, for a progress bar."""
+        """Bytes on disk read so far."""
 
-    @property
-    def content_hash(self) -> str:
-        """BLAKE3 in hex of all bytes as on disk; empty until the source is read to its end."""
-
-    @property
-    def changed(self) -> bool:
-        """Whether the container was still being written: then what `items` gave must be dropped.
-
-        Known when the source is read to its end; its last item is then a problem that says so.
-        """
-
+    @abstractmethod
     def items(self) -> Iterator[Item]:
-        """One capture, revisit or refusal for every record or line, problems between them.
+        """Yield a capture, revisit or refusal for each record or line, and problems between them.
 
         Raises `BadSource` if the bytes cannot be read.
         """
 
-    def __enter__(self) -> Self: ...
+    def batches(self) -> Iterator[Rows | list[Item]]:
+        """Yield all items in batches; captures of plain rows may come as columns."""
+        items = self.items()
+        return iter(lambda: list(islice(items, _BATCH)), [])
 
-    def __exit__(self, *exception: object) -> None: ...
+    def close(self) -> None:  # noqa: B027  # optional
+        """Close the container."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """How sources are to be read; each takes what concerns it."""
+    """How sources are read; each uses what applies to it."""
 
-    also: tuple[str, ...] = ()  # WARC: compute these digests as well
+    also: tuple[str, ...] = ()  # WARC: compute these digests too
     etag: bool = False  # WARC: keep ETag and Last-Modified
-    digest_algorithm: str = "sha1"  # text: of digests that carry no label
-    revisit_annotation: re.Pattern[bytes] | None = None  # crawl.log: marks duplicates, too
+    digest_algorithm: str = "sha1"  # text: algorithm of digests without a label
+    revisit_annotation: re.Pattern[bytes] | None = None  # crawl.log: marks further duplicates
 
 
 def annotation(pattern: str) -> re.Pattern[bytes] | None:
-    """What ``--revisit-annotation`` means; raises `BadInput`."""
+    """Return the compiled ``--revisit-annotation``, None for none; raises `BadInput`."""
     try:
         return re.compile(pattern.encode("utf-8", "surrogateescape")) if pattern else None
     except re.error as error:

@@ -1,4 +1,4 @@
-"""From what a user names to the WARC and ARC files of a manifest, each with its root."""
+"""Find the WARC and ARC files that a user names, each with the directory it was found in."""
 
 from __future__ import annotations
 
@@ -19,18 +19,17 @@ from dedupindex.object_store import (
     local,
     redacted,
 )
-from dedupindex.sources import Expanded, expand, passing
-from dedupindex.sources.discover import is_unfinished
-from dedupindex.sources.kinds import HEAD, NO_ZSTD, ZSTD, kind_of
+from dedupindex.sources import Expanded, expand, is_stream
+from dedupindex.sources.discover import HEAD, NO_ZSTD, ZSTD, is_unfinished, kind_of
 
 UNFINISHED = "by its name it is still being written"
 NOTHING = "there is no WARC or ARC file in what was named"
 
 
 class SourceFile(NamedTuple):
-    """A file to read, as it stands in its directory."""
+    """A file to read, as it was when it was found."""
 
-    root: str  # what the user named, as far as it is a directory
+    root: str  # the directory that the user named
     name: str  # path below it
     size: int
     mtime_ns: int
@@ -44,21 +43,19 @@ class SourceFile(NamedTuple):
 
 @dataclass
 class Sources:
-    """All that was meant, each file once."""
+    """The files that were found, each once."""
 
-    files: list[SourceFile] = field(default_factory=list)  # in the order of their paths
-    skipped: int = 0  # files met in directories or by globs that are neither WARC nor ARC
+    files: list[SourceFile] = field(default_factory=list)  # sorted by path
+    skipped: int = 0  # files of directories and globs that are neither WARC nor ARC
     problems: list[Problem] = field(default_factory=list)
-    others: list[SourceFile] = field(
-        default_factory=list
-    )  # named as archives, but unknown or unfinished
+    others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
 
 
 def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
-    """Search directories to their bottom, expand globs; see `sources.expand`.
+    """Search directories recursively and expand globs, as `sources.expand` does.
 
-    Raises `BadSource` for what is not there, and for a file, named itself, of another kind; and for
-    an address, but for who only reads (`elsewhere`).
+    Raises `BadSource` for what does not exist, for a named file of another kind, and for an
+    address unless `elsewhere` allows it.
     """
     found: dict[str, SourceFile] = {}
     others: dict[str, SourceFile] = {}
@@ -66,7 +63,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
     for source in map(local, named):
         if is_remote(source):
             _check_address(source, elsewhere)
-        elif passing(source):
+        elif is_stream(source):
             raise BadSource(
                 f"a manifest is of files: give names of WARC or ARC files, not {source}"
             )
@@ -76,11 +73,12 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
         root = _root(source)
         for path in expanded.paths:
             if path not in found:
-                itself = path in (source, os.path.abspath(source))
-                found[path] = _found(root, path, expanded, itself=itself)
+                if path in (source, os.path.abspath(source)):
+                    _check_kind(path)
+                found[path] = _source_file(root, path, expanded)
         for path in expanded.archives:
-            if path not in others and (path in expanded.elsewhere or os.path.isfile(path)):
-                others[path] = _found(root, path, expanded, itself=False)
+            if path not in others and (path in expanded.remote or os.path.isfile(path)):
+                others[path] = _source_file(root, path, expanded)
                 if is_unfinished(path):
                     sources.problems.append(Problem(path, -1, UNFINISHED))
                     sources.skipped -= 1
@@ -101,9 +99,13 @@ def _check_address(source: str, elsewhere: bool) -> None:
 
 
 def _root(source: str) -> str:
-    """The directory that was named, or what the glob begins with."""
+    """Return the directory that was named, or the one in which a glob or file is."""
     if is_remote(source):
-        return _root_elsewhere(source)
+        if is_many(source) and not glob.has_magic(source):
+            return source.rstrip("/")
+        while glob.has_magic(os.path.dirname(source)):
+            source = os.path.dirname(source)
+        return os.path.dirname(source)
     if os.path.isdir(source):
         return os.path.abspath(source)
     while glob.has_magic(os.path.dirname(source)) and not os.path.lexists(source):
@@ -111,16 +113,11 @@ def _root(source: str) -> str:
     return os.path.dirname(os.path.abspath(source))
 
 
-def _root_elsewhere(source: str) -> str:
-    if is_many(source) and not glob.has_magic(source):
-        return source.rstrip("/")
-    while glob.has_magic(os.path.dirname(source)):
-        source = os.path.dirname(source)
-    return os.path.dirname(source)
-
-
 def status_of(path: str) -> tuple[int, int, int] | None:
-    """Size, time of change and inode of a file now, or what an object has for these; None: gone."""
+    """Return size, time of change and inode of a file or object now; None if it is gone.
+
+    The time of an object is its version, its inode 0.
+    """
     if is_remote(path):
         facts = facts_or_none(path)
         return None if facts is None else (facts.size, facts.mark, 0)
@@ -131,16 +128,12 @@ def status_of(path: str) -> tuple[int, int, int] | None:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _found(root: str, path: str, expanded: Expanded, *, itself: bool) -> SourceFile:
-    if path in expanded.elsewhere:
-        if itself:
-            _check_kind(path)
-        facts = expanded.elsewhere[path]
+def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
+    if path in expanded.remote:
+        facts = expanded.remote[path]
         return SourceFile(root, path[len(root) + 1 :], facts.size, facts.mark, 0, 0)
     try:
         status = os.stat(path)
-        if itself:
-            _check_kind(path)
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
     return SourceFile(
@@ -150,10 +143,13 @@ def _found(root: str, path: str, expanded: Expanded, *, itself: bool) -> SourceF
 
 
 def _check_kind(path: str) -> None:
-    opened = RemoteFile(path) if is_remote(path) else open(path, "rb")  # noqa: SIM115
-    with opened as stream:
-        head = stream.read(HEAD)
-        kind = kind_of(head, stream)
+    """Raise `BadSource` if a file that the user named is of another kind."""
+    try:
+        with RemoteFile(path) if is_remote(path) else open(path, "rb") as stream:
+            head = stream.read(HEAD)
+            kind = kind_of(head, stream)
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
     if head.startswith(ZSTD):
         raise BadSource(f"{path} {NO_ZSTD}")
     if kind not in ("", "warc"):

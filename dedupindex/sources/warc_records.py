@@ -1,32 +1,33 @@
-"""Response and revisit records to captures, or to the reason why they are none.
+"""WARC and ARC files as sources of captures.
 
-The order of the questions is that of their cost; the last, the payload digest, reads the body.
-A capture's digest is always recomputed: half of its use is that it can be trusted.
+Each record becomes one `Capture`, `Revisit`, or `Refusal` with the reason why it is neither. Bytes
+that cannot be read as records are a `Problem`, with a `Refusal` if a record was lost. The digest of
+every capture is recomputed. Cheap checks come first; the last one hashes the body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 
-from dedupindex.capture import Capture, Covers, Evidence, Revisit
-from dedupindex.digest import (
-    CUT_DIGEST,
-    EMPTY,
-    Digest,
-    Hash,
-    new_hash,
-)
+from dedupindex.capture import Capture, Covers, Evidence, Item, Problem, Refusal, Revisit
+from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, Hash, is_cut, new_hash
+from dedupindex.sources.source import GROWING, Source
 from dedupindex.urlkey import is_http, unbracket
 from dedupindex.warc import http
-from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.arc import DOCUMENT, HEADER
+from dedupindex.warc.fast_reader import read
+from dedupindex.warc.gzip_members import Filler
+from dedupindex.warc.headers import COMMON
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.record import Record, Sound
+from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.record_facts import (
     FastFacts,
     Refused,
-    checked,
+    checked_date,
     http_block,
     http_url,
+    irregularity,
     is_http_type,
     refers_to,
     revisit_http,
@@ -34,27 +35,203 @@ from dedupindex.warc.record_facts import (
     stated_digest,
     timestamp14,
 )
+from dedupindex.warc.request_pairing import FULL, RequestPairing
+from dedupindex.warc.window import Openable, open_window
 
-# Fast path: the captures of usual responses, see `record_facts.FastFacts`.
-
-_STATUSES = [status for status in range(1000) if status != 206]
+_REFUSALS = {
+    kind: Refusal(reason)
+    for kind, reason in {
+        b"request": "request-record",
+        b"warcinfo": "warcinfo-record",
+        b"metadata": "metadata-record",
+        b"resource": "resource-record",
+        b"conversion": "conversion-record",
+        b"continuation": "segmented",
+        HEADER: "warcinfo-record",
+    }.items()
+}
+_REQUEST = _REFUSALS[b"request"]
+_UNKNOWN = Refusal("unknown-record-type")
+_CONCURRENT = COMMON.index(b"WARC-Concurrent-To")
+_STATUSES = [status for status in range(1000) if status != 206]  # of the fast path
 _new = tuple.__new__
 _RECORD = Evidence.RECORD
 
 
-class FastCaptures:
-    """Makes the captures of one container."""
+class ArchiveSource(Source):
+    """A file with records. One whose name ends in ``.open`` is not read."""
 
-    def __init__(self, container: str) -> None:
-        self._container = container
-        self._read = FastFacts(_STATUSES).read
+    reads_records = True
 
-    def capture(self, record: Record) -> Capture | None:
-        """Return the capture of a response; None if `Responses.response` must read it.
+    def __init__(self, name: str, source: Openable) -> None:
+        """Open the file, or spool the stream; raises `BadSource`."""
+        self._window = open_window(name, source)
+        super().__init__(name, self._window.size)
+        self.filler = 0  # bytes that hold no record and do no harm
 
-        Nothing is refused here. `Responses.response` returns the same for every record.
+    def close(self) -> None:
+        self._window.close()
+
+    def items(self) -> Iterator[Item]:
+        """See `Source.items`."""
+        if self.name.endswith(".open"):
+            self.changed = True
+            yield Problem(self.name, 0, GROWING)
+            return
+        yield from self._read()
+        self.content_hash = self._window.content_hash()
+        self.changed = self._window.changed()
+        self._window.close()
+        if self.changed:
+            yield Problem(self.name, self.size, GROWING)
+
+    @abstractmethod
+    def _read(self) -> Iterator[Item]:
+        """Yield the items of all records."""
+
+
+class WarcSource(ArchiveSource):
+    """A WARC or ARC file, plain or gzipped."""
+
+    def __init__(
+        self,
+        name: str,
+        source: Openable,
+        *,
+        also: tuple[str, ...] = (),
+        etag: bool = False,
+        verify_block: bool = False,
+    ) -> None:
+        """Open the file, or spool the stream; raises `BadSource`.
+
+        `also` names digest algorithms to compute besides the stated one. `etag` keeps ETag and
+        Last-Modified. `verify_block` checks WARC-Block-Digest too, a second hash over all bytes.
         """
-        facts = self._read(record)
+        super().__init__(name, source)
+        self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
+        self._pairing: RequestPairing[Item] = RequestPairing(_id_of, _refused)
+        self._shared = False  # whether members with several records were reported
+
+    @property
+    def position(self) -> int:
+        return self._window.hashed
+
+    def _read(self) -> Iterator[Item]:
+        if not self.size:
+            yield Problem(self.name, 0, "is empty: it holds no record")
+        pairing, fast = self._pairing, self._responses.fast
+        for event in read(self._window):
+            if event is None:
+                pairing.add_unrelated(_REQUEST)
+            elif isinstance(event, Sound) and (found := fast(event)):
+                pairing.add(found, event.values[_CONCURRENT])
+            elif isinstance(event, Record):
+                self._add(event)
+            elif isinstance(event, Filler):
+                self.filler += event.stored
+            else:
+                pairing.add(Problem(self.name, event.offset, event.message))
+                if event.record:
+                    pairing.add(Refusal("damaged"))
+            if len(pairing.items) >= FULL:
+                yield from pairing.leave()
+        yield from pairing.leave(everything=True)
+
+    def _add(self, record: Record) -> None:
+        """Add the item of a record, unless the record turns out to be broken."""
+        try:
+            try:
+                item = self._item(record)
+            except Refused as refused:
+                item = _refusal(record, refused.reason)
+                if refused.problem:
+                    record.finish()
+                    self._pairing.add(Problem(self.name, record.offset, refused.problem))
+            if record.data is None:
+                record.finish()
+        except BrokenRecord:
+            return  # the reader reports it next, as damage
+        if record.remark:
+            self.remarks[record.remark] += 1
+        self._pairing.add(item, record.values[_CONCURRENT])
+
+    def _item(self, record: Record) -> Item:
+        kind = record.type
+        if kind == b"request":
+            self._pairing.request(record)
+        if record.shared:
+            if not self._shared:
+                self._shared = True
+                message = (
+                    "several records share one gzip member, so that replay tools find only the "
+                    "first: recompress the file record by record"
+                )
+                self._pairing.add(Problem(self.name, record.offset, message))
+            return _refusal(record, "shared-member")
+        if record.special:
+            reason = "ambiguous-line" if kind == DOCUMENT else irregularity(record)
+            if reason:
+                return _refusal(record, reason)
+        if kind == b"response" or kind == DOCUMENT:
+            return self._responses.response(record)
+        if kind == b"revisit":
+            return self._responses.revisit(record)
+        return _REFUSALS.get(kind, _UNKNOWN)
+
+
+def _refusal(record: Record, reason: str) -> Refusal:
+    """Return the refusal of a record, with a tombstone if it states URL, date and digest.
+
+    The tombstone keeps revisits and rows from naming a response or revisit as an original.
+    """
+    if record.type not in (b"response", b"revisit"):
+        return Refusal(reason)
+    url, date, _, _, text, _, _ = record.values
+    try:
+        url, date, (digest, spelling) = http_url(url), checked_date(date), stated_digest(text)
+    except Refused:
+        return Refusal(reason)
+    if digest is None or is_cut(digest.raw):  # no original can have it
+        return Refusal(reason)
+    return Refusal(reason, Capture(digest, spelling, url, date, Evidence.REVISIT))
+
+
+def _id_of(item: Item) -> bytes | None:
+    """Return the record id of a capture or revisit, which may answer a request."""
+    if isinstance(item, Revisit):
+        item = item.capture
+    return item.record_id if isinstance(item, Capture) else None
+
+
+def _refused(item: Item) -> Refusal:
+    """Return the refusal of the answer to another method, with its tombstone."""
+    if isinstance(item, Revisit):
+        return Refusal("method", item.capture)
+    assert isinstance(item, Capture)
+    return Refusal("method", item._replace(evidence=Evidence.REVISIT))
+
+
+class Responses:
+    """Turns the responses and revisits of one container into captures."""
+
+    def __init__(
+        self, container: str, *, also: tuple[str, ...], etag: bool, verify_block: bool
+    ) -> None:
+        self._container = container
+        self._also = also
+        self._etag = etag
+        self._verify_block = verify_block
+        self._last_date = b"-"  # the last that was checked
+        self._facts = None if also or etag or verify_block else FastFacts(_STATUSES).read
+
+    def fast(self, record: Record) -> Capture | None:
+        """Return the capture of a response; None if `response` must read it.
+
+        Nothing is refused here, and `response` returns the same for every record.
+        """
+        if self._facts is None:
+            return None
+        facts = self._facts(record)
         if facts is None:
             return None
         digest, spelling, covers, status, mime, body = facts
@@ -65,31 +242,16 @@ class FastCaptures:
             self._container, record.offset, b"", b"", (), "",
         ))  # fmt: skip
 
-
-class Responses:
-    """Judges the records of one container."""
-
-    def __init__(
-        self, container: str, *, also: tuple[str, ...], etag: bool, verify_block: bool
-    ) -> None:
-        self._container = container
-        self._also = also
-        self._etag = etag
-        self._verify_block = verify_block
-        self._last_date = b"-"  # the last that was checked
-        thorough = bool(also) or etag or verify_block
-        self.fast = _nothing if thorough else FastCaptures(container).capture
-
     def response(self, record: Record) -> Capture:
-        """The capture that a response record is; raises `Refused` or `BrokenRecord`."""
-        if not isinstance(record, Sound) and (capture := self.fast(record)):  # else it was tried
+        """Return the capture of a response; raises `Refused` or `BrokenRecord`."""
+        if not isinstance(record, Sound) and (capture := self.fast(record)):
             return capture
         url, date, record_id, content_type, _, _, _ = record.values
         if not is_http_type(content_type):
             raise Refused("not-http")
         url = http_url(url)
         if date != self._last_date:
-            self._last_date = checked(date)
+            self._last_date = checked_date(date)
         record_id = unbracket(record_id)
         answer, body, reason = http_block(record)
         if answer is None:
@@ -98,9 +260,11 @@ class Responses:
             raise Refused("partial")
         if len(answer.head) == record.length:
             raise Refused("empty")
-        return self._judged(record, url, record_id, answer, body)
+        if not record_id and record.type != DOCUMENT:
+            raise Refused("no-record-id")
+        return self._verified(record, url, record_id, answer, body)
 
-    def _judged(
+    def _verified(
         self,
         record: Record,
         url: bytes,
@@ -108,29 +272,27 @@ class Responses:
         answer: http.Response,
         body: Iterable[bytes | memoryview],
     ) -> Capture:
-        """The capture of any response, its body read here once."""
-        if not record_id and record.type != DOCUMENT:
-            raise Refused("no-record-id")
+        """Return the capture of a response, whose digests are verified against its body."""
         stated, spelling = stated_digest(record.values[4])
         if stated is None and answer.coding:
             raise Refused("chunked-without-digest")
         algorithm = "sha1" if stated is None else stated.algorithm
         payload = Payload(algorithm, self._also, answer.coding)
-        block = self._block_check(record, answer, stated)
+        block = self._block_hash(record, answer, stated)
         for piece in body:
             payload.update(piece)
             if block is not None:
                 block[1].update(piece)
         if payload.empty:
             raise Refused("empty")
-        verdict = payload.judge(stated)
-        other_block = block is not None and block[0].raw != block[1].digest()
-        if verdict is None and not other_block and payload.was_cut(stated):
-            raise Refused(CUT_DIGEST)  # the payload is whole: there is no damage to tell of
-        if verdict is None or other_block:
-            what = "WARC-Payload-Digest" if verdict is None else "WARC-Block-Digest"
+        match = payload.match(stated)
+        bad_block = block is not None and block[0].raw != block[1].digest()
+        if match is None and not bad_block and payload.was_cut(stated):
+            raise Refused(CUT_DIGEST)  # the payload is whole: there is no damage to report
+        if match is None or bad_block:
+            what = "WARC-Payload-Digest" if match is None else "WARC-Block-Digest"
             raise Refused("digest-mismatch", f"{what} is not that of the bytes it stands for")
-        covers, digests = verdict
+        covers, digests = match
         etag, modified = self._validators(answer)
         return Capture(
             digests[0], spelling, url, record.values[1], Evidence.RECORD, covers,
@@ -138,13 +300,13 @@ class Responses:
             self._container, record.offset, etag, modified, tuple(digests[1:]),
         )  # fmt: skip
 
-    def _block_check(
+    def _block_hash(
         self, record: Record, answer: http.Response, stated: Digest | None
     ) -> tuple[Digest, Hash] | None:
-        """The stated digest of the block and a running one that has seen its HTTP header.
+        """Return the stated block digest and a running hash of the block, fed with its HTTP header.
 
-        It would cost a second hash over every byte to learn what the payload digest has told
-        already, but for the header. So it is checked where there is no payload digest, or on wish.
+        None if the block digest is not checked: it costs a second hash over all bytes, and tells
+        little more than the payload digest if there is one.
         """
         if record.type == DOCUMENT or (stated is not None and not self._verify_block):
             return None
@@ -156,13 +318,13 @@ class Responses:
         return block, running
 
     def revisit(self, record: Record) -> Revisit:
-        """What a revisit record says; raises `Refused` or `BrokenRecord`."""
+        """Return the revisit of a revisit record; raises `Refused` or `BrokenRecord`."""
         fields = record.head.fields
         url, date, record_id, _, text, _, _ = record.values
         url = http_url(url)
         try:
             stated, spelling = stated_digest(text)
-            checked(date)
+            checked_date(date)
         except Refused:
             stated = None
         if stated is None:
@@ -185,11 +347,7 @@ class Responses:
         return Revisit(capture, original if resolved else None)
 
     def _validators(self, answer: http.Response | None) -> tuple[bytes, bytes]:
-        """ETag and Last-Modified, if they are to be kept."""
+        """Return ETag and Last-Modified, empty if they are not kept."""
         if answer is None or not self._etag:
             return b"", b""
         return http.field(answer.head, b"etag"), http.field(answer.head, b"last-modified")
-
-
-def _nothing(record: Record) -> Capture | None:
-    """Replaces `FastCaptures.capture` where options need the reference path."""

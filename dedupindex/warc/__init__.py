@@ -1,1 +1,1 @@
-"""WARC and ARC files as bytes on disk: members, records, HTTP blocks."""
+"""Readers of WARC, ARC and WACZ files: gzip members, records, HTTP blocks."""

@@ -1,25 +1,24 @@
-"""ARC files, versions 1 and 2: one line, a document of the length it states, one line end.
+"""ARC files, versions 1 and 2: a URL record (one line), a document, one line end.
 
-The fields of that line are separated by single spaces, but URLs and content types may hold spaces
-too. So the line is anchored on the address and the date in its middle, and on the fields counted
-from its end; a line in which the anchor occurs twice is ambiguous and its document refused. Which
-fields there are is said by the third line of the version block that opens the file ("ARC File
-Format", Internet Archive, 1996; version 2 as JWAT and Heritrix know it). Documents have neither
-record ids nor digests: a capture can be named only by URL and date.
+The fields of the line are separated by spaces, but URLs and content types may contain spaces, too.
+So the line is anchored on the address and date in its middle, and on the fields counted from its
+end; a line with two anchors is ambiguous, and its document is refused. The third line of the
+version block at the beginning of the file tells the fields ("ARC File Format", Internet Archive,
+1996; version 2 as in JWAT and Heritrix). Documents have neither record ids nor digests.
 """
 
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from dedupindex.errors import BadDate
 from dedupindex.timestamps import check_digits, date_of_digits
-from dedupindex.warc.framing import ASTRAY
-from dedupindex.warc.gzip_members import SHORT
-from dedupindex.warc.headers import BadHead, Form, NoRecord, Values
+from dedupindex.warc.framing import ASTRAY, Framing, complete
+from dedupindex.warc.headers import BadHead, NoRecord, Values
 from dedupindex.warc.record import CUT, EXTRA, MISSING, BrokenRecord, Record
-from dedupindex.warc.window import Cursor, Window
+from dedupindex.warc.window import Cursor, Window, cursor_at
 
 HEADER, DOCUMENT = b"arc-header", b"arc-document"  # values of `Record.type`
 
@@ -48,14 +47,14 @@ _FILEDESC = re.compile(rb"filedesc:[^\n]* (-?[0-9]+)\r?\n")
 class _Line(NamedTuple):
     """A URL record."""
 
-    values: Values  # see `heads.COMMON`
+    values: Values  # of `headers.COMMON`
     ambiguous: bool
     size: int  # bytes of the line with its end
     length: int  # bytes of the document
 
 
 class Fields(NamedTuple):
-    """What a URL record says, byte for byte."""
+    """The fields of a URL record."""
 
     url: bytes
     ip: bytes
@@ -63,22 +62,21 @@ class Fields(NamedTuple):
     mime: bytes  # empty if there is none
 
 
-class ArcFraming:
-    """ARC 1 and 2, their lines with LF or CRLF; see `framing.Framing`."""
+class ArcFraming(Framing):
+    """ARC 1 and 2, with LF or CRLF."""
 
     candidates: ClassVar[re.Pattern[bytes]] = re.compile(rb"\n(?=" + _SCHEMES + rb")")
 
     def __init__(self) -> None:
-        self.at_end = 0  # fields between content type and length, as the version block says
+        self.at_end = 0  # fields between content type and length, from the version block
 
     @staticmethod
     def begins(start: bytes) -> bool:
-        """Whether a file that begins so is an ARC file; some lack the version block."""
+        """Return whether a file that begins with `start` is an ARC file."""
         line = start.lstrip(b"\r\n").partition(b"\n")[0].rstrip(b"\r")
         return start.startswith(b"filedesc:") or _LINE.fullmatch(line) is not None
 
     def record(self, cursor: Cursor, offset: int) -> Record:
-        """See `Framing.record`."""
         cursor.skip_line_ends()
         led = cursor.position > 0  # the line end that separates documents may stand before them
         if _starts_with(cursor, b"filedesc:"):
@@ -86,30 +84,13 @@ class ArcFraming:
         line = self._line(cursor)
         special = line.ambiguous
         record = Record(offset, 0, DOCUMENT, line.values, special, None, line.size, line.length)
-        whole = line.size + line.length
-        if whole > SHORT:
-            text = cursor.buffer[cursor.at : cursor.at + line.size]
-            cursor.at += line.size
-            record.stream(text, cursor, lambda record: _close(cursor, record, led))
-            return record
-        if not cursor.hold(whole):
-            raise BrokenRecord(CUT)
-        record.data = cursor.buffer[cursor.at : cursor.at + whole]
-        cursor.at += whole
-        if wrong := _close(cursor, record, led):
-            raise BrokenRecord(wrong)
-        return record
-
-    def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
-        """See `Framing.form`: there are none."""
-        return None
+        return complete(cursor, record, partial(_close, led=led))
 
     def after(self, window: Window, offset: int) -> int:
-        """See `Framing.after`."""
-        cursor = _cursor_at(window, offset)
+        cursor = cursor_at(window, offset)
         try:
             if _starts_with(cursor, b"filedesc:"):
-                return offset + self._header(cursor, 0).end
+                return self._header(cursor, 0).end
             line = self._line(cursor)
         except (BadHead, BrokenRecord):
             return -1
@@ -120,18 +101,17 @@ class ArcFraming:
         return -1 if closing not in (b"", b"\n") else end + len(closing)
 
     def stated_end(self, window: Window, offset: int) -> int:
-        """See `Framing.stated_end`."""
         try:
-            line = self._line(_cursor_at(window, offset))
+            line = self._line(cursor_at(window, offset))
         except BadHead:
             return -1
         end = offset + line.size + line.length
         return end if end == window.size else -1
 
     def _header(self, cursor: Cursor, offset: int) -> Record:
-        """The version block; raises `BadHead` or `BrokenRecord`.
+        """Return the version block; raises `BadHead` or `BrokenRecord`.
 
-        Its stated length is often wrong, so only one that goes beyond the third line is obeyed.
+        The length it states is often wrong, and counts only if it exceeds three lines.
         """
         lines = []
         size = 0
@@ -156,7 +136,7 @@ class ArcFraming:
         return record
 
     def _line(self, cursor: Cursor) -> _Line:
-        """The URL record at the cursor; raises `BadHead`."""
+        """Return the URL record at the cursor; raises `BadHead`."""
         text = _peek_line(cursor, 0)
         line = text.rstrip(b"\r\n")
         match = _LINE.fullmatch(line)
@@ -181,10 +161,10 @@ _NONE: Values = (b"",) * 7
 
 
 def fields_of(text: bytes, at_end: int) -> Fields:
-    """Take the URL record of a document apart; `at_end` is that of its `ArcFraming`."""
+    """Parse the URL record of a document; `at_end` is that of its `ArcFraming`."""
     line = text.rstrip(b"\r\n")
     match = _LINE.fullmatch(line)
-    assert match is not None, "it was read as one"
+    assert match is not None
     url = match[1]
     ip, digits, rest = line[len(url) + 1 :].split(b" ", 2)
     parts = rest.rsplit(b" ", at_end + 1)
@@ -192,19 +172,9 @@ def fields_of(text: bytes, at_end: int) -> Fields:
 
 
 def date_of_header(data: bytes) -> bytes:
-    """The digits of the date in a version block; empty if there are none."""
+    """Return the digits of the date in a version block; empty if there are none."""
     match = _ANCHOR.search(data[: data.find(b"\n")])
     return match[1] if match else b""
-
-
-def _cursor_at(window: Window, offset: int) -> Cursor:
-    def piece() -> bytes:
-        nonlocal offset
-        data = window.read(offset, 1 << 12)
-        offset += len(data)
-        return data
-
-    return Cursor(piece)
 
 
 def _starts_with(cursor: Cursor, start: bytes) -> bool:
@@ -213,7 +183,7 @@ def _starts_with(cursor: Cursor, start: bytes) -> bool:
 
 
 def _peek_line(cursor: Cursor, ahead: int) -> bytes:
-    """The line that begins `ahead` bytes behind the cursor, with its end; raises `BadHead`."""
+    """Return the line, with its end, `ahead` bytes after the cursor; raises `BadHead`."""
     while (end := cursor.buffer.find(b"\n", cursor.at + ahead)) < 0:
         if cursor.held > ahead + _LONGEST_LINE or not cursor.hold(cursor.held + 1):
             raise NoRecord("no line of an ARC file stands where one should")
@@ -221,11 +191,11 @@ def _peek_line(cursor: Cursor, ahead: int) -> bytes:
 
 
 def _close(cursor: Cursor, record: Record, led: bool) -> str:
-    """Pass over the line ends behind a document; returns what is wrong there, or "".
+    """Skip the line ends after a document; return what is wrong there, or "".
 
-    A document without its line end is whole all the same: its length says where it ends. If
-    another one follows, its URL record proves that the length is right; of a scheme that is known,
-    because what is left of "http:" behind a length that is too large would pass for one.
+    A missing line end is a remark, if a URL record that follows proves that the length is right.
+    Its scheme must be a known one, because the rest of a "http:" that was cut by a wrong length
+    looks like another scheme.
     """
     cursor.hold(2)
     closing = _CLOSING.match(cursor.buffer, cursor.at)
@@ -245,7 +215,7 @@ def _close(cursor: Cursor, record: Record, led: bool) -> str:
 
 
 def _astray(cursor: Cursor) -> str:
-    """What is wrong with what follows: only another document may, or the end."""
+    """Return what is wrong unless another document follows, or the end."""
     if not cursor.hold(1):
         return "" if cursor.sound() else CUT
     if cursor.buffer[cursor.at] in b"\0\x1f" or _starts_with(cursor, b"filedesc:"):

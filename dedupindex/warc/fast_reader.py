@@ -1,10 +1,9 @@
-"""The reader for gzip files as they should be: a record to a member, a GET to a response.
+"""A fast reader of regular gzip files, with one record in each member.
 
-`reader.read` is the reference and says the same of every file, record for record, but that here
-all GET requests are but None: they make half of an archive, and nothing in them matters. What is
-not in order to the letter is left to the walk over the members and to the careful reader. All of
-the rest is one loop, because what is done here is done for every record, and a call or a
-generator between inflating a member and taking its header apart costs as much as either.
+It yields what `reader.read`, the reference, yields, but None for a GET request: these are half of
+an archive, and nothing in them is used. Irregular members are left to `gzip_members` and the
+reference. Everything else is one loop, because a call for each record between inflating a member
+and parsing its header costs as much as either.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from dedupindex.warc.window import Window
 _GET, _END = b"GET ", b"\r\n\r\n"
 _HEADER = 10  # bytes of a gzip header
 _LEAST = 18  # bytes of the shortest member
-_SEARCHED = 1 << 12  # bytes in which the end of a member is looked for
+_SEARCHED = 1 << 12  # bytes in which the end of a member is searched
 
 
 def read(window: Window) -> Iterator[Event | None]:
@@ -48,36 +47,36 @@ def _records(window: Window, framing: Framing) -> Iterator[Event | None]:
         index, room = position - window.start, window.start + window.filled - position
         if index < 0 or (room < gzip_members.FEED and position + room < window.size):
             window.load(position)
-        position, walk = yield from _in_order(window, framing, position)
+        position, walk = yield from _read_regular(window, framing, position)
         if walk is not None:
-            position = yield from _carefully(walk, framing)
+            position = yield from _read_irregular(walk, framing)
 
 
-def _in_order(
+def _read_regular(
     window: Window, framing: Framing, position: int
 ) -> Generator[Event | None, None, tuple[int, Walk | None]]:
-    """The records of the members that are held; returns where to go on, and how if carefully."""
+    """Yield the records of the members in the window; return where to resume, and how."""
     feed, form, request = gzip_members.FEED, NO_FORM, NO_FORM.request
     buffer, view, start, filled = window.buffer, window.view, window.start, window.filled
     limit = filled if start + filled >= window.size else filled - feed + 1
     index = position - start
-    # ten bytes, as most members of a file begin, are found in a third of the time of three
-    mark = bytes(view[index : index + _HEADER])
+    # most members begin with the same ten bytes, which are found in a third of the time of three
+    start_bytes = bytes(view[index : index + _HEADER])
     while index < limit:
-        found = buffer.find(mark, index + _LEAST, index + _SEARCHED)
+        found = buffer.find(start_bytes, index + _LEAST, index + _SEARCHED)
         stop = found if 0 < found < filled and found <= index + feed else min(index + feed, filled)
         offset, inflater = start + index, decompressobj(31)
         try:
             data = inflater.decompress(view[index:stop])
             if not inflater.eof:
-                data, stop = _whole(inflater, data, view, stop, filled)
+                data, stop = _inflate(inflater, data, view, stop, filled)
         except IsalError:
-            return offset, gzip_members.odd(window, offset)
+            return offset, gzip_members.irregular(window, offset)
         if not inflater.eof or len(data) > SHORT or buffer[index + 3] & RESERVED:
-            return offset, _on(window, offset, inflater, start + stop, data)
+            return offset, _walk(window, offset, inflater, start + stop, data)
         index = stop - len(inflater.unused_data)
         if found < 0 and index < offset - start + _SEARCHED - _HEADER:
-            mark = MAGIC
+            start_bytes = MAGIC
         if request is not None:
             match = request(data)
             if match is not None:
@@ -105,12 +104,12 @@ def _in_order(
     return start + index, None
 
 
-def _whole(
+def _inflate(
     inflater: Inflater, data: bytes, view: memoryview, at: int, filled: int
 ) -> tuple[bytes, int]:
-    """A member of which only `data` came out of one feed, as far as it is held and short.
+    """Continue to inflate a member while it is in the window and short.
 
-    Returns with it where feeding stopped.
+    `data` is what one feed gave. Returns all data, and where feeding stopped.
     """
     pieces, length = [data], len(data)
     while not inflater.eof and at < filled and length <= SHORT:
@@ -121,25 +120,25 @@ def _whole(
     return b"".join(pieces), at
 
 
-def _on(window: Window, offset: int, inflater: Inflater, at: int, data: bytes) -> Walk:
-    """How to go on with a member that is long, or has flags that no other reader accepts."""
+def _walk(window: Window, offset: int, inflater: Inflater, at: int, data: bytes) -> Walk:
+    """Return the walk over a long member, or one with flags that no other reader accepts."""
     held = window.view[offset - window.start : window.filled]
     if len(held) > 3 and held[3] & RESERVED:
-        return gzip_members.odd(window, offset)
+        return gzip_members.irregular(window, offset)
     return gzip_members.long_member(window, LongMember(window, offset, inflater, at), data)
 
 
-def _carefully(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
-    """What the walk over the members finds; returns where it ended."""
+def _read_irregular(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
+    """Yield the records of a walk over members; return where it ended."""
     end = -1
 
-    def walked() -> Iterator[gzip_members.Step]:
+    def steps() -> Iterator[gzip_members.Step]:
         nonlocal end
         end = yield from walk
 
-    for member in walked():
-        if isinstance(member, Member | LongMember):
-            yield from reader.in_member(member, framing)
+    for step in steps():
+        if isinstance(step, Member | LongMember):
+            yield from reader.in_member(step, framing)
         else:
-            yield member
+            yield step
     return end

@@ -1,15 +1,17 @@
-"""Where WARC records begin and end in a stream: header, block, two line ends.
+"""Find where WARC records begin and end: header, block, two line ends.
 
-A record is believed only if something that may follow a record follows it: another one, or the
-end. A wrong Content-Length so cannot shift the frame unnoticed (WARC 1.1 sections 4 and 6.1).
+A record is accepted only if another record or the end of the file follows it, so that a wrong
+Content-Length is noticed (WARC 1.1 sections 4 and 6.1).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Protocol
 
-from dedupindex.warc.gzip_members import SHORT, zeros_end
+from dedupindex.warc.gzip_members import SHORT, chain_end, first_chain, zeros_end
 from dedupindex.warc.headers import (
     BLANK_LINE,
     LONGEST,
@@ -30,7 +32,7 @@ from dedupindex.warc.record import (
     BrokenRecord,
     Record,
 )
-from dedupindex.warc.window import Cursor, Window
+from dedupindex.warc.window import Cursor, Window, cursor_at
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 _CLOSING = re.compile(rb"(?:\r?\n){0,2}")
@@ -43,28 +45,29 @@ ASTRAY = "a record is followed by something that is no record"
 
 
 class Framing(Protocol):
-    """What tells the records of a kind of file apart."""
+    """How the records of a kind of file are found."""
 
     candidates: ClassVar[re.Pattern[bytes]]
     """Matches end where a record may begin in a plain file."""
 
     def record(self, cursor: Cursor, offset: int) -> Record:
-        """The record at the cursor; raises `BadHead` or `BrokenRecord`."""
+        """Return the record at the cursor; raises `BadHead` or `BrokenRecord`."""
 
     def after(self, window: Window, offset: int) -> int:
-        """Where the next record begins if one stands in full at `offset`, else -1.
+        """Return where the next record begins if one is complete at `offset`, else -1.
 
-        Nothing is tolerated here: this decides what is believed behind damage.
+        This is strict, because it decides where reading resumes after damage.
         """
 
     def stated_end(self, window: Window, offset: int) -> int:
-        """Where the record at `offset`, broken as it is, says it ends; -1 if it does not say."""
+        """Return the end that the broken record at `offset` states, -1 if it states none."""
 
     def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
-        """A form that the record at `at` has, if records of this kind have forms."""
+        """Return the form of the record at `at`, and its match; None if it has none."""
+        return None
 
 
-class WarcFraming:
+class WarcFraming(Framing):
     """WARC 0.17 to 1.2."""
 
     candidates: ClassVar[re.Pattern[bytes]] = re.compile(rb"\r\n\r\n(?=WARC/[0-9])")
@@ -73,13 +76,12 @@ class WarcFraming:
         self._forms: list[Form] = []  # the last used first
 
     def record(self, cursor: Cursor, offset: int) -> Record:
-        """See `Framing.record`."""
         found = self.form(cursor.buffer, cursor.at)
         if found is not None:
             form, match = found
             values = match.group(*form.groups)
             record = _new_record(offset, form, values, match.end() - cursor.at)
-            return _complete(cursor, record)
+            return complete(cursor, record, close)
         head, size = _read_head(cursor)
         form_or_none = form_of(head, cursor.buffer[cursor.at : cursor.at + size])
         if form_or_none is not None and form_or_none not in self._forms:
@@ -90,10 +92,9 @@ class WarcFraming:
             record.remark = LOWER_CASE
         elif not head.crlf:
             record.remark = BARE
-        return _complete(cursor, record)
+        return complete(cursor, record, close)
 
     def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
-        """See `Framing.form`."""
         for index, form in enumerate(self._forms):
             match = form.match(data, at)
             if match is not None:
@@ -103,9 +104,8 @@ class WarcFraming:
         return None
 
     def after(self, window: Window, offset: int) -> int:
-        """See `Framing.after`."""
         try:
-            head, size = _head_at(window, offset)
+            head, size = _read_head(cursor_at(window, offset))
         except BadHead:
             return -1
         end = offset + size + head.length
@@ -119,31 +119,23 @@ class WarcFraming:
         return window.size if zeros_end(window, end) == window.size else end
 
     def stated_end(self, window: Window, offset: int) -> int:
-        """See `Framing.stated_end`."""
         try:
-            head, size = _head_at(window, offset)
+            head, size = _read_head(cursor_at(window, offset))
         except BadHead:
             return -1
         end = offset + size + head.length
         return skip_line_ends(window, end) if end <= window.size else -1
 
 
-def _head_at(window: Window, offset: int) -> tuple[Head, int]:
-    def piece() -> bytes:
-        nonlocal offset
-        data = window.read(offset, 1 << 14)
-        offset += len(data)
-        return data
-
-    return _read_head(Cursor(piece))
-
-
 def _new_record(offset: int, head: Form | Head, values: Values, size: int) -> Record:
     return Record(offset, 0, head.type, values, head.special, None, size, int(values[-1]))
 
 
-def _complete(cursor: Cursor, record: Record) -> Record:
-    """Hold a short record in full, leave a long one to be streamed."""
+def complete(cursor: Cursor, record: Record, close: Callable[[Cursor, Record], str]) -> Record:
+    """Read a short record; prepare a long one to be streamed.
+
+    `close` reads the line ends after the block. Raises `BrokenRecord`.
+    """
     whole = record.start + record.length
     if whole > SHORT:
         text = cursor.buffer[cursor.at : cursor.at + record.start]
@@ -160,7 +152,7 @@ def _complete(cursor: Cursor, record: Record) -> Record:
 
 
 def _read_head(cursor: Cursor) -> tuple[Head, int]:
-    """The header at the cursor, and its size with the blank line; raises `BadHead`."""
+    """Return the header at the cursor, and its size with the blank line; raises `BadHead`."""
     if not cursor.hold(5) or cursor.buffer[cursor.at : cursor.at + 5].upper() != b"WARC/":
         raise NoRecord("no record begins where one should")
     while (blank := BLANK_LINE.search(cursor.buffer, cursor.at)) is None:
@@ -174,13 +166,13 @@ def _read_head(cursor: Cursor) -> tuple[Head, int]:
 
 
 def close(cursor: Cursor, record: Record) -> str:
-    """Pass over the line ends behind a block; returns what is wrong there, or "".
+    """Skip the line ends after a block; return what is wrong there, or "".
 
-    Two CRLF must stand there. A record with other line ends, too few or too many, is whole all the
-    same, because Content-Length says where its block ends: it gets a remark. Where line ends are
-    missing, only the end of the stream or a version line proves that the length is right.
+    They should be two CRLF. Other line ends, too few or too many, are a remark, because
+    Content-Length tells where the block ends. If line ends are missing, only the end of the stream
+    or a version line proves that the length is right.
     """
-    if cursor.buffer.startswith(b"\r\n\r\nWARC/", cursor.at):  # as nearly always
+    if cursor.buffer.startswith(b"\r\n\r\nWARC/", cursor.at):  # nearly always
         cursor.at += 4
         record.end = cursor.position
         return ""
@@ -212,7 +204,7 @@ def _version_follows(cursor: Cursor) -> bool:
 
 
 def skip_line_ends(window: Window, offset: int) -> int:
-    """Where the line ends that may stand at `offset` stop."""
+    """Return the position after any line ends at `offset`."""
     while feed := window.read(offset, 64):
         match = _LINE_ENDS.match(feed)
         assert match is not None
@@ -223,33 +215,17 @@ def skip_line_ends(window: Window, offset: int) -> int:
 
 
 def next_framed(window: Window, framing: Framing, broken: int) -> int:
-    """The first position behind the record at `broken` from which records run to the end.
+    """Return the first position after the record at `broken` from which records run to the end.
 
-    The size of the file if there is none; see `recovery.next_sound`, which is alike. What a broken
-    record itself states as its end is tried first: if the file ends there too, nothing in it can
-    be a record. A WARC file that is its payload does not pass for records, because it has its own
-    line ends before those of the record that holds it.
+    The size of the file if there is none. The end that the broken record states is tried first: if
+    the file ends there, nothing in the record can be another one. A WARC file in its payload is
+    not mistaken for records, because its line ends come before those of the enclosing record.
     """
+    after = partial(framing.after, window)
     stated = framing.stated_end(window, broken)
-    if stated >= 0 and _break_of_chain(window, framing, stated) >= window.size:
+    if stated >= 0 and chain_end(window, stated, after) >= window.size:
         return stated
-    offset = broken + 1
-    while (candidate := _find(window, framing, offset)) < window.size:
-        end = _break_of_chain(window, framing, candidate)
-        if end >= window.size:
-            return candidate
-        offset = max(end, candidate + 1)
-    return window.size
-
-
-def _break_of_chain(window: Window, framing: Framing, offset: int) -> int:
-    """Where the records that begin at `offset` break off; the size of the file if they do not."""
-    while offset < window.size:
-        following = framing.after(window, offset)
-        if following < 0:
-            break
-        offset = following
-    return offset
+    return first_chain(window, broken + 1, partial(_find, window, framing), after)
 
 
 def _find(window: Window, framing: Framing, offset: int) -> int:

@@ -1,28 +1,26 @@
-"""Gzip members: where each begins and ends, what is in it, and what to do when one is damaged.
+"""Divide a file into gzip members, and recover from damage (RFC 1952 section 2.2).
 
-A short member is fed to the inflater up to the next gzip magic, which nearly always is its very
-end, so that nothing is copied back; for longer ones searching costs more than copying. A feed is
-at most 32 KiB, so that a bomb stays small. Every byte of
-the file belongs to a `Member`, a `LongMember`, a `Filler` or a `Damage` (RFC 1952 section 2.2).
+Every byte of the file belongs to a `Member`, a `LongMember`, a `Filler` or a `Damage`. A short
+member is fed to the inflater up to the next gzip magic, nearly always its end, so that nothing is
+copied back. A feed is at most 32 KiB, so that a gzip bomb stays small.
 
-After damage, reading goes on only where that is certain: right behind a member whose deflate data
-ends cleanly although its checksum is wrong, or at the first later member from which sound members
-follow each other without a gap to the end of the file. A gzip file that is the payload of a
-damaged record cannot pass for records in this way.
+After damage, reading resumes only where that is certain: after a member whose deflate data ends
+cleanly although its checksum is wrong, or at the first member from which sound members follow each
+other to the end of the file. A gzip file in the payload of a damaged record is therefore not
+mistaken for records.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from isal import isal_zlib
 from isal.isal_zlib import decompressobj
 
 from dedupindex.warc.window import Window
-
-# Where a damaged gzip member ends, and where reading may safely go on behind it.
 
 IsalError: type[Exception] = isal_zlib.IsalError  # type: ignore[assignment]  # of its stub
 MAGIC = b"\x1f\x8b\x08"
@@ -33,42 +31,42 @@ _FEXTRA, _FNAME, _FCOMMENT, _FHCRC = 4, 8, 16, 2
 LONGEST_HEADER = 1 << 18
 
 
-class Verdict(NamedTuple):
-    """What zlib makes of a member. `end` is -1 if its deflate data does not end cleanly."""
+class MemberState(NamedTuple):
+    """The state of a member. `end` is -1 if its deflate data does not end cleanly."""
 
     end: int
     sound: bool  # checksum and length agree
-    cut: bool  # nothing is wrong but that the file ends too early
+    cut: bool  # the file ends too early, and nothing else is wrong
 
 
-def judge(window: Window, offset: int) -> Verdict:
-    """Inflate the member at `offset` without its wrapper, then compare checksum and length."""
+def examine(window: Window, offset: int) -> MemberState:
+    """Inflate the member at `offset` with zlib, then compare checksum and length."""
     position = offset + header_length(window.read(offset, LONGEST_HEADER))
     if position < offset:
-        return Verdict(-1, sound=False, cut=False)
+        return MemberState(-1, sound=False, cut=False)
     inflater = zlib.decompressobj(-15)
     checksum = length = 0
     while not inflater.eof:
         feed = window.read(position, _FEED)
         if not feed:
-            return Verdict(-1, sound=False, cut=True)
+            return MemberState(-1, sound=False, cut=True)
         try:
             data = inflater.decompress(feed)
         except zlib.error:
-            return Verdict(-1, sound=False, cut=False)
+            return MemberState(-1, sound=False, cut=False)
         checksum = zlib.crc32(data, checksum)
         length += len(data)
         position += len(feed)
     position -= len(inflater.unused_data)
     trailer = window.read(position, _TRAILER)
     if len(trailer) < _TRAILER:
-        return Verdict(-1, sound=False, cut=True)
+        return MemberState(-1, sound=False, cut=True)
     stated = int.from_bytes(trailer[:4], "little"), int.from_bytes(trailer[4:], "little")
-    return Verdict(position + _TRAILER, stated == (checksum, length & 0xFFFFFFFF), cut=False)
+    return MemberState(position + _TRAILER, stated == (checksum, length & 0xFFFFFFFF), cut=False)
 
 
 def header_length(start: bytes) -> int:
-    """Bytes of the gzip header that `start` begins with; -1 if it is none."""
+    """Return the length of the gzip header at the beginning of `start`; -1 if there is none."""
     if not start.startswith(MAGIC) or len(start) < 10 or start[3] & RESERVED:
         return -1
     flags, at = start[3], 10
@@ -83,7 +81,7 @@ def header_length(start: bytes) -> int:
 
 
 def zeros_end(window: Window, offset: int) -> int:
-    """Where the run of zero bytes that may stand at `offset` ends."""
+    """Return the position after any zero bytes at `offset`."""
     while True:
         feed = window.read(offset, _FEED)
         rest = feed.lstrip(b"\0")
@@ -93,25 +91,37 @@ def zeros_end(window: Window, offset: int) -> int:
 
 
 def begins_cleanly(window: Window, offset: int) -> bool:
-    """Whether a member, padding or the end of the file stands at `offset`."""
+    """Return whether a member, padding or the end of the file is at `offset`."""
     start = window.read(offset, len(MAGIC))
     return not start.strip(b"\0") or start == MAGIC
 
 
-def next_sound(window: Window, offset: int) -> int:
-    """The first position from `offset` on from which sound members run to the end of the file.
+Position = Callable[[int], int]
+"""From a position in a file to a later one."""
 
-    The size of the file if there is none. Each byte is inflated once: when the members that
-    begin at one candidate break off at some place, those before that place were part of them.
+
+def first_chain(window: Window, offset: int, find: Position, after: Position) -> int:
+    """Return the first position from `offset` on from which members or records run to the end.
+
+    The size of the file if there is none. `find` returns the next candidate; `after` is that of
+    `chain_end`. Each byte is examined once: a candidate within a broken chain was part of it.
     """
-    while True:
-        candidate = _find_magic(window, offset)
-        if candidate >= window.size:
-            return window.size
-        broken = _break_of_chain(window, candidate)
-        if broken >= window.size:
+    while (candidate := find(offset)) < window.size:
+        end = chain_end(window, candidate, after)
+        if end >= window.size:
             return candidate
-        offset = max(broken, candidate + 1)
+        offset = max(end, candidate + 1)
+    return window.size
+
+
+def chain_end(window: Window, offset: int, after: Position) -> int:
+    """Return where the members or records that begin at `offset` break off.
+
+    `after` returns the position after the one at a position, -1 if it is not sound.
+    """
+    while offset < window.size and (following := after(offset)) >= 0:
+        offset = following
+    return offset
 
 
 def _find_magic(window: Window, offset: int) -> int:
@@ -125,36 +135,24 @@ def _find_magic(window: Window, offset: int) -> int:
     return window.size
 
 
-def _break_of_chain(window: Window, offset: int) -> int:
-    """Where the members that begin at `offset` break off; the size of the file if they do not."""
-    while offset < window.size:
-        end = _end_if_sound(window, offset)
-        if end < 0:
-            padding = zeros_end(window, offset)
-            if padding == offset:
-                return offset
-            end = padding
-        offset = end
-    return offset
-
-
-def _end_if_sound(window: Window, offset: int) -> int:
+def _after(window: Window, offset: int) -> int:
+    """Return the position after a sound member or padding, -1 if neither is at `offset`."""
     inflater = decompressobj(31)
     position = offset
-    while not inflater.eof:
-        feed = window.read(position, _FEED)
-        if not feed:
-            return -1
-        try:
+    try:
+        while not inflater.eof and (feed := window.read(position, _FEED)):
             inflater.decompress(feed)
-        except IsalError:
-            return -1
-        position += len(feed)
-    return position - len(inflater.unused_data)
+            position += len(feed)
+        if inflater.eof:
+            return position - len(inflater.unused_data)
+    except IsalError:
+        pass
+    padding = zeros_end(window, offset)
+    return padding if padding > offset else -1
 
 
-SHORT = 4 << 20  # bytes inflated: up to here a member is handed over whole
-FEED = 1 << 15  # bytes deflated: the most that is inflated in one go
+SHORT = 4 << 20  # inflated bytes up to which a member is held in memory
+FEED = 1 << 15  # deflated bytes that are inflated at a time
 _SEARCHED = 1 << 12  # bytes in which the end of a member is looked for
 _LEAST = 18  # bytes of the shortest member
 _ERRORS = (IsalError, zlib.error)
@@ -195,7 +193,7 @@ class Inflater(Protocol):
 
 
 class LongMember:
-    """A member too large to be held; `piece` inflates it bit by bit."""
+    """A member too large to be held; `piece` inflates it piece by piece."""
 
     def __init__(self, window: Window, offset: int, inflater: Inflater, position: int) -> None:
         self.offset = offset
@@ -213,7 +211,7 @@ class LongMember:
         return self.end - self.offset
 
     def piece(self) -> bytes:
-        """The next inflated bytes; none when the member has ended or is broken."""
+        """Return the next inflated bytes; none when the member has ended or is broken."""
         window = self._window
         while self.end < 0 and not self.broken:
             index = self._position - window.start
@@ -240,7 +238,7 @@ class LongMember:
 
 
 def members(window: Window) -> Iterator[Step]:
-    """Walk the file from its beginning to its end."""
+    """Yield all members of the file, and what is between them."""
     position = 0
     buffer, view = window.buffer, window.view
     while position < window.size:
@@ -259,8 +257,8 @@ def members(window: Window) -> Iterator[Step]:
             reserved = room > 3 and buffer[index + 3] & RESERVED
         except IsalError:
             reserved = True
-        if reserved:  # flags that zlib, and with it every other reader, does not accept
-            position = yield from odd(window, position)
+        if reserved:  # zlib, and so every other reader, rejects these flags
+            position = yield from irregular(window, position)
             continue
         if inflater.eof:
             stored = stop - index - len(inflater.unused_data)
@@ -276,9 +274,9 @@ Walk = Generator[Step, None, int]
 
 
 def long_member(window: Window, member: LongMember, data: bytes, *, again: bool = False) -> Walk:
-    """A member that does not inflate in one piece; returns where to go on.
+    """Yield a member that does not inflate in one piece; return where to resume.
 
-    What breaks is tried `again` with zlib, once, if zlib finds nothing wrong with it.
+    If ISA-L fails and zlib does not, it is inflated `again` with zlib.
     """
     pieces, length = [data], len(data)
     while length <= SHORT and (data := member.piece()):
@@ -286,7 +284,7 @@ def long_member(window: Window, member: LongMember, data: bytes, *, again: bool 
         length += len(data)
     whole = b"".join(pieces)
     if member.broken and not again:
-        return (yield from odd(window, member.offset))
+        return (yield from irregular(window, member.offset))
     if member.end >= 0:
         yield Member(member.offset, member.stored, whole)
         return member.end
@@ -297,12 +295,12 @@ def long_member(window: Window, member: LongMember, data: bytes, *, again: bool 
         while member.piece():
             pass
     if member.broken:
-        return (yield from _damaged(window, member.offset, judge(window, member.offset)))
+        return (yield from _damaged(window, member.offset, examine(window, member.offset)))
     return member.end
 
 
-def odd(window: Window, offset: int) -> Walk:
-    """What ISA-L cannot inflate; returns where to go on."""
+def irregular(window: Window, offset: int) -> Walk:
+    """Yield what ISA-L cannot inflate at `offset`; return where to resume."""
     padding = zeros_end(window, offset)
     if padding > offset:
         yield Filler(offset, padding - offset)
@@ -311,29 +309,30 @@ def odd(window: Window, offset: int) -> Walk:
         start = window.read(offset, 5)
         what = "an uncompressed record" if start.upper() == b"WARC/" else "something else"
         return (yield from _resumed(window, offset, f"{what} stands between gzip members", False))
-    verdict = judge(window, offset)
-    if verdict.sound:  # ISA-L misreads gzip headers that are cut in two by a feed
+    state = examine(window, offset)
+    if state.sound:  # ISA-L misreads gzip headers that are divided between two feeds
         member = LongMember(window, offset, zlib.decompressobj(31), offset)
         return (yield from long_member(window, member, b"", again=True))
-    return (yield from _damaged(window, offset, verdict))
+    return (yield from _damaged(window, offset, state))
 
 
-def _damaged(window: Window, offset: int, verdict: Verdict) -> Walk:
-    if verdict.cut:
+def _damaged(window: Window, offset: int, state: MemberState) -> Walk:
+    if state.cut:
         stored = window.size - offset
         message = f"the last gzip member is cut short: its {stored:,} bytes were not used"
         yield Damage(offset, stored, message, record=True)
         return window.size
-    if verdict.end >= 0 and begins_cleanly(window, verdict.end):
-        stored = verdict.end - offset
+    if state.end >= 0 and begins_cleanly(window, state.end):
+        stored = state.end - offset
         message = f"a gzip member of {stored:,} bytes has a wrong checksum and was left out"
         yield Damage(offset, stored, message, record=True)
-        return verdict.end
+        return state.end
     return (yield from _resumed(window, offset, "a gzip member is damaged", True))
 
 
 def _resumed(window: Window, offset: int, what: str, record: bool) -> Walk:
-    position = next_sound(window, offset + 1)
+    find, after = partial(_find_magic, window), partial(_after, window)
+    position = first_chain(window, offset + 1, find, after)
     stored = position - offset
     behind = "to the end of the file" if position == window.size else "up to the next sound member"
     yield Damage(offset, stored, f"{what}: {stored:,} bytes {behind} were not read", record)

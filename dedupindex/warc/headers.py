@@ -1,9 +1,9 @@
-"""WARC headers: strict about what a record is, lenient about how its header is spelled.
+"""Parse WARC headers (WARC 1.1 section 4), leniently as to how they are spelled.
 
-Within one file thousands of headers have the same fields in the same order. A `Form` is such an
-order as one compiled expression: it takes a header apart in 0.7 µs where a loop over its lines
-takes 4, and because it names every field once, what it matches repeats none. Whatever no form
-matches is parsed line by line, with the same outcome (WARC 1.1 section 4).
+Within a file thousands of headers have the same fields in the same order. A `Form` is a compiled
+expression of such an order, which parses a header in 0.7 µs where a loop over its lines takes 4.
+Because it names every field once, no header that matches repeats one. Other headers are parsed line
+by line, with the same result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 VERSIONS = frozenset(b"WARC/" + number for number in (b"0.17", b"0.18", b"1.0", b"1.1", b"1.2"))
-LONGEST = 1 << 20  # bytes of a header; a longer one is not read
+LONGEST = 1 << 20  # bytes of a header
 
 TYPE, LENGTH, CONCURRENT = b"WARC-Type", b"Content-Length", b"WARC-Concurrent-To"
 COMMON = (
@@ -48,8 +48,8 @@ _SPACE = b" \t\r"
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 _VERSION = re.compile(rb"WARC/[0-9]+\.[0-9]+", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_WORTH_A_FORM = 4  # headers alike: compiling a form costs as much as parsing 200 headers
-_MOST_FORMS = 1024  # remembered
+_MIN_REPEATS = 4  # of an order: compiling a form costs as much as parsing 200 headers
+_MAX_FORMS = 1024
 _LONGEST_FORM = 4096  # bytes of a header that may have one
 
 Values = tuple[bytes, ...]
@@ -57,23 +57,23 @@ Match = Callable[..., re.Match[bytes] | None]
 
 
 class BadHead(Exception):
-    """Bytes that are no WARC header, or one that does not say where its record ends."""
+    """Bytes that are not a WARC header, or a header without the length of its record."""
 
 
 class NoRecord(BadHead):
-    """Bytes that are not even the beginning of a record."""
+    """Bytes that are not the beginning of a record."""
 
 
 class Head(NamedTuple):
-    """A parsed header. Names are spelled as the standard does, values have no outer space."""
+    """A parsed header. Names are spelled as in the standard, values are stripped."""
 
     version: bytes
     type: bytes
     fields: dict[bytes, bytes]  # a repeated WARC-Concurrent-To is joined by spaces
-    repeated: tuple[bytes, ...]  # single-valued fields that stand there more than once
+    repeated: tuple[bytes, ...]  # single-valued fields that occur more than once
     length: int  # Content-Length
     crlf: bool  # False: some line ends with a bare line feed
-    pairs: list[tuple[bytes, bytes]]  # all fields as they come
+    pairs: list[tuple[bytes, bytes]]  # all fields in order
 
     @property
     def values(self) -> Values:
@@ -81,7 +81,7 @@ class Head(NamedTuple):
 
     @property
     def special(self) -> bool:
-        """Whether there is more to the record than the common fields tell."""
+        """Whether fields other than the common ones matter, or the version is unknown."""
         return (
             bool(self.repeated)
             or self.version not in VERSIONS
@@ -90,7 +90,7 @@ class Head(NamedTuple):
 
 
 def parse(text: bytes) -> Head:
-    """Take a header apart, version line first, without the blank line; raises `BadHead`."""
+    """Parse a header from its version line on, without the blank line; raises `BadHead`."""
     first, _, rest = text.partition(b"\n")
     version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
@@ -122,7 +122,7 @@ def parse(text: bytes) -> Head:
 
 
 def _pairs(text: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values, folded lines joined by one space; a line without a colon says nothing."""
+    """Return names and values, folded lines joined by one space; other lines are ignored."""
     pairs: list[tuple[bytes, bytes]] = []
     for line in text.split(b"\n"):
         if line[:1] in (b" ", b"\t"):
@@ -137,10 +137,10 @@ def _pairs(text: bytes) -> list[tuple[bytes, bytes]]:
 
 
 class Form:
-    """One order of fields; `match` gives `COMMON` as the groups named by `groups`.
+    """An order of fields; `match` captures `COMMON` in the groups of `groups`.
 
-    `request` matches the same headers but gives only Content-Length, in half of the time; it is
-    there if the record is a request and nothing in it is `special`.
+    `request` matches the same headers but captures only Content-Length, in half the time; it is
+    None unless the record is a request that is not `special`.
     """
 
     __slots__ = ("groups", "match", "next", "request", "response", "special", "type")
@@ -149,7 +149,7 @@ class Form:
         self.type = head.type
         self.special = head.special
         self.response = head.type == b"response" and not head.special
-        self.next = self  # the form that followed this one last time
+        self.next = self  # the form that followed last time
         names = [name for name, _ in head.pairs if name in COMMON]
         self.groups = tuple(
             [names.index(name) + 1 if name in names else len(names) + 1 for name in COMMON]
@@ -161,9 +161,9 @@ class Form:
 
 
 def _compiled(head: Head, wanted: tuple[bytes, ...]) -> Match:
-    """Matches headers with the fields of `head`, and gives the values of those `wanted`.
+    """Compile a matcher of headers with the fields of `head` that captures `wanted` values.
 
-    No line is folded: behind each there is a name, which begins with no space.
+    It matches no folded lines, because each line must begin with its name.
     """
     parts = [re.escape(head.version) + rb"\r\n"]
     for name, value in head.pairs:
@@ -180,28 +180,28 @@ def _compiled(head: Head, wanted: tuple[bytes, ...]) -> Match:
 
 
 NO_FORM = Form(Head(b"", b"", {}, (), 0, True, [(b"", b"")]))
-"""Matches nothing that is a record; where a reader starts from."""
+"""A form that matches no record, from which a reader starts."""
 
 _forms: dict[tuple[bytes, ...], Form | int | None] = {}
 
 
 def form_of(head: Head, text: bytes) -> Form | None:
-    """The form of a header whose text, with its blank line, is `text`; None if it has none yet."""
+    """Return the form of a header; None if it has none, or none yet. `text` has the blank line."""
     if len(text) > _LONGEST_FORM:
         return None
     key = (head.version, head.type, *[name for name, _ in head.pairs])
     form = _forms.get(key, 0)
     if isinstance(form, int):
-        if len(_forms) >= _MOST_FORMS:
+        if len(_forms) >= _MAX_FORMS:
             _forms.clear()
-        form = _forms[key] = form + 1 if form < _WORTH_A_FORM else _new_form(head)
+        form = _forms[key] = form + 1 if form < _MIN_REPEATS else _new_form(head)
     if isinstance(form, Form) and form.match(text) is not None:
         return form
     return None
 
 
 def _new_form(head: Head) -> Form | None:
-    """None if some field is repeated or spelled in an odd way."""
+    """Return a form; None if a field is repeated or spelled unusually."""
     names = {name.lower(): name for name, _ in head.pairs}
     regular = len(names) == len(head.pairs) and all(
         _TOKEN.fullmatch(name) and _KNOWN.get(lower, name) == name for lower, name in names.items()

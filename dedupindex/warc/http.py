@@ -1,7 +1,7 @@
-"""HTTP responses as archives store them: as little of the header as an index needs.
+"""Read what an index needs of archived HTTP headers.
 
-The header is searched, never parsed into fields and never normalised: archived headers fold, end
-in bare line feeds, repeat and contain anything. Where a field stands twice the first counts.
+The header is searched, never parsed into fields or normalised: archived headers fold, end in bare
+line feeds, repeat and contain anything. Of a repeated field the first counts.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ PLAIN = re.compile(
     rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9]).*\n"
     rb"%b{0,200}+(?:(?i:content-type:)(.*)\n%b{0,200}+)?\r?\n" % (_OTHER, _OTHER)
 )
-"""The header of most responses, with its status and the rest of the line Content-Type.
+"""Matches the header of most responses, and captures its status and Content-Type.
 
-It has no Content-Range, no Transfer-Encoding, and one Content-Type at most: one expression finds
-all this and the end of the header in a third of the time that the searches of `parse` take. It
-never tries twice, and counts lines, so that a body without a header is not searched far.
+Such a header has no Content-Range, no Transfer-Encoding, and at most one Content-Type. The
+expression takes a third of the time of `parse`. It never backtracks, and counts lines, so that a
+body without a header is not searched far.
 """
 _TYPES = re.compile(rb"\ncontent-type[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
 _CODING = re.compile(rb"\n(transfer|content)-encoding[ \t]*:((?:[^\n]*\n[ \t])*[^\n]*)")
@@ -31,20 +31,20 @@ _LONGEST_LINE = 1 << 16  # bytes of a chunk header or trailer line
 
 
 class Response(NamedTuple):
-    """What the header of a stored response says."""
+    """The header of a stored response."""
 
     body: int  # where the body begins
-    status: int  # 0 if there is no such number
+    status: int  # 0 if there is none
     mime: bytes  # media type without parameters, lower case
     coding: bytes  # Transfer-Encoding, lower case; empty for none
-    partial: bool  # it says Content-Range
-    head: bytes  # status line, fields and blank line as they stand
+    partial: bool  # it has a Content-Range
+    head: bytes  # status line, fields and blank line, unchanged
 
 
 def header_end(data: bytes | bytearray, start: int, stop: int) -> int:
-    """Where the blank line that ends the header stops; -1 if there is none before `stop`.
+    """Return the position after the blank line; -1 if there is none before `stop`.
 
-    CRLF and bare LF end lines equally, and may be mixed (RFC 9112 section 2.2).
+    Lines may end with CRLF or LF (RFC 9112 section 2.2).
     """
     end = data.find(b"\n\r\n", start, stop)
     bare = data.find(b"\n\n", start, end + 1 if end >= 0 else stop)
@@ -54,7 +54,7 @@ def header_end(data: bytes | bytearray, start: int, stop: int) -> int:
 
 
 def parse(data: bytes, start: int, stop: int) -> Response | None:
-    """Read the response that begins at `start`; None if its header does not end by `stop`."""
+    """Parse the response that begins at `start`; None if its header does not end by `stop`."""
     body = data.find(b"\n\r\n", start, stop) + 3
     if body < 3 or data.find(b"\n\n", start, body) >= 0:
         body = header_end(data, start, stop)
@@ -85,18 +85,18 @@ def _status(head: bytes) -> int:
     return int(match[1])
 
 
-_LONGEST_KEPT = 300  # bytes of a Content-Type that is remembered
+_LONGEST_CACHED = 300  # bytes of a Content-Type
 
 
 class MediaTypes(dict[bytes | None, bytes]):
-    """What stands behind ``Content-Type:`` to the media type in it; nothing for no such field."""
+    """A cache from values of Content-Type, None for no such field, to media types."""
 
     def __missing__(self, line: bytes | None) -> bytes:
         if len(self) >= 4096:
             self.clear()
         match = _MEDIA_TYPE.match(line.lower()) if line is not None else None
         mime = match[1] if match else b""
-        if line is None or len(line) <= _LONGEST_KEPT:
+        if line is None or len(line) <= _LONGEST_CACHED:
             self[line] = mime
         return mime
 
@@ -110,7 +110,7 @@ def _mime(low: bytes) -> bytes:
 
 
 def field(head: bytes, name: bytes) -> bytes:
-    """The value of the first field called `name` (lower case), folded lines left out."""
+    """Return the value of the first field `name` (lower case), without folded lines."""
     at = head.lower().find(b"\n%b:" % name)
     if at < 0:
         return b""
@@ -119,7 +119,7 @@ def field(head: bytes, name: bytes) -> bytes:
 
 
 def content_types(head: bytes) -> bytes:
-    """All values of Content-Type, separated by commas: lower case, without white space."""
+    """Return all values of Content-Type, comma-separated, lower case, without white space."""
     low = head.lower()
     if low.find(b"\ncontent-type") < 0:
         return b""
@@ -127,9 +127,9 @@ def content_types(head: bytes) -> bytes:
 
 
 def codings(head: bytes) -> bytes:
-    """Transfer-Encoding, line feed, Content-Encoding: all values of each, separated by commas.
+    """Return Transfer-Encoding, a line feed, and Content-Encoding, each comma-separated.
 
-    They are in lower case, in order, white space in them is one space (RFC 9110 section 8.4).
+    Values are in order and lower case; white space is one space (RFC 9110 section 8.4).
     """
     low = head.lower()
     if low.find(b"-encoding") < 0:
@@ -141,7 +141,7 @@ def codings(head: bytes) -> bytes:
 
 
 def plain_chunks(data: bytes, at: int, stop: int) -> list[memoryview]:
-    """The chunks of a body as servers write them; none if there is anything odd about it."""
+    """Return the chunks of a regular chunked body; none if anything about it is unusual."""
     view = memoryview(data)
     pieces: list[memoryview] = []
     while (match := _PLAIN_CHUNK.match(data, at, stop)) is not None:
@@ -158,8 +158,7 @@ def plain_chunks(data: bytes, at: int, stop: int) -> list[memoryview]:
 class Dechunker:
     """Removes the chunked transfer coding, piece by piece (RFC 9112 section 7.1).
 
-    Extensions are ignored and trailers dropped. `state` says how it went: the entity is defined
-    only if the last chunk and the end of the trailers have come and nothing follows them.
+    Extensions are ignored and trailers dropped. The entity is valid only if it is `complete`.
     """
 
     def __init__(self) -> None:
@@ -171,11 +170,12 @@ class Dechunker:
 
     @property
     def complete(self) -> bool:
+        """Whether the trailers have ended and nothing follows them."""
         return self._done and not self.bad
 
     @property
     def cut(self) -> bool:
-        """Whether there is more to come, with nothing odd so far."""
+        """Whether the coding is valid so far, but not complete."""
         rest = self._line.removesuffix(b"\r")
         fits = self._expect == self._trailer or (
             self._expect == self._size and _CHUNK.fullmatch(rest) is not None
@@ -183,7 +183,7 @@ class Dechunker:
         return not (self.bad or self._done) and (not rest or fits)
 
     def feed(self, data: bytes | memoryview) -> list[memoryview]:
-        """The pieces of the entity that `data` holds."""
+        """Return the pieces of the entity in `data`."""
         view = memoryview(data)
         raw = bytes(data)
         pieces = []
@@ -221,10 +221,3 @@ class Dechunker:
 
     def _trailer(self, line: bytes) -> None:
         self._done = not line
-
-
-def entity(body: memoryview) -> list[memoryview] | None:
-    """The pieces of a whole chunked body; None if it is not properly chunked."""
-    dechunker = Dechunker()
-    pieces = dechunker.feed(body)
-    return pieces if dechunker.complete else None

@@ -1,7 +1,7 @@
-"""Payload digests of stored bodies: which bytes a stated digest covers, if any.
+"""Payload digests of stored bodies, and which bytes a stated digest covers.
 
-Half of all tools hash the body as stored, chunk framing included, the other half the entity. So
-both are computed where they differ, in one pass, and the value decides (RFC 9112 section 7.1).
+Some tools hash the body as stored, chunk framing included, others the entity (RFC 9112 section
+7.1). If they differ, both are computed in one pass, and the value of the stated digest decides.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Hashes:
 class Payload:
     """The digests of one stored body, fed piece by piece.
 
-    `coding` is its Transfer-Encoding in lower case. Only ``chunked`` can be undone here; of a body
-    with any other coding the entity is unknown.
+    `coding` is its Transfer-Encoding in lower case. Only ``chunked`` can be decoded; the entity of
+    a body with another coding is unknown.
     """
 
     def __init__(self, algorithm: str, also: Iterable[str], coding: bytes) -> None:
@@ -51,15 +51,16 @@ class Payload:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing in it, be it nothing in chunks."""
+        """Whether the body or, if it is chunked, its entity has no bytes."""
         entity = self._entity
         chunks_of_nothing = entity is not None and not entity.length and self._dechunker.complete
         return not self.stored.length or chunks_of_nothing
 
-    def judge(self, stated: Digest | None) -> tuple[Covers, list[Digest]] | None:
-        """What `stated` covers, with the digests of those bytes, its own first.
+    def match(self, stated: Digest | None) -> tuple[Covers, list[Digest]] | None:
+        """Return what `stated` covers and the digests of those bytes, its own first.
 
-        Without a stated digest the body answers for itself. None if the digest is of other bytes.
+        Without a stated digest these are the digests of the stored body. None if `stated` is the
+        digest of other bytes.
         """
         digests = self.stored.digests()
         if stated is None or digests[0] == stated:
@@ -71,13 +72,13 @@ class Payload:
         return None
 
     def was_cut(self, stated: Digest | None) -> bool:
-        """Return whether `stated` is a digest of this body that its writer cut at a zero byte."""
+        """Return whether `stated` is a digest of this body, cut at a zero byte by its writer."""
         if stated is None:
             return False
         hashes = [self.stored]
         if self._entity is not None and self._dechunker.complete:
             hashes.append(self._entity)
-        true = [one.digests()[0] for one in hashes]
+        true = [running.digests()[0] for running in hashes]
         return stated not in true and any(
             stated == digest._replace(raw=cut_at_zero(digest.raw)) for digest in true
         )

@@ -1,4 +1,4 @@
-"""One record at a known place of a container, read on its own and believed only to the letter."""
+"""Read one record at a known offset: exactly, or by ranges of a file or object."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from dedupindex.warc.record import CUT, BrokenRecord, Record
 from dedupindex.warc.window import Cursor
 
 _END = b"\r\n\r\n"
-_LONG = 1 << 23  # bytes in the file from which a record is not read at once
-_PIECE = 1 << 18  # bytes of a long one that are held
+_LONG = 1 << 23  # bytes in the file above which a record is streamed
+_PIECE = 1 << 18  # bytes of a streamed record at a time
 
 
 class NotExact(Exception):
-    """There is no whole record here, or one that not every tool reads alike."""
+    """There is no complete record, or one that not every tool reads alike."""
 
 
-class Single:
-    """A record that is alone in its member, or in a plain file right before the next one.
+class ExactRecord:
+    """A record that is alone in its member, or followed by another record in a plain file.
 
-    Its header ends every line with CRLF, and two line ends close it. `data` is all of a short
-    one; a long one is read by `block` piece by piece, however much its member inflates to.
+    All lines of its header end with CRLF, and two line ends follow it. `data` is all of a short
+    record; `block` streams a long one, whatever the inflated size of its member.
     """
 
     def __init__(self, file: BinaryIO, offset: int, stored: int, *, last: bool = False) -> None:
-        """Find the record; raises `NotExact`. What is wrong behind its header, `block` finds.
+        """Read the header; raises `NotExact`. `last`: the file may end after the record.
 
-        `last`: it ends the file, as far as that is written.
+        Only `block` finds what is wrong after the header of a long record.
         """
         self._file, self.offset, self._stored = file, offset, stored
         if offset < 0 or stored <= 0:
@@ -61,7 +61,7 @@ class Single:
             raise NotExact("no other record follows it")
 
     def block(self) -> Iterator[memoryview]:
-        """The block in pieces; raises `NotExact` in place of its end if the record has none."""
+        """Yield the block in pieces; raises `NotExact` if the record has no proper end."""
         start, left = len(self.header), self.head.length
         if self.data is not None:
             yield memoryview(self.data)[start : start + left]
@@ -81,7 +81,7 @@ class Single:
             raise NotExact("it is not followed by two line ends and nothing else")
 
     def _short(self) -> bytes | None:
-        """The record inflated, None if it is too long to be held."""
+        """Return the inflated record, None if it is too long to be held."""
         if self._stored > _LONG:
             return None
         data = os.pread(self._file.fileno(), self._stored, self.offset)
@@ -112,7 +112,7 @@ class Single:
         raise NotExact("its header has no end")
 
     def _pieces(self) -> Iterator[bytes]:
-        """The whole record, inflated; raises `NotExact` if its member is not sound to its end."""
+        """Yield the inflated record; raises `NotExact` if its member is damaged."""
         inflater = decompressobj(31) if self.gzipped else None
         position, end = self.offset, self.offset + self._stored
         while position < end:
@@ -139,16 +139,14 @@ class Single:
             raise NotExact("its gzip member ends elsewhere")
 
     def _followed(self) -> bool:
-        """Whether in a plain file another record or the end stands behind this one."""
+        """Return whether another record or the end of a plain file follows."""
         return os.pread(self._file.fileno(), 5, self.offset + self._stored) in (b"WARC/", b"")
 
 
-# One record at a known place, read by its range, of a file here or an object elsewhere.
-
-FIRST = 1 << 15  # bytes that are read of a record whose length nobody says
-_LEAST = 64  # bytes: no record takes fewer
-_HEADER = 1 << 16  # bytes in which the version block of an ARC file ends, and any of its lines
-_CLOSING = 4  # bytes of line ends behind a record
+FIRST = 1 << 15  # bytes read first of a record of unknown length
+_LEAST = 64  # bytes of the shortest record
+_HEADER = 1 << 16  # bytes of an ARC file's version block, or of one of its lines, at most
+_CLOSING = 4  # bytes of line ends after a record
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 
 Read = Callable[[int, int], bytes]
@@ -156,29 +154,29 @@ Read = Callable[[int, int], bytes]
 
 
 class Unreadable(Exception):
-    """There is no whole record, or one that is longer than it may be."""
+    """There is no complete record, or it is too long."""
 
 
-class Ranged(NamedTuple):
-    """A record, and where it stands."""
+class RecordAt(NamedTuple):
+    """A record, and its bytes in the container."""
 
     record: Record
-    raw: bytes  # as the container has it: of a gzip file the member
+    raw: bytes  # as stored: of a gzip file the member
     gzipped: bool
-    alone: bool  # nothing else is in its member
+    alone: bool  # whether nothing else is in its member
 
     def block(self) -> bytes:
-        """All of it; raises `Unreadable`."""
+        """Return the whole block; raises `Unreadable`."""
         try:
             return b"".join(self.record.pieces())
         except BrokenRecord as error:
             raise Unreadable(str(error)) from error
 
 
-def record_at(read: Read, offset: int, stored: int, most: int) -> Ranged:
-    """The record at `offset`, which takes `stored` bytes if that is more than 0.
+def record_at(read: Read, offset: int, stored: int, most: int) -> RecordAt:
+    """Return the record at `offset`, which takes `stored` bytes (0: unknown).
 
-    No more than `most` bytes are held, as stored or inflated. Raises `Unreadable`.
+    At most `most` bytes are held, as stored or inflated. Raises `Unreadable`.
     """
     count = min(max(stored, _LEAST) if stored > 0 else FIRST, most)
     while True:
@@ -195,8 +193,11 @@ def record_at(read: Read, offset: int, stored: int, most: int) -> Ranged:
         count = min(4 * count, most)
 
 
-def _found(read: Read, offset: int, data: bytes, most: int, *, ended: bool) -> Ranged | None:
-    """The record that begins `data`; None if its end is not there. `ended`: its container is."""
+def _found(read: Read, offset: int, data: bytes, most: int, *, ended: bool) -> RecordAt | None:
+    """Return the record that begins `data`, None if it does not end in it.
+
+    `ended`: the container ends with `data`.
+    """
     gzipped = data.startswith(MAGIC)
     if gzipped:
         inflated = _inflated(data, most)
@@ -224,19 +225,19 @@ def _found(read: Read, offset: int, data: bytes, most: int, *, ended: bool) -> R
         record = framing.record(cursor, offset)
     except BrokenRecord as error:
         if not gzipped and (str(error) == CUT or not ended and cursor.held < _HEADER):
-            return None  # or perhaps a line behind it that is cut
+            return None  # it is cut, or perhaps a line after it
         raise Unreadable(str(error)) from error
     except BadHead as error:
         if not gzipped and len(text) < _HEADER:
-            return None  # perhaps a line of an ARC file that is cut
+            return None  # a line of an ARC file may be cut
         raise Unreadable(str(error)) from error
     if not gzipped and record.end >= 0:
         stored = record.end
-    return Ranged(record, data[:stored], gzipped, not cursor.held)
+    return RecordAt(record, data[:stored], gzipped, not cursor.held)
 
 
 def _inflated(data: bytes, most: int) -> tuple[bytes, int] | None:
-    """What the first gzip member holds, and the bytes it takes; None if it goes on."""
+    """Return the content of the first gzip member and its stored bytes; None if it is cut."""
     try:
         inflater = decompressobj(31)
         text = inflater.decompress(data, most + 1)
@@ -254,7 +255,7 @@ def _inflated(data: bytes, most: int) -> tuple[bytes, int] | None:
 
 
 def _end(text: bytes) -> int:
-    """Where the block of a plain record ends; -1 if its header does not end here."""
+    """Return where the block of a plain record ends; -1 if its header is cut."""
     blank = BLANK_LINE.search(text)
     if blank is None:
         if len(text) > LONGEST:
@@ -268,7 +269,7 @@ def _end(text: bytes) -> int:
 
 
 def _arc(read: Read) -> ArcFraming:
-    """What tells the documents of an ARC file apart: its version block says so."""
+    """Return the framing of an ARC file, with the fields that its version block tells."""
     framing = ArcFraming()
     start = read(0, _HEADER)
     if start.startswith(MAGIC):
@@ -277,7 +278,7 @@ def _arc(read: Read) -> ArcFraming:
         except zlib.error:
             start = b""
     if start.startswith(b"filedesc:"):
-        with suppress(BadHead, BrokenRecord):  # the document will not be read as one either
+        with suppress(BadHead, BrokenRecord):  # the document will be unreadable, too
             framing.record(Cursor(bytes, start), 0)
     return framing
 

@@ -1,14 +1,13 @@
-"""Records of a WARC or ARC file, gzipped member by member or plain, told by its first bytes.
+"""Read the records of a WARC or ARC file, plain or gzipped member by member.
 
-What the reader yields accounts for the file to the byte: the `stored` of all events add up to its
-size. Bytes that hold no record are a `Filler`; what cannot be read as it should be is a `Damage`,
-and the records before and behind it are kept where that is certain.
+The `stored` bytes of all events add up to the size of the file. Bytes without a record are a
+`Filler`. What cannot be read is a `Damage`; reading resumes after it where that is certain.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
@@ -23,16 +22,16 @@ from dedupindex.warc.gzip_members import (
 )
 from dedupindex.warc.headers import BadHead, NoRecord
 from dedupindex.warc.record import LEADING, BrokenRecord, Record
-from dedupindex.warc.window import Cursor, Window
+from dedupindex.warc.window import Cursor, Window, cursor_at
 
 Event = Record | Filler | Damage
-START = 1 << 16  # bytes from which it is told what a file is
+START = 1 << 16  # bytes from which the kind of a file is detected
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte of 0x50 to 0x5f
 
 
 def read(window: Window) -> Iterator[Event]:
-    """All records in the order of the file, what stands between them, and what is damaged."""
+    """Yield all records in order, the filler between them, and damage."""
     framing = gzip_framing(window)
     if framing is not None:
         return _read_gzip(window, framing)
@@ -44,13 +43,13 @@ def read(window: Window) -> Iterator[Event]:
 
 
 def gzip_framing(window: Window) -> WarcFraming | ArcFraming | None:
-    """What tells the records in a gzip file apart; None if it is no gzip file."""
+    """Return the framing of a gzip file; None if it is not a gzip file."""
     start = window.read(0, START).lstrip(b"\0")
     return framing_of(_inflated(start)) if start.startswith(MAGIC) else None
 
 
 def _inflated(start: bytes) -> bytes:
-    """The first bytes of the first members, as far as they can be inflated."""
+    """Return the first bytes of the first members, as far as they can be inflated."""
     inflated = b""
     try:
         while start and not inflated.strip():
@@ -63,7 +62,7 @@ def _inflated(start: bytes) -> bytes:
 
 
 def framing_of(start: bytes) -> WarcFraming | ArcFraming:
-    """What tells the records apart in a stream that begins so."""
+    """Return the framing of a stream that begins with `start`."""
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() != b"WARC/" and ArcFraming.begins(start):
         return ArcFraming()
@@ -79,7 +78,7 @@ def _read_gzip(window: Window, framing: Framing) -> Iterator[Event]:
 
 
 def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
-    """The records of any member at all."""
+    """Yield the records of a member, and its damage."""
     if isinstance(member, Member):
         cursor = Cursor(bytes, member.data)
     else:
@@ -104,7 +103,7 @@ def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
         while member.piece():
             pass
         if member.broken:
-            return  # the walk over the members says what became of it
+            return  # `members` reports it
     if first is not None:
         first.stored = member.stored
     elif wrong is None:
@@ -124,26 +123,11 @@ def _read_plain(window: Window, framing: Framing) -> Generator[Event, None, None
             yield Filler(position, padding - position)
             position = padding
             continue
-        cursor = Cursor(_chunks(window, position), position=position)
-        position = yield from _run(window, cursor, framing)
+        position = yield from _read_chain(window, cursor_at(window, position, hashed=True), framing)
 
 
-def _chunks(window: Window, position: int) -> Callable[[], bytes]:
-    """The file from `position` on, through the window so that it is hashed."""
-
-    def piece() -> bytes:
-        nonlocal position
-        if position >= window.size:
-            return b""
-        data = window.take(position)
-        position += len(data)
-        return data
-
-    return piece
-
-
-def _run(window: Window, cursor: Cursor, framing: Framing) -> Generator[Event, None, int]:
-    """Records that follow each other; returns where something else stands."""
+def _read_chain(window: Window, cursor: Cursor, framing: Framing) -> Generator[Event, None, int]:
+    """Yield records that follow each other; return where something else is."""
     while cursor.hold(1) and cursor.buffer[cursor.at] not in b"\0":
         offset = cursor.position
         try:
@@ -163,7 +147,7 @@ def _run(window: Window, cursor: Cursor, framing: Framing) -> Generator[Event, N
 def _plain_damage(
     window: Window, framing: Framing, offset: int, error: Exception
 ) -> Generator[Event, None, int]:
-    """Say what is wrong at `offset`; returns where it is certain that a record begins again."""
+    """Report the damage at `offset`; return where a record certainly begins again."""
     message = str(error)
     if window.read(offset, len(MAGIC)) == MAGIC:
         message = "a gzip member stands between uncompressed records"

@@ -1,4 +1,4 @@
-"""One record of a container, and the ways in which its bytes can be had."""
+"""A WARC or ARC record, held in memory or streamed."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from collections.abc import Callable, Iterator
 from dedupindex.warc.headers import Head, Values, parse
 from dedupindex.warc.window import Cursor
 
-PIECE = 1 << 18  # bytes of a block handed out at a time
+PIECE = 1 << 18  # bytes of a streamed block at a time
 CUT = "a record ends before its Content-Length says so"
 LEADING = "leading-line-ends"
 MISSING = "missing-line-ends"
 EXTRA = "extra-line-ends"
 BARE = "bare-line-feeds"
 LOWER_CASE = "lower-case-version"
-REMARKS = {
+REMARKS = {  # irregularities of records that were read
     LEADING: "line ends stand before the record in its gzip member",
     MISSING: "fewer line ends than two (in an ARC file, none) stand behind its block",
     EXTRA: "more line ends than two (in an ARC file, one) stand behind its block",
     BARE: "bare line feeds stand in its header or behind its block in place of CRLF",
     LOWER_CASE: "its version line is not in upper case, as warc/1.0",
 }
-"""What can be odd about a record that is whole and was read."""
 
 
 class BrokenRecord(Exception):
-    """The record does not go on to its end; the reader accounts for it as `Damage`."""
+    """The record has no proper end; the reader reports it as `Damage`."""
 
 
 class Record:
-    """A record as it stands in its container.
+    """A record of a container.
 
-    `data` holds the whole record if it is short; its block begins at `start`. A long one is
-    streamed, once: `pieces` raises `BrokenRecord` when it turns out to be damaged, and so does
-    `finish`, which whoever does not read it to the end must call before believing in it.
+    `data` holds a short record; its block begins at `start`. A long one is streamed, once:
+    `pieces` raises `BrokenRecord` if it is damaged, as does `finish`, which must be called for a
+    record that is not read to its end.
     """
 
     __slots__ = (
@@ -53,24 +52,23 @@ class Record:
         length: int,
     ) -> None:
         self.offset = offset  # of the member, or of the record in a plain file
-        self.stored = stored  # bytes of the file that it accounts for, once it has ended
+        self.stored = stored  # bytes of the file that it takes, once it has ended
         self.type = kind  # lower case
-        self.values = values  # see `heads.COMMON`
+        self.values = values  # of `headers.COMMON`
         self.special = special  # see `Head.special`
         self.data = data
         self.start = start
         self.length = length  # bytes of the block
         self.end = -1  # of the record in its plain file or inflated member, once it was read
         self.remark = ""  # a key of `REMARKS`, once it has ended
-        self.shared = False  # not the first of its member: no offset leads to it
+        self.shared = False  # not the first of its member, so that no offset leads to it
         self._text = b""
-
         self._close: Close | None = None
 
     def stream(self, text: bytes, cursor: Cursor, close: Close) -> None:
-        """Make this a long record, whose block is the next thing in `cursor`.
+        """Make this a long record, whose block follows in `cursor`.
 
-        `close` reads what must stand behind the block and says what is wrong with it.
+        `close` reads the line ends after the block and returns what is wrong there.
         """
         self._text = text
         self._cursor = cursor
@@ -95,14 +93,14 @@ class Record:
         return memoryview(self.data)[self.start : self.start + self.length]
 
     def begins_with(self, start: bytes) -> bool:
-        """Whether the block does."""
+        """Return whether the block begins with `start`."""
         if self.data is not None:
             return self.data.startswith(start, self.start, self.start + self.length)
         self._cursor.hold(len(start))
         return self._cursor.buffer.startswith(start, self._cursor.at)
 
     def pieces(self) -> Iterator[bytes | memoryview]:
-        """The block, bit by bit; raises `BrokenRecord` in place of its end if it has none."""
+        """Yield the block in pieces; raises `BrokenRecord` if it has no proper end."""
         if self.data is not None:
             yield self.block
             return
@@ -120,15 +118,14 @@ class Record:
             raise BrokenRecord(self._broken)
 
     def finish(self) -> None:
-        """Read to the end; raises `BrokenRecord` if it is not where it should be."""
-        if self.data is not None:
-            return
-        for _ in self.pieces():
-            pass
+        """Read to the end; raises `BrokenRecord` if that is not where it should be."""
+        if self.data is None:
+            for _ in self.pieces():
+                pass
 
 
 class Sound(Record):
-    """A short record to the letter: alone in its member, and not `special`."""
+    """A short record without irregularities: alone in its member, and not `special`."""
 
     __slots__ = ()
 

@@ -1,9 +1,8 @@
-"""The facts of a WARC record: the only place that reads them, `dedupindex.verify` apart.
+"""Read the facts of a WARC record (WARC 1.1 section 5); only `verify` has its own reader.
 
-Facts of its header (WARC 1.1 section 5) are URL, date, record id, payload digest, profile, and the
-original that a revisit refers to. Values are bytes as the file has them, without a pair of angle
-brackets around URLs and record ids. Of a repeated field the first counts. The HTTP header in the
-block is divided from the body here and parsed by `warc.http`.
+Facts are URL, date, record id, payload digest, profile, and the original that a revisit refers to.
+Values are bytes, without the angle brackets of URLs and record ids. Of a repeated field the first
+counts. The HTTP header is separated from the body here and parsed by `warc.http`.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ _SCHEMES = (b"http://", b"https://")
 _PLAIN, _MEDIA_TYPES = http.PLAIN.match, http.MEDIA_TYPES
 _BOTH, _ENTITY, _STORED = Covers.BOTH, Covers.ENTITY, Covers.STORED
 _new = tuple.__new__
-_MOST_TYPES, _LONGEST_TYPE = 1000, 300  # remembered values of Content-Type, and bytes of one
+_MAX_TYPES, _LONGEST_TYPE = 1000, 300  # cached values of Content-Type, and bytes of one
 
-_http_types: set[bytes] = set()  # values of Content-Type known to say HTTP
+_http_types: set[bytes] = set()  # a cache of Content-Type values that mean HTTP
 
 
 class Refused(Exception):
-    """The record is no capture; reports count the `reason` and show the `problem`."""
+    """The record is not a capture; reports count the `reason` and show the `problem`."""
 
     def __init__(self, reason: str, problem: str = "") -> None:
         super().__init__(reason)
@@ -67,8 +66,8 @@ def http_url(url: bytes) -> bytes:
     return url
 
 
-def checked(date: bytes) -> bytes:
-    """Return a WARC-Date to the letter; raises `Refused`: "bad-date" (section 5.4)."""
+def checked_date(date: bytes) -> bytes:
+    """Return a WARC-Date if it is valid; raises `Refused`: "bad-date" (section 5.4)."""
     try:
         return check_date(date)
     except BadDate as error:
@@ -76,7 +75,7 @@ def checked(date: bytes) -> bytes:
 
 
 def timestamp14(date: bytes) -> bytes:
-    """Return the 14 digits (UTC) of a WARC-Date, its fraction cut off; empty if it is none."""
+    """Return the 14 digits (UTC) of a WARC-Date without its fraction; empty if it is invalid."""
     try:
         return digits_of_date(check_date(date))
     except BadDate:
@@ -84,10 +83,10 @@ def timestamp14(date: bytes) -> bytes:
 
 
 def stated_digest(text: bytes) -> tuple[Digest | None, Spelling]:
-    """Return the digest that a header states and how it is spelled; None if it states none.
+    """Return the digest of a header field and its spelling; None if `text` is empty.
 
-    `text` is that of WARC-Payload-Digest or WARC-Block-Digest (sections 5.8 and 5.9). Raises
-    `Refused`: "bad-digest".
+    `text` is a WARC-Payload-Digest or WARC-Block-Digest (sections 5.8 and 5.9). Raises `Refused`:
+    "bad-digest".
     """
     if not text:
         return None, CANONICAL
@@ -98,20 +97,20 @@ def stated_digest(text: bytes) -> tuple[Digest | None, Spelling]:
 
 
 def is_http_type(content_type: bytes) -> bool:
-    """Whether a record's Content-Type says that its block is an HTTP message (section 6.3)."""
+    """Return whether a Content-Type means that the block is an HTTP message (section 6.3)."""
     if content_type in _http_types:
         return True
     if _HTTP_TYPE.fullmatch(content_type) is None:
         return False
-    if len(_http_types) < _MOST_TYPES and len(content_type) <= _LONGEST_TYPE:
+    if len(_http_types) < _MAX_TYPES and len(content_type) <= _LONGEST_TYPE:
         _http_types.add(content_type)
     return True
 
 
 def irregularity(record: Record) -> str:
-    """Return why a record with `Record.special` is no capture; empty if that is no reason.
+    """Return why a `special` record is not a capture; empty if it may be one.
 
-    A revisit may be truncated: that is how it says that it has no payload (section 6.7.2).
+    A revisit may be truncated, because it has no payload (section 6.7.2).
     """
     head = record.head
     if head.repeated:
@@ -124,10 +123,7 @@ def irregularity(record: Record) -> str:
 
 
 def refers_to(fields: Mapping[bytes, bytes]) -> RefersTo:
-    """Return what the fields of a revisit name as its original (sections 5.11 to 5.13).
-
-    Nothing is checked; empty is what it does not name.
-    """
+    """Return the original that a revisit names, unchecked (sections 5.11 to 5.13)."""
     return RefersTo(
         unbracket(fields.get(b"WARC-Refers-To-Target-URI", b"")),
         fields.get(b"WARC-Refers-To-Date", b""),
@@ -136,32 +132,32 @@ def refers_to(fields: Mapping[bytes, bytes]) -> RefersTo:
 
 
 def says_identical(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether a revisit has the profile identical-payload-digest (section 6.7.2), in any spelling.
+    """Return whether a revisit has the profile identical-payload-digest (section 6.7.2).
 
-    That is one of WARC 0.18 to 1.2, with or without angle brackets.
+    Versions 0.18 to 1.2 are accepted, with or without angle brackets.
     """
     return _IDENTICAL.fullmatch(fields.get(b"WARC-Profile", b"")) is not None
 
 
 def says_not_modified(fields: Mapping[bytes, bytes]) -> bool:
-    """Whether a revisit has the profile server-not-modified (section 6.7.3), misprints included."""
+    """Return whether a revisit has the profile server-not-modified (section 6.7.3)."""
     return _NOT_MODIFIED in fields.get(b"WARC-Profile", b"")
 
 
 def record_ids(text: bytes) -> frozenset[bytes]:
-    """Return the record ids, without brackets, of WARC-Record-ID or of WARC-Concurrent-To.
+    """Return the record ids, without brackets, of WARC-Record-ID or WARC-Concurrent-To.
 
-    The latter may stand there several times; `heads` joins its values by spaces (section 5.7).
+    Several values of the latter are joined by spaces in `headers` (section 5.7).
     """
     return frozenset([unbracket(part) for part in text.split()])
 
 
 class Block(NamedTuple):
-    """The block of a record, divided behind its HTTP header."""
+    """The block of a record, divided after its HTTP header."""
 
-    answer: http.Response | None  # None: there is no whole HTTP header
-    body: Iterator[bytes | memoryview]  # what follows it, once, in pieces; without one the block
-    reason: str = ""  # why there is none: "not-http" or "no-end-of-headers"
+    answer: http.Response | None  # None: there is no complete HTTP header
+    body: Iterator[bytes | memoryview]  # the body in pieces; without a header the block
+    reason: str = ""  # why there is no header: "not-http" or "no-end-of-headers"
 
 
 def http_block(record: Record) -> Block:
@@ -180,7 +176,7 @@ def http_block(record: Record) -> Block:
 
 
 def divided(pieces: Iterator[bytes | memoryview]) -> Block:
-    """Divide a block that is streamed; no more of it is held than its HTTP header takes."""
+    """Divide a streamed block, holding only its HTTP header."""
     held = b""
     for piece in pieces:
         held += piece
@@ -197,10 +193,7 @@ def divided(pieces: Iterator[bytes | memoryview]) -> Block:
 
 
 def revisit_http(record: Record) -> http.Response | None:
-    """Return the HTTP header that a revisit keeps; None if its block is empty or something else.
-
-    Some lack their blank line or the end of their last line (section 6.7.2 does not ask for it).
-    """
+    """Return the HTTP header of a revisit, even without its blank line; None if it has none."""
     held = b""
     for piece in record.pieces():
         held += piece
@@ -212,26 +205,26 @@ def revisit_http(record: Record) -> http.Response | None:
 
 
 Fast = tuple[Digest, Spelling, Covers, int, bytes, memoryview]
-"""Digest, its spelling, what it covers; HTTP status, media type, and the body as it is stored."""
+"""Digest, its spelling, what it covers; HTTP status, media type, and the body as stored."""
 
 
 class FastFacts:
-    """Fast path: reads all facts of a usual response, as nearly all of an archive are, in one step.
+    """A fast path that reads all facts of a regular response, as nearly all are, in one step.
 
-    A usual response is short, has a body that is not partial, and states the right digest; its URL
-    has a scheme in lower case, its record id has brackets. Index and manifest read other responses
-    by the functions above, which return the same facts for every record.
+    A regular response is short, has a body that is not partial, and states the right digest; its
+    URL has a scheme in lower case, its record id has brackets. The functions above return the same
+    facts for every record.
     """
 
     def __init__(self, statuses: Iterable[int], algorithm: str = "") -> None:
-        """`statuses` are the usual ones; `algorithm` that of usual digests, empty for any."""
+        """`statuses` and `algorithm` (empty for any) are those of regular responses."""
         self._statuses = {b"%03d" % status: status for status in statuses}
         self._algorithm, self._sha1 = algorithm, algorithm in ("", "sha1")
         self._date = b"-"  # the last that was checked
-        self._entities = True  # whether the last digest of a chunked body was of its entity
+        self._entities = True  # whether the last digest of a chunked body covered its entity
 
     def read(self, record: Record) -> Fast | None:
-        """Return the facts of a response that is not `special`; None if one is unusual."""
+        """Return the facts of a response that is not `special`; None if it is not regular."""
         url, date, record_id, content_type, text, _, _ = record.values
         data, start = record.data, record.start
         if (
@@ -253,7 +246,7 @@ class FastFacts:
         if status is None or at == stop:
             return None
         body = memoryview(data)[at:stop]
-        if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # as nearly always
+        if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # nearly always
             try:
                 raw = int(text[5:].translate(FROM_BASE32), 32).to_bytes(20)
             except ValueError:
@@ -267,9 +260,9 @@ class FastFacts:
         return *stated, _BOTH, status, _MEDIA_TYPES[line], body
 
     def _chunked(self, text: bytes, data: bytes, start: int, stop: int) -> Fast | None:
-        """Read a chunked response, taking one hash: of the entity, or of the body as stored.
+        """Read a chunked response with one hash, of the entity or of the body as stored.
 
-        A tool always hashes the same of the two, so the one that was right last time is tried.
+        A tool always hashes the same of the two, so the one that matched last time is tried.
         """
         answer = http.parse(data, start, stop) if data.startswith(b"HTTP/", start, stop) else None
         if answer is None or answer.coding != b"chunked" or answer.partial:

@@ -1,9 +1,8 @@
-"""Responses to other methods than GET, found by the request records around them.
+"""Pair requests with responses, to refuse responses to other methods than GET.
 
-What a POST was answered may differ for every body that was posted, so such a response is never an
-original for a URL. Only its request record knows the method, and stands before or after it,
-nearly always next to it; either record may name the other (WARC 1.1 section 5.7,
-WARC-Concurrent-To is bidirectional).
+The response to a POST depends on the body of the request, so it is never an original of its URL.
+Only the request record has the method. It stands before or after the response, nearly always next
+to it, and either record may name the other (WARC-Concurrent-To, WARC 1.1 section 5.7).
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ FULL = 4 * NEAR
 _RECORD_ID, _CONCURRENT = (
     COMMON.index(name) for name in (b"WARC-Record-ID", b"WARC-Concurrent-To")
 )
-_Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and those it was made with
+_Request = tuple[frozenset[bytes], frozenset[bytes]]  # its own id, and the ids it names
 T = TypeVar("T")
 
 
 class RequestPairing(Generic[T]):
-    """Holds items back until no request record can change them any more.
+    """Holds items until no request record can refuse them any more.
 
-    `id_of` returns the record id of an item without brackets, None for an item that is no response.
-    `refused` replaces an item that answers another method than GET.
+    `id_of` returns the record id of an item without brackets, None unless it is a response.
+    `refused` returns what replaces the response to another method than GET.
     """
 
     def __init__(self, id_of: Callable[[T], bytes | None], refused: Callable[[T], T]) -> None:
@@ -39,19 +38,19 @@ class RequestPairing(Generic[T]):
         self._others: deque[_Request] = deque(maxlen=NEAR)
 
     def add(self, item: T, concurrent: bytes = b"") -> None:
-        """Take the item of the next record; `concurrent` are the ids of records made with it."""
+        """Add the item of the next record, whose WARC-Concurrent-To is `concurrent`."""
         if self._others and any(self._belongs(item, concurrent, other) for other in self._others):
             item = self._refused(item)
         self.items.append(item)
         self._related.append(concurrent)
 
     def add_unrelated(self, item: T) -> None:
-        """Take the item of a record that is no response."""
+        """Add the item of a record that is not a response."""
         self.items.append(item)
         self._related.append(b"")
 
     def request(self, record: Record) -> None:
-        """Take a request record; unless it is a GET, replace the items that it belongs to."""
+        """Refuse the responses to a request, unless it is a GET."""
         if record.begins_with(b"GET "):
             return
         other = record_ids(record.values[_RECORD_ID]), record_ids(record.values[_CONCURRENT])
@@ -61,14 +60,14 @@ class RequestPairing(Generic[T]):
                 self.items[index] = self._refused(item)
 
     def leave(self, *, everything: bool = False) -> list[T]:
-        """Return and forget the items that no request can change any more, in order."""
+        """Remove and return the items that no request can refuse any more, in order."""
         count = len(self.items) if everything else len(self.items) - NEAR
         settled = self.items[:count]
         del self.items[:count], self._related[:count]
         return settled
 
     def _belongs(self, item: T, concurrent: bytes, other: _Request) -> bool:
-        """Whether `item` answers that request: either record may name the other."""
+        """Return whether `item` answers a request: either record may name the other."""
         record_id = self._id_of(item)
         if record_id is None:
             return False

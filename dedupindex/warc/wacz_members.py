@@ -1,7 +1,7 @@
-"""The WARC files in a WACZ: how they are called, and where their bytes stand (WACZ 1.1.1).
+"""The WARC files in a WACZ: their names, and where their bytes are (WACZ 1.1.1).
 
 Each is a container of its own, ``<wacz>/archive/<name>``, with offsets in that inner file. It must
-be stored as it is, so that its records can be read where they are.
+be stored without compression, so that its records can be read in place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import orjson
 from dedupindex.object_store import RemoteFile, is_remote
 
 BROKEN = (BadZipFile, OSError, ValueError, EOFError, zlib.error, NotImplementedError, RuntimeError)
-"""What reading a zip file raises that is not in order."""
+"""Exceptions of reading a broken zip file."""
 
 _ARCHIVED = re.compile(r"archive/.+\.(?:w?arc)(?:\.gz)?", re.IGNORECASE)
 _INDEXES = re.compile(r"indexes/[^/]+\.cdxj?(?:\.gz)?", re.IGNORECASE)
 _WITHIN = re.compile("/(?=archive/.)")
 _ENDING = ".wacz"
-_MOST_JSON = 16 << 20  # bytes of a datapackage.json that is read
+_MAX_JSON = 16 << 20  # bytes of a datapackage.json that is read
 _LOCAL_HEADER = struct.Struct("<4s22xHH")  # mark, lengths of name and extra field
 _ENCRYPTED = 1
 
@@ -36,27 +36,27 @@ Read = Callable[[int, int], bytes]
 
 
 class Place(NamedTuple):
-    """Where an inner file is."""
+    """Where an inner file is, in bytes."""
 
     begin: int
     size: int
 
 
 def archived(container: ZipFile) -> list[ZipInfo]:
-    """The WARC and ARC files, in the order in which they stand."""
+    """Return the WARC and ARC files, in the order of their bytes."""
     found = [info for info in container.infolist() if _ARCHIVED.fullmatch(info.filename)]
     return sorted(found, key=lambda info: info.header_offset)
 
 
-def check(info: ZipInfo) -> bool:
-    """Whether a file is stored, and not deflated; raises `BadZipFile` for an encrypted one."""
+def is_stored(info: ZipInfo) -> bool:
+    """Return whether a file is stored, not deflated; raises `BadZipFile` for an encrypted one."""
     if info.flag_bits & _ENCRYPTED:
         raise BadZipFile("it is encrypted")
     return info.compress_type == ZIP_STORED
 
 
 def place_of(info: ZipInfo, read: Read, size: int) -> Place:
-    """Where the bytes of a stored file are, behind its local header; raises `BadZipFile`.
+    """Return where the bytes of a stored file are; raises `BadZipFile`.
 
     `size` is that of the zip file.
     """
@@ -71,12 +71,12 @@ def place_of(info: ZipInfo, read: Read, size: int) -> Place:
 
 
 def why_nothing(container: ZipFile) -> str:
-    """What to say of a WACZ without a WARC file."""
+    """Return what is wrong with a WACZ without a WARC file."""
     names = container.namelist()
     nested = [name for name in names if name.lower().endswith(_ENDING)]
     if not nested and "datapackage.json" in names:
         with container.open("datapackage.json") as stream:
-            package = orjson.loads(stream.read(_MOST_JSON))
+            package = orjson.loads(stream.read(_MAX_JSON))
         resources = package.get("resources") if isinstance(package, dict) else None
         resources = resources if isinstance(resources, list) else []
         named = [str(part.get("path", "")) for part in resources if isinstance(part, dict)]
@@ -87,14 +87,14 @@ def why_nothing(container: ZipFile) -> str:
 
 
 def is_wacz(name: str) -> bool:
-    """Whether this is called as a WACZ is."""
+    """Return whether a file is named like a WACZ."""
     return name.lower().endswith(_ENDING)
 
 
 def within(name: str) -> tuple[str, str] | None:
-    """The WACZ, by path or address, and the name in it, of a container that is in one.
+    """Return the WACZ, by path or address, and the name in it, of a container in a WACZ.
 
-    A directory may be called ``archive`` too: here the WACZ has to be a file.
+    Returns None for other containers, as in a directory called ``archive``.
     """
     for match in _WITHIN.finditer(name):
         outer = name[: match.start()]
@@ -104,7 +104,7 @@ def within(name: str) -> tuple[str, str] | None:
 
 
 def containers(path: str, file: BinaryIO | RemoteFile) -> list[str]:
-    """The names of the containers in a WACZ; raises one of `BROKEN`, as `ValueError` if none."""
+    """Return the names of the containers in a WACZ; raises one of `BROKEN` if there is none."""
     with ZipFile(file) as container:
         found = [f"{path}/{info.filename}" for info in archived(container)]
         if not found:
@@ -113,25 +113,25 @@ def containers(path: str, file: BinaryIO | RemoteFile) -> list[str]:
 
 
 def unpack_indexes(file: BinaryIO | RemoteFile, home: Path) -> list[tuple[str, Path]]:
-    """Put the CDX and CDXJ files of a WACZ into a directory; raises one of `BROKEN`."""
+    """Extract the CDX and CDXJ files of a WACZ to a directory; raises one of `BROKEN`."""
     unpacked: list[tuple[str, Path]] = []
     with ZipFile(file) as container:
         for info in container.infolist():
             if _INDEXES.fullmatch(info.filename):
-                here = home / f"{len(unpacked)}.lines"
-                with container.open(info) as source, open(here, "wb") as target:
+                path = home / f"{len(unpacked)}.lines"
+                with container.open(info) as source, open(path, "wb") as target:
                     shutil.copyfileobj(source, target, 1 << 20)
-                unpacked.append((info.filename, here))
+                unpacked.append((info.filename, path))
     return unpacked
 
 
 def find(name: str, file: BinaryIO | RemoteFile) -> Place:
-    """Where an inner file is; raises one of `BROKEN`."""
+    """Return where an inner file is; raises one of `BROKEN`."""
     with ZipFile(file) as container:
         info = next((one for one in container.infolist() if one.filename == name), None)
     if info is None:
         raise ValueError(f"there is no {name} in it")
-    if not check(info):
+    if not is_stored(info):
         raise ValueError(f"{name} is deflated in it, and must be stored: unpack it")
 
     def read(offset: int, count: int) -> bytes:

@@ -1,10 +1,8 @@
-"""The bytes of one container: read in order through one buffer, hashed on the way, re-read at will.
+"""Read the bytes of a container through one buffer, hashing them.
 
-Records are found in a buffer of a mebibyte that walks through the file, because searching and
-slicing memory that stays in the processor's cache is what makes reading fast; a memory map would
-also kill the process if the file shrank under it. Damage is judged by re-reading, so a pipe is
-first spooled to an unnamed file in the directory for temporary files. An object in a store is read
-where it is, by ranges.
+The buffer is a mebibyte, so that records are searched in memory that stays in the processor's
+cache; a memory map would kill the process if the file shrank. Damaged parts are read again, so a
+pipe is first spooled to a temporary file. An object in a store is read in place, by ranges.
 """
 
 from __future__ import annotations
@@ -27,10 +25,10 @@ _PIECE = 1 << 18
 
 
 class Window:
-    """A range of an open file, all of it by default; offsets count from the start of the range.
+    """A range of an open file, by default all of it; offsets count from the start of the range.
 
-    `buffer` holds the bytes from `start` on, `filled` of them. Every operation that finds the
-    file unreadable raises `BadSource`.
+    `buffer` holds `filled` bytes from `start` on. Every operation raises `BadSource` if the file
+    cannot be read.
     """
 
     def __init__(
@@ -46,11 +44,11 @@ class Window:
         self.view = memoryview(self.buffer)
         self.start = 0
         self.filled = 0
-        self.hashed = 0  # bytes from the beginning that the hash has seen
+        self.hashed = 0  # bytes from the beginning that are in the hash
         self._hash = blake3.blake3()
 
     def load(self, position: int) -> None:
-        """Fill the buffer with what stands at `position`."""
+        """Fill the buffer with the bytes from `position` on."""
         if position > self.hashed:
             self._hash_to(position)
         wanted = min(len(self.buffer), self.size - position)
@@ -59,7 +57,7 @@ class Window:
             while filled < wanted:
                 into = self.view[filled:wanted]
                 count = self._bytes.read_at(into, self._base + position + filled)
-                if not count:  # the file has shrunk; `changed` will say so
+                if not count:  # the file has shrunk, which `changed` tells
                     self.size = position + filled
                     break
                 filled += count
@@ -69,9 +67,9 @@ class Window:
         self._take_hash(position, self.view[:filled])
 
     def take(self, position: int) -> bytes:
-        """A piece of the file that begins at `position`, past the buffer but hashed all the same.
+        """Return bytes from `position` on without the buffer, but hashed.
 
-        For plain files, whose records are cut from the pieces: one copy less of every byte.
+        For plain files, whose records are slices of what is returned: one copy less of every byte.
         """
         if position > self.hashed:
             self._hash_to(position)
@@ -88,7 +86,7 @@ class Window:
             self.hashed += fresh
 
     def read(self, position: int, count: int) -> bytes:
-        """Up to `count` bytes from `position`, past the buffer; fewer only at the end."""
+        """Return `count` bytes from `position`, without the buffer; fewer only at the end."""
         try:
             return self._bytes.pread(
                 max(min(count, self.size - position), 0), self._base + position
@@ -97,21 +95,21 @@ class Window:
             raise BadSource(f"{self._name} cannot be read: {error}") from error
 
     def content_hash(self) -> str:
-        """BLAKE3 in hex of the whole range, whatever of it was read before."""
+        """Return the BLAKE3 in hex of the whole range, reading what was not read yet."""
         self._hash_to(self.size)
         return self._hash.hexdigest()
 
     def changed(self) -> bool:
-        """Whether the file is no longer what it was when reading began."""
+        """Return whether the file has changed since it was opened."""
         return self._bytes.changed()
 
     @property
     def mark(self) -> tuple[int, int, int]:
-        """Time of change in nanoseconds, inode and device; of an object its own mark, and zeros."""
+        """Time of change in nanoseconds, inode and device; of an object its version, and zeros."""
         return self._bytes.mark
 
     def close(self) -> None:
-        """Close the file, unless this is but a part of it, which another window may be of too."""
+        """Close the file, unless the window is a part of it."""
         if self._whole:
             self.file.close()
 
@@ -121,7 +119,7 @@ class Window:
 
 
 class _Local:
-    """A file here."""
+    """A local file."""
 
     def __init__(self, file: BinaryIO, path: Path | None) -> None:
         self._path = path
@@ -157,9 +155,9 @@ Openable = BinaryIO | str | os.PathLike[str] | Window
 
 
 def open_window(name: str, source: Openable) -> Window:
-    """Open a path or an address, or take over a binary stream; raises `BadSource`.
+    """Open a path or an address, or spool a binary stream; raises `BadSource`.
 
-    Only regular files are opened by path: a device or a pipe may never end.
+    Only regular files are opened by path, because a device or a pipe may never end.
     """
     try:
         if isinstance(source, Window):
@@ -179,7 +177,7 @@ def open_window(name: str, source: Openable) -> Window:
 
 
 def spool(stream: IO[bytes]) -> BinaryIO:
-    """An unnamed file with the rest of the stream in it, which is closed."""
+    """Copy the rest of a stream to an unnamed file, and close the stream."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 (the window closes it)
     try:
         with stream:
@@ -191,11 +189,8 @@ def spool(stream: IO[bytes]) -> BinaryIO:
     return file
 
 
-# A decoded stream of records, held as little as its records allow.
-
-
 class Cursor:
-    """Bytes that come in pieces, read forward. `at` is where in `buffer` reading stands."""
+    """A decoded stream that is read forward; `at` is the position in `buffer`."""
 
     def __init__(
         self,
@@ -205,7 +200,7 @@ class Cursor:
         position: int = 0,
         sound: Callable[[], bool] = lambda: True,
     ) -> None:
-        self.sound = sound  # whether a stream that has ended was meant to end there
+        self.sound = sound  # whether the end of the stream is its proper end
         self.buffer = buffer
         self.at = 0
         self._piece = piece
@@ -222,7 +217,7 @@ class Cursor:
         return len(self.buffer) - self.at
 
     def hold(self, count: int) -> bool:
-        """Have the next `count` bytes in the buffer; False if the stream ends before."""
+        """Read `count` bytes into the buffer; return False if the stream ends before."""
         if len(self.buffer) - self.at >= count:
             return True
         pieces = [self.buffer[self.at :]]
@@ -236,7 +231,7 @@ class Cursor:
         return held >= count
 
     def take(self, most: int) -> bytes:
-        """Between 1 and `most` bytes; none at the end of the stream."""
+        """Return 1 to `most` bytes; none at the end of the stream."""
         if not self.hold(1):
             return b""
         data = self.buffer[self.at : self.at + most]
@@ -244,7 +239,7 @@ class Cursor:
         return data
 
     def skip_line_ends(self) -> int:
-        """Pass over CR and LF; returns how many."""
+        """Skip CR and LF; return how many."""
         skipped = 0
         while self.hold(1):
             if self.buffer[self.at] not in b"\r\n":
@@ -254,3 +249,19 @@ class Cursor:
             self.at += count
             skipped += count
         return skipped
+
+
+def cursor_at(window: Window, offset: int, *, hashed: bool = False) -> Cursor:
+    """Return a cursor over the file from `offset` on; `hashed`: reading it feeds the hash."""
+    position = offset
+
+    def piece() -> bytes:
+        nonlocal position
+        if hashed:
+            data = window.take(position) if position < window.size else b""
+        else:
+            data = window.read(position, 1 << 14)
+        position += len(data)
+        return data
+
+    return Cursor(piece, position=offset)

@@ -142,7 +142,7 @@ def _originals(
     Captures whose digest covers other bytes than the digests of the crawl that asks are left out.
     """
     require_strategy(settings, _STRATEGIES[query.match])
-    applied, now, sieve = policy.applied(query.url, b""), int(time()), Sieve(query.filters)
+    applied, now, sieve = policy.rules_for(query.url, b""), int(time()), Sieve(query.filters)
     found = (
         capture
         for capture in _candidates(view, query)

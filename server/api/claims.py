@@ -24,7 +24,7 @@ from dedupindex.index.engine import View
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Decision, Query
-from dedupindex.lookup.params import UnknownAlgorithm, of_json, query_of
+from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query
 from server import logs
 from server.api.lookup_batch import BATCH_READS, Allowed, Budget
 from server.api.request_body import Writers
@@ -81,7 +81,7 @@ class Claims:
         if not isinstance(token, str):
             raise BadQuery("token must be a string")
         try:
-            query, _ = query_of(of_json(given))
+            query, _ = parse_query(params_from_json(given))
         except UnknownAlgorithm:
             released = False
         else:
@@ -133,9 +133,9 @@ class Claims:
             raise BadQuery(f"lease must be a number of seconds up to {crawl_captures.LONGEST}")
         if not isinstance(token, str) or not _TOKEN.fullmatch(token):
             raise BadQuery("token must be 32 hex digits")
-        asked = of_json(given)
+        asked = params_from_json(given)
         try:
-            query, _ = query_of(asked)
+            query, _ = parse_query(asked)
         except UnknownAlgorithm:
             raise BadDigest("no known algorithm in the digest: nothing can be claimed") from None
         if not query.crawl:
@@ -212,7 +212,7 @@ def _decide(
     base: View, snapshot: CrawlSnapshot, settings: Settings, budget: Budget | None, query: Query
 ) -> Decision:
     seen = snapshot.view_for(base, settings.keys(), query.crawl, query.namespaces)
-    if budget is not None and query.conditional():
+    if budget is not None and query.has_conditions():
         seen = budget.limited(seen)
     return decide.decide(seen, settings, query)
 
@@ -233,7 +233,7 @@ def _make(writing: Writing, crawl: Crawl, claim: _Claim, decision: Decision) -> 
     """Return the original for a claim; without one, make the claim."""
     if decision.answer is not None:
         return decide.as_json(decision)
-    policy = decision.policy or decide.wary(claim.query)
+    policy = decision.policy or decide.policy_in_force(claim.query)
     if policy or decision.reason or claim.query.digest in EMPTY:
         # Every client stores it, and none waits.
         until = time.time() + min(claim.lease, crawl_captures.LONGEST)

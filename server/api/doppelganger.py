@@ -110,8 +110,8 @@ class Records:
         started = perf_counter_ns()
         digest, spelling = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
-        fits = partial(_nameable, spelling=spelling)
-        asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, fits=fits), {})
+        accepts = partial(_nameable, spelling=spelling)
+        asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, accepts=accepts), {})
         if asked.namespaces:
             self._access.may_read(request.environ, asked.namespaces)
         with self._live.view(crawl, asked.namespaces) as (view, settings):

@@ -21,8 +21,14 @@ from dedupindex.index.engine import AHEAD, Finder, View
 from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sha1_prefix
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
-from dedupindex.lookup.explain import explained
-from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, digests_of, of_json, query_of
+from dedupindex.lookup.explain import explanation_json
+from dedupindex.lookup.params import (
+    PARAMETERS,
+    UnknownAlgorithm,
+    params_from_json,
+    parse_query,
+    query_digests,
+)
 from dedupindex.urlkey import urlkey
 from server.api.request_body import line_chunks, load_json
 from server.config import Config
@@ -183,7 +189,7 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        asked = _Request.of({**options, **of_json(content)}, allowed, Budget(BATCH_READS))
+        asked = _Request.of({**options, **params_from_json(content)}, allowed, Budget(BATCH_READS))
         try:
             with self._state() as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
@@ -303,7 +309,7 @@ class _Answers:
         found: list[bytes] = []
         for at in range(0, len(lookups), AHEAD):
             chunk = lookups[at : at + AHEAD]
-            state.view.prefetch(digests_of(chunk, self._defaults))
+            state.view.prefetch(query_digests(chunk, self._defaults))
             found += map(self._full_answer, repeat(state), chunk, places[at:])
         return found
 
@@ -313,8 +319,8 @@ class _Answers:
                 raise asked
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
-            given = {**self._defaults, **of_json(asked)}
-            query, explain = query_of(given)
+            given = {**self._defaults, **params_from_json(asked)}
+            query, explain = parse_query(given)
             if query.crawl or self._policy.rules:
                 crawl = state.crawls.crawl(query.crawl)
                 query = with_crawl_defaults(query, given, crawl, self._policy)
@@ -322,15 +328,15 @@ class _Answers:
                 self._allowed(query.namespaces)
             keys = self._settings.keys()
             seen = state.crawls.view_for(state.view, keys, query.crawl, query.namespaces)
-            if query.conditional():
+            if query.has_conditions():
                 seen = self._budget.limited(seen)
             decision = decide.decide(seen, self._settings, query)
             answer, content = decision.answer, decide.as_json(decision)
             if explain:
                 self._budget.explain()
-                content |= explained(seen, self._settings, query)
+                content |= explanation_json(seen, self._settings, query)
             new = answer is None and not decision.policy
-            if self._duplicates is not None and new and not decide.wary(query):
+            if self._duplicates is not None and new and not decide.policy_in_force(query):
                 first = self._duplicates.first_place(query, place)
                 content |= {} if first is None else {"in_batch": first}
             if answer is not None:

@@ -26,9 +26,14 @@ from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
 from dedupindex.index.format.fast_answer import NONE, sha1_prefix
 from dedupindex.lookup import decide
-from dedupindex.lookup.decide import NEWER_NAMES, Decision, Strategy
-from dedupindex.lookup.explain import explained
-from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.lookup.decide import STRATEGY_ALIASES, Decision, Strategy
+from dedupindex.lookup.explain import explanation_json
+from dedupindex.lookup.params import (
+    PARAMETERS,
+    UnknownAlgorithm,
+    params_from_query_string,
+    parse_query,
+)
 from dedupindex.lookup.render_json import header_lines
 from server.api.lookup_batch import UNKNOWN, Batch
 from server.api.request_body import LINES_TYPES, BodySlots, media_type, read_body
@@ -44,7 +49,7 @@ from server.worker_crawls import plain_covers
 
 _BASES = {
     f"strategy={name}": cell_of(strategy.value, "exact_url")
-    for name in (*Strategy.__members__, *NEWER_NAMES)
+    for name in (*Strategy.__members__, *STRATEGY_ALIASES)
     if (strategy := Strategy.parse(name)).has_fast_answer()
 }
 _STRATEGIES = {cell_of(strategy.value, "exact_url"): strategy.value for strategy in Strategy}
@@ -136,9 +141,9 @@ class Lookups:
 
     def _full_answer(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value
-        given = of_query_string(query_string(environ))
+        given = params_from_query_string(query_string(environ))
         try:
-            query, explain = query_of(given)
+            query, explain = parse_query(given)
         except UnknownAlgorithm:
             self._counting.note_unknown(given, perf_counter_ns() - started)
             self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
@@ -150,7 +155,7 @@ class Lookups:
         if query.namespaces:
             self._access.may_read(environ, query.namespaces)
         if as_text and not query.bridge:
-            query = replace(query, fits=partial(spelled_alike, encoding=_encoding(given)))
+            query = replace(query, accepts=partial(spelled_alike, encoding=_encoding(given)))
         with (
             opened.engine.view() as base,
             self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
@@ -158,7 +163,7 @@ class Lookups:
             decision = decide.decide(view, settings, query)
             content = {} if as_text else decide.as_json(decision)
             if explain:
-                content |= explained(view, settings, query)
+                content |= explanation_json(view, settings, query)
         reply = _text_of(decision) if as_text else (OK, JSON, orjson.dumps(content))
         match = decision.answer.match.value if decision.answer else "none"
         if query.crawl or decision.answer is not None:
@@ -181,7 +186,7 @@ class Lookups:
             raise RequestError(
                 "unsupported_media_type", "POST application/json or application/x-ndjson"
             )
-        defaults = of_query_string(text)
+        defaults = params_from_query_string(text)
         allowed = partial(self._access.may_read, environ)
         if lines:
             stream = cast(BinaryIO, environ["wsgi.input"])

@@ -16,7 +16,7 @@ from dedupindex.errors import BadQuery
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Strategy
 from dedupindex.lookup.params import Parameter
-from dedupindex.lookup.policy import rules_of
+from dedupindex.lookup.policy import parse_policy
 from server.config import MAX_QUERY
 from server.responses import RequestError
 
@@ -97,7 +97,7 @@ def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:
         except orjson.JSONDecodeError as error:
             raise BadQuery(f"policy is not JSON: {error}") from error
     if rules is not None and rules != "":
-        options["policy"] = rules_of(rules)
+        options["policy"] = parse_policy(rules)
     return options
 
 

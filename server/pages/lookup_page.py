@@ -18,7 +18,12 @@ from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Strategy
-from dedupindex.lookup.params import PARAMETERS, UnknownAlgorithm, of_query_string, query_of
+from dedupindex.lookup.params import (
+    PARAMETERS,
+    UnknownAlgorithm,
+    params_from_query_string,
+    parse_query,
+)
 from dedupindex.lookup.render_json import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
 from server.api.request_fields import query_string
@@ -44,7 +49,7 @@ class LookupPage:
         found: dict[str, Any] = {"kind": "nothing"}
         problem, status = "", 200
         try:
-            given = of_query_string(query_string(request.environ))
+            given = params_from_query_string(query_string(request.environ))
             if given.get("digest"):
                 found = self._of_digest(given)
             elif given.get("url"):
@@ -76,11 +81,11 @@ class LookupPage:
         return {name for name in names if self._live.crawls.crawl(name) is not None}
 
     def _of_digest(self, given: Given) -> dict[str, Any]:
-        query, _ = query_of(given)
+        query, _ = parse_query(given)
         query = self._live.crawls.completed(query, given)
         with self._view(query.crawl, query.namespaces) as (view, settings):
             decision = decide.decide(view, settings, query)
-            explained = explain.explained(view, settings, query)
+            explained = explain.explanation_json(view, settings, query)
         lines, answer = "", decision.answer
         if answer is not None:
             try:

@@ -33,8 +33,8 @@ from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use
 from dedupindex.index.format.cells import ContainerRef, digest_prefix
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.pipeline import Build, build
-from dedupindex.indexer.stage import judge_of
 from dedupindex.lookup.decide import Query, find
 from tests.peers.cassandra import Keyspaces
 from tests.support.captures import capture, sha1
@@ -82,7 +82,7 @@ def _reported(writing: Writing, name: str) -> None:
     crawl, counting = writing.crawl(name), LookupCounter()
     url = b"http://example.com/%d"
     captures = [capture(n + 3, url % (n + 3), container=f"{name}.warc") for n in NUMBERS]
-    add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
+    add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
     for number in NUMBERS:
         counting.note((name, "EXACT_URL", b"http://%d.example/" % number, None, 7, 1000))
     for part in counting.take():

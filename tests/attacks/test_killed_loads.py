@@ -29,7 +29,7 @@ from dedupindex.crawls.stores import make_store
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, Settings, read_identity
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup.decide import Match, Query, find
 from tests.peers.cassandra import Keyspaces
 from tests.support.captures import capture, sha1
@@ -195,7 +195,7 @@ def crawled(where: str) -> None:
 
     def report(writing: Writing) -> None:
         items = [capture(n, url_of(n).encode(), container=f"{n % 20}.warc.gz") for n in CRAWLED]
-        add(writing, writing.crawl("weekly"), items, Settings(), judge_of(Settings()))
+        add(writing, writing.crawl("weekly"), items, Settings(), admission_filter(Settings()))
 
     with closing(make_store(Path(where))) as store:
         store.write(partial(lifecycle.begin, name="weekly"))

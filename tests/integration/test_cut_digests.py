@@ -21,7 +21,7 @@ from dedupindex.digest import CANONICAL, CUT_DIGEST, EMPTY, SIZES, Digest, Spell
 from dedupindex.export import browsertrix_redis, wget_cdx
 from dedupindex.index.format.fast_answer import sha1_prefix
 from dedupindex.index.identity import Settings
-from dedupindex.indexer.admission import make_judge, reasons
+from dedupindex.indexer.admission import admission_filter, reasons
 from dedupindex.runtime.duckdb import one_thread
 from dedupindex.sources import open_source
 from dedupindex.sources.browsertrix import BrowsertrixEntry, BrowsertrixSource
@@ -39,7 +39,7 @@ DATA = paths.DATA / "wget-at"
 PAGE = "http://example.com/a"
 NOTHING = "sha1:" + "A" * 32
 ANY = ("--whitelist", "--mime", ".*")
-JUDGE = make_judge(mime=".*", whitelist=True, status="200", min_size=0)
+REFUSE = admission_filter(Settings(mime=".*", whitelist=True))
 
 
 def cut(name: str, kept: int = 0) -> Digest:
@@ -128,26 +128,26 @@ def test_rows_in_bulk_and_one_by_one_are_judged_alike(tmp_path: Path) -> None:
     found: list[str] = []
     with open_source(str(path)) as source:
         assert isinstance(source, CdxSource)
-        for batch in source.in_bulk():
-            found += list(map(JUDGE, batch)) if isinstance(batch, list) else reasons(JUDGE, batch)  # type: ignore[arg-type]
+        for batch in source.batches():
+            found += list(map(REFUSE, batch)) if isinstance(batch, list) else reasons(REFUSE, batch)  # type: ignore[arg-type]
     assert found == ["", "", CUT_DIGEST, CUT_DIGEST] * 2
 
 
 @pytest.mark.parametrize("digest", CUT, ids=str)
 def test_whoever_says_so(digest: Digest) -> None:
     named = capture(1)._replace(digest=digest, evidence=Evidence.NAMED)
-    assert JUDGE(named) == JUDGE(capture(1)._replace(digest=digest)) == CUT_DIGEST
-    assert JUDGE(capture(1)._replace(also=(sha1(2), digest))) == CUT_DIGEST
+    assert REFUSE(named) == REFUSE(capture(1)._replace(digest=digest)) == CUT_DIGEST
+    assert REFUSE(capture(1)._replace(also=(sha1(2), digest))) == CUT_DIGEST
     source = BrowsertrixSource("redis://127.0.0.1:1/0")
     text = digest.spelled(CANONICAL if digest.algorithm != "sha1" else Spelling(0, 0)).encode()
     item = source._item(text, BrowsertrixEntry(0, b"20261120091417", PAGE.encode(), 5), ["a.wacz"])
-    assert isinstance(item, Capture) and JUDGE(item) == CUT_DIGEST
+    assert isinstance(item, Capture) and REFUSE(item) == CUT_DIGEST
 
 
 @pytest.mark.parametrize("digest", NOT_CUT, ids=str)
 def test_three_zeros_cut_nothing(digest: Digest) -> None:
     """What is left of a SHA-1 that was cut so late still tells payloads apart."""
-    assert JUDGE(capture(1)._replace(digest=digest)) == ""
+    assert REFUSE(capture(1)._replace(digest=digest)) == ""
 
 
 @pytest.mark.parametrize("kept", [0, 1, 12, 18])

@@ -21,8 +21,8 @@ from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import open_index
 from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.pipeline import Build, Built, build
-from dedupindex.indexer.stage import judge_of
 from dedupindex.post_crawl.purge.impact import DependentRevisit
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import Target, TargetKind
@@ -168,7 +168,7 @@ def merged_report(index: Path, found: Capture) -> None:
     one = found._replace(offset=-1, record_id=b"", container=Path(found.container).name)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:
-            add(writing, lifecycle.begin(writing, "weekly"), [one], ANY, judge_of(ANY))
+            add(writing, lifecycle.begin(writing, "weekly"), [one], ANY, admission_filter(ANY))
             lifecycle.commit(writing, "weekly")
         merge_crawls.merge(index, store)
 

@@ -32,7 +32,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, connect
 from dedupindex.index.identity import Settings, read_identity
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup.decide import Query, find
 from server.app import create_app
 from server.config import Config
@@ -237,7 +237,7 @@ def test_an_index_is_copied_to_a_cluster_and_back(
 def test_a_copy_has_what_crawls_have_committed(address: str, run: Run, tmp_path: Path) -> None:
     assert run("index", cdx(tmp_path, 0, 10), address)[0] == 0
     [home] = (tmp_path / "state" / "dedupindex").iterdir()
-    judge = judge_of(Settings())
+    judge = admission_filter(Settings())
 
     def report(name: str, items: list[Capture], writing: Writing) -> None:
         add(writing, writing.crawl(name), items, Settings(), judge)

@@ -31,7 +31,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Unclear, Use, connect
 from dedupindex.index.identity import Settings
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -44,7 +44,7 @@ from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
 SETTINGS = Settings()
-JUDGE = judge_of(SETTINGS)
+JUDGE = admission_filter(SETTINGS)
 THREADS = 12
 
 Servers = Callable[[], CassandraStore]

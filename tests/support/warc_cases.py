@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
-from dedupindex.sources.warc import WarcSource
+from dedupindex.sources.warc_records import WarcSource
 from dedupindex.warc.reader import Event, read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import open_window

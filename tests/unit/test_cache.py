@@ -56,6 +56,7 @@ def test_what_lives_in_a_worker_uses_it() -> None:
     counted = re.compile(r"lru_cache|functools import.*\bcache\b|fnmatch import.*fnmatchcase")
     may = {
         "dedupindex/index/tokens.py",  # patterns of whoever runs the server
+        "dedupindex/indexer/admission.py",  # the filter of the index, and of one that replaces it
         "dedupindex/indexer/copy_index.py",  # numbers to hashes, while an index is copied
     }
     found = {
@@ -88,16 +89,16 @@ def test_days_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_patterns_of_policies_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "_patterns", Cache(20_000))
+    monkeypatch.setattr(policy, "_globs", Cache(20_000))
     monkeypatch.setattr(policy, "_expressions", Cache(20_000))
     for number in range(100):
         mime, url = f"image/{number}-[ab]*", f"http://{number}[.]example/.*"
-        rules = policy.rules_of([{"mime": mime, "url": url, "never": True}])
+        rules = policy.parse_policy([{"mime": mime, "url": url, "never": True}])
         asked = f"http://{number}.example/x".encode()
-        assert rules.applied(asked, b"image/%d-b1" % number).never()
-        assert not rules.applied(asked, b"image/%d-c1" % number).never()
-        assert not rules.applied(b"http://other.example/", b"image/%d-b1" % number).never()
-        assert policy._patterns.held <= 20_000 and policy._expressions.held <= 20_000
+        assert rules.rules_for(asked, b"image/%d-b1" % number).never()
+        assert not rules.rules_for(asked, b"image/%d-c1" % number).never()
+        assert not rules.rules_for(b"http://other.example/", b"image/%d-b1" % number).never()
+        assert policy._globs.held <= 20_000 and policy._expressions.held <= 20_000
 
 
 def test_statistics_hold_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:

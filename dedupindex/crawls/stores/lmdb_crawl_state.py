@@ -38,7 +38,7 @@ from dedupindex.index.format.cells import container_of, entries_of, is_sound, se
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import REVISIT
 from dedupindex.index.identity import FORMAT
-from dedupindex.lookup.conditions import LONGEST_NAME
+from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 
 NUMBER = 4  # bytes of a crawl's number, at the end of a key
 _COUNTS = struct.Struct(">QQ")
@@ -89,7 +89,7 @@ class LmdbReading(Reading):
 
     def crawl(self, name: str) -> Crawl:
         key = name.encode("utf-8", "surrogateescape")
-        number = self._get(key, self.trees.numbers) if 0 < len(key) <= LONGEST_NAME else None
+        number = self._get(key, self.trees.numbers) if 0 < len(key) <= MAX_NAME_LENGTH else None
         if number is None:
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
         value = self._get(number, self.trees.crawls)

@@ -46,7 +46,7 @@ from dedupindex.runtime.atomic_replace import being_written, keep_metadata
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming, date_of_header, fields_of
-from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, judge, members
+from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, examine, members
 from dedupindex.warc.headers import BadHead
 from dedupindex.warc.reader import START, framing_of, gzip_framing
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
@@ -325,7 +325,7 @@ class _Converter:
             self._exact = False
             self._layout.write("made", _GZIP_HEADER, *DEFAULT_SETTINGS)
         else:
-            end = judge(self._window, offset).end
+            end = examine(self._window, offset).end
             self._layout.write_kept(_stored_pieces(self._window, offset, end))
             return max(end - offset, 0)
         return 0

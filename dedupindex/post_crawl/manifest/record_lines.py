@@ -26,7 +26,7 @@ from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.record_facts import (
     FastFacts,
     Refused,
-    checked,
+    checked_date,
     http_block,
     http_url,
     irregularity,
@@ -83,7 +83,7 @@ class Judge:
             reasons.append(refused.reason)
         moment = 0
         try:
-            moment = moment_of(url, checked(date))
+            moment = moment_of(url, checked_date(date))
         except Refused as refused:
             reasons.append(refused.reason)
         answer = _answer(record)
@@ -126,7 +126,7 @@ class Judge:
         for piece in answer.body:
             payload.update(piece)
             strong.update(piece)
-        verdict = payload.judge(stated)
+        verdict = payload.match(stated)
         covers, digests = verdict or (Covers.UNKNOWN, [])
         if self._force or not digests:
             digests = payload.stored.digests()
@@ -221,7 +221,7 @@ def _line(
     container: int, record: Record, record_id: bytes, url: bytes, date: bytes, what: str
 ) -> Line:
     try:
-        moment = moment_of(http_url(url), checked(date))
+        moment = moment_of(http_url(url), checked_date(date))
     except Refused:
         moment = 0
     line = Line(

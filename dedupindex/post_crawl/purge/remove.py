@@ -118,7 +118,7 @@ def _require_ledger(index: Path) -> None:
 
 def _purge(
     index: Path, engine: Engine, target: Target, force: bool, scratch: Path, on_item: OnItem | None
-) -> tuple[PurgeSurvey, spot_check.Purge]:
+) -> tuple[PurgeSurvey, spot_check.PurgeSample]:
     settings = engine.identity.settings
     writer = RunWriter(scratch, "purged", run_bytes=_RUN_BYTES)
     with engine.view() as view:
@@ -137,7 +137,7 @@ def _purge(
         writer.flush()
         with engine.view() as view:
             unread = _unread(store, view, resolved)
-            sample = spot_check.of_purge(view, settings, writer.paths)
+            sample = spot_check.sample_purge(view, settings, writer.paths)
         drops = resolved.takes_item if survey.rewrites else None
         if writer.paths or purged or drops:
             engine.load(Load(writer.paths, (), purged, drops=drops, own_digests=True))

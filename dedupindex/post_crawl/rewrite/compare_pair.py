@@ -21,10 +21,10 @@ from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.headers import LENGTH, Head
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import (
     Refused,
-    checked,
+    checked_date,
     divided,
     http_url,
     is_http_type,
@@ -46,7 +46,7 @@ class StoredResponse:
 
     def __init__(self, file: BinaryIO, offset: int, stored: int) -> None:
         try:
-            self.single = Single(file, offset, stored)
+            self.single = ExactRecord(file, offset, stored)
         except NotExact as error:
             raise NotRewritable("not-exact", str(error)) from error
         self.header = self.single.header
@@ -54,7 +54,7 @@ class StoredResponse:
         _check(self.header, head)
         fields = head.fields
         self.url = http_url(fields.get(b"WARC-Target-URI", b""))
-        self.date = checked(fields.get(b"WARC-Date", b""))
+        self.date = checked_date(fields.get(b"WARC-Date", b""))
         self.record_id = unbracket(fields.get(b"WARC-Record-ID", b""))
         self.digest = fields.get(b"WARC-Payload-Digest", b"")
         if not self.record_id:
@@ -120,7 +120,7 @@ class StoredResponse:
         """Compare what was taken with what the record states."""
         if payload.empty:
             raise NotRewritable("empty")
-        judged = payload.judge(self._stated)
+        judged = payload.match(self._stated)
         if judged is None and payload.was_cut(self._stated):
             raise NotRewritable("cut-digest")
         if judged is None or judged[0] is Covers.UNKNOWN:
@@ -274,7 +274,7 @@ def in_step(left: Pieces, right: Pieces) -> Iterator[tuple[memoryview, memoryvie
         one, two = one[count:], two[count:]
 
 
-def rebuilt(stored: Single, judged: Judged) -> bool:
+def rebuilt(stored: ExactRecord, judged: Judged) -> bool:
     """Whether a revisit, read back, and its original make the block that was dropped.
 
     The bodies were found equal, byte by byte; so what must be right is where they begin, the HTTP

@@ -29,7 +29,7 @@ from dedupindex.post_crawl.rewrite.protected_records import key, pinned
 from dedupindex.runtime.atomic_replace import Left as Left
 from dedupindex.runtime.atomic_replace import Sink, content_hash, identity
 from dedupindex.urlkey import host_of
-from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
 
 _LEVEL = 9  # of deflate: what is left of a record is small
@@ -206,7 +206,7 @@ def _check(
 ) -> None:
     """Read a revisit back; raises `Damaged` unless it and its original make what was dropped."""
     try:
-        sound = rebuilt(Single(file, offset, stored, last=True), judged)
+        sound = rebuilt(ExactRecord(file, offset, stored, last=True), judged)
     except NotExact:
         sound = False
     if not sound:

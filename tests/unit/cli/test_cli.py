@@ -542,7 +542,7 @@ def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path)
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
         with open_source(str(crawl), None, SourceOptions()) as source:
-            report.take(source.items(), view, settings)
+            report.add(source.items(), view, settings)
     assert report.as_json(settings, 1, 2)["groups"] == groups[:2]
     for number in range(3000):
         report.rows.add(b"%d" % number, *[1] * len(COLUMNS))

@@ -22,7 +22,7 @@ from dedupindex.index.engine import Load
 from dedupindex.index.format.cells import encode, encode_revisit
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.timestamps import digits_of_date
@@ -96,7 +96,7 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
             with closing(LmdbStore(index)) as store:
                 with store.writing() as writing:
                     crawl = lifecycle.begin(writing, "a", seen=Visibility.ALL)
-                    add(writing, crawl, reported, chosen, judge_of(chosen))
+                    add(writing, crawl, reported, chosen, admission_filter(chosen))
                 live = answers(index, store)
                 with store.writing() as writing:
                     lifecycle.commit(writing, "a")
@@ -120,5 +120,5 @@ def test_what_a_record_names_is_no_original_where_a_revisit_of_it_was_read(tmp_p
             with store.writing() as writing:
                 crawl = lifecycle.begin(writing, f"records-{day}", seen=Visibility.ALL)
                 named = capture(1, day=day, evidence=Evidence.NAMED)
-                assert add(writing, crawl, [named], Settings(), judge_of(Settings())).added
+                assert add(writing, crawl, [named], Settings(), admission_filter(Settings())).added
             assert any(answers(index, store)) is known

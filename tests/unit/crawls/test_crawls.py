@@ -36,7 +36,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.runtime.files import exclusive
 from tests.conftest import STORES, MakeIndex, of_files
 from tests.support.budgets import examples
@@ -44,7 +44,7 @@ from tests.support.captures import capture, sha1
 from tests.unit.cli.test_cli import dedupindex
 
 SETTINGS = Settings()
-JUDGE = judge_of(SETTINGS)
+JUDGE = admission_filter(SETTINGS)
 
 
 @pytest.fixture

@@ -36,13 +36,13 @@ from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, BadQuery, Damaged
 from dedupindex.index.identity import Settings
-from dedupindex.indexer.admission import make_judge
+from dedupindex.indexer.admission import admission_filter
 from tests.conftest import MakeIndex, of_files
 from tests.support.budgets import examples, thorough
 from tests.support.captures import capture
 
 SETTINGS = Settings(mime=".*", whitelist=True)
-JUDGE = make_judge(mime=".*", whitelist=True, status=SETTINGS.status, min_size=0)
+JUDGE = admission_filter(SETTINGS)
 HOSTS = (b"a.example", b"b.example", b"")
 CLASSES = ("exact_url", "canonical_url", "digest")
 CRAWLS = ("one", "two")

@@ -27,7 +27,12 @@ from dedupindex.export.browsertrix_redis import (
     originals,
 )
 from dedupindex.index.engine import IndexedContainer
-from dedupindex.sources.browsertrix import BrowsertrixEntry, file_name, is_address, shown
+from dedupindex.sources.browsertrix import (
+    BrowsertrixEntry,
+    file_name,
+    is_redis_address,
+    without_password,
+)
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -96,11 +101,11 @@ def test_file_names() -> None:
 
 
 def test_an_address_is_shown_without_its_password() -> None:
-    assert shown("redis://me:secret@host:6379/1?password=x") == "redis://host:6379/1"
-    assert shown("unix:///run/redis?db=2&password=x") == "unix:///run/redis?db=2"
-    assert is_address("rediss://host") and is_address("unix:///s")
+    assert without_password("redis://me:secret@host:6379/1?password=x") == "redis://host:6379/1"
+    assert without_password("unix:///run/redis?db=2&password=x") == "unix:///run/redis?db=2"
+    assert is_redis_address("rediss://host") and is_redis_address("unix:///s")
     for path in ("redis", "redis:/x", "/redis://x", "http://a/", "-"):
-        assert not is_address(path)
+        assert not is_redis_address(path)
 
 
 @pytest.mark.parametrize(

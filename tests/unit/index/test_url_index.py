@@ -30,7 +30,7 @@ from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.urlkey import urlkey
 from tests.conftest import MakeIndex
 from tests.support.budgets import examples
@@ -251,7 +251,7 @@ def listed(index: Path, store: Store, url: bytes, asker: str = "") -> list[Captu
 
 
 def report(store: Store, name: str, *captures: Capture) -> None:
-    judge = judge_of(BY_URL)
+    judge = admission_filter(BY_URL)
     store.write(lambda writing: add(writing, writing.crawl(name), captures, BY_URL, judge))
 
 

@@ -18,7 +18,7 @@ from dedupindex.index.format.cells import Keys, decode, encode, entries_of
 from dedupindex.index.format.tombstones import REVISIT
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import stage
-from dedupindex.indexer.admission import make_judge, reasons
+from dedupindex.indexer.admission import admission_filter, reasons
 from dedupindex.indexer.encode_rows import stage_rows
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.sources import SourceOptions
@@ -71,8 +71,9 @@ def test_staged_rows_are_those_of_each_capture(some: Rows, keys: Keys, etag: boo
 
 @given(rows(), st.sampled_from(["200", "2xx", "200,404"]), st.booleans(), st.integers(0, 9))
 def test_rows_are_judged_as_each_capture(some: Rows, status: str, only: bool, least: int) -> None:
-    judge = make_judge(mime="text/|foo", whitelist=only, status=status, min_size=least)
-    assert reasons(judge, some) == list(map(judge, some.captures()))
+    settings = Settings(mime="text/|foo", whitelist=only, status=status, min_size=least)
+    refuse = admission_filter(settings)
+    assert reasons(refuse, some) == list(map(refuse, some.captures()))
 
 
 @given(rows(), st.data())
@@ -192,7 +193,7 @@ def test_a_cdx_in_bulk_says_what_it_says_line_by_line(
     def source() -> CdxSource:
         return CdxSource("x", BytesIO(cdx(seed)), block=block)
 
-    batches = list(source().in_bulk())
+    batches = list(source().batches())
     in_order = list(source().items())
     one_by_one(monkeypatch)
     assert list(source().items()) == in_order
@@ -205,7 +206,7 @@ def test_plain_lines_come_in_bulk_around_odd_ones(layout: str) -> None:
     lines = [odd.get(number, line(number, {}, layout)) for number in range(60)]
     data = b"\n".join([b" CDX " + layout.encode(), *lines]) + b"\n"
     source = CdxSource("x", BytesIO(data), block=len(data) // 2)
-    first, rows, others, *_ = source.in_bulk()
+    first, rows, others, *_ = source.batches()
     assert isinstance(first, list) and isinstance(rows, Rows)
     assert others == [Refusal("not-http"), Refusal("bad-digest")]
     assert len(first) + len(rows.urls) + len(others) >= 59  # one may have been cut in two
@@ -282,8 +283,7 @@ def test_a_row_among_many_is_refuted_by_its_record(reason: str, tmp_path: Path) 
 
 
 def staged_of(data: bytes, make: Callable[[str, BytesIO], Source]) -> list[bytes]:
-    judge = make_judge(mime=".*", whitelist=True, status="200", min_size=0)
-    stager = stage._Stager(Settings(mime=".*", whitelist=True), judge, len)  # type: ignore[arg-type]
+    stager = stage._Stager(Settings(mime=".*", whitelist=True), len)  # type: ignore[arg-type]
     with make("x", BytesIO(data)) as source:
         return [entry for batch in stager.read(source, lambda *_: None) for entry in batch]
 

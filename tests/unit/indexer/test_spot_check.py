@@ -30,8 +30,8 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import evenly
 from dedupindex.indexer import spot_check
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.copy_index import Copied
-from dedupindex.indexer.stage import judge_of
 from tests.support.captures import capture, sha1
 from tests.support.engine_bench import Bench
 
@@ -200,7 +200,7 @@ def crawled(index: Path) -> None:
 
     def report(writing: Writing) -> None:
         items = [capture(50), capture(51)]
-        add(writing, writing.crawl("weekly"), items, Settings(), judge_of(Settings()))
+        add(writing, writing.crawl("weekly"), items, Settings(), admission_filter(Settings()))
 
     with closing(make_store(index)) as store:
         store.write(partial(lifecycle.begin, name="weekly"))
@@ -318,7 +318,7 @@ def test_what_is_right_never_fails(
     for _ in range(20):
         items = [some(chance) for _ in range(chance.randint(1, 60))]
         load = Load(bench.stage(items), [(n, place) for place, n in bench.numbers.items()], [])
-        drawn = spot_check.of_load(load, bench.settings.keys())
+        drawn = spot_check.sample_load(load, bench.settings.keys())
         with bench.open(write=True) as engine:
             engine.load(load)
         spot_check.confirm(bench.index, drawn, "")  # which raises where an answer is wrong
@@ -346,7 +346,7 @@ def test_a_sample_is_small_however_much_is_loaded(tmp_path: Path) -> None:
     ]
     load = Load(runs, [], [])
     assert len(load.runs) == 10
-    drawn = spot_check.of_load(load, bench.settings.keys())
+    drawn = spot_check.sample_load(load, bench.settings.keys())
     assert 100 < len(drawn) <= spot_check.CHUNKS * spot_check.EACH
     assert min(one.key for one in drawn)[1] < 16 and max(one.key for one in drawn)[1] > 240
 

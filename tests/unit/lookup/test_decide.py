@@ -14,9 +14,9 @@ from dedupindex.digest import EMPTY, Digest, Spelling
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
-from dedupindex.lookup.conditions import parse_age, parse_moment
+from dedupindex.lookup.conditions import parse_age, parse_date
 from dedupindex.lookup.decide import LIMIT, Answer, Decision, Match, Query, Strategy, as_json, find
-from dedupindex.lookup.explain import MOST, Considered, explain
+from dedupindex.lookup.explain import MAX_CONSIDERED, Considered, explain
 from dedupindex.lookup.render_json import header_lines
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
@@ -193,12 +193,12 @@ def test_explain_says_why(make_index: MakeIndex) -> None:
 
 
 def test_an_explanation_is_bounded_and_has_the_chosen_one(make_index: MakeIndex) -> None:
-    stored = [capture(1, b"http://example.com/%d" % n, day=2) for n in range(3 * MOST)]
+    stored = [capture(1, b"http://example.com/%d" % n, day=2) for n in range(3 * MAX_CONSIDERED)]
     good = capture(1, b"http://example.com/good", day=1)
     query = Query(sha1(1), PAGE, as_of=b"2026-11-01T23:00:00Z")
     with closing(open_index(make_index([*stored, good]))) as engine, engine.view() as view:
         considered, more = explain(view, engine.identity.settings, query)
-    assert more and len(considered) == MOST
+    assert more and len(considered) == MAX_CONSIDERED
     assert [one.capture for one in considered if one.verdict == "chosen"] == [good]
 
 
@@ -249,11 +249,11 @@ def test_odd_ages_are_refused(text: str) -> None:
 
 
 def test_moments() -> None:
-    assert parse_moment("20261120091417") == b"2026-11-20T09:14:17Z"
-    assert parse_moment("2026-11-20") == b"2026-11-20T23:59:59Z"
-    assert parse_moment("2026-11-20T09:14:17.5Z") == b"2026-11-20T09:14:17.5Z"
+    assert parse_date("20261120091417", days=True) == b"2026-11-20T09:14:17Z"
+    assert parse_date("2026-11-20", days=True) == b"2026-11-20T23:59:59Z"
+    assert parse_date("2026-11-20T09:14:17.5Z", days=True) == b"2026-11-20T09:14:17.5Z"
     with pytest.raises(BadQuery):
-        parse_moment("yesterday")
+        parse_date("yesterday", days=True)
 
 
 def test_a_bridge_to_other_algorithms_and_bytes_is_taken_only_when_asked_for(

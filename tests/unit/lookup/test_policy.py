@@ -23,15 +23,15 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Match, Query, as_json, decide
-from dedupindex.lookup.explain import explained
+from dedupindex.lookup.explain import explanation_json
 from dedupindex.lookup.policy import (
-    MOST,
+    MAX_RULES,
     NO_POLICY,
     Policy,
     PolicyRule,
+    parse_policy,
+    policy_from_json,
     read_policy,
-    restored,
-    rules_of,
 )
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import urlkey
@@ -78,15 +78,15 @@ class Held:
         [{"max_age": 1.5}], [{"blackout": -1}], [{"blackout": True}], [{"originals_from": "a"}],
         [{"originals_from": []}], [{"originals_from": [1]}], [{"ever": True}], [{"url": "(a"}],
         [{"url": "(?=a)"}], [{"url": "a**"}], [{"url": r"(a)\1"}], [{"url": "x" * 201}],
-        [{"mime": "x" * 301}], [{}] * (MOST + 1), [{"never": True, "min_size": 1}],
+        [{"mime": "x" * 301}], [{}] * (MAX_RULES + 1), [{"never": True, "min_size": 1}],
     ],
 )  # fmt: skip
 def test_what_is_no_policy_is_refused(wrong: Any) -> None:
     with pytest.raises(BadInput):
-        rules_of(wrong)
+        parse_policy(wrong)
     if isinstance(wrong, list) and len(wrong) == 1:
         with pytest.raises(BadInput, match="rule 2 of the policy"):
-            rules_of([{}, *wrong])
+            parse_policy([{}, *wrong])
 
 
 def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(toml + '[[rules]]\nmax_age = "30d"\n')
     (tmp_path / "p.json").write_text(json.dumps({"rules": rules}))
     policy = read_policy(tmp_path / "p.toml")
-    assert policy == read_policy(tmp_path / "p.json") == rules_of(rules)
+    assert policy == read_policy(tmp_path / "p.json") == parse_policy(rules)
     assert policy.rules[1] == PolicyRule(max_age=30 * 86400)
-    assert rules_of([rule.as_json() for rule in policy.rules]) == policy
-    assert restored([rule.as_json() for rule in policy.rules]) == policy
+    assert parse_policy([rule.as_json() for rule in policy.rules]) == policy
+    assert policy_from_json([rule.as_json() for rule in policy.rules]) == policy
     for text in ("rules = 1", "[[rule]]", "rules = [", "\0"):
         (tmp_path / "p.toml").write_text(text)
         with pytest.raises(BadInput):
@@ -129,37 +129,39 @@ def test_a_policy_is_read_from_toml_and_json(tmp_path: Path) -> None:
     ],
 )
 def test_hosts(host: str, url: bytes, met: bool) -> None:
-    applied = rules_of([{"host": host, "never": True}]).applied(url, b"")
+    applied = parse_policy([{"host": host, "never": True}]).rules_for(url, b"")
     assert applied.never() is met
 
 
 def test_a_url_is_matched_whole_and_in_bounded_time() -> None:
-    policy = rules_of([{"url": "http://[a-z]+/.*x", "never": True}])
-    assert policy.applied(b"http://a/x", b"").never()
-    assert not policy.applied(b"http://a/xy", b"").never()
-    assert not policy.applied(b"http://a/" + b"x" * 3000, b"").never()
+    policy = parse_policy([{"url": "http://[a-z]+/.*x", "never": True}])
+    assert policy.rules_for(b"http://a/x", b"").never()
+    assert not policy.rules_for(b"http://a/xy", b"").never()
+    assert not policy.rules_for(b"http://a/" + b"x" * 3000, b"").never()
     start = time.process_time()
-    assert not policy.applied(b"http://" + b"a" * 1990, b"").never()
+    assert not policy.rules_for(b"http://" + b"a" * 1990, b"").never()
     assert time.process_time() - start < 1
 
 
 def test_the_rules_of_the_docs_are_rules() -> None:
     text = (ROOT / "docs" / "http.md").read_text()
     written = [one for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "rules" in one]
-    assert [len(rules_of(tomllib.loads(one)["rules"]).rules) for one in written] == [1]
+    assert [len(parse_policy(tomllib.loads(one)["rules"]).rules) for one in written] == [1]
 
 
 def test_the_expressions_of_a_policy_take_bounded_time() -> None:
     """Those of one URL in all, however many rules there are; what is short enough is none of it."""
     slow = {"url": "(.{1,9}){9}b", "never": True}
     with pytest.raises(BadInput, match="take too long"):
-        rules_of([slow] * 90)
-    policy = rules_of([slow] * 10 + [{"url": f"http://{n}.*", "never": True} for n in range(90)])
+        parse_policy([slow] * 90)
+    policy = parse_policy(
+        [slow] * 10 + [{"url": f"http://{n}.*", "never": True} for n in range(90)]
+    )
     for length in (480, 1990):
         start = thread_time()
-        assert not policy.applied(b"http://" + b"a" * length, b"").never()
+        assert not policy.rules_for(b"http://" + b"a" * length, b"").never()
         assert thread_time() - start < 2
-    assert policy.applied(b"http://aaab", b"").never()
+    assert policy.rules_for(b"http://aaab", b"").never()
 
 
 CRAWLS, MIMES = ["", "weekly-1", "weekly-2", "other"], [b"", b"image/png", b"text/html"]
@@ -232,7 +234,7 @@ def test_what_answers_is_what_the_model_lets_answer(
     captures: list[Capture], given_rules: list[dict[str, Any]], url: bytes, mime: bytes
 ) -> None:
     moment = NOW.encode()
-    query = Query(sha1(1), url, as_of=moment, mime=mime, policy=rules_of(given_rules))
+    query = Query(sha1(1), url, as_of=moment, mime=mime, policy=parse_policy(given_rules))
     before = Query(sha1(1), url, as_of=moment)
     view, settings = Held(captures), Settings()
     decision = decide(view, settings, query)
@@ -254,7 +256,7 @@ def test_what_answers_is_what_the_model_lets_answer(
         never = bool(mime) and "never" in decides(given_rules, url, mime)
         assert bool(decision.policy) or not past
         assert decision.policy == "never" or not never
-    verdicts = [one["verdict"] for one in explained(view, settings, query)["considered"]]
+    verdicts = [one["verdict"] for one in explanation_json(view, settings, query)["considered"]]
     assert ("chosen" in verdicts) == (decision.answer is not None)
 
 
@@ -352,7 +354,7 @@ def test_a_crawl_is_begun_again_as_it_was(web: FlaskClient) -> None:
 
 
 def test_the_rules_of_a_crawl_stand_before_those_of_the_server(make_index: MakeIndex) -> None:
-    policy = rules_of([{"host": "example.org", "min_size": 5000}])
+    policy = parse_policy([{"host": "example.org", "min_size": 5000}])
     web = served(make_index([capture(1, PAGE)], Settings(by_url=True)), policy)
     begin(web, policy=[{"mime": "image/*"}])
     begin(web, "b")
@@ -521,6 +523,6 @@ def test_the_command_line_asks_as_its_crawl_does(make_index: MakeIndex) -> None:
 
 def test_a_policy_has_so_much_text() -> None:
     rules = [{"host": "h" * 200, "originals_from": ["n" * 290]}] * 100
-    assert len(rules_of(rules).rules) == 100
+    assert len(parse_policy(rules).rules) == 100
     with pytest.raises(BadInput, match="50,000 characters"):
-        rules_of([*rules[1:], {"originals_from": ["n" * 300] * 9}])
+        parse_policy([*rules[1:], {"originals_from": ["n" * 300] * 9}])

@@ -31,7 +31,7 @@ from dedupindex.index.format.file_names import files_of, is_container
 from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import spot_check
-from dedupindex.indexer.stage import judge_of
+from dedupindex.indexer.admission import admission_filter
 from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
@@ -288,7 +288,7 @@ def test_single_captures_are_looked_up_by_their_digests(
 ) -> None:
     looked_at = list[bytes]()
     # The sample that a purge ends with is of a bounded number of keys, from all over the index.
-    monkeypatch.setattr(spot_check, "of_purge", lambda *_: spot_check.Purge([], []))
+    monkeypatch.setattr(spot_check, "sample_purge", lambda *_: spot_check.PurgeSample([], []))
     for kind in (LmdbView, WhooshView):
         monkeypatch.setattr(kind, "cells", _noting(kind.cells, looked_at))
     before = sorted((index / "ledger").iterdir())
@@ -432,7 +432,7 @@ def test_damage_of_a_ledger_is_found(index: Path) -> None:
 def report(store: Store, name: str, *captures: Capture) -> None:
     with store.writing() as writing:
         crawl = lifecycle.begin(writing, name)
-        add(writing, crawl, captures, SETTINGS, judge_of(SETTINGS))
+        add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
 
 
 def test_captures_of_crawls_go_too(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge
 from dedupindex.warc import random_access
-from dedupindex.warc.random_access import NotExact, Single
+from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
 from tests.support.rewriting import EARLY
 from tests.support.warc_cases import (
@@ -367,11 +367,11 @@ def test_long_records_are_read_as_short_ones(
         for data in (whole, packed):
             path.write_bytes(data)
             with open(path, "rb", buffering=0) as file:
-                found = Single(file, 0, len(data))
+                found = ExactRecord(file, 0, len(data))
                 assert found.data is None and b"".join(found.block()) == HTTP + body
         flipped = packed[:-7] + bytes([packed[-7] ^ 1]) + packed[-6:]
         for data in (packed[:-1], packed + b"x", packed * 2, flipped, gz(whole + b"\r\n"),
                      gz(whole[:-1]), whole[:-1], whole + b"x", gz(whole * 2)):  # fmt: skip
             path.write_bytes(data)
             with open(path, "rb", buffering=0) as file, pytest.raises(NotExact):
-                b"".join(Single(file, 0, len(data)).block())
+                b"".join(ExactRecord(file, 0, len(data)).block())

@@ -11,7 +11,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.journal import Journal
-from dedupindex.warc.random_access import Single
+from dedupindex.warc.random_access import ExactRecord
 from tests.support.paths import ROOT
 from tests.support.rewriting import FakePlan, content, records_of, small_set
 
@@ -119,7 +119,7 @@ def check_map(moved: Path, source: Path, out: Path) -> None:
             assert new == old[name][offset : offset + count]
         else:
             with open(out / name, "rb", buffering=0) as file:
-                assert Single(file, new_offset, new_count).head.type == b"revisit"
+                assert ExactRecord(file, new_offset, new_count).head.type == b"revisit"
     assert all(end in (0, len(old[name])) for name, end in ends.items())
     assert sum(ends.values()) == len(old["c.warc"]) + len(old["deep/b.warc.gz"])
 
@@ -138,7 +138,7 @@ def test_a_cdxj_of_the_results(
         key, digits, text = line.split(b" ", 2)
         said = json.loads(text)
         with open(out / said["filename"], "rb", buffering=0) as file:
-            head = Single(file, int(said["offset"]), int(said["length"])).head
+            head = ExactRecord(file, int(said["offset"]), int(said["length"])).head
         assert head.fields[b"WARC-Target-URI"] == said["url"].encode()
         assert b"sha1:" + said["digest"].encode() == head.fields[b"WARC-Payload-Digest"]
         assert key.startswith(b"com,example)/") and len(digits) == 14

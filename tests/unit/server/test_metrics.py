@@ -16,7 +16,7 @@ from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbReading
 from dedupindex.lookup import policy
-from dedupindex.lookup.policy import rules_of
+from dedupindex.lookup.policy import parse_policy
 from server.api.crawls import CRAWLS_PAGE
 from server.app import create_app
 from server.config import Config
@@ -193,7 +193,7 @@ def test_many_crawls_cost_no_more_than_some(
 
         def begin(writing: Writing) -> None:
             for number in range(first, first + count):
-                lifecycle.begin(writing, f"crawl-{number}", policy=rules_of(rules))
+                lifecycle.begin(writing, f"crawl-{number}", policy=parse_policy(rules))
 
         live.crawls.write(begin, make=True)
 

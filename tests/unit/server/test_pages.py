@@ -24,7 +24,7 @@ from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
-from dedupindex.lookup.explain import MOST
+from dedupindex.lookup.explain import MAX_CONSIDERED
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.tables import printable
 from server import commands
@@ -206,11 +206,11 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
     assert "Originals of this URL: 2" in held and str(sha1(2)) in held
     assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
-    many = [capture(1, b"http://%d.example/" % number) for number in range(3 * MOST)]
+    many = [capture(1, b"http://%d.example/" % number) for number in range(3 * MAX_CONSIDERED)]
     old = f"/pages/lookup?digest={sha1(1)}&max_age=1"  # none will do
     long = page(served(make_index(many, ALL)).get(old)).text
     assert "There are more than are shown" in long
-    assert 0 < len(set(re.findall(r"//(\d+)\.example/", long))) <= MOST
+    assert 0 < len(set(re.findall(r"//(\d+)\.example/", long))) <= MAX_CONSIDERED
     plain = served(make_index([capture(1)]))
     assert "--by-url" in page(plain.get(f"/pages/lookup?url={URL}"), 409).text
 

@@ -297,7 +297,7 @@ def test_any_damage_to_a_line_leaves_one_item(data: st.DataObject) -> None:
 
 
 def test_what_is_preset_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dedupindex.sources.rows._KEPT", 4)
+    monkeypatch.setattr("dedupindex.sources.rows._MAX_CACHED", 4)
     lines = [GOOD.replace("text/html", f"x/{n}").replace("x.warc", f"{n}.warc") for n in range(9)]
     lines.append(GOOD.replace("text/html", "-"))
     *_, last = items("cdx", HEADER + "\n".join(lines).encode())

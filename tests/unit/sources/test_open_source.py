@@ -19,8 +19,8 @@ from dedupindex.sources import KINDS, expand, line_source, open_source
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
 from dedupindex.sources.crawl_log import CrawlLogSource
-from dedupindex.sources.kinds import kind_named, kind_of
-from dedupindex.sources.warc import WarcSource
+from dedupindex.sources.discover import kind_named, kind_of
+from dedupindex.sources.warc_records import WarcSource
 from tests.support.text_sources import BASE32, DATA, items
 
 CDX = f"com,a)/ 20261120091417 http://a.com/ text/html 200 {BASE32} - - 10 20 x.warc.gz\n".encode()

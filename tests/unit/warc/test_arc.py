@@ -180,7 +180,7 @@ def test_cut(path: Path) -> None:
 
 
 def test_streamed(path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("gzip_members", "arc"):
+    for module in ("gzip_members", "framing"):
         monkeypatch.setattr(f"dedupindex.warc.{module}.SHORT", 50)
     assert gzip_members.SHORT == 50
     body = os.urandom(300_000) + b"."

@@ -16,7 +16,7 @@ from isal import isal_zlib
 
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
-from dedupindex.sources.warc import WarcSource
+from dedupindex.sources.warc_records import WarcSource
 from dedupindex.warc import gzip_members, window
 from dedupindex.warc.gzip_members import Damage, Filler
 from dedupindex.warc.record import Record
@@ -297,7 +297,7 @@ def test_case_18_block_of_more_than_four_gibibytes(tmp_path: Path) -> None:
         length = (len(head) + size + 4) & 0xFFFFFFFF
         stream.write(packed[2] + struct.pack("<II", checksum, length) + gz(B))
     program = (
-        "import re, sys; from dedupindex.sources.warc import WarcSource\n"
+        "import re, sys; from dedupindex.sources.warc_records import WarcSource\n"
         "for item in WarcSource('x', sys.argv[1]).items(): print(item.size)\n"
         # not ru_maxrss, in which a child inherits the peak of the process that forked it
         "peak = re.search(r'VmHWM:\\s+(\\d+) kB', open('/proc/self/status').read())\n"

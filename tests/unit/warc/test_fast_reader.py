@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Item
-from dedupindex.sources import warc as source
 from dedupindex.sources import warc_records
-from dedupindex.sources.warc import WarcSource
+from dedupindex.sources import warc_records as source
+from dedupindex.sources.warc_records import WarcSource
 from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window

@@ -6,8 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.warc import http
-from dedupindex.warc.http import Dechunker, entity
+from dedupindex.warc.http import Dechunker
 from tests.support.warc_cases import chunked
+
+
+def entity(body: memoryview) -> list[memoryview] | None:
+    """Return the pieces of a whole chunked body; None if it is not properly chunked."""
+    dechunker = Dechunker()
+    pieces = dechunker.feed(body)
+    return pieces if dechunker.complete else None
 
 
 def test_header_end() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.warc.random_access import FIRST, Ranged, Read, Unreadable, record_at
+from dedupindex.warc.random_access import FIRST, Read, RecordAt, Unreadable, record_at
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import open_window
@@ -36,7 +36,7 @@ def in_order(path: Path) -> Iterator[tuple[int, int, bytes, bytes]]:
                 yield event.offset, event.stored, event.text, block
 
 
-def parts(found: Ranged) -> tuple[bytes, bytes]:
+def parts(found: RecordAt) -> tuple[bytes, bytes]:
     return found.record.text, found.block()
 
 
