@@ -87,11 +87,20 @@ def also_names(names: str) -> str:
 
 @dataclass
 class Built:
-    """The result of a build."""
+    """What `dedupindex.build` did.
+
+    tally     counts of the records that were read; ``tally.refused`` by reason
+    problems  what was damaged and left out, by file and offset in bytes
+    skipped   number of files in directories that are of no known kind
+
+    >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
+    >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
+    (6, 1, 2)
+    """
 
     tally: BuildTally
     problems: list[Problem]
-    skipped: int  # files found in directories that are not sources
+    skipped: int
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
