@@ -231,7 +231,7 @@ def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
     question = orjson.dumps({"digest": str(sha1(1))}) + b"\n"
 
     def lines() -> Iterator[bytes]:
-        for _ in range(cli._STRETCH):
+        for _ in range(cli._CHUNK):
             yield question
         with closing(LmdbStore(index)) as store:
             merge_crawls.merge(index, store)
@@ -243,7 +243,7 @@ def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
 
     assert cli._batch(index, {}, lines()) == 0  # type: ignore[arg-type]
     answers = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
-    assert len(answers) == cli._STRETCH + 1 and all(one["duplicate"] for one in answers)
+    assert len(answers) == cli._CHUNK + 1 and all(one["duplicate"] for one in answers)
 
 
 def test_an_empty_batch_still_needs_an_index(tmp_path: Path) -> None:
