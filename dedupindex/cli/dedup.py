@@ -95,7 +95,7 @@ def command(
     interrupt_on_sigterm()
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
-        alike=MatchCriteria(any_status, same_type, other_second),
+        criteria=MatchCriteria(any_status, same_type, other_second),
         dry=dry_run, jobs=jobs, every_host=as_json, **options,
     )  # fmt: skip
     with show_progress(verbose=verbose) as progress:

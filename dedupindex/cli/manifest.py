@@ -16,8 +16,7 @@ from dedupindex.errors import BadInput, Damaged
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.warcsum_format import text_line
-from dedupindex.post_crawl.plan.warccollres_format import VERDICTS, Checking
+from dedupindex.post_crawl.plan.warcsum_format import VERDICTS, TextCheck, text_line
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import NOTHING, find
@@ -109,9 +108,9 @@ def _write_text(manifest: Manifest, stream: IO[bytes]) -> None:
             stream.write(text_line(container, line, manifest.algorithm))
 
 
-def _checked(manifest: Manifest, lines: Path) -> Checking:
+def _checked(manifest: Manifest, lines: Path) -> TextCheck:
     """Print the lines that differ from the files, and count all by verdict."""
-    checking = Checking(manifest)
+    checking = TextCheck(manifest)
     try:
         opened = click.open_file(str(lines), "rb")
     except OSError as error:
@@ -126,7 +125,7 @@ def _checked(manifest: Manifest, lines: Path) -> Checking:
 
 
 def _print_report(
-    made: ManifestReport, output: Path, checked: Checking | None, *, as_json: bool, quiet: bool
+    made: ManifestReport, output: Path, checked: TextCheck | None, *, as_json: bool, quiet: bool
 ) -> int:
     """Print what a run did; returns the exit status."""
     warn(made.problems)

@@ -80,8 +80,8 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    alike = MatchCriteria(options["any_status"], options["same_type"], options["other_second"])
-    rule = GroupingRule(_partition(options["partition"]), options["later"], alike)
+    criteria = MatchCriteria(options["any_status"], options["same_type"], options["other_second"])
+    rule = GroupingRule(_partition(options["partition"]), options["later"], criteria)
     chosen = ResolveOptions(
         rule,
         Compare.parse(options["compare"]),

@@ -16,10 +16,10 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import cdxj as captures
-from dedupindex.post_crawl.rewrite.offset_map import lines
+from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, clean, commit, restore
+from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, clean, commit, restore
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
@@ -93,7 +93,7 @@ def command(
     status = _rewrite(job, opened, jobs, as_json=as_json)
     if offsets is not None and not dry_run:
         with atomic_file(offsets) as stream:
-            stream.writelines(lines([out] if out else roots))
+            stream.writelines(offset_lines([out] if out else roots))
     if cdxj is not None and not dry_run:
         read = [open_manifest(path) for path in manifests]
         with atomic_file(cdxj) as stream:
@@ -141,7 +141,7 @@ def undo_all(
                 "rewritten there in place, or all of it is undone (what was committed comes back "
                 "by bin/undedup DIR --out OTHER)"
             )
-        check_room_of(tasks, processes)
+        check_space_for(tasks, processes)
         results = side_by_side(restore_file, None, tasks, processes)
         return print_restored(chain(gone, results), as_json=as_json)
 

@@ -15,8 +15,8 @@ from dedupindex.cli.options import jobs_option, json_option
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
-from dedupindex.post_crawl.rewrite.part_files import PART
-from dedupindex.post_crawl.undo import Restored, Undo, check_room_of, told_of
+from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files
+from dedupindex.runtime.atomic_replace import PART_NAME
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.collection import verify_collection
@@ -56,7 +56,7 @@ def command(
         return undo_all(list(directories), find, processes, as_json=as_json)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
-    check_room_of(tasks, processes)
+    check_space_for(tasks, processes)
     out.mkdir(parents=True, exist_ok=True)
     results = side_by_side(_checked, None, tasks, processes)
     status = print_restored(chain(_without_file(directories), results), as_json=as_json)
@@ -88,7 +88,7 @@ def _files(directory: Path) -> list[str]:
             continue
         visited.add((known.st_dev, known.st_ino))
         below.sort(key=lambda name: (name.startswith("."), name))  # in the order of a scan
-        paths = (Path(folder, name) for name in names if not PART.fullmatch(name))
+        paths = (Path(folder, name) for name in names if not PART_NAME.fullmatch(name))
         found += [str(path.relative_to(directory)) for path in paths if path.is_file()]
     return sorted(found)
 
@@ -122,7 +122,7 @@ def _checked(_: None, task: Undo) -> Restored:
 def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
     """Yield the files in journals that cannot be restored: unreadable or not found."""
     for directory in directories:
-        names, problems = told_of(directory)
+        names, problems = rewritten_files(directory)
         for path, why in problems.items():
             yield Restored(str(path), "left", 0, why)
         for name in sorted(names):
@@ -134,7 +134,7 @@ def _in_place(directories: tuple[Path, ...]) -> Undoable:
     """Return the files that were rewritten in place, and those that cannot be restored."""
     tasks, gone = [], []
     for directory in directories:
-        names, problems = told_of(directory)
+        names, problems = rewritten_files(directory)
         gone += [Restored(str(path), "left", 0, why) for path, why in problems.items()]
         for name, committed in sorted(names.items()):
             if committed:

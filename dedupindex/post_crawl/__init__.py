@@ -1,1 +1,1 @@
-"""All stages after a crawl in one run: manifest, plan, rewriting, and the proof of it."""
+"""Deduplication after a crawl: manifest, plan, rewriting, verification, undoing."""

@@ -1,9 +1,9 @@
-"""The working files of a run: manifest, plan, and how far it has come.
+"""The directory of working files, and copies of files that are not archives.
 
-dedup.json     format, sources, and the options of a run in place that has not ended
-files.jsonl    the files that this run in place began with: a path a line
-lock           held while a run is at work
-manifest/      for this run, the next, and whoever wants to read it
+dedup.json     format, sources, and the options of a run in place that has not finished
+files.jsonl    the files that this run in place began with, a path a line
+lock           held by a running process
+manifest/      updated by each run
 plan/          of the last run
 """
 
@@ -17,15 +17,19 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dedupindex.errors import BadInput, Damaged, FormatFromFuture, SettingsConflict
-from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put_new, removed, sweep
-from dedupindex.post_crawl.rewrite.rewrite_file import Left
 from dedupindex.post_crawl.rewrite.rewrite_output import ANOTHER
 from dedupindex.runtime.atomic_replace import (
     FileSink,
+    Untouched,
     being_written,
+    copy_metadata,
+    create_file,
     identity,
-    keep_metadata,
     open_for_reading,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
     same_bytes,
 )
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
@@ -33,7 +37,7 @@ from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import SourceFile
 
-_FORMAT = 2  # 1 did not say with which files and with which of the options a run in place began
+_FORMAT = 2  # format 1 has neither the files nor all options of a run in place
 _FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
 _NAMED = 3  # files that a message names
 
@@ -41,59 +45,56 @@ _NAMED = 3  # files that a message names
 class WorkDirectory:
     """A directory of working files, locked."""
 
-    def __init__(self, top: Path, said: dict[str, Any]) -> None:
+    def __init__(self, top: Path, fields: dict[str, Any]) -> None:
         self.top = top
         self.manifest, self.plan = top / "manifest", top / "plan"
-        self._said = said
+        self._fields = fields
 
     @property
-    def begun(self) -> dict[str, Any] | None:
-        """The options of a run in place that has not come to its end, by how they are typed."""
-        found: dict[str, Any] | None = self._said.get("begun")
+    def unfinished_options(self) -> dict[str, Any] | None:
+        """The options of an unfinished run in place, by their typed names."""
+        found: dict[str, Any] | None = self._fields.get("begun")
         return found
 
     def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
-        """Note that a run in place begins, with which options and files."""
+        """Record the options and files of a run in place that begins."""
         with atomic_file(self.top / _FILES) as stream:
             stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
-        self._note(options)
+        self._write(options)
 
     def end(self) -> None:
-        """Note that the run in place has come to its end, or was given up."""
-        self._note(None)
+        """Record that the run in place has finished or was given up."""
+        self._write(None)
         (self.top / _FILES).unlink(missing_ok=True)
 
     def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
-        """Refuse to finish a run in place with other options or other files than it began with.
-
-        Raises `SettingsConflict`, which names the differences and what can be done.
-        """
-        begun = self.begun or {}
-        if begun.keys() != options.keys():
+        """Raise `SettingsConflict` for other options or files than the run in place began with."""
+        before = self.unfinished_options or {}
+        if before.keys() != options.keys():
             raise SettingsConflict(
                 f"an earlier version has begun a run in place ({self.top}), and nobody knows with "
                 "which options: let that version finish it, or give it up with --restart"
             )
-        differences = [_difference(name, begun[name], options[name]) for name in options]
+        differences = [_difference(name, before[name], options[name]) for name in options]
         with open(self.top / _FILES, "rb") as stream:
             known = {json.loads(line) for line in stream}
         now = set(files)
         differences.append(_named(now - known, "that it did not begin with"))
         differences.append(_named(known - now, "of it that are gone"))
-        if told := [difference for difference in differences if difference]:
+        if found := [difference for difference in differences if difference]:
             raise SettingsConflict(
                 f"a run in place was interrupted ({self.top}), and this one is another: "
-                f"{'; '.join(told)}. Nothing was changed. Finish it with the options and files "
+                f"{'; '.join(found)}. Nothing was changed. Finish it with the options and files "
                 "that it began with, or give it up with --restart, which plans anew"
             )
 
-    def _note(self, options: dict[str, Any] | None) -> None:
-        self._said.update(format=_FORMAT, begun=options)
-        write_file(self.top / _FILE, json.dumps(self._said, indent=1).encode("ascii") + b"\n")
+    def _write(self, options: dict[str, Any] | None) -> None:
+        self._fields.update(format=_FORMAT, begun=options)
+        write_file(self.top / _FILE, json.dumps(self._fields, indent=1).encode("ascii") + b"\n")
 
 
 def _difference(name: str, before: Any, now: Any) -> str:
-    """How an option differs from what a run began with; empty if it does not."""
+    """Describe how an option has changed; empty if it has not."""
     if before == now:
         return ""
     if isinstance(now, bool):
@@ -112,32 +113,32 @@ def _named(paths: set[str], what: str) -> str:
 
 @contextmanager
 def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
-    """Make or open the working files of these sources; nobody else can until the block ends.
+    """Create or open the working files of these sources, and lock them.
 
     Raises `SettingsConflict` if they are of other sources, `BadInput` if `top` is something else,
     `IndexBusy` if another run is at work.
     """
     named = sorted({os.path.abspath(source) for source in sources})
-    if top.exists() and not (top / _FILE).exists() and not _is_begun(top):
+    if top.exists() and not (top / _FILE).exists() and not _is_new(top):
         raise BadInput(f"{top} holds something else; name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
     with exclusive(top / _LOCK, f"the working files {top}"):
-        said = _read(top)
-        if not said:
+        fields = _read(top)
+        if not fields:
             work = WorkDirectory(top, {"format": _FORMAT, "sources": named, "begun": None})
             work.end()
-        elif said["sources"] != named:
+        elif fields["sources"] != named:
             raise SettingsConflict(
-                f"{top} has the working files of other sources ({', '.join(said['sources'])}): "
+                f"{top} has the working files of other sources ({', '.join(fields['sources'])}): "
                 "name those, or another directory with --work"
             )
         else:
-            work = WorkDirectory(top, said)
+            work = WorkDirectory(top, fields)
         yield work
 
 
-def _is_begun(top: Path) -> bool:
-    """Whether there is nothing but what a run begins with before it was killed."""
+def _is_new(top: Path) -> bool:
+    """Whether a directory has only what a run creates before its ``dedup.json``."""
     return top.is_dir() and all(
         path.name == _LOCK or path.name.startswith(f".{_FILE}.") for path in top.iterdir()
     )
@@ -147,63 +148,60 @@ def _read(top: Path) -> dict[str, Any]:
     if not (top / _FILE).exists():
         return {}
     try:
-        said: dict[str, Any] = json.loads((top / _FILE).read_bytes())
-        number = int(said["format"])
-        _ = said["sources"], said["begun"]
+        fields: dict[str, Any] = json.loads((top / _FILE).read_bytes())
+        number = int(fields["format"])
+        _ = fields["sources"], fields["begun"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{top / _FILE} is none of ours: {error}") from error
     if number > _FORMAT:
         raise FormatFromFuture(f"{top} has format {number}, this knows {_FORMAT}")
-    return said
+    return fields
 
 
-# Files that are named as archives are but cannot be read as such: copied as the bytes they are.
-
-
-def awaited(file: SourceFile, out: Path | None) -> bool:
-    """Whether a file is to be copied below `out` and is not there yet."""
+def to_be_copied(file: SourceFile, out: Path | None) -> bool:
+    """Whether a file that cannot be read as an archive has still to be copied to `out`."""
     return out is not None and not is_unfinished(file.name) and not (out / file.name).exists()
 
 
 def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
-    """Copy a file below `out`, whole or not at all; in a dry run only see whether that would do.
+    """Copy a file below `out`, whole or not at all; in a dry run, only check whether it can be.
 
-    Raises `Left` for what changes meanwhile, cannot be read, or is there with another content;
+    Raises `Untouched` for what changes meanwhile, cannot be read, or is there with another content;
     `OSError` where writing fails.
     """
     target = out / file.name
     try:
         source = open_for_reading(file.path)
     except OSError as error:
-        raise Left(f"it cannot be read: {error.strerror}") from error
+        raise Untouched(f"it cannot be read: {error.strerror}") from error
     with source:
         if being_written(source):
-            raise Left("some other process is writing to it")
+            raise Untouched("some other process is writing to it")
         if target.exists():
             with open_for_reading(target) as there:
                 if not same_bytes(source, there):
-                    raise Left(f"{target} is there already, with another content: {ANOTHER}")
+                    raise Untouched(f"{target} is there already, with another content: {ANOTHER}")
             return
         if dry:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
-        sweep([target])  # of a killed run
-        part = part_of(target)
+        remove_stale_parts([target])  # of a killed run
+        part = part_path(target)
         before = os.fstat(source.fileno())
-        with removed(part), new_part(part) as into:
+        with removing(part), open_part(part) as into:
             _copied(source, into, before.st_size)
-            keep_metadata(source, into)
+            copy_metadata(source, into)
             os.fsync(into.fileno())
             if identity(os.stat(file.path)) != identity(before):
-                raise Left("it was changed while it was copied")
+                raise Untouched("it was changed while it was copied")
             try:
-                put_new(part, into, target)
+                create_file(part, into, target)
             except FileExistsError as error:  # by another process, since
-                raise Left(f"{target} is there already: {ANOTHER}") from error
+                raise Untouched(f"{target} is there already: {ANOTHER}") from error
 
 
 def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:
     try:
         FileSink(into).copy(source, 0, size)
     except Damaged as error:
-        raise Left("it became shorter while it was copied") from error
+        raise Untouched("it became shorter while it was copied") from error

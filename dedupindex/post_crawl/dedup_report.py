@@ -1,12 +1,11 @@
-"""What a run came to."""
+"""The report of a deduplication run, its verification, and its numbers by host."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,38 +15,43 @@ from dedupindex.capture import Problem
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import Manifest
 from dedupindex.post_crawl.plan.plan_file import Totals
-from dedupindex.post_crawl.plan.plan_writer import Host
-from dedupindex.post_crawl.rewrite.journal import Journal, Offsets
+from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
+from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
 from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.file_bytes import Joined, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
-# What came out, verified by code that did not write it, with the places of originals as hints.
-
-_NAMED = 100  # findings of a file that are no remarks; more are only counted
+FILE_LEFT = "file-left"
+_NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
+_HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
+_HOST_OF_URL = f"""coalesce(
+  nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
+  left(lower(split_part(url, ':', 1)), 255))"""
+_HOST_ORDER = "ORDER BY saved DESC, captures DESC, host"
+_BATCH = 10_000  # hosts
 
 
 @dataclass
 class Proof:
-    """What was found in one file, or in many."""
+    """What verification found in one file, or in many."""
 
     files: int = 0
     size: int = 0  # of the files before, in bytes
     findings: Counter[str] = field(default_factory=Counter)  # by reason
     levels: Counter[str] = field(default_factory=Counter)
-    named: list[Finding] = field(default_factory=list)  # the first that are no remarks
+    named: list[Finding] = field(default_factory=list)  # the first that are not remarks
 
     @property
     def sound(self) -> bool:
-        """Whether there is nothing but remarks."""
+        """Whether there are only remarks."""
         return set(self.levels) <= {REMARK}
 
-    def take(self, findings: Iterator[Finding]) -> None:
-        """Count what was found in a file."""
+    def add_findings(self, findings: Iterable[Finding]) -> None:
+        """Count the findings of a file."""
         for finding in findings:
             self.findings[finding.reason] += 1
             self.levels[finding.level] += 1
@@ -55,112 +59,168 @@ class Proof:
                 self.named.append(finding)
 
     def add(self, other: Proof) -> None:
-        """Count another file."""
+        """Add the counts of another file."""
         self.files += other.files
         self.size += other.size
         self.findings.update(other.findings)
         self.levels.update(other.levels)
-        self.named += islice(other.named, max(_NAMED - len(self.named), 0))
+        self.named = [*self.named, *other.named][:_NAMED]
 
 
-class Proving(NamedTuple):
-    """What is proven of each container."""
+class VerifyJob(NamedTuple):
+    """What is verified for each container."""
 
     job: RewriteJob
-    damaged: frozenset[str]  # files of which not all members could be followed
+    damaged: frozenset[str]  # paths of files in which not all members could be found
 
 
-def prove(proving: Proving, container: ManifestContainer) -> Proof:
-    """Compare a container with what it was; every revisit that was made must rebuild its record."""
-    job, proof = proving.job, Proof(1, container.size)
-    originals = _Originals(proving, container)
+def verify_container(verify_job: VerifyJob, container: ManifestContainer) -> Proof:
+    """Compare a rewritten file with the file before; every revisit must restore its record.
+
+    The code of `dedupindex.verify` has not written the file. Places of originals are hints to it.
+    """
+    job, proof = verify_job.job, Proof(1, container.size)
+    originals = _OriginalPlaces(verify_job, container)
     try:
         if job.out is not None:
             old, new = Path(container.path), job.out / container.name
-            proof.take(verify_pair(old, new, originals.find, originals.members))
+            proof.add_findings(verify_pair(old, new, originals.find, originals.members))
         else:
-            _prove_in_place(container, originals, proof)
+            proof.add_findings(_verify_in_place(container, originals))
     except (UnreadableFile, OSError) as error:
         message = f"this, or the file before, cannot be compared: {error}"
-        proof.take(iter([Finding("unreadable", container.path, -1, "", message)]))
+        proof.add_findings([Finding("unreadable", container.path, -1, "", message)])
     return proof
 
 
-def _prove_in_place(container: ManifestContainer, originals: _Originals, proof: Proof) -> None:
-    """With its dropped members a container must be the file that was scanned, to the bit."""
+def _verify_in_place(container: ManifestContainer, originals: _OriginalPlaces) -> Iterator[Finding]:
+    """With its dropped members a file must be the one that was scanned, bit for bit."""
     new = Path(container.path)
     journal = Journal(Path(container.root), container.name)
     if not journal.exists():
         return
-    ranges = list(journal.stretches(new))
+    ranges = list(journal.old_content(new))
     if hash_of(ranges) != container.content_hash:
         message = "with the members in its journal it is not the file that was scanned"
-        proof.take(iter([Finding("bytes-changed", container.path, -1, "", message)]))
-    old = Joined(new, ranges)
-    proof.take(verify_pair(old, new, originals.find, originals.members))
+        yield Finding("bytes-changed", container.path, -1, "", message)
+    yield from verify_pair(Joined(new, ranges), new, originals.find, originals.members)
 
 
-class _Originals:
-    """Where the originals of a container's revisits are now, for `verify`, which reads them.
+class _OriginalPlaces:
+    """Where the originals of a file's revisits are now, as hints for `verify`.
 
-    It believes that records begin where the plan says: whoever made the manifest has followed them
-    from the beginning of each file.
+    It is assumed that records begin where the plan says, since the manifest was made by reading
+    each file from its beginning.
     """
 
-    def __init__(self, proving: Proving, container: ManifestContainer) -> None:
-        self._job, self._damaged = job, _ = proving
-        self._files: dict[int, tuple[Path, Offsets | None]] = {}
-        self._places: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
-        self.members: list[tuple[int, int]] = []  # where copies begin and end in the file before
-        for planned in job.plan.of(container.number):
+    def __init__(self, verify_job: VerifyJob, container: ManifestContainer) -> None:
+        self._job, self._damaged = job, _ = verify_job
+        self._files: dict[int, tuple[Path, OffsetMap | None]] = {}
+        self._hints: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
+        self.members: list[tuple[int, int]] = []  # start and end of copies in the file before
+        for planned in job.plan.copies(container.number):
             line, original = planned.line, planned.original
             self.members.append((line.offset, line.offset + line.stored))
-            place = self._place(original.container, original.offset)
-            key = original.url, timestamp14(original.date)
-            self._places.setdefault(key, set()).add(place)
+            hint = self._hint(original.container, original.offset)
+            self._hints.setdefault((original.url, timestamp14(original.date)), set()).add(hint)
 
     def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
-        """See `verify.originals.FindOriginal`."""
-        return self._places.get((wanted.url, timestamp14(wanted.date)), ())
+        """See `verify.locate_originals.FindOriginal`."""
+        return self._hints.get((wanted.url, timestamp14(wanted.date)), ())
 
-    def _place(self, number: int, offset: int) -> OriginalHint:
+    def _hint(self, number: int, offset: int) -> OriginalHint:
         if number not in self._files:
             self._files[number] = self._file(number)
         path, moved = self._files[number]
         plan = self._job.plan
-        followed = number not in plan.outside() and plan.place(number).path not in self._damaged
-        return OriginalHint(path, moved.now(offset) if moved else offset, followed)
+        sound = number not in plan.outside() and plan.container(number).path not in self._damaged
+        return OriginalHint(path, moved.new(offset) if moved else offset, sound)
 
-    def _file(self, number: int) -> tuple[Path, Offsets | None]:
+    def _file(self, number: int) -> tuple[Path, OffsetMap | None]:
         job = self._job
-        holder = job.plan.place(number)
+        container = job.plan.container(number)
         if number in job.plan.outside():
-            return Path(holder.path), None  # an index has named it
-        root = Path(holder.root) if job.out is None else job.out
-        path, journal = root / holder.name, Journal(root, holder.name)
-        if not path.exists():  # nor is the file before an excuse: the results must stand alone
-            return path, None
-        if path.stat().st_size == holder.size or not journal.exists():
-            return path, None
+            return Path(container.path), None
+        root = Path(container.root) if job.out is None else job.out
+        path, journal = root / container.name, Journal(root, container.name)
+        if not path.exists() or path.stat().st_size == container.size or not journal.exists():
+            return path, None  # a missing file is not looked for among the sources
         now = journal.lines.stat()
-        return path, _offsets(root, holder.name, (now.st_ino, now.st_mtime_ns, now.st_size))
+        return path, _offsets(root, container.name, (now.st_ino, now.st_mtime_ns, now.st_size))
 
 
 @lru_cache(256)
-def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> Offsets:
-    """Where what stood in a container stands now; read once for all that refer to it."""
+def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> OffsetMap:
+    """Return the offset map of a file, read once for all files that refer to it."""
     return Journal(root, name).offsets()
 
 
-FILE_LEFT = "file-left"
+class HostNumbers(NamedTuple):
+    """The numbers of a host."""
+
+    host: str
+    captures: int
+    revisits: int
+    bytes_saved: int
 
 
-class Absent(NamedTuple):
-    """A file that was not copied to the folder of the results."""
+def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterable[str]:
+    """Yield lines for `by_host`, from the revisits and saved bytes of hosts."""
+    for host, (revisits, saved) in hosts.items():
+        if not set(host) & set('\t\r\n"\0'):
+            yield f"{host}\t{revisits}\t{saved}\n"
+
+
+def by_host(
+    lines: str, spool: Path, most: int, memory: str, all_hosts: Path | None = None
+) -> list[HostNumbers]:
+    """Return the hosts with most bytes saved, then all others as one, unless that is all zero.
+
+    `lines` is a glob of a manifest's Parquet files, `spool` has `host_lines`. All hosts are written
+    to the file `all_hosts`, a line of JSON each.
+    """
+    with open_database(spool.parent, memory, 0) as (database, _):
+        database.execute(f"""
+            CREATE TABLE hosts AS
+            SELECT coalesce(c.host, r.host) AS host, coalesce(captures, 0) AS captures,
+              coalesce(revisits, 0) AS revisits, coalesce(saved, 0) AS saved
+            FROM (SELECT {_HOST_OF_URL} AS host, count(*) AS captures
+                  FROM read_parquet({quoted(lines)}) GROUP BY 1) AS c
+            FULL JOIN (
+              SELECT host, sum(revisits) AS revisits, sum(saved) AS saved
+              FROM read_csv({quoted(literal(spool))}, auto_detect = false, header = false,
+                delim = '\t', new_line = '\\n', quote = '', escape = '', nullstr = '\x01',
+                columns = {{'host': 'VARCHAR', 'revisits': 'BIGINT', 'saved': 'BIGINT'}})
+              GROUP BY 1) AS r ON c.host = r.host""")
+        first = list(_hosts(database, f"{_HOST_ORDER} LIMIT {most}"))
+        if all_hosts is not None:
+            with open(all_hosts, "wb") as stream:
+                for host in _hosts(database, _HOST_ORDER):
+                    stream.write(orjson.dumps(host._asdict()) + b"\n")
+        row = database.execute(
+            "SELECT count(*), sum(captures), sum(revisits), sum(saved) FROM hosts"
+        ).fetchone()
+    assert row is not None
+    count, *sums = (int(value or 0) for value in row)
+    shown = [sum(values) for values in zip(*(host[1:] for host in first), strict=True)] or [0] * 3
+    others = [total - count for total, count in zip(sums, shown, strict=True)]
+    rest = HostNumbers(f"{max(count - len(first), 0):,} others", *others)
+    return [*first, rest] if any(others) else first
+
+
+def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
+    found = database.execute(f"SELECT host, captures, revisits, saved FROM hosts {order}")
+    while rows := found.fetchmany(_BATCH):
+        for host, *counts in rows:
+            yield HostNumbers(host, *map(int, counts))
+
+
+class MissingFile(NamedTuple):
+    """A file that was not copied to the directory of the results."""
 
     file: str
     bytes: int
-    there: int  # bytes of the file that has its name there, perhaps of an earlier run
+    there: int  # bytes of the file of its name there, perhaps of an earlier run
 
 
 @dataclass
@@ -168,25 +228,25 @@ class DedupReport:
     """Numbers of a run; those of a dry run are those of the real one.
 
     ``captures = unique + originals + revisits + sum(refused)``. Copies in files that were left
-    alone are refused for that (`FILE_LEFT`).
+    alone are refused for that reason (`FILE_LEFT`).
     """
 
     dry_run: bool
     files: int = 0
-    skipped: int = 0  # files met that are neither WARC nor ARC
-    records: int = 0  # of all kinds
+    skipped: int = 0  # files that are neither WARC nor ARC
+    records: int = 0  # of all types
     captures: int = 0  # responses among them
-    unique: int = 0  # captures that nothing equals
+    unique: int = 0  # captures without an equal
     originals: int = 0
     revisits: int = 0  # that were made
     bytes_before: int = 0
-    bytes_after: int = 0  # with a folder, of what is in it
-    journal: int = 0  # bytes of what is kept to undo it
-    refused: Counter[str] = field(default_factory=Counter)  # equal to another, by why they stay
-    hosts: list[Host] = field(default_factory=list)  # the first, and all others as one
-    every_host: Path | None = None  # all of them, a line of JSON for each, which may be millions
+    bytes_after: int = 0  # with a directory of results, of what is in it
+    journal: int = 0  # bytes that are kept to undo the run
+    refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
+    hosts: list[HostNumbers] = field(default_factory=list)  # the first, and all others as one
+    all_hosts: Path | None = None  # a line of JSON for each; there may be millions
     left: list[Problem] = field(default_factory=list)  # files left alone, and damage in files
-    absent: list[Absent] = field(default_factory=list)
+    absent: list[MissingFile] = field(default_factory=list)
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     proof: Proof = field(default_factory=Proof)
     work: Path = Path()
@@ -195,33 +255,33 @@ class DedupReport:
     _files: set[str] = field(default_factory=set)
 
     def leave(self, file: str, why: str, offset: int = -1) -> None:
-        """Name a file that was left alone, or damage in one."""
+        """Add a file that was left alone, or damage in one, unless it is known."""
         problem = Problem(file, offset, why)
-        said = problem._replace(message=why.removeprefix("it "))  # by whomever
-        if said not in self._known:
-            self._known.add(said)
+        same = problem._replace(message=why.removeprefix("it "))  # stages word it differently
+        if same not in self._known:
+            self._known.add(same)
             self.left.append(problem)
             self._files.add(file)
 
     def names(self, file: str) -> bool:
-        """Whether something is said of this file."""
+        """Whether there is a problem of this file."""
         return file in self._files
 
-    def take_manifest(self, manifest: Manifest) -> None:
-        """Count what was read, and name what is damaged."""
+    def add_manifest(self, manifest: Manifest) -> None:
+        """Add what was read, and what is damaged."""
         for entry in manifest.entries.values():
             self.captures += entry.lines
             self.records += sum(entry.records.values())
-            for path, offset, message in entry.told():
+            for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
 
-    def take_plan(self, totals: Totals) -> None:
-        """Count what the plan says of captures that are no copies."""
+    def add_plan(self, totals: Totals) -> None:
+        """Add the captures that are not copies."""
         self.unique, self.originals = totals.unique, totals.originals
         self.refused.update(totals.stayed)
 
-    def take_file(self, outcome: RewriteOutcome) -> None:
-        """Count what became of a file."""
+    def add_file(self, outcome: RewriteOutcome) -> None:
+        """Add what became of a file."""
         self.files += outcome.files
         self.revisits += outcome.revisits
         self.bytes_before += outcome.bytes_before
@@ -231,49 +291,41 @@ class DedupReport:
         if outcome.state == "left":
             self.leave(outcome.path, outcome.problem)
 
-    def miss(self, file: str, size: int, there: int) -> None:
-        """Count what is in the folder of the results instead of a file that was counted."""
-        self.absent.append(Absent(file, size, there))
+    def add_missing(self, file: str, size: int, there: int) -> None:
+        """Replace the bytes of a file that was not copied by those of the file in its place."""
+        self.absent.append(MissingFile(file, size, there))
         self.bytes_after += there - size
 
-    def add_up(self) -> None:
-        """Count what is in files that were left alone."""
-        told = self.unique + self.originals + self.revisits + self.refused.total()
-        if told < self.captures:
-            self.refused[FILE_LEFT] = self.captures - told
+    def count_left(self) -> None:
+        """Add the captures in files that were left alone to the refused ones."""
+        counted = self.unique + self.originals + self.revisits + self.refused.total()
+        if counted < self.captures:
+            self.refused[FILE_LEFT] = self.captures - counted
 
     def as_json(self) -> Iterator[bytes]:
-        """One object, piece by piece."""
+        """Yield one JSON object in pieces."""
         yield orjson.dumps(self._without_hosts())[:-1] + b',"hosts":['
-        if self.every_host is not None:
-            with open(self.every_host, "rb") as hosts:
+        if self.all_hosts is not None:
+            with open(self.all_hosts, "rb") as hosts:
                 for number, line in enumerate(hosts):
                     yield (b"," if number else b"") + line.rstrip(b"\n")
         yield b"]}\n"
 
     def _without_hosts(self) -> dict[str, Any]:
+        numbers = (
+            "dry_run", "files", "skipped", "records", "captures", "unique", "originals",
+            "revisits", "bytes_before", "bytes_after",
+        )  # fmt: skip
+        left = [{"file": file, "offset": offset, "why": why} for file, offset, why in self.left]
+        findings = dict(sorted(self.proof.findings.items()))
         return {
-            "dry_run": self.dry_run,
-            "files": self.files,
-            "skipped": self.skipped,
-            "records": self.records,
-            "captures": self.captures,
-            "unique": self.unique,
-            "originals": self.originals,
-            "revisits": self.revisits,
-            "bytes_before": self.bytes_before,
-            "bytes_after": self.bytes_after,
+            **{name: getattr(self, name) for name in numbers},
             "journal_bytes": self.journal,
             "refused": dict(sorted(self.refused.items())),
-            "left": [
-                {"file": file, "offset": offset, "why": why} for file, offset, why in self.left
-            ],
+            "left": left,
             "not_copied": [absent._asdict() for absent in self.absent],
             "outside": dict(sorted((+self.outside).items())),
-            "verified": {
-                "files": self.proof.files,
-                "findings": dict(sorted(self.proof.findings.items())),
-            },
+            "verified": {"files": self.proof.files, "findings": findings},
             "work": str(self.work),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

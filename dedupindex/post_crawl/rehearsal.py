@@ -38,20 +38,26 @@ from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_files import copy
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.manifest.make_manifest import make
-from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
-from dedupindex.post_crawl.manifest.read_manifest import (
+from dedupindex.post_crawl.manifest.parquet import (
     SAME_CAPTURE,
     SAME_RECORD,
+    Manifest,
     ManifestDifference,
     compare,
+    open_manifest,
 )
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.rewrite.journal import JournalEntry, entries, journals
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, locked
-from dedupindex.post_crawl.rewrite.rewrite_file import Left
 from dedupindex.post_crawl.undo import Restored, Undo, commit, restore
-from dedupindex.runtime.atomic_replace import content_hash, open_for_reading, room, same_bytes
+from dedupindex.runtime.atomic_replace import (
+    Untouched,
+    content_hash,
+    free_space,
+    open_for_reading,
+    same_bytes,
+)
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.tables import amount
 from dedupindex.sources.warc_files import Sources, find
@@ -174,7 +180,7 @@ class _Rehearsal:
     def _test(self, step: Step) -> None:
         size = sum(file.size for file in self._files)
         needed = 4 * size  # a copy, the results, and in place the new file and the undo records
-        if (free := room(self._top)) < needed:
+        if (free := free_space(self._top)) < needed:
             raise DedupError(
                 f"{self._top}: a rehearsal may write {amount(needed)}, {amount(free)} are free"
             )
@@ -204,7 +210,7 @@ class _Rehearsal:
                 try:
                     copy(file, self._copy)
                     copied += 1
-                except Left as left:
+                except Untouched as left:
                     step.fail(f"{file.path}: {left}")
         self._resources = sum(outcome.resources for outcome in converted.values())
         step.numbers = {

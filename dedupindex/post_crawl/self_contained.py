@@ -25,8 +25,16 @@ from typing import Any, BinaryIO, NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.errors import BadInput, BadSource, DedupError
-from dedupindex.post_crawl.rewrite.part_files import PART, new_part, part_of, put_new, sweep
-from dedupindex.runtime.atomic_replace import FileSink, check_room, open_for_reading
+from dedupindex.runtime.atomic_replace import (
+    PART_NAME,
+    FileSink,
+    check_free_space,
+    create_file,
+    open_for_reading,
+    open_part,
+    part_path,
+    remove_stale_parts,
+)
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile, find
 from dedupindex.urlkey import host_of, unbracket
@@ -51,7 +59,7 @@ _BATCH = 1000  # records written to a spool file at once
 _MAX_CANDIDATES = 64  # records of one URL and second, or of one digest, that are looked at
 _SUFFIX = ".warc.gz"
 _PIECE = 1 << 20  # bytes
-_PART = re.compile(r"(?<![^/\s])" + PART.pattern + r"\b")
+_PART = re.compile(r"(?<![^/\s])" + PART_NAME.pattern + r"\b")
 _LEVEL = 6  # of deflate, for records of uncompressed files
 _TABLE = """
 CREATE TABLE records (
@@ -420,20 +428,20 @@ def _write(
     for path in sources:
         if os.path.lexists(path):
             raise BadInput(f"{path} is there already")
-    check_room(next(iter(sources)).parent, needed)
+    check_free_space(next(iter(sources)).parent, needed)
     for path in sources:
         path.parent.mkdir(parents=True, exist_ok=True)
-    sweep(sources)  # remove what interrupted runs left
+    remove_stale_parts(sources)  # remove what interrupted runs left
     with ExitStack() as parts:
         for path in sources:
-            parts.callback(part_of(path).unlink, missing_ok=True)
+            parts.callback(part_path(path).unlink, missing_ok=True)
         _copy(table, files, targets)
-        _verify([part_of(path) for path in sources], report, on_finding)
+        _verify([part_path(path) for path in sources], report, on_finding)
         for path in sources:
-            report.bytes += part_of(path).stat().st_size
-            with open_for_reading(part_of(path)) as whole:
+            report.bytes += part_path(path).stat().st_size
+            with open_for_reading(part_path(path)) as whole:
                 try:
-                    put_new(part_of(path), whole, path)
+                    create_file(part_path(path), whole, path)
                 except FileExistsError as error:  # written by another process
                     raise BadInput(f"{path} is there already") from error
             report.files += 1
@@ -448,7 +456,7 @@ def _copy(table: _RecordTable, files: list[SourceFile], targets: _Targets) -> No
                 source = this_source.enter_context(_open_unchanged(files[number]))
                 if sink is None or targets.single is None:
                     opened = all_sources if targets.single else this_source
-                    file = opened.enter_context(new_part(part_of(targets.path(number))))
+                    file = opened.enter_context(open_part(part_path(targets.path(number))))
                     opened.callback(os.fsync, file.fileno())
                     sink = FileSink(file)
                 for span in spans:

@@ -1,7 +1,7 @@
-"""Records made of their revisits and originals, whatever became of the containers in between.
+"""Make dropped records from their revisits and originals, even after several runs.
 
-Every run that rewrote a container has left a journal. From the size that it has now they lead back
-to each size that it had; each run made it smaller.
+Every run that rewrote a file has left a journal. Each run made the file smaller, so the sizes in
+the journals lead from the present size back to the first.
 """
 
 from __future__ import annotations
@@ -21,16 +21,14 @@ import blake3
 
 from dedupindex.errors import BadSource
 from dedupindex.post_crawl.rewrite.journal import (
-    Ended,
     Journal,
     JournalEntry,
-    Offsets,
-    Was,
+    OffsetMap,
     entries,
     summary,
 )
 from dedupindex.post_crawl.rewrite.revisit_record import END
-from dedupindex.runtime.atomic_replace import Left, Sink, identity, open_for_reading
+from dedupindex.runtime.atomic_replace import Sink, Untouched, identity, open_for_reading
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
@@ -41,133 +39,131 @@ from dedupindex.warc.record_facts import refers_to
 from dedupindex.warc.window import open_window
 
 _LEVEL = 6  # as most crawlers compress
-_OPEN = 32  # files
-_CHAIN = 100  # originals of originals
+_OPEN_FILES = 32
+_LONGEST_CHAIN = 100  # originals that became revisits themselves
 
 
-class Round:
-    """What one run did to a container."""
+class RewriteRun:
+    """What one run did to a file."""
 
-    def __init__(self, told: Path, dropped: Path | None) -> None:
-        self.told, self.dropped = told, dropped
-        self.base = told.parent.parent
-        self.was: Was
-        self.ended: Ended
-        self.was, self.ended = summary(told)
+    def __init__(self, journal: Path, dropped: Path | None) -> None:
+        self.journal, self.dropped = journal, dropped
+        self.root = journal.parent.parent
+        self.before, self.after = summary(journal)
 
     @cached_property
-    def offsets(self) -> Offsets:
-        return Offsets(entries(self.told))
+    def offsets(self) -> OffsetMap:
+        return OffsetMap(entries(self.journal))
 
 
 class WrittenRevisit(NamedTuple):
-    """A revisit, where it stands now."""
+    """A revisit at its present offset."""
 
     offset: int
     entry: JournalEntry
-    base: Path  # what names without a root are below
-    kept: tuple[Path, int] | None  # where the record that was dropped is, if it is kept
+    root: Path  # directory of names that have no root of their own
+    dropped: tuple[Path, int] | None  # file and offset of the dropped record, if it is kept
 
 
-def rounds(path: Path, size: int) -> list[Round]:
-    """The runs that made of a container what it is, the last first; raises `Damaged`.
+def rewrite_runs(path: Path, size: int) -> list[RewriteRun]:
+    """Return the runs that rewrote a file of this size, the last first; raises `Damaged`.
 
-    They may have known it below several folders.
+    Each run may have known the file below another directory.
     """
     found = []
-    names = {path.absolute(), path.resolve()}
-    for place, above in [(name, above) for name in names for above in name.parents]:
-        journal = Journal(above, str(place.relative_to(above)))
-        if journal.exists():
-            found.append(
-                Round(journal.lines, journal.dropped if journal.dropped.exists() else None)
-            )
-        found += [Round(told, None) for told in reversed(journal.committed())]
-    made = []
-    while last := next((one for one in found if one.ended.size == size), None):
-        made.append(last)
+    for name in {path.absolute(), path.resolve()}:
+        for directory in name.parents:
+            journal = Journal(directory, str(name.relative_to(directory)))
+            if journal.exists():
+                dropped = journal.dropped if journal.dropped.exists() else None
+                found.append(RewriteRun(journal.lines, dropped))
+            found += [RewriteRun(lines, None) for lines in reversed(journal.committed())]
+    runs = []
+    while last := next((run for run in found if run.after.size == size), None):
+        runs.append(last)
         found.remove(last)
-        size = last.was.size
-    return made
+        size = last.before.size
+    return runs
 
 
-def revisits(made: list[Round]) -> Iterator[WrittenRevisit]:
-    """All revisits that some runs have made in a container, the last first, in order of offset."""
-    streams = [of_round(one, made[:number]) for number, one in enumerate(made)]
+def revisits(runs: list[RewriteRun]) -> Iterator[WrittenRevisit]:
+    """Yield the revisits that some runs, the last first, wrote to a file, in order of offset."""
+    streams = [revisits_of_run(run, runs[:number]) for number, run in enumerate(runs)]
     return heapq.merge(*streams, key=lambda found: found.offset)
 
 
-def of_round(one: Round, later: list[Round]) -> Iterator[WrittenRevisit]:
+def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[WrittenRevisit]:
+    """Yield the revisits of one run, at their offsets after `later` runs."""
     taken = 0
-    for entry in entries(one.told):
+    for entry in entries(run.journal):
         offset = entry.new_offset
         for after in reversed(later):
-            offset = after.offsets.now(offset)
-        yield WrittenRevisit(offset, entry, one.base, (one.dropped, taken) if one.dropped else None)
+            offset = after.offsets.new(offset)
+        dropped = (run.dropped, taken) if run.dropped else None
+        yield WrittenRevisit(offset, entry, run.root, dropped)
         taken += entry.stored
 
 
-class Holders:
-    """The containers of originals, opened as they are needed, a bounded number at a time.
+class OriginalFinder:
+    """Finds originals; opens a bounded number of files at a time.
 
-    `final` says that what other containers have dropped and kept is not to be counted on.
+    With `final`, the members that other files have dropped and kept are not used.
     """
 
     def __init__(self, *, final: bool = False) -> None:
         self._final = final
         self._files = ExitStack()
-        self._open: dict[Path, tuple[BinaryIO, list[Round]]] = {}
+        self._open: dict[Path, tuple[BinaryIO, list[RewriteRun]]] = {}
 
-    def original(self, made: WrittenRevisit, revisit: ExactRecord) -> ExactRecord:
-        """The original of a revisit; raises `NotExact`.
+    def original(self, written: WrittenRevisit, revisit: ExactRecord) -> ExactRecord:
+        """Return the original of a revisit; raises `NotExact`.
 
-        If that has become a revisit itself, it is what was dropped then, or its original. In a
-        container of which no journal tells any more, it is looked for by URL and second.
+        If the original has become a revisit itself, it is what was dropped then, or its original.
+        In a file whose journals do not reach back, it is searched by URL and second.
         """
-        first = made
-        for _ in range(_CHAIN):
-            entry = made.entry
-            root = Path(entry.root) if entry.root else made.base
+        first = written
+        for _ in range(_LONGEST_CHAIN):
+            entry = written.entry
+            root = Path(entry.root) if entry.root else written.root
             found = self._find(root / entry.name, entry)
             if found is None:
-                return self._named(root / entry.name, first.entry, revisit)
+                return self._search(root / entry.name, first.entry, revisit)
             if isinstance(found, ExactRecord):
                 return found
-            made = found
+            written = found
         raise NotExact("its original is a revisit of a revisit, without end")
 
     def opened(self, path: Path) -> BinaryIO:
-        """A file, open until many others are."""
+        """Open a file for reading; it is closed when many others are open."""
         return self._opened(path)[0]
 
     def close(self) -> None:
         self._files.close()
         self._open.clear()
 
-    def _opened(self, path: Path) -> tuple[BinaryIO, list[Round]]:
+    def _opened(self, path: Path) -> tuple[BinaryIO, list[RewriteRun]]:
         if path not in self._open:
-            if len(self._open) >= _OPEN:
+            if len(self._open) >= _OPEN_FILES:
                 self.close()
             file = self._files.enter_context(open_for_reading(path))
-            self._open[path] = file, rounds(path, os.fstat(file.fileno()).st_size)
+            self._open[path] = file, rewrite_runs(path, os.fstat(file.fileno()).st_size)
         return self._open[path]
 
     def _find(self, path: Path, entry: JournalEntry) -> ExactRecord | WrittenRevisit | None:
-        """An original, or the revisit that it became; None if nothing tells where it is now."""
-        file, made = self._opened(path)
-        sizes = [os.fstat(file.fileno()).st_size, *(one.was.size for one in made)]
+        """Return an original, or the revisit that it became; None if no journal has its offset."""
+        file, runs = self._opened(path)
+        sizes = [os.fstat(file.fileno()).st_size, *(run.before.size for run in runs)]
         if entry.original_size not in sizes:
             return None
-        since = sizes.index(entry.original_size)
         offset = entry.original
-        for one in reversed(made[:since]):
-            if one.offsets.became(offset):
-                return self._became(one, offset)
-            offset = one.offsets.now(offset)
+        for run in reversed(runs[: sizes.index(entry.original_size)]):
+            if run.offsets.is_revisit(offset):
+                return self._replaced(run, offset)
+            offset = run.offsets.new(offset)
         return ExactRecord(file, offset, entry.original_stored)
 
-    def _named(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
-        """The record that a revisit names, if it makes what was dropped; raises `NotExact`."""
+    def _search(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
+        """Return the record that a revisit names, if it makes what was dropped; or `NotExact`."""
         named = refers_to(revisit.head.fields)
         file, _ = self._opened(path)
         places = _places(path, identity(os.fstat(file.fileno())))
@@ -176,23 +172,23 @@ class Holders:
                 found = ExactRecord(file, offset, stored)
                 _check(entry, _pieces(entry, revisit, found))
                 return found
-        raise NotExact(f"{path} is of a size of which no journal tells, and its original not there")
+        raise NotExact(f"{path} has a size that no journal has, and the original is not in it")
 
-    def _became(self, one: Round, offset: int) -> ExactRecord | WrittenRevisit:
-        for found in of_round(one, []):
+    def _replaced(self, run: RewriteRun, offset: int) -> ExactRecord | WrittenRevisit:
+        for found in revisits_of_run(run, []):
             if found.entry.offset == offset:
-                if found.kept is None or self._final:
+                if found.dropped is None or self._final:
                     return found
-                dropped, at = found.kept
+                dropped, at = found.dropped
                 return ExactRecord(self.opened(dropped), at, found.entry.stored, last=True)
         raise NotExact("its journal has changed")
 
 
 @lru_cache(4)
 def _places(path: Path, _: tuple[int, int, int, int]) -> dict[bytes, list[tuple[int, int]]]:
-    """Where the responses of a container are, by URL and second."""
+    """Return offset and size of the responses of a file, by URL and second."""
     found: dict[bytes, list[tuple[int, int]]] = {}
-    last: Record | None = None  # it is known how long it is when the next begins
+    last: Record | None = None  # its size is known when the next record begins
     with suppress(BadSource), closing(open_window(path.name, path)) as window:
         for event in chain(read(window), [None]):
             if last is not None:
@@ -211,35 +207,37 @@ def _key(url: bytes, date: bytes) -> bytes:
 
 
 def write_records(
-    made: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, *, final: bool = False
+    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, *, final: bool = False
 ) -> None:
-    """Write a container with every record as it was; raises `Left`. `final`: see `Holders`."""
-    position, holders = 0, Holders(final=final)
+    """Write a file with all records restored; raises `Untouched`. See `OriginalFinder`."""
+    position, originals = 0, OriginalFinder(final=final)
     try:
-        for found in made:
+        for found in revisits:
             sink.copy(source, position, found.offset - position)
             try:
-                _write(found, source, holders, sink)
+                _write(found, source, originals, sink)
             except NotExact as error:
-                raise Left(f"the record at {found.offset} cannot be restored: {error}") from error
+                raise Untouched(
+                    f"the record at {found.offset} cannot be restored: {error}"
+                ) from error
             position = found.offset + found.entry.new_stored
     finally:
-        holders.close()
+        originals.close()
     sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
 
 
-def _write(found: WrittenRevisit, source: BinaryIO, holders: Holders, sink: Sink) -> None:
-    """Write one record; raises `NotExact` if it does not come out as it was."""
+def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, sink: Sink) -> None:
+    """Write one record; raises `NotExact` if it is not as it was."""
     entry = found.entry
-    if found.kept is not None:
-        path, at = found.kept
-        dropped = holders.opened(path)
-        kept = ExactRecord(dropped, at, entry.stored, last=True)
-        _check(entry, _whole(kept))
+    if found.dropped is not None:
+        path, at = found.dropped
+        dropped = originals.opened(path)
+        record = ExactRecord(dropped, at, entry.stored, last=True)
+        _check(entry, chain([record.header], record.block(), [END]))
         sink.copy(dropped, at, entry.stored)
         return
     revisit = ExactRecord(source, found.offset, entry.new_stored)
-    original = holders.original(found, revisit)
+    original = originals.original(found, revisit)
     packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
 
     def written() -> Iterator[bytes | memoryview]:
@@ -260,15 +258,10 @@ def _check(entry: JournalEntry, pieces: Iterator[bytes | memoryview]) -> None:
         raise NotExact("with its original it is not the record that was there")
 
 
-def _whole(record: ExactRecord) -> Iterator[bytes | memoryview]:
-    yield record.header
-    yield from record.block()
-    yield END
-
-
 def _pieces(
     entry: JournalEntry, revisit: ExactRecord, original: ExactRecord
 ) -> Iterator[bytes | memoryview]:
+    """Yield the dropped record: its header, the HTTP header of the revisit, the original's body."""
     yield entry.header.encode("latin-1")
     yield from revisit.block()
     held, skip = b"", -1

@@ -1,71 +1,248 @@
-"""Bytes from one file to another, without looking at them; what a file is, beside its bytes."""
+"""Write a file beside the one that it replaces, then rename it; locks and metadata of both.
+
+A new file is written under a temporary name of its own, its *part*, and holds a lock on it: by
+that lock the part of a running process differs from one that a killed process left. Whoever
+replaces a file holds a lock on the old one as well, because the lock of a directory does not keep
+out a process that reaches the same file through another directory.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import os
+import re
 import stat
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import blake3
 
 from dedupindex.errors import Damaged, DedupError
+from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.tables import amount
 
-_PIECE = 1 << 20
-_UNABLE = frozenset(
+PART_NAME = re.compile(r"\.([^/]*)\.[0-9a-f]{12}\.part")  # group 1: the name of the final file
+_CHUNK = 1 << 20
+_LONGEST_NAME = 230  # bytes; a longer name is replaced by its hash in the name of a part
+_NO_KERNEL_COPY = frozenset(
     (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EBADF, errno.ETXTBSY)
 )
+_tokens: dict[int, str] = {}  # by process: a fork takes a new one
 
 
-class Left(Exception):
-    """A container is left alone; the text says why."""
+class Untouched(Exception):
+    """A file is left as it is; the text says why."""
+
+
+# Parts: create, lock, rename.
+
+
+def part_path(path: Path) -> Path:
+    """Return the temporary name under which this process writes a file."""
+    token = _tokens.setdefault(os.getpid(), os.urandom(6).hex())
+    return path.with_name(f".{_stem(path)}.{token}.part")
+
+
+def _stem(path: Path) -> str:
+    encoded = os.fsencode(path.name)
+    if len(encoded) <= _LONGEST_NAME:
+        return path.name
+    return blake3.blake3(encoded).hexdigest()
+
+
+def open_part(part: Path, buffering: int = 0) -> BinaryIO:
+    """Open a part for reading and writing, locked."""
+    while True:
+        file: BinaryIO = open(part, "w+b", buffering)  # noqa: SIM115
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if is_still(part, file):
+            return file
+        file.close()  # removed by another process before it was locked
+
+
+@contextmanager
+def removing(part: Path) -> Iterator[None]:
+    """Remove the part at the end of the block if it still has its temporary name."""
+    try:
+        yield
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def reopen_read_only(part: Path, file: BinaryIO) -> BinaryIO:
+    """Close a finished part and return it opened for reading, so that nobody sees a writer."""
+    reader = open_for_reading(part)
+    same = os.path.sameopenfile(file.fileno(), reader.fileno())
+    file.close()
+    with suppress(OSError):
+        fcntl.flock(reader, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    if not same:
+        reader.close()
+        raise _replaced(part)
+    return reader
+
+
+def replace_file(part: Path, file: BinaryIO, path: Path) -> None:
+    """Rename a finished part to `path`, replacing what is there, and force the name to disk.
+
+    Raises `OSError` if `path` was not replaced, `DedupError` if it was but is not on disk, or if
+    the part has vanished.
+    """
+    if not is_still(part, file):
+        raise _replaced(part)
+    try:
+        os.replace(part, path)
+    except OSError:
+        if not is_still(path, file):  # NFS may report a failure of a rename that was done
+            raise
+    _sync(path)
+
+
+def create_file(part: Path, file: BinaryIO, path: Path) -> None:
+    """Like `replace_file`, but raise `FileExistsError` if there is a file at `path`.
+
+    The part may keep its temporary name, too.
+    """
+    if not is_still(part, file):
+        raise _replaced(part)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        raise
+    except OSError as error:  # a file system without hard links
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from error
+        replace_file(part, file, path)
+    else:
+        _sync(path)
+
+
+def _replaced(part: Path) -> DedupError:
+    return DedupError(f"{part} was replaced by another process; run the same again")
+
+
+def _sync(path: Path) -> None:
+    try:
+        sync_directory(path.parent)
+    except OSError as error:
+        raise DedupError(
+            f"{path}: the new file is there, but the disk fails: {error.strerror}; run the same "
+            "again to go on"
+        ) from error
+
+
+def remove_stale_parts(paths: Iterable[Path]) -> None:
+    """Remove the parts of these files that no running process has a lock on."""
+    folders: dict[Path, set[str]] = {}
+    for path in paths:
+        folders.setdefault(path.parent, set()).add(_stem(path))
+    for folder, stems in folders.items():
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            for name in [entry.name for entry in entries]:
+                if (match := PART_NAME.fullmatch(name)) and match[1] in stems:
+                    _remove_stale(folder / name)
+
+
+def _remove_stale(part: Path) -> None:
+    # locked by its writer, renamed meanwhile, or of another user
+    unremovable = suppress(BlockingIOError, FileNotFoundError, PermissionError)
+    with unremovable, open(part, "r+b", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if is_still(part, file):
+            part.unlink()
+
+
+def lock_source(source: BinaryIO) -> None:
+    """Lock a file that is to be replaced, until it is closed.
+
+    Raises `Untouched` if another process has a lock on it.
+    """
+    try:
+        fcntl.flock(source, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise Untouched("some other process is writing to it, or has a lock on it") from error
+    except OSError:
+        return  # a file system without locks, or one that locks writable files only
+
+
+def is_still(path: Path, file: BinaryIO) -> bool:
+    """Whether `path` is still the name of an open file."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file.fileno()))
+    except OSError:
+        return False
+
+
+def being_written(file: BinaryIO) -> bool:
+    """Whether a process has the file open for writing, or holds a lock on it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
+            return True
+    return has_writer(file)
+
+
+def has_writer(file: BinaryIO) -> bool:
+    """Whether a process has the file open for writing. Does not change a lock on the file.
+
+    The kernel refuses a read lease on such a file. False if it cannot be known: on file systems
+    without leases, and for files of other users.
+    """
+    try:
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        return error.errno in (errno.EAGAIN, errno.EWOULDBLOCK)
+    return False
+
+
+# Contents and metadata.
 
 
 class Sink(Protocol):
-    """Where a rewritten container goes."""
+    """Takes the content of a new file."""
 
     size: int  # bytes so far
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """Append a range of another file as the bytes it is."""
+        """Append `count` bytes of another file; `Damaged` if it has become shorter."""
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
-        """Append; returns where it can be read back."""
+        """Append; returns the file and the offset at which the data can be read back."""
 
 
 class FileSink:
-    """A file that is being written."""
+    """Writes to a file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.size = 0
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """See `Sink`; raises `Damaged` if the source has become shorter."""
-        into = self.file.fileno()
+        """See `Sink`."""
         while count:
-            done = _copied(source.fileno(), into, offset, self.size, count)
+            done = _copy_some(source.fileno(), self.file.fileno(), offset, self.size, count)
             if not done:
                 raise Damaged(f"{source.name} became shorter while it was copied")
             offset, self.size, count = offset + done, self.size + done, count - done
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
         """See `Sink`."""
-        at = self.size
-        left = memoryview(data)
-        while left:
-            done = os.pwrite(self.file.fileno(), left, self.size)
-            self.size, left = self.size + done, left[done:]
-        return self.file, at
+        offset, rest = self.size, memoryview(data)
+        while rest:
+            done = os.pwrite(self.file.fileno(), rest, self.size)
+            self.size, rest = self.size + done, rest[done:]
+        return self.file, offset
 
 
 class DrySink:
-    """Counts what a `FileSink` would be given; holds the last write only."""
+    """Counts the bytes, and holds the last write only."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -87,40 +264,40 @@ class DrySink:
 
 
 class ComparingSink(DrySink):
-    """For a dry run where the file is there already: is it what would be written?"""
+    """Compares the content with an existing file, for a dry run."""
 
-    def __init__(self, there: BinaryIO) -> None:
+    def __init__(self, existing: BinaryIO) -> None:
         super().__init__()
-        self._there, self._same = there, True
+        self._existing, self._same = existing, True
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
         """See `Sink`."""
-        self._same = self._same and same_range(source, offset, self._there, self.size, count)
+        self._same = self._same and same_range(source, offset, self._existing, self.size, count)
         super().copy(source, offset, count)
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
         """See `Sink`."""
-        there = os.pread(self._there.fileno(), len(data), self.size)
-        self._same = self._same and there == data
+        existing = os.pread(self._existing.fileno(), len(data), self.size)
+        self._same = self._same and existing == data
         return super().write(data)
 
     @property
     def same(self) -> bool:
-        """Whether the file has all that was written, and no more."""
-        return self._same and os.fstat(self._there.fileno()).st_size == self.size
+        """Whether the file consists of exactly what was written."""
+        return self._same and os.fstat(self._existing.fileno()).st_size == self.size
 
 
-def _copied(source: int, into: int, offset: int, at: int, count: int) -> int:
-    """Copy some bytes, in the kernel if it can; returns how many."""
+def _copy_some(source: int, target: int, offset: int, position: int, count: int) -> int:
+    """Copy up to `count` bytes, in the kernel if possible; returns how many."""
     try:
-        done = os.copy_file_range(source, into, count, offset, at)
+        done = os.copy_file_range(source, target, count, offset, position)
         if done:
             return done
     except OSError as error:
-        if error.errno not in _UNABLE:
+        if error.errno not in _NO_KERNEL_COPY:
             raise
-    data = os.pread(source, min(count, _PIECE), offset)
-    return os.pwrite(into, data, at) if data else 0
+    data = os.pread(source, min(count, _CHUNK), offset)
+    return os.pwrite(target, data, position) if data else 0
 
 
 def same_bytes(left: BinaryIO, right: BinaryIO) -> bool:
@@ -130,91 +307,65 @@ def same_bytes(left: BinaryIO, right: BinaryIO) -> bool:
 
 
 def same_range(left: BinaryIO, at: int, right: BinaryIO, there: int, count: int) -> bool:
-    """Whether `count` bytes of two files are equal, and there."""
+    """Whether `count` bytes of two files, from these offsets, exist and are equal."""
     while count:
-        one = os.pread(left.fileno(), min(count, _PIECE), at)
-        if not one or one != os.pread(right.fileno(), len(one), there):
+        chunk = os.pread(left.fileno(), min(count, _CHUNK), at)
+        if not chunk or chunk != os.pread(right.fileno(), len(chunk), there):
             return False
-        at, there, count = at + len(one), there + len(one), count - len(one)
+        at, there, count = at + len(chunk), there + len(chunk), count - len(chunk)
     return True
 
 
 def content_hash(file: BinaryIO) -> str:
-    """BLAKE3 in hex of a whole file."""
-    running, at = blake3.blake3(), 0
-    while data := os.pread(file.fileno(), _PIECE, at):
+    """Return the BLAKE3 of a whole file, in hex."""
+    running, offset = blake3.blake3(), 0
+    while data := os.pread(file.fileno(), _CHUNK, offset):
         running.update(data)
-        at += len(data)
+        offset += len(data)
     return running.hexdigest()
 
 
 def hash_of(ranges: Iterable[tuple[Path, int, int]]) -> str:
-    """BLAKE3 in hex of ranges of files, one behind the other."""
+    """Return the BLAKE3, in hex, of ranges of files (path, offset, count) end to end."""
     running = blake3.blake3()
     for path, offset, count in ranges:
         with open_for_reading(path) as file:
-            while count and (data := os.pread(file.fileno(), min(count, _PIECE), offset)):
+            while count and (data := os.pread(file.fileno(), min(count, _CHUNK), offset)):
                 running.update(data)
                 offset, count = offset + len(data), count - len(data)
     return running.hexdigest()
 
 
-def keep_metadata(source: BinaryIO, target: BinaryIO) -> None:
-    """Give `target` mode, owner, extended attributes and times of `source`; raises `OSError`."""
-    was, now = os.fstat(source.fileno()), os.fstat(target.fileno())
-    if (was.st_uid, was.st_gid) != (now.st_uid, now.st_gid):
-        os.fchown(target.fileno(), was.st_uid, was.st_gid)
+def copy_metadata(source: BinaryIO, target: BinaryIO) -> None:
+    """Copy mode, owner, extended attributes and times; raises `OSError`."""
+    old, new = os.fstat(source.fileno()), os.fstat(target.fileno())
+    if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+        os.fchown(target.fileno(), old.st_uid, old.st_gid)
     names: list[str] = []
-    with suppress(OSError):  # a file system without them
+    with suppress(OSError):  # a file system without extended attributes
         names = os.listxattr(source.fileno())
     for name in names:
         os.setxattr(target.fileno(), name, os.getxattr(source.fileno(), name))
-    os.fchmod(target.fileno(), stat.S_IMODE(was.st_mode))
-    os.utime(target.fileno(), ns=(was.st_atime_ns, was.st_mtime_ns))
-
-
-def being_written(file: BinaryIO) -> bool:
-    """Whether some process has the file open for writing, or holds a lock on it."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        fcntl.flock(file, fcntl.LOCK_UN)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
-            return True
-    return written_to(file)
-
-
-def written_to(file: BinaryIO) -> bool:
-    """Whether some process has the file open for writing. Leaves a lock on it as it is.
-
-    A lease that is asked for and given back tells that, where the kernel and the file system have
-    leases; it is refused for files of other users, and then nothing is known.
-    """
-    descriptor = file.fileno()
-    try:
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except OSError as error:
-        return error.errno in (errno.EAGAIN, errno.EWOULDBLOCK)
-    return False
+    os.fchmod(target.fileno(), stat.S_IMODE(old.st_mode))
+    os.utime(target.fileno(), ns=(old.st_atime_ns, old.st_mtime_ns))
 
 
 def identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    """What changes when a file is written to or replaced."""
+    """Return what changes when a file is written to or replaced."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def room(path: Path) -> int:
-    """Bytes that may still be written to the file system of a directory, there or still to be."""
+def free_space(path: Path) -> int:
+    """Return the bytes free in the file system of a directory, which need not exist yet."""
     while not path.exists() and path != path.parent:
         path = path.parent
     status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 
 
-def check_room(path: Path, needed: int) -> None:
-    """Refuse to begin what would fill the disk; raises `DedupError`."""
-    if (free := room(path)) < needed:
+def check_free_space(path: Path, needed: int) -> None:
+    """Raise `DedupError` unless `needed` bytes fit on the disk."""
+    if (free := free_space(path)) < needed:
         raise DedupError(
             f"{path}: {amount(needed)} may be written, {amount(free)} are free; nothing was begun"
         )

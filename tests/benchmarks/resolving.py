@@ -19,7 +19,7 @@ from dedupindex.post_crawl.manifest.parquet import (
     LINES,
     REFERENCES,
     lines_file,
-    nothing,
+    no_lines,
     references_file,
 )
 from dedupindex.runtime.duckdb import quoted, write_parquet
@@ -42,7 +42,7 @@ def made_up(top: Path, count: int) -> None:
     (top / FILE).write_text(json.dumps(about))
     with duckdb.connect() as database, open(top / CONTAINERS, "w") as containers:
         for empty in (lines_file(top, 0), references_file(top, 0)):
-            write_parquet(database, nothing(), empty)
+            write_parquet(database, no_lines(), empty)
         for number, start in enumerate(range(0, count, _IN_FILE), start=1):
             stop = min(start + _IN_FILE, count)
             write_parquet(database, _lines(number, start, stop, count), lines_file(top, number))
@@ -64,8 +64,8 @@ def _lines(container: int, start: int, stop: int, count: int) -> str:
           unhex(left(sha256(p::VARCHAR), 40)) AS payload, 3::TINYINT AS covers,
           unhex(sha256('b' || p)) AS strong, (500 + p % 90000)::BIGINT AS length,
           200::SMALLINT AS status, chr(10) AS coding, 'text/html' AS content_type,
-          hash(i, 'moment') AS moment, '' AS stay,
-          '' AS unfit, unhex(left(sha256('c' || i), 32)) AS header
+          hash(i, 'moment') AS replay_key, '' AS not_rewritable_reason,
+          '' AS not_original_reason, unhex(left(sha256('c' || i), 32)) AS header
         FROM (SELECT i, if(hash(i, 'kind') % 10 < 3, hash(i) % {count // 10}, {count} + i) AS p
               FROM range({start}, {stop}) AS r(i)) ORDER BY "offset\""""
 

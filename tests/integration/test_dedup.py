@@ -21,7 +21,7 @@ from dedupindex.cli import main
 from dedupindex.post_crawl import dedup_all as stages
 from dedupindex.post_crawl.dedup_report import Proof
 from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
-from dedupindex.post_crawl.rewrite.rewrite_file import Left
+from dedupindex.runtime.atomic_replace import Untouched
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
 from dedupindex.verify.issues import Finding
 from tests.support.commands import typed
@@ -191,17 +191,17 @@ def test_what_is_copied_needs_room_too(
     (source / "y.warc.gz.open").write_bytes(b"x" * 9000)
     needed = size_of(content(source)) - 9000
     words = ["dedup", str(source), "--out", str(tmp_path / "out"), "--work", str(tmp_path / "w")]
-    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: needed - 1)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: needed - 1)
     assert main(words) == 3
     assert content(tmp_path / "out") == {}
-    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: needed)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: needed)
     dedup(*words[1:], status=7)
     assert len(content(tmp_path / "out")["odd.warc.zst"]) == 5004
     (tmp_path / "out" / "single.warc.gz").unlink()
     single = (source / "single.warc.gz").stat().st_size
     saved = sum((source / name).stat().st_size - len(data) for name, data in
                 content(tmp_path / "out").items())  # fmt: skip
-    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: saved + single)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: saved + single)
     dedup(*words[1:], status=7)
 
 
@@ -355,7 +355,7 @@ def test_a_file_that_cannot_be_copied_whole_goes_and_what_refers_to_it_too(
 
     def changed(container: Any, file: Any) -> None:
         if container.name == "b.warc.gz":
-            raise Left("it is not what was scanned")
+            raise Untouched("it is not what was scanned")
         check_unchanged(container, file)
 
     monkeypatch.setattr(missing_originals, "check_unchanged", changed)
@@ -552,7 +552,7 @@ def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:
 def test_remarks_take_no_place_of_findings_that_are_named() -> None:
     remarks = [Finding("larger", "a", number, "", "") for number in range(200)]
     proof = Proof()
-    proof.take(iter([*remarks, Finding("not-rebuilt", "a", 200, "", "")]))
+    proof.add_findings(iter([*remarks, Finding("not-rebuilt", "a", 200, "", "")]))
     assert [finding.reason for finding in proof.named] == ["not-rebuilt"]
     assert proof.findings == {"larger": 200, "not-rebuilt": 1}
 

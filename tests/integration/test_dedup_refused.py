@@ -29,8 +29,8 @@ def interrupted(source: Path, *words: object) -> None:
 
     child = os.fork()
     if not child:
-        put = rewrite_output.put
-        rewrite_output.put = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
+        put = rewrite_output.replace_file
+        rewrite_output.replace_file = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
         os._exit(main(["dedup", str(source), "--in-place", "--jobs", "1", *map(str, words)]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 

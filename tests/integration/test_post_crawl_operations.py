@@ -163,7 +163,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
     run: Run, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     run.prepare()
-    path, build = run.source / "sound" / "b.warc.gz", rewrite_output.build
+    path, build = run.source / "sound" / "b.warc.gz", rewrite_output.write_file
     before = path.read_bytes()
 
     def disturbed(*words: object) -> object:
@@ -178,7 +178,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
                     path.write_bytes(before)
         return outcome
 
-    monkeypatch.setattr(rewrite_output, "build", disturbed)
+    monkeypatch.setattr(rewrite_output, "write_file", disturbed)
     for words in (["--in-place"], ["--out", run.out]):
         told = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
         assert told.status == 7 and "b.warc.gz was left alone" in told.err

@@ -328,11 +328,11 @@ def _rows(plan: Path) -> list[tuple[Any, ...]]:
 
 
 def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path) -> None:
-    from dedupindex.post_crawl.plan.make_plan import _resolve
+    from dedupindex.post_crawl.plan.make_plan import _resolve_part
 
     make([str(collection)], tmp_path / "one", ManifestOptions())
     with pytest.raises(BadInput, match="on storage that all mount"):
-        list(_resolve([tmp_path / "one"], [b"another"], ResolveOptions(), (1, 1)))
+        list(_resolve_part([tmp_path / "one"], [b"another"], ResolveOptions(), (1, 1)))
 
 
 def test_no_text_and_no_partition(tmp_path: Path, capsys: Any) -> None:

@@ -19,7 +19,7 @@ from dedupindex.post_crawl.manifest.parquet import (
     REFERENCES,
     ParquetWriter,
     lines_file,
-    nothing,
+    no_lines,
     references_file,
 )
 from dedupindex.runtime.duckdb import write_parquet
@@ -52,9 +52,9 @@ def line(place: int, offset: int, body: bytes = b"body", **more: object) -> Line
         "status": 200,
         "coding": b"\n",
         "content_type": b"text/html",
-        "moment": 1000 * place + offset,
-        "stay": "",
-        "unfit": "",
+        "replay_key": 1000 * place + offset,
+        "not_rewritable_reason": "",
+        "not_original_reason": "",
     }
     return Line(**{**values, **more})  # type: ignore[arg-type]
 
@@ -65,7 +65,7 @@ def write_manifest(top: Path, contents: Mapping[ManifestContainer, Iterable[Line
         (top / name).mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:
         for empty in (lines_file(top, 0), references_file(top, 0)):
-            write_parquet(database, nothing(), empty)
+            write_parquet(database, no_lines(), empty)
         for place, lines in contents.items():
             spool = ParquetWriter(lines_file(top, place.number))
             spool.add(sorted(lines, key=lambda line: line.offset))

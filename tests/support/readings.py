@@ -101,7 +101,11 @@ def agreed(path: Path, data: bytes) -> Reading:
     manifest, lines = by_manifest(path)
     verify = by_verify(path)
     assert captures <= manifest.payloads, (captures, manifest.payloads)
-    refused = {line.offset for line in lines if line.unfit not in ("", "not-exact", "no-digest")}
+    refused = {
+        line.offset
+        for line in lines
+        if line.not_original_reason not in ("", "not-exact", "no-digest")
+    }
     left = {found for found in manifest.payloads - captures if found[0] not in refused and captures}
     assert not left, left
     index = index._replace(payloads=manifest.payloads)

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned, Totals
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned, Totals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import content_hash
@@ -21,11 +21,11 @@ from tests.support.warc_cases import HTTP, gz, request, response, sha1
 EARLY, LATE = b"2020-01-01T00:00:00Z", b"2026-11-20T09:14:17Z"
 
 
-class FakePlan:
+class FakePlan(Plan):
     """Every response that has the body of an earlier one becomes its revisit."""
 
     def __init__(self, root: Path, names: list[str] | None = None) -> None:
-        self.totals, self.alike, self.made_of = Totals(), MatchCriteria(), "fake"
+        self.totals, self.criteria, self.made_of = Totals(), MatchCriteria(), "fake"
         names = names or sorted(
             str(path.relative_to(root))
             for path in root.rglob("*.warc*")
@@ -45,7 +45,7 @@ class FakePlan:
                 self.found.append(Planned(line, 2, 1, original))
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
-    def hold(self) -> None:
+    def preload(self) -> None:
         """All of it is at hand."""
 
     def containers(self) -> dict[int, ManifestContainer]:
@@ -57,14 +57,14 @@ class FakePlan:
     def outside(self) -> dict[int, ManifestContainer]:
         return {}
 
-    def place(self, number: int) -> ManifestContainer:
+    def container(self, number: int) -> ManifestContainer:
         return self._containers[number]
 
-    def of(self, container: int) -> Iterator[Planned]:
+    def copies(self, container: int) -> Iterator[Planned]:
         mine = [planned for planned in self.found if planned.line.container == container]
         yield from sorted(mine, key=lambda planned: planned.line.offset)
 
-    def pinned(self, container: int) -> Iterator[int]:
+    def protected(self, container: int) -> Iterator[int]:
         yield from sorted(
             {one.original.offset for one in self.found if one.original.container == container}
         )

@@ -34,15 +34,16 @@ from dedupindex.post_crawl.convert.arc_layout import (
     SettingsSearch,
 )
 from dedupindex.post_crawl.convert.warc_to_arc import NotReproduced, check
-from dedupindex.post_crawl.rewrite.part_files import (
-    new_part,
-    part_of,
-    put_new,
-    removed,
-    sealed,
-    sweep,
+from dedupindex.runtime.atomic_replace import (
+    being_written,
+    copy_metadata,
+    create_file,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
+    reopen_read_only,
 )
-from dedupindex.runtime.atomic_replace import being_written, keep_metadata
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming, date_of_header, fields_of
@@ -122,22 +123,22 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
             ) from error
         return "there"
     target.parent.mkdir(parents=True, exist_ok=True)
-    sweep([target])  # remove what interrupted runs left
-    part = part_of(target)
-    with removed(part):
-        with new_part(part, -1) as file, TemporaryFile(dir=target.parent) as spool:
+    remove_stale_parts([target])  # remove what interrupted runs left
+    part = part_path(target)
+    with removing(part):
+        with open_part(part, -1) as file, TemporaryFile(dir=target.parent) as spool:
             warc = _WarcWriter(file, f"blake3:{content}", zipped=zipped)
             _Converter(task, window, framing, warc, LayoutWriter(spool)).run(outcome)
             file.flush()
-            keep_metadata(window.file, file)
+            copy_metadata(window.file, file)
             os.fsync(file.fileno())
-            whole = sealed(part, file)
+            whole = reopen_read_only(part, file)
         with whole:
             check(part, content)
             if window.changed():
                 raise InvalidArc("it was changed while it was read")
             try:
-                put_new(part, whole, target)
+                create_file(part, whole, target)
             except FileExistsError as error:  # of another process
                 raise InvalidArc(
                     f"{target} is there already, and was not when this began"

@@ -19,11 +19,15 @@ from dedupindex.post_crawl.convert.arc_to_warc import (
     convert,
 )
 from dedupindex.post_crawl.convert.warc_to_arc import NoLayout, NotReproduced, examine, rebuild
-from dedupindex.post_crawl.rewrite.part_files import new_part, part_of, put_new, removed, sweep
 from dedupindex.runtime.atomic_replace import (
-    check_room,
-    keep_metadata,
+    check_free_space,
+    copy_metadata,
+    create_file,
     open_for_reading,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
     same_bytes,
 )
 from dedupindex.runtime.workers import side_by_side
@@ -71,7 +75,7 @@ def convert_all(
 ) -> Iterator[ConvertOutcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
     needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
-    check_room(out, needed)
+    check_free_space(out, needed)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
         yield from side_by_side(_run, back, tasks, processes)
@@ -91,17 +95,17 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
     """Make the ARC file again that a WARC file was made of, in the directory `task.target`."""
     outcome = ConvertOutcome(task.path, "left")
     path, folder = Path(task.path), task.target
-    part = part_of(folder / path.name)
+    part = part_path(folder / path.name)
     try:
         outcome.bytes_before = path.stat().st_size
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryFile(dir=folder) as spool, removed(part):
+        with TemporaryFile(dir=folder) as spool, removing(part):
             examine(path, spool)
-            sweep([folder / path.name])  # remove what interrupted runs left
-            with new_part(part, -1) as file, open_for_reading(path) as source:
+            remove_stale_parts([folder / path.name])  # remove what interrupted runs left
+            with open_part(part, -1) as file, open_for_reading(path) as source:
                 end = rebuild(path, spool, file.write)
                 file.flush()
-                keep_metadata(source, file)
+                copy_metadata(source, file)
                 os.fsync(file.fileno())
                 if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
                     raise NotReproduced(f"{path}: its ARC file had no name that a file can have")
@@ -117,7 +121,7 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
 def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
     """Rename a part to `target` unless that exists; returns the state of the outcome."""
     try:
-        put_new(part, file, target)
+        create_file(part, file, target)
     except FileExistsError:  # perhaps of another process
         with open_for_reading(target) as other:
             if not same_bytes(file, other):

@@ -1,1 +1,1 @@
-"""The manifest, first stage after a crawl: one line for every response of WARC and ARC files."""
+"""The manifest, first stage after a crawl: a line for each response of WARC and ARC files."""

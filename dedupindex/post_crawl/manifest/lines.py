@@ -1,8 +1,8 @@
-"""What a manifest holds: containers, and one line for every response in them.
+"""The contents of a manifest: containers, and one line for each response in them.
 
-All bytes are as the file has them, but for the angle brackets around ids and URLs. A line whose
-record can neither become a revisit nor be an original is there all the same, with the reason: what
-was read adds up, and manifests from before and after a conversion can be compared.
+All bytes are as in the file, without the angle brackets around ids and URLs. A record that can
+neither become a revisit nor be an original has a line, too, with the reason: so the counts add up,
+and manifests from before and after a conversion can be compared.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blake3 import blake3
+
+_HEADER_HASH = 16  # bytes
 
 
 class ManifestContainer(NamedTuple):
@@ -22,7 +24,7 @@ class ManifestContainer(NamedTuple):
     mtime_ns: int
     inode: int
     device: int
-    content_hash: str  # BLAKE3 in hex of all its bytes
+    content_hash: str  # BLAKE3 of the file, in hex
 
     @property
     def path(self) -> str:
@@ -30,58 +32,43 @@ class ManifestContainer(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One response record. The body is what stands behind the HTTP header, as it is stored.
+    """One response record.
 
-    Where there is no HTTP header to be found, the whole block takes the place of the body.
+    The body is what follows the HTTP header, as stored; without an HTTP header, the whole block.
     """
 
     container: int
-    offset: int  # of the member, or of the record in a plain file
+    offset: int  # of the gzip member, or of the record in a plain file
     stored: int  # bytes of the member, or of the record in a plain file
     record_id: bytes  # without angle brackets
     url: bytes  # without angle brackets
     date: bytes  # WARC-Date as written
-    digest: bytes  # WARC-Payload-Digest as written, empty for none
-    payload: bytes  # the digest taken now, raw, of what `covers` says (of the body if UNKNOWN)
-    covers: int  # `capture.Covers`: what `digest` is of; UNKNOWN if of neither
+    digest: bytes  # WARC-Payload-Digest as written; empty for none
+    payload: bytes  # digest taken now, raw, of what `covers` says; of the body if UNKNOWN
+    covers: int  # `capture.Covers`: what `digest` is of; UNKNOWN if it does not match
     strong: bytes  # BLAKE3 of the body, raw
     length: int  # bytes of the body
     status: int  # HTTP; 0 for none
-    coding: bytes  # Transfer-Encoding, line feed, Content-Encoding: lower case, without outer space
-    content_type: bytes  # HTTP, all of it: lower case, without white space; empty for none
-    moment: int  # xxh64 of urlkey and 14 digits: what replay tools look an original up by; 0: none
-    stay: str  # why it can never become a revisit, of `REASONS`; empty if it can
-    unfit: str  # why it can never be an original, of `REASONS`; empty if it can
-    header: bytes = b""  # BLAKE3 of the HTTP header, 16 bytes; empty for none, or not known
+    coding: bytes  # Transfer-Encoding, line feed, Content-Encoding: lower case, stripped
+    content_type: bytes  # HTTP, whole: lower case, without white space; empty for none
+    replay_key: int  # xxh64 of urlkey and 14 digits, by which replay finds a capture; 0: none
+    not_rewritable_reason: str  # why it can never become a revisit, of `REASONS`; empty if it can
+    not_original_reason: str  # why it can never be an original, of `REASONS`; empty if it can
+    header: bytes = b""  # BLAKE3 of the HTTP header, 16 bytes; empty for none, or if unknown
 
 
 TYPES = {
-    "container": "INTEGER",
-    "offset": "BIGINT",
-    "stored": "BIGINT",
-    "record_id": "VARCHAR",
-    "url": "VARCHAR",
-    "date": "VARCHAR",
-    "digest": "VARCHAR",
-    "payload": "BLOB",
-    "covers": "TINYINT",
-    "strong": "BLOB",
-    "length": "BIGINT",
-    "status": "SMALLINT",
-    "coding": "VARCHAR",
-    "content_type": "VARCHAR",
-    "moment": "UBIGINT",
-    "stay": "VARCHAR",
-    "unfit": "VARCHAR",
-    "header": "BLOB",
-}
-"""Columns of the Parquet files: the fields of `Line`. A VARCHAR of bytes is their Latin-1."""
-
-_HEADER_HASH = 16  # bytes
+    "container": "INTEGER", "offset": "BIGINT", "stored": "BIGINT", "record_id": "VARCHAR",
+    "url": "VARCHAR", "date": "VARCHAR", "digest": "VARCHAR", "payload": "BLOB",
+    "covers": "TINYINT", "strong": "BLOB", "length": "BIGINT", "status": "SMALLINT",
+    "coding": "VARCHAR", "content_type": "VARCHAR", "replay_key": "UBIGINT",
+    "not_rewritable_reason": "VARCHAR", "not_original_reason": "VARCHAR", "header": "BLOB",
+}  # fmt: skip
+"""Columns of the Parquet files: the fields of `Line`, bytes in a VARCHAR decoded as Latin-1."""
 
 
 def header_hash(header: bytes | memoryview) -> bytes:
-    """`Line.header` of the bytes of an HTTP header, its blank line among them."""
+    """Return `Line.header` for an HTTP header with its blank line."""
     return blake3(header).digest(_HEADER_HASH)
 
 
@@ -90,21 +77,21 @@ REASONS = {
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is no digest",
-    "chunked-without-digest": "a chunked body and no digest: nobody knows of what one would be",
+    "chunked-without-digest": "a chunked body and no digest that says what it is of",
     "cut-digest": "a stated digest that its writer cut at its first zero byte",
     "damaged": "the file has damage or padding somewhere, and is left as it is",
-    "digest-mismatch": "the payload has not the digest that the record states",
-    "empty": "nothing in the body",
+    "digest-mismatch": "the payload does not have the stated digest",
+    "empty": "an empty body",
     "method": "the answer to another request than GET",
     "no-digest": "no WARC-Payload-Digest",
     "no-end-of-headers": "the HTTP header does not end",
     "no-record-id": "no WARC-Record-ID",
     "no-url": "no WARC-Target-URI",
-    "not-exact": "not framed to the letter, so that not every tool reads it alike",
+    "not-exact": "not framed exactly, so that tools read it differently",
     "not-http": "no HTTP response",
     "partial": "part of a document (206, Content-Range)",
     "redirect": "a redirect (3xx): replay tools show no body of a revisit to one",
-    "repeated-field": "a field that may stand once stands there twice",
+    "repeated-field": "a field that is allowed once is there twice",
     "segmented": "one segment of a record",
     "shared-member": "several records in one gzip member",
     "status": "a status without a body of its own (1xx, 204, 304), or none at all",
@@ -112,4 +99,4 @@ REASONS = {
     "truncated": "cut short by the crawler",
     "unknown-version": "a version of WARC other than 1.0 and 1.1",
 }
-"""Why a record is no revisit or no original, for those who read reports."""
+"""Why a record can not become a revisit, or be an original, for readers of reports."""

@@ -1,8 +1,8 @@
-"""Response records to lines, each with the reason why it is no revisit or no original, if any.
+"""Make the manifest line of a response record, with the reasons why it cannot be rewritten.
 
-Nothing is left unread: what can be neither has its digests too, so that manifests from before and
-after a conversion say the same. Every clause here can be told from one record; those that need
-another are for the stages behind. WARC-Block-Digest is checked by whoever drops a block.
+Only reasons that are known from the record itself are found here. All records get their digests,
+so that manifests from before and after a conversion are equal. WARC-Block-Digest is not checked
+here, but before a block is dropped.
 """
 
 from __future__ import annotations
@@ -37,111 +37,96 @@ from dedupindex.warc.record_facts import (
 
 LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
-_LONGEST = 1 << 18  # bytes of all values of a line
+_LONGEST = 1 << 18  # bytes of all texts of a line
+_FAST_STATUSES = {*range(200, 300), *range(400, 600)} - {204, 206}
+_FAST_HEADER = 1 << 16  # bytes of a header that the fast path reads
+_new = tuple.__new__
 
 
 class ManifestOptions(NamedTuple):
-    """What a manifest is to hold."""
+    """Options that decide what a manifest has."""
 
     algorithm: str = "sha1"  # of `Line.payload`
     force: bool = False  # take it of the body as stored, whatever the stated digest is of
-    skip_empty: bool = False  # leave responses with nothing in their body out
+    skip_empty: bool = False  # leave out responses with an empty body
 
 
-class _Answer(NamedTuple):
-    """What is stored of an HTTP response."""
-
-    body: Iterable[bytes | memoryview]
-    reason: str  # why it is none
-    status: int = 0
-    coding: bytes = b""  # Transfer-Encoding, lower case
-    codings: bytes = b"\n"
-    content_type: bytes = b""
-    partial: bool = False
-    header: bytes = b""  # see `Line`
-
-
-class Judge:
+class LineReader:
     """Makes the lines of one container."""
 
     def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._algorithm, self._force = options.algorithm, options.force
-        self._entities = True  # whether the last digest of a chunked body was of its entity
 
     def line(self, record: Record) -> Line:
-        """The line of any response record; raises `BrokenRecord`.
+        """Return the line of a response record; raises `BrokenRecord`.
 
-        `Line.stored` is not known yet, nor whether the record is framed to the letter.
+        `Line.stored` is not known yet, nor whether the record is framed exactly.
         """
         url, date, record_id, _, stated_text, _, _ = record.values
-        reasons = list(_of_header(record))
+        reasons = list(_header_reasons(record))
         try:
             url = http_url(url)
         except Refused as refused:
             url = unbracket(url)
             reasons.append(refused.reason)
-        moment = 0
+        replay_key = 0
         try:
-            moment = moment_of(url, checked_date(date))
+            replay_key = _replay_key(url, checked_date(date))
         except Refused as refused:
             reasons.append(refused.reason)
-        answer = _answer(record)
-        reasons += _of_answer(answer)
+        answer, body, no_answer = http_block(record)
+        head = b"" if answer is None else answer.head
+        coding = b"" if answer is None else answer.coding
+        reasons += [no_answer] if answer is None else _answer_reasons(answer)
+        no_digest = "chunked-without-digest" if coding else "no-digest"
         stated = None
         try:
             stated = stated_digest(stated_text)[0]
             if stated is None and record.type != DOCUMENT:
-                reasons.append("chunked-without-digest" if answer.coding else "no-digest")
+                reasons.append(no_digest)
         except Refused as refused:
             reasons.append(refused.reason)
-        covers, payload, strong, length, empty, cut = self._hashed(answer, stated)
-        if empty and not answer.reason:
-            reasons.insert(0, "empty")
-        if covers is Covers.UNKNOWN:
-            reasons.append("cut-digest" if cut else "digest-mismatch")
-        stay = unfit = reasons[0] if reasons else ""
-        if record.type == DOCUMENT:
-            stay, unfit = (
-                "arc",
-                unfit or ("chunked-without-digest" if answer.coding else "no-digest"),
-            )
-        line = Line(
-            self._container, record.offset, 0, unbracket(record_id), url, date, stated_text,
-            payload, covers, strong, length, answer.status, answer.codings,
-            answer.content_type, moment, stay, unfit, answer.header,
-        )  # fmt: skip
-        return short(line)
-
-    def _hashed(
-        self, answer: _Answer, stated: Digest | None
-    ) -> tuple[Covers, bytes, bytes, int, bool, bool]:
-        """What the stated digest covers, our digests and the length of the body, read once.
-
-        Then whether the body is empty, and whether the stated digest was cut at a zero byte.
-        """
-        algorithm = self._algorithm
-        first = algorithm if stated is None else stated.algorithm
-        payload, strong = Payload(first, (algorithm,), answer.coding), blake3()
-        for piece in answer.body:
-            payload.update(piece)
-            strong.update(piece)
+        payload, strong = self._payload(body, stated, coding)
         verdict = payload.match(stated)
         covers, digests = verdict or (Covers.UNKNOWN, [])
         if self._force or not digests:
             digests = payload.stored.digests()
-        cut = verdict is None and payload.was_cut(stated)
-        length = payload.stored.length
-        return covers, digests[-1].raw, strong.digest(), length, payload.empty, cut
+        if payload.empty and answer is not None:
+            reasons.insert(0, "empty")
+        if covers is Covers.UNKNOWN:
+            cut = verdict is None and payload.was_cut(stated)
+            reasons.append("cut-digest" if cut else "digest-mismatch")
+        reason = not_original = reasons[0] if reasons else ""
+        if record.type == DOCUMENT:
+            reason, not_original = "arc", reason or no_digest
+        line = Line(
+            self._container, record.offset, 0, unbracket(record_id), url, date, stated_text,
+            digests[-1].raw, covers, strong, payload.stored.length,
+            answer.status if answer else 0, http.codings(head) if answer else b"\n",
+            http.content_types(head) if answer else b"", replay_key, reason, not_original,
+            header_hash(head) if answer else b"",
+        )  # fmt: skip
+        return _shortened(line)
+
+    def _payload(
+        self, body: Iterable[bytes | memoryview], stated: Digest | None, coding: bytes
+    ) -> tuple[Payload, bytes]:
+        """Read the body once; returns what took its payload digests, and its BLAKE3."""
+        first = self._algorithm if stated is None else stated.algorithm
+        payload, strong = Payload(first, (self._algorithm,), coding), blake3()
+        for piece in body:
+            payload.update(piece)
+            strong.update(piece)
+        return payload, strong.digest()
 
 
-def moment_of(url: bytes, date: bytes) -> int:
-    """What replay tools look a capture up by, as one number; `date` is a checked WARC-Date."""
+def _replay_key(url: bytes, date: bytes) -> int:
+    """Return `Line.replay_key`; `date` is a checked WARC-Date."""
     return xxh64_intdigest(urlkey(url) + digits_of_date(date))
 
 
-def _of_header(record: Record) -> Iterator[str]:
-    """What the header of a record says against it."""
+def _header_reasons(record: Record) -> Iterator[str]:
     _, _, record_id, content_type, _, _, _ = record.values
     if record.type == DOCUMENT:
         if record.special:
@@ -159,24 +144,9 @@ def _of_header(record: Record) -> Iterator[str]:
         yield "no-record-id"
 
 
-def _answer(record: Record) -> _Answer:
-    """The HTTP response in the block of a record."""
-    answer, body, reason = http_block(record)
-    if answer is None:
-        return _Answer(body, reason)
-    head = answer.head
-    return _Answer(
-        body, "", answer.status, answer.coding, http.codings(head), http.content_types(head),
-        answer.partial, header_hash(head),
-    )  # fmt: skip
-
-
-def _of_answer(answer: _Answer) -> Iterator[str]:
-    """What the HTTP response says against its record."""
+def _answer_reasons(answer: http.Response) -> Iterator[str]:
     status = answer.status
-    if answer.reason:
-        yield answer.reason
-    elif status < 200 or status in (204, 304):
+    if status < 200 or status in (204, 304):
         yield "status"
     elif 300 <= status < 400:
         yield "redirect"
@@ -184,77 +154,72 @@ def _of_answer(answer: _Answer) -> Iterator[str]:
         yield "partial"
 
 
-def short(line: Line) -> Line:
-    """A line that can be held: of values that no tool could use only the beginning is kept."""
+def _shortened(line: Line) -> Line:
+    """Return a line of bounded size: of texts too long for any tool only the beginning is kept."""
     texts = line.record_id, line.url, line.date, line.digest, line.coding, line.content_type
     if sum(map(len, texts)) <= _LONGEST:
         return line
     record_id, url, date, digest, coding, content_type = (text[:1024] for text in texts)
     return line._replace(
         record_id=record_id, url=url, date=date, digest=digest, coding=coding,
-        content_type=content_type, stay="too-long", unfit="too-long",
+        content_type=content_type, not_rewritable_reason="too-long", not_original_reason="too-long",
     )  # fmt: skip
 
 
-# A revisit that was there before, and what it refers to: that record must stay what it is.
+REVISIT, REVISIT_TARGET = "revisit", "refers-to"
+"""The two lines that a manifest has for each revisit, by their `Line.not_rewritable_reason`."""
 
-REVISIT, STANDING = "revisit", "standing"  # what is said of the record meant, and of its own
 
+def revisit_lines(container: int, record: Record) -> tuple[Line, Line]:
+    """Return the lines of a revisit record: what it refers to, and the revisit itself.
 
-def reference(container: int, record: Record) -> Line:
-    """A line with the place of a revisit, and the record id, URL, date, digest of what it means.
-
-    Empty is what it does not say; the URL is then its own, the moment 0. Its payload is unknown.
+    Both have the place of the revisit. The first has the record id, URL and date that the revisit
+    names, empty if it names none, where its own URL takes the place of the URL.
     """
-    original = refers_to(record.head.fields)
-    url = original.url or unbracket(record.values[0])
-    return _line(container, record, original.record_id, url, original.date, REVISIT)
-
-
-def standing(container: int, record: Record) -> Line:
-    """A line with the place of a revisit, and its own record id, URL, date and digest."""
     url, date, record_id = record.values[:3]
-    return _line(container, record, unbracket(record_id), unbracket(url), date, STANDING)
+    original = refers_to(record.head.fields)
+    return (
+        _revisit_line(container, record, original.record_id, original.url or unbracket(url),
+                      original.date, REVISIT_TARGET),
+        _revisit_line(container, record, unbracket(record_id), unbracket(url), date, REVISIT),
+    )  # fmt: skip
 
 
-def _line(
-    container: int, record: Record, record_id: bytes, url: bytes, date: bytes, what: str
+def _revisit_line(
+    container: int, record: Record, record_id: bytes, url: bytes, date: bytes, kind: str
 ) -> Line:
     try:
-        moment = moment_of(http_url(url), checked_date(date))
+        replay_key = _replay_key(http_url(url), checked_date(date))
     except Refused:
-        moment = 0
+        replay_key = 0
     line = Line(
         container, record.offset, 0, record_id, url, date, record.values[4], b"",
-        int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", moment, what, what,
+        int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", replay_key, kind, kind,
     )  # fmt: skip
-    return short(line)._replace(stay=what, unfit=what)
-
-
-# Fast path: the lines of usual responses, see `record_facts.FastFacts`.
-
-_STATUSES = {*range(200, 300), *range(400, 600)} - {204, 206}
-_new = tuple.__new__
-_LONG = 1 << 16  # bytes of a header that has no surprises
+    return _shortened(line)._replace(not_rewritable_reason=kind, not_original_reason=kind)
 
 
 class FastLines:
-    """Makes the lines of one container."""
+    """Fast path of `LineReader` for regular responses, see `record_facts.FastFacts`."""
 
     def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._able = not options.force
         self._date = self._digits = b""  # the last date, and its 14 digits
-        self._read = FastFacts(_STATUSES, options.algorithm).read
+        self._read = FastFacts(_FAST_STATUSES, options.algorithm).read
 
     def line(self, record: Sound) -> Line | None:
-        """Return the line of a response; None if `Judge.line` must read it, which returns the same.
+        """Return the same as `LineReader.line`, or None if only that can read the record.
 
-        The record is of WARC 1.0 or 1.1 and of a status that has a body: it may become a revisit,
-        and be an original.
+        The response is one that may become a revisit and be an original.
         """
         data, start = record.data, record.start
-        if not self._able or data is None or not data.startswith(LINE_VERSIONS) or start > _LONG:
+        if (
+            not self._able
+            or data is None
+            or not data.startswith(LINE_VERSIONS)
+            or start > _FAST_HEADER
+        ):
             return None
         facts = self._read(record)
         if facts is None:
@@ -262,14 +227,14 @@ class FastLines:
         digest, _, covers, status, _, body = facts
         head = data[start : start + record.length - len(body)]
         codings, content_type = http.codings(head), http.content_types(head)
-        if len(codings) + len(content_type) > _LONG:
+        if len(codings) + len(content_type) > _FAST_HEADER:
             return None
         url, date, record_id, _, stated, _, _ = record.values
         if date != self._date:
             self._date, self._digits = date, digits_of_date(date)
-        moment = xxh64_intdigest(urlkey(url) + self._digits)
+        replay_key = xxh64_intdigest(urlkey(url) + self._digits)
         return _new(Line, (
             self._container, record.offset, record.stored, record_id[1:-1], url, date, stated,
             digest.raw, int(covers), blake3(body).digest(), len(body), status, codings,
-            content_type, moment, "", "", header_hash(head),
+            content_type, replay_key, "", "", header_hash(head),
         ))  # fmt: skip

@@ -1,1 +1,1 @@
-"""Resolving, second stage after a crawl: of equal payloads one stays, the others name it."""
+"""The plan, second stage after a crawl: which records become revisits of which originals."""

@@ -1,7 +1,7 @@
-"""Byte by byte: whether what the plan would drop is what its original has, in the files of now.
+"""Compare the payloads of a plan with those of their originals, byte by byte, in the files of now.
 
-BLAKE3 has said so of the files as they were read. This reads them again, and so also finds those
-that have changed since; whatever is not equal, or cannot be read, stays.
+A plan is made from hashes that were taken when the files were scanned. This reads the files again,
+so it also finds those that have changed since. What differs or cannot be read is not rewritten.
 """
 
 from __future__ import annotations
@@ -29,120 +29,113 @@ from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
 
-# Records where they lie: in files here, in stores, or on servers that have copies of them.
-
 if TYPE_CHECKING:
     from dedupindex.object_store.http_ranges import Server
 
+HELD = 8 << 20  # bytes; a shorter body is read once for all its copies
+_BATCH = 1024  # rows
+_SAMPLE = re.compile(r"sample[ =:]?([0-9]+)")
 
-class Members:
-    """Finds records by container and offset: in the file if it is here, else below a base URL.
 
-    Below each base, a container has the path that it has below the root of its manifest.
+class RecordReader:
+    """Reads records by file and offset: from the file if it is here, else from a base URL.
+
+    Below each base URL a file has the path that it has below the root of its manifest.
     """
 
     def __init__(self, bases: Sequence[str] = ()) -> None:
-        """Raises `BadInput` for a base that is no URL."""
+        """Raises `BadInput` for a base that is not a URL."""
         self._servers: list[Server] = []
         if bases:
-            from dedupindex.object_store.http_ranges import Server  # and with it all of HTTP
+            from dedupindex.object_store.http_ranges import Server  # slow: HTTP
 
             self._servers += map(Server, bases)
-        self._had: dict[str, Server] = {}  # which had a container, to be asked first
-        self.counted: Counter[str] = Counter()  # members read here, in stores, of copies
+        self._preferred: dict[str, Server] = {}  # the server that had a file
+        self.counts: Counter[str] = Counter()  # of records read here, in stores, from servers
         self.fetching = 0.0  # seconds
 
     def close(self) -> None:
         for server in self._servers:
             server.close()
 
-    @contextmanager
-    def record(self, container: ManifestContainer, offset: int, stored: int) -> Iterator[Record]:
-        """The record at `offset` in so many bytes of the container; raises `BadSource`."""
-        with self._opened(container, offset, stored) as (file, base):
-            window = Window(file, container.path, base=base, size=stored)
-            event = next(read(window), None)
-            if not isinstance(event, Record):
-                raise BadSource(f"{container.path} at {offset}: no record begins there")
-            yield event
-
     def body(
         self, container: ManifestContainer, offset: int, stored: int, length: int
     ) -> Generator[bytes, None, None]:
-        """The last `length` bytes of the block of a record, bit by bit; raises `BadSource`."""
-        with self.record(container, offset, stored) as record:
+        """Yield the last `length` bytes of the block of a record, in pieces.
+
+        The record has `stored` bytes in the file. Raises `BadSource`.
+        """
+        where = f"{container.path} at {offset}"
+        with self._opened(container, offset, stored) as (file, base):
+            window = Window(file, container.path, base=base, size=stored)
+            record = next(read(window), None)
+            if not isinstance(record, Record):
+                raise BadSource(f"{where}: no record begins there")
             skipped = record.length - length
             if skipped < 0:
-                raise BadSource(f"{container.path} at {offset}: the record is shorter than it was")
+                raise BadSource(f"{where}: the record is shorter than it was")
             try:
                 for piece in record.pieces():
-                    if skipped >= len(piece):
-                        skipped -= len(piece)
-                        continue
-                    yield bytes(piece[skipped:] if skipped else piece)
-                    skipped = 0
+                    if skipped < len(piece):
+                        yield bytes(piece[skipped:] if skipped else piece)
+                    skipped = max(skipped - len(piece), 0)
             except BrokenRecord as error:
-                raise BadSource(f"{container.path} at {offset}: {error}") from error
+                raise BadSource(f"{where}: {error}") from error
 
     @contextmanager
     def _opened(
         self, container: ManifestContainer, offset: int, stored: int
     ) -> Iterator[tuple[BinaryIO, int]]:
+        """Yield a file with the record, and the offset of the record in that."""
         if is_remote(container.path) and not self._servers:
             with RemoteFile(container.path) as remote:
-                self.counted["remote"] += 1
+                self.counts["remote"] += 1
                 yield remote, offset
-            return
-        if not self._servers or os.path.exists(container.path):
+        elif not self._servers or os.path.exists(container.path):
             try:
                 file: BinaryIO = open(container.path, "rb")  # noqa: SIM115
             except OSError as error:
                 raise BadSource(f"{container.path} cannot be read: {error.strerror}") from error
             with file:
-                self.counted["local"] += 1
+                self.counts["local"] += 1
                 yield file, offset
-            return
-        begin = time.monotonic()
-        with tempfile.TemporaryFile() as held:
-            self._fetch(container, offset, stored, held)
-            self.fetching += time.monotonic() - begin
-            self.counted["fetched"] += 1
-            yield held, 0
+        else:
+            begin = time.monotonic()
+            with tempfile.TemporaryFile() as fetched:
+                self._fetch(container, offset, stored, fetched)
+                self.fetching += time.monotonic() - begin
+                self.counts["fetched"] += 1
+                yield fetched, 0
 
     def _fetch(
-        self, container: ManifestContainer, offset: int, stored: int, into: BinaryIO
+        self, container: ManifestContainer, offset: int, stored: int, target: BinaryIO
     ) -> None:
-        """Write the bytes of a range to `into`; the first base that has them counts."""
+        """Write a range of a file to `target`, from the first server that has it."""
         from dedupindex.object_store.http_ranges import FAILURES  # slow: HTTP
 
-        name, wrong = os.fsencode(container.name), []
-        had = self._had.get(container.path)
-        for server in sorted(self._servers, key=lambda server: server is not had):
-            into.seek(0)
-            into.truncate()
+        name, failures = os.fsencode(container.name), []
+        preferred = self._preferred.get(container.path)
+        for server in sorted(self._servers, key=lambda server: server is not preferred):
+            target.seek(0)
+            target.truncate()
             try:
-                got = server.fetch(name, offset, stored, into)
+                count = server.fetch(name, offset, stored, target)
             except FAILURES as error:
-                wrong.append(f"{server.url(name)}: {error}")
+                failures.append(f"{server.url(name)}: {error}")
                 continue
-            if got == stored:
-                into.flush()
-                self._had[container.path] = server
+            if count == stored:
+                target.flush()
+                self._preferred[container.path] = server
                 return
-            wrong.append(f"{server.url(name)}: {got} bytes came where {stored} were asked for")
-        raise BadSource(f"{container.name} at {offset} cannot be fetched: {'; '.join(wrong)}")
-
-
-HELD = 8 << 20  # bytes: a shorter body is read once for all its copies
-_FETCHED = 1024  # rows at a time
-_SAMPLE = re.compile(r"sample[ =:]?([0-9]+)")
+            failures.append(f"{server.url(name)}: {count} bytes came where {stored} were asked for")
+        raise BadSource(f"{container.name} at {offset} cannot be fetched: {'; '.join(failures)}")
 
 
 @dataclass(frozen=True)
 class Compare:
-    """Which clusters are compared: a payload with all its copies is one."""
+    """How many groups of duplicates are compared; a payload with all its copies is one group."""
 
-    sample: int = 0  # so many of them; -1: all
+    sample: int = 0  # -1: all
 
     @classmethod
     def parse(cls, text: str) -> Compare:
@@ -154,16 +147,16 @@ class Compare:
         raise BadInput(f"--compare {text}: there are always, sample N and strong-digest")
 
 
-class Comparing:
-    """Goes through the clusters of a run."""
+class PayloadComparison:
+    """Compares groups of duplicates; adds to the counts of the reader."""
 
-    def __init__(self, members: Members, places: dict[int, ManifestContainer], say: Say) -> None:
-        self.counted = members.counted
-        self._say = say
-        self._members, self._places = members, places
+    def __init__(
+        self, reader: RecordReader, containers: dict[int, ManifestContainer], say: Say
+    ) -> None:
+        self._reader, self._containers, self._say = reader, containers, say
 
     def run(self, database: Database, compare: Compare) -> None:
-        """Let those of ``outcomes`` stay that differ from their original, or cannot be read."""
+        """Change the outcome of copies that differ from their original, or cannot be read."""
         if not compare.sample:
             return
         chosen = "SELECT DISTINCT original FROM outcomes WHERE outcome = 'copy'"
@@ -171,35 +164,38 @@ class Comparing:
             chosen = f"SELECT * FROM ({chosen}) ORDER BY hash(original) LIMIT {compare.sample}"
         database.execute("CREATE TABLE failed (place BIGINT, reason VARCHAR)")
         failed: list[tuple[int | str, ...]] = []
-        telling = ThrottledProgress(self._say)
+        progress, counts = ThrottledProgress(self._say), self._reader.counts
         for _, rows in groupby(_rows(database.cursor(), chosen), key=itemgetter(0)):
-            self.counted["clusters"] += 1
-            telling("payloads compared", self.counted["clusters"])
-            for found in self._cluster(rows):
-                failed.append(found)
-                if len(failed) == _FETCHED:
-                    insert(database, "failed", failed)
-                    failed.clear()
+            counts["clusters"] += 1
+            progress("payloads compared", counts["clusters"])
+            failed += self._failures(rows)
+            if len(failed) >= _BATCH:
+                insert(database, "failed", failed)
+                failed.clear()
         insert(database, "failed", failed)
         database.execute("""
             UPDATE outcomes SET outcome = reason FROM failed
             WHERE outcomes.place = failed.place""")
 
-    def _cluster(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[int, str]]:
-        """The places that stay, with the reason. The original comes first."""
-        original, wrong = _Body(self._members, self._places, next(rows)), ""
+    def _failures(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[int, str]]:
+        """Yield the places of copies that are not rewritten, and why. The original comes first."""
+        original, problem = self._body(next(rows)), ""
         try:
-            original.read()
+            original.load()
         except BadSource:
-            wrong = "original-unreadable"
+            problem = "original-unreadable"
         for row in rows:
-            why = wrong or self._why_not(original, _Body(self._members, self._places, row))
-            self.counted[why or "equal"] += 1
-            if why:
-                yield row[1], why
+            reason = problem or self._difference(original, self._body(row))
+            self._reader.counts[reason or "equal"] += 1
+            if reason:
+                yield row[1], reason
 
-    def _why_not(self, original: _Body, copy: _Body) -> str:
-        self.counted["bytes"] += copy.length
+    def _body(self, row: tuple[Any, ...]) -> _Body:
+        _, _, number, offset, stored, length, strong = row
+        return _Body(self._reader, (self._containers[number], offset, stored, length), strong)
+
+    def _difference(self, original: _Body, copy: _Body) -> str:
+        self._reader.counts["bytes"] += copy.length
         try:
             with closing(original.pieces()) as left, closing(copy.pieces()) as right:
                 return "" if same_bytes(left, right) else "differs"
@@ -208,21 +204,20 @@ class Comparing:
 
 
 class _Body:
-    """The stored body that a row names, read as often as it is wanted, or held if it is short."""
+    """A stored body; one of up to `HELD` bytes can be loaded into memory."""
 
     def __init__(
-        self, members: Members, places: dict[int, ManifestContainer], row: tuple[Any, ...]
+        self, reader: RecordReader, where: tuple[ManifestContainer, int, int, int], strong: bytes
     ) -> None:
-        _, _, number, offset, stored, self.length, self._strong = row
-        self._where = places[number], offset, stored, self.length
-        self._members = members
+        self._reader, self._where, self._strong = reader, where, strong
+        self.length = where[3]
         self._held: bytes | None = None
 
-    def read(self) -> None:
-        """See that the body is the one that was scanned; raises `BadSource`."""
+    def load(self) -> None:
+        """Check that the body is the one that was scanned; raises `BadSource`."""
         running = blake3()
         held = []
-        for piece in self._members.body(*self._where):
+        for piece in self._reader.body(*self._where):
             running.update(piece)
             if self.length <= HELD:
                 held.append(piece)
@@ -235,25 +230,33 @@ class _Body:
         if self._held is not None:
             yield self._held
         else:
-            yield from self._members.body(*self._where)
+            yield from self._reader.body(*self._where)
 
 
-def same_bytes(left: Iterator[bytes], right: Iterator[bytes]) -> bool:
-    """Whether two streams have the same bytes, however they are cut."""
-    mine = theirs = b""
+def same_bytes(left: Iterator[bytes | memoryview], right: Iterator[bytes | memoryview]) -> bool:
+    """Whether two streams have the same bytes, however they are divided."""
+    return all(one.tobytes() == other.tobytes() for one, other in in_step(left, right))
+
+
+def in_step(
+    left: Iterator[bytes | memoryview], right: Iterator[bytes | memoryview]
+) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield two streams in pieces of equal length; if one is longer, the last pair differs."""
+    one = other = memoryview(b"")
     while True:
-        mine = mine or next(left, b"")
-        theirs = theirs or next(right, b"")
-        count = min(len(mine), len(theirs))
+        one = one or memoryview(next(left, b""))
+        other = other or memoryview(next(right, b""))
+        count = min(len(one), len(other))
         if not count:
-            return not mine and not theirs
-        if mine[:count] != theirs[:count]:
-            return False
-        mine, theirs = mine[count:], theirs[count:]
+            if one or other:
+                yield one, other
+            return
+        yield one[:count], other[:count]
+        one, other = one[count:], other[count:]
 
 
 def _rows(database: Database, originals: str) -> Iterator[tuple[Any, ...]]:
-    """The lines of clusters, the original of each before its copies."""
+    """Yield the lines of groups, the original of each before its copies."""
     found = database.execute(f"""
         WITH compared AS ({originals})
         SELECT original, place, container, "offset", stored, length, strong FROM lines
@@ -261,5 +264,5 @@ def _rows(database: Database, originals: str) -> Iterator[tuple[Any, ...]]:
               WHERE outcome = 'copy'
               UNION ALL SELECT original, original FROM compared) USING (place)
         ORDER BY original, place <> original, place""")
-    while rows := found.fetchmany(_FETCHED):
+    while rows := found.fetchmany(_BATCH):
         yield from rows

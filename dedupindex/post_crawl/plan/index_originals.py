@@ -1,9 +1,9 @@
-"""What an index knows of the digests of a set: originals elsewhere, and those that it names here.
+"""Look up the digests of a set in an index: originals in other files, and records that it names.
 
-An original elsewhere is believed only after its record was read now, and judged as a line of a
-manifest is, and only if the index was made of its file: what a POST was answered is told by the
-requests around it, which no row of a CDX knows. A record of the set that the index names stays as
-it is: revisits of crawls that asked the index may name it.
+An original in another file is accepted only if its record, read now, would be one in a manifest,
+and if the index was made from its file, since the method of a request is known from the records
+around it and not from rows of a CDX. A record of the set that the index names stays as it is,
+because revisits of crawls that asked the index may refer to it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,9 @@ from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
 from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import ParquetWriter
-from dedupindex.post_crawl.manifest.record_lines import Judge, ManifestOptions
+from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOptions
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
-from dedupindex.post_crawl.plan.manifest_input import Inputs
-from dedupindex.post_crawl.plan.plan_file import MatchCriteria
+from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.timestamps import digits_of_date, sort_key
@@ -38,148 +37,129 @@ from dedupindex.warc.window import Window
 
 LIMIT = 100  # captures of a digest that are looked at
 TRIED = 8  # of these that are read
-_FETCHED = 1024
-_NEAR = 1 << 17  # bytes of a file that are looked at first for a record
-_MARGIN = 64  # of these: who ends before them ends for another reason than that they end
-_BLIND = (
+_BATCH = 1024
+_SHORT = 1 << 17  # bytes of a file that are read first for a record
+_MARGIN = 64  # a record that ends this close to the end of these bytes may have been cut
+_NO_URL_LIST = (
     "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
     "their URL and second with another payload is told from the set alone"
 )
-_UNREAD = (
+_NOT_READ = (
     "{:,} captures that only a CDX, a log or a crawler has told of are no originals: whether they "
     "answer a POST is in their WARC files alone (bin/index --add these)"
 )
-Form = tuple[Any, ...]  # of a payload: the values of `_fields`
+Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
 
-def consult(
-    database: Database,
-    inputs: Inputs,
-    index: Path,
-    rule: GroupingRule,
-    home: Path,
-    say: Say,
-    warn: Say,
-) -> None:
-    """Fill the table ``named``, and add what the index has elsewhere to the inputs.
+def find_originals(
+    database: Database, inputs: ManifestInputs, index: Path, rule: GroupingRule, home: Path,
+    say: Say, warn: Say,
+) -> None:  # fmt: skip
+    """Fill the table ``named``, and add originals in other files to the inputs.
 
-    The views ``lines`` and ``part`` are there, and are to be made again after this.
+    The views ``lines`` and ``part`` must exist; they must be created again after this.
     """
     numbers = {_real(path): number for path, number in inputs.numbers.items()}
     database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
     named: list[tuple[int | str, ...]] = []
+    columns = tuple(name for name in rule.criteria.columns() if name != "digest")
     with closing(open_index(index)) as engine, engine.view() as view:
-        spool = ParquetWriter(home / "outside.parquet")
-        outside = _Outside(view, len(inputs.containers), rule.partition)
-        looking, telling = _Looking(view, _fields(rule.alike)), ThrottledProgress(say)
-        for asked, (text, forms) in enumerate(_wanted(database.cursor(), _fields(rule.alike))):
-            telling("digests asked", asked)
+        writer = ParquetWriter(home / "outside.parquet")
+        outside = _OutsideFiles(view, len(inputs.containers), rule.partition)
+        finder, progress = _OriginalFinder(view, columns), ThrottledProgress(say)
+        for count, (text, forms) in enumerate(_digests(database.cursor(), columns)):
+            progress("digests asked", count)
             try:
                 digest = Digest.parse(text.decode("latin-1"))
             except BadDigest:
                 continue
-            captures = sorted(view.any(digest, LIMIT), key=lambda found: sort_key(found.date))
-            others = []
-            for capture in captures:
+            candidates = []
+            for capture in sorted(view.any(digest, LIMIT), key=lambda one: sort_key(one.date)):
                 path = _real(capture.container)
+                has_path = is_remote(capture.container) or os.path.isabs(capture.container)
                 if path in numbers:
                     named.append((numbers[path], capture.offset))
-                elif _is_place(capture.container) and looking.vouches(capture):
-                    others.append((path, capture))
-            for path, line in looking.originals(text, forms, others):
-                spool.add([line._replace(container=outside.number(path))])
-            if len(named) >= _FETCHED:
+                elif has_path and finder.is_verified(capture):
+                    candidates.append((path, capture))
+            for path, line in finder.originals(text, forms, candidates):
+                writer.add([line._replace(container=outside.number(path))])
+            if len(named) >= _BATCH:
                 insert(database, "seen", named)
                 named.clear()
-    if looking.blind:
-        warn(_BLIND)
-    if looking.unread:
-        warn(_UNREAD.format(looking.unread))
+    if finder.no_url_list:
+        warn(_NO_URL_LIST)
+    if finder.not_read:
+        warn(_NOT_READ.format(finder.not_read))
     insert(database, "seen", named)
-    spool.finish(database)
+    writer.finish(database)
     if outside.found:
         inputs.add_outside(list(outside.found.values()), home / "outside.parquet")
     database.execute('INSERT INTO named SELECT DISTINCT container, "offset" FROM seen')
 
 
 def _real(path: str) -> str:
-    """A file has one path, whatever links lead to it."""
     return path if is_remote(path) else os.path.realpath(path)
 
 
-def _is_place(name: str) -> bool:
-    """Whether a container says where it is."""
-    return is_remote(name) or os.path.isabs(name)
-
-
-def _fields(alike: MatchCriteria) -> tuple[str, ...]:
-    """What is asked of payloads beside their digest."""
-    return tuple(name for name in alike.columns() if name != "digest")
-
-
-def _wanted(database: Database, fields: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
-    """Every digest of lines that may become revisits, with the forms that its payloads have."""
+def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
+    """Yield each digest of lines that may become revisits, with the forms of its payloads."""
     found = database.execute(f"""
-        SELECT DISTINCT digest, {", ".join(fields)} FROM part
-        WHERE stay = '' AND digest <> '' AND covers <> 0 ORDER BY digest""")
-
-    def rows() -> Iterator[tuple[Any, ...]]:
-        while some := found.fetchmany(_FETCHED):
-            yield from some
-
-    for text, group in groupby(rows(), key=itemgetter(0)):
+        SELECT DISTINCT digest, {", ".join(columns)} FROM part
+        WHERE not_rewritable_reason = '' AND digest <> '' AND covers <> 0 ORDER BY digest""")
+    rows = (row for batch in iter(lambda: found.fetchmany(_BATCH), []) for row in batch)
+    for text, group in groupby(rows, key=itemgetter(0)):
         yield text.encode("latin-1"), {row[1:] for row in group}
 
 
-class _Looking:
-    """Reads records that an index names."""
+class _OriginalFinder:
+    """Reads the records of captures that an index has."""
 
-    def __init__(self, view: View, fields: tuple[str, ...]) -> None:
-        self._fields = fields
-        self.blind = False  # whether it has no list of captures by URL
-        self.unread = 0  # captures in files that it has not read
-        self._view = view
-        self._known: dict[str, bool] = {}
+    def __init__(self, view: View, columns: tuple[str, ...]) -> None:
+        self.no_url_list = False  # whether the index lacks captures by URL
+        self.not_read = 0  # captures in files that the index was not made from
+        self._view, self._columns = view, columns
+        self._was_read: dict[str, bool] = {}  # by container
 
-    def vouches(self, capture: Capture) -> bool:
-        """Whether the index has read the record, and all the requests in its file."""
+    def is_verified(self, capture: Capture) -> bool:
+        """Whether the index was made from the record and all requests in its file."""
         if capture.evidence > Evidence.ROW:
             return False
         name = capture.container
-        if name not in self._known:
-            self._known[name] = self._view.container(name) is not None
-        vouched = capture.evidence is Evidence.RECORD and self._known[name]
-        self.unread += not vouched
-        return vouched
+        if name not in self._was_read:
+            self._was_read[name] = self._view.container(name) is not None
+        verified = capture.evidence is Evidence.RECORD and self._was_read[name]
+        self.not_read += not verified
+        return verified
 
     def originals(
         self, text: bytes, forms: set[Form], captures: list[tuple[str, Capture]]
     ) -> Iterator[tuple[str, Line]]:
-        """For each form the earliest capture whose record has it now, with the path of its file."""
+        """Yield the earliest original of each form, with the path of its file."""
         wanted = set(forms)
         for path, capture in captures[:TRIED]:
             if not wanted:
                 return
             try:
-                line = record_now(path, capture.offset)
+                line = read_line(path, capture.offset)
             except (BadSource, BrokenRecord):
                 continue
-            form = self._form(line)
             if (line.url, line.date) != (capture.url, capture.date):
-                continue  # of another record there, nobody has seen the requests
-            if line.digest == text and form in wanted and not line.unfit and not self._shared(line):
+                continue  # another record, whose request the index has not seen
+            form = self._form(line)
+            fits = line.digest == text and form in wanted and not line.not_original_reason
+            if fits and not self._is_ambiguous(line):
                 wanted.discard(form)
-                yield path, line._replace(stay="outside")
+                yield path, line._replace(not_rewritable_reason="outside")
 
     def _form(self, line: Line) -> Form:
-        """As the database has it: texts are the Latin-1 of bytes."""
-        values = ((name, getattr(line, name)) for name in self._fields)
+        """Return the columns of a line as the database has them, texts decoded as Latin-1."""
+        values = ((name, getattr(line, name)) for name in self._columns)
         return tuple(
             value.decode("latin-1") if TYPES[name] == "VARCHAR" else value for name, value in values
         )
 
-    def _shared(self, line: Line) -> bool:
-        """Whether the index has another payload at the same urlkey and second."""
+    def _is_ambiguous(self, line: Line) -> bool:
+        """Whether the index has another payload with the same urlkey and second."""
         digest, digits = Digest.parse(line.digest.decode("latin-1")), digits_of_date(line.date)
         try:
             return any(
@@ -187,22 +167,23 @@ class _Looking:
                 for other in self._view.at_urlkey(urlkey(line.url))
             )
         except StrategyUnavailable:
-            self.blind = True
+            self.no_url_list = True
             return False
 
 
-def record_now(path: str, offset: int) -> Line:
-    """The line of the response at an offset of a file; raises `BadSource` or `BrokenRecord`.
+def read_line(path: str, offset: int) -> Line:
+    """Return the line of the response at an offset of a file.
 
-    Most records are short, and a window of the whole file would read and hash a mebibyte.
+    Raises `BadSource` or `BrokenRecord`. Most records are short, so a short part of the file is
+    tried first; a window of the whole file would read and hash a mebibyte.
     """
     try:
         with RemoteFile(path) if is_remote(path) else open(path, "rb") as file:
             rest = max(file.seek(0, os.SEEK_END) - max(offset, 0), 0)
-            if rest > _NEAR:
+            if rest > _SHORT:
                 with suppress(BadSource, BrokenRecord):
-                    line = _response(Window(file, path, base=max(offset, 0), size=_NEAR), offset)
-                    if line.stored < _NEAR - _MARGIN:
+                    line = _response(Window(file, path, base=max(offset, 0), size=_SHORT), offset)
+                    if line.stored < _SHORT - _MARGIN:
                         return line
             return _response(Window(file, path, base=max(offset, 0)), offset)
     except OSError as error:
@@ -214,16 +195,16 @@ def _response(window: Window, offset: int) -> Line:
     record = next(events, None)
     if not isinstance(record, Record) or record.type != b"response" or offset < 0:
         raise BadSource(f"{window.file.name} at {offset}: no response begins there")
-    line = Judge(0, ManifestOptions()).line(record)
+    line = LineReader(0, ManifestOptions()).line(record)
     record.finish()
-    behind = next(events, None)
-    if record.shared or (isinstance(behind, Record) and behind.offset == record.offset):
+    following = next(events, None)
+    if record.shared or (isinstance(following, Record) and following.offset == record.offset):
         raise BadSource(f"{window.file.name} at {offset}: several records share a member")
     return line._replace(offset=offset, stored=record.stored)
 
 
-class _Outside:
-    """Files that hold originals and are not of the set, numbered as they are met."""
+class _OutsideFiles:
+    """Files outside of the set that hold originals."""
 
     def __init__(self, view: View, last: int, partition: tuple[int, int]) -> None:
         self.found: dict[str, ManifestContainer] = {}
@@ -231,27 +212,24 @@ class _Outside:
         self._part, self._parts = partition
 
     def number(self, path: str) -> int:
-        """The number of a file; no other part of the plan gives it to another."""
+        """Return the number of a file; no other part of the plan gives it to another file."""
         if path not in self.found:
             number = self._last + self._part + len(self.found) * self._parts
             self.found[path] = self._container(path, number)
         return self.found[path].number
 
     def _container(self, path: str, number: int) -> ManifestContainer:
-        """The file as it is now; its hash is the index's if it has not changed since."""
-        size, modified, inode, device = _now(path)
+        """Return the file as it is now, with the hash in the index unless it has changed since."""
+        inode = device = 0
+        if is_remote(path):
+            remote = facts(path)
+            size, modified = remote.size, remote.mark
+        else:
+            now = os.stat(path)
+            size, modified, inode, device = now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev
         known = self._view.container(path)
         same = known is not None and (known.size, known.modified) == (size, modified)
         return ManifestContainer(
             number, os.path.dirname(path), os.path.basename(path), size, modified, inode, device,
             known.content_hash if known is not None and same else "",
         )  # fmt: skip
-
-
-def _now(path: str) -> tuple[int, int, int, int]:
-    """Size, time of change, inode and device of a file, or what an object has in their place."""
-    if is_remote(path):
-        said = facts(path)
-        return said.size, said.mark, 0, 0
-    now = os.stat(path)
-    return now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev

@@ -1,11 +1,11 @@
-"""One run: manifests in, a part of a plan out."""
+"""Make a plan from manifests: all of it, one part, or all parts on a Spark cluster."""
 
 from __future__ import annotations
 
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,32 +14,33 @@ from typing import Any, BinaryIO
 
 from dedupindex.errors import BadInput, DedupError, IndexExists
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
-from dedupindex.post_crawl.plan.compare_payloads import Compare, Comparing, Members
+from dedupindex.post_crawl.plan.compare_payloads import Compare, PayloadComparison, RecordReader
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule, group
-from dedupindex.post_crawl.plan.manifest_input import Inputs
+from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name
 from dedupindex.post_crawl.plan.plan_writer import write_part
-from dedupindex.post_crawl.plan.warccollres_format import write_text
+from dedupindex.post_crawl.plan.warcsum_format import write_text
 from dedupindex.runtime.duckdb import Database, open_database
 from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 
 @dataclass(frozen=True)
 class ResolveOptions:
-    """How a run is done."""
+    """How to make a plan."""
 
     rule: GroupingRule = field(default_factory=GroupingRule)
     compare: Compare = field(default_factory=Compare)
-    index: Path | None = None  # where originals of other files are looked for
+    index: Path | None = None  # where originals in other files are looked up
     base_urls: tuple[str, ...] = ()  # where containers are that are not here
     memory: str = "1GB"  # for DuckDB; the process takes some more
-    threads: int = 0  # as many as there are cores
+    threads: int = 0  # 0: as many as there are cores
 
 
 @dataclass
 class Resolved:
-    """What a run came to."""
+    """The result of a run."""
 
     totals: Totals
     seconds: dict[str, float]  # by step
@@ -53,46 +54,48 @@ def resolve(
     manifests: Sequence[Path],
     plan: Path,
     options: ResolveOptions,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
     text: BinaryIO | None = None,
-    warn: Callable[[str], None] | None = None,
+    warn: Say | None = None,
 ) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
-    `say` hears of every step that may take long; `text` takes all lines as warccollres has them;
-    `warn`, by default `say`, hears why there are fewer copies than there might be.
+    `say` is called with each step that may take long, `warn` (by default `say`) with reasons why
+    there are fewer copies than there might be. All lines are written to `text` in the format of
+    warccollres.
     """
     rule = options.rule
     part = plan / part_name(rule.partition)
     if part.exists():
         raise IndexExists(f"{part} is there already: remove it, or name another plan")
     check_is_plan(plan)
-    inputs = Inputs([open_manifest(path) for path in manifests])
+    inputs = ManifestInputs([open_manifest(path) for path in manifests])
     clock = _Clock(say)
     with (
-        _made(plan),
-        closing(Members(options.base_urls)) as members,
+        _directory(plan),
+        closing(RecordReader(options.base_urls)) as reader,
         open_database(plan, options.memory, options.threads) as (database, home),
     ):
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
-        _view(database, inputs, rule)
+        _create_views(database, inputs, rule)
         if options.index is not None:
-            from dedupindex.post_crawl.plan.index_originals import (
-                consult,  # and with it the engines
-            )
+            from dedupindex.post_crawl.plan.index_originals import find_originals  # slow: engines
 
             with clock("asking the index"):
-                consult(database, inputs, options.index, rule, home, say, warn or say)
-                _view(database, inputs, rule)
+                find_originals(database, inputs, options.index, rule, home, say, warn or say)
+                _create_views(database, inputs, rule)
         with clock("grouping"):
             group(database, rule)
         with clock("comparing"):
-            places = {one.number: one for one in (*inputs.containers, *inputs.outside)}
-            Comparing(members, places, say).run(database, options.compare)
-        clock.seconds["fetching"] = members.fetching
+            containers = {one.number: one for one in (*inputs.containers, *inputs.outside)}
+            PayloadComparison(reader, containers, say).run(database, options.compare)
+        clock.seconds["fetching"] = reader.fetching
         with clock("writing"):
-            about = _about(inputs, options)
-            totals = write_part(database, inputs, rule.alike, part, about, members.counted, home)
+            criteria = rule.criteria._asdict()
+            common = {"later": rule.later, "criteria": criteria}
+            made_of = inputs.made_of(**common, index=options.index is not None)
+            about = {"partition": list(rule.partition), **common, "made_of": made_of}
+            totals = write_part(database, inputs, rule.criteria, part, about, reader.counts, home)
         if text is not None:
             with clock("text"):
                 write_text(database, inputs, rule, part, text)
@@ -100,35 +103,27 @@ def resolve(
 
 
 @contextmanager
-def _made(plan: Path) -> Iterator[None]:
-    """Make the directory of a plan; it goes again if nothing comes to stand in it."""
+def _directory(plan: Path) -> Iterator[None]:
+    """Make the directory of a plan; it is removed if it is still empty at the end."""
     plan.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):
             plan.rmdir()
 
 
-def _about(inputs: Inputs, options: ResolveOptions) -> dict[str, Any]:
-    """What a part says of itself."""
-    rule = options.rule
-    together = {"later": rule.later, "alike": rule.alike._asdict()}
-    made_of = inputs.made_of(**together, index=options.index is not None)
-    return {"partition": list(rule.partition), **together, "made_of": made_of}
-
-
-def _view(database: Database, inputs: Inputs, rule: GroupingRule) -> None:
-    inputs.view(database)
+def _create_views(database: Database, inputs: ManifestInputs, rule: GroupingRule) -> None:
+    inputs.create_views(database)
     database.execute(
         f"CREATE OR REPLACE VIEW part AS SELECT * FROM lines WHERE {rule.of_partition()}"
     )
 
 
 class _Clock:
-    """Says what is done, and how long each step took."""
+    """Reports each step, and measures how long it takes."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self.seconds: dict[str, float] = {}
         self._say = say
 
@@ -140,17 +135,14 @@ class _Clock:
         self.seconds[step] = time.monotonic() - begin
 
 
-# The parts of a plan, each made on an executor by what makes it here (`run.resolve`).
-
-
 def resolve_on(
     cluster: Cluster,
     manifests: Sequence[Path],
     plan: Path,
     options: ResolveOptions,
-    say: Callable[[str], None] = lambda text: None,
+    say: Say = lambda text: None,
 ) -> Resolved:
-    """Make all parts of `plan`, one for each core: equal digests are in one of them.
+    """Make all parts of `plan` on a Spark cluster, one for each core.
 
     The manifests, and an index, are on storage that all executors mount under the same names;
     raises `BadInput` where they are not. Containers are read only to be compared.
@@ -158,13 +150,15 @@ def resolve_on(
     parts = [(part, cluster.cores) for part in range(1, cluster.cores + 1)]
     if plan.exists() and any(plan.glob("part-*")):
         raise IndexExists(f"there are parts in {plan} already: remove them, or name another plan")
-    here = [path.resolve() for path in manifests]
-    said = [_said(path) for path in here]
-    for path in here:
+    paths = [path.resolve() for path in manifests]
+    contents = [_manifest_json(path) for path in paths]
+    for path in paths:
         open_manifest(path)
-    work = partial(_resolve, here, said, _elsewhere(options))
+    index = None if options.index is None else options.index.resolve()
+    options = replace(options, index=index, threads=options.threads or 1)
+    work = partial(_resolve_part, paths, contents, options)
     plan.mkdir(parents=True, exist_ok=True)
-    together = Resolved(Totals(), {})
+    result = Resolved(Totals(), {})
     say(f"resolving in {cluster.cores} parts")
     with tempfile.TemporaryDirectory(prefix=".resolve-", dir=plan) as name:
         home = Path(name)
@@ -176,35 +170,29 @@ def resolve_on(
                 files.take(row)
                 continue
             files.finish()
-            together.totals.add(row.totals)
+            result.totals.add(row.totals)
             for step, seconds in row.seconds.items():
-                together.seconds[step] = together.seconds.get(step, 0.0) + seconds
+                result.seconds[step] = result.seconds.get(step, 0.0) + seconds
         for part in parts:
             sync_directory(home / part_name(part))
             os.replace(home / part_name(part), plan / part_name(part))
     sync_directory(plan)
-    return together
+    return result
 
 
-def _elsewhere(options: ResolveOptions) -> ResolveOptions:
-    """The same for an executor: its cores have a part each."""
-    index = None if options.index is None else options.index.resolve()
-    return replace(options, index=index, threads=options.threads or 1)
-
-
-def _said(path: Path) -> bytes:
+def _manifest_json(path: Path) -> bytes:
     try:
         return (path / FILE).read_bytes()
     except OSError:
         return b""
 
 
-def _resolve(
-    manifests: list[Path], said: list[bytes], options: ResolveOptions, part: tuple[int, int]
+def _resolve_part(
+    manifests: list[Path], contents: list[bytes], options: ResolveOptions, part: tuple[int, int]
 ) -> Iterator[FilePiece | Resolved]:
-    """Runs on an executor."""
-    for path, text in zip(manifests, said, strict=True):
-        if _said(path) != text:
+    """Make one part on an executor; yields its files, then the result."""
+    for path, content in zip(manifests, contents, strict=True):
+        if _manifest_json(path) != content:
             raise BadInput(
                 f"an executor does not have the manifest {path} that the driver has: with --spark "
                 "manifests are on storage that all mount"

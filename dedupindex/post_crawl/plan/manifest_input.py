@@ -1,4 +1,4 @@
-"""Manifests as one view of lines, with containers numbered by their paths."""
+"""Several manifests as one view of lines, with containers numbered by their paths."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import Manifest, lines_file
-from dedupindex.post_crawl.manifest.record_lines import REVISIT, STANDING
+from dedupindex.post_crawl.manifest.record_lines import REVISIT, REVISIT_TARGET
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
 
-class Inputs:
-    """The containers of several manifests; a file that stands in two of them is taken once."""
+class ManifestInputs:
+    """The containers of several manifests; a file that is in two of them is taken once."""
 
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._manifests = manifests
-        self._outside = ""  # glob of lines of originals elsewhere
+        self._outside_lines = ""  # glob of Parquet files
         first: dict[bytes, tuple[int, ManifestContainer]] = {}
         for number, manifest in enumerate(manifests):
             for container in manifest.containers().values():
@@ -39,35 +39,34 @@ class Inputs:
         ]
         self.numbers = {container.path: container.number for container in self.containers}
         self.outside: list[ManifestContainer] = []
-        self.first_place = 0  # of the set; those before are outside
-        self._bases: dict[int, int] = {}  # places at which containers of the set begin
+        self.first_place = 0  # of the set; places before it are outside
+        self._bases: dict[int, int] = {}  # the places at which containers of the set begin
 
     def algorithms(self) -> dict[int, str]:
-        """The algorithm of `Line.payload` in each container."""
+        """Return the algorithm of `Line.payload` for each container."""
         return {
             container.number: self._manifests[manifest].algorithm
             for container, (manifest, _) in zip(self.containers, self._found, strict=True)
         }
 
     def made_of(self, **options: object) -> str:
-        """What the parts of one plan have in common: the files and the options."""
+        """Return a hash of the files and options, which the parts of one plan have in common."""
         files = [(container.path, container.content_hash) for container in self.containers]
         text = json.dumps([files, options], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
     def add_outside(self, containers: list[ManifestContainer], lines: Path) -> None:
-        """Take in originals of other files, in `lines` under the numbers that these have."""
+        """Add originals of other files; `lines` has them under the numbers of `containers`."""
         self.outside = containers
-        self._outside = str(lines)
+        self._outside_lines = str(lines)
 
-    def view(self, database: Database) -> None:
-        """Make or replace the view ``lines``: the columns of manifests, and `place`.
+    def create_views(self, database: Database) -> None:
+        """Create or replace the views ``lines``, ``referred`` and ``standing``.
 
-        And the views ``referred``: what the revisits of the set refer to, and ``standing``: where
-        they stand themselves.
-
-        A place is where a record begins if all files are laid end to end in the order of their
-        paths, those outside of the set first: of two of the same instant theirs is the original.
+        ``lines`` has the columns of manifests and `place`: the position of the record if all files
+        are laid end to end in the order of their paths. Files outside of the set come first, so
+        that of two records of the same instant theirs is the original. ``referred`` has what the
+        revisits of the set refer to, ``standing`` these revisits themselves.
         """
         rows, place = [], 0
         for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
@@ -83,33 +82,33 @@ class Inputs:
             "base BIGINT)"
         )
         insert(database, "places", rows)
-        files = [(number, [manifest.parquet]) for number, manifest in enumerate(self._manifests)]
-        if self._outside:
-            files.append((-1, [self._outside]))
-        parts = [_select(manifest, names) for manifest, names in files]
-        database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(parts)}")
-        for name, what in (("referred", REVISIT), ("standing", STANDING)):
-            found = [
-                "SELECT record_id, url, digest, moment "
-                f"FROM read_parquet({quoted(one.references)}) WHERE stay = {quoted(what)}"
+        files = [(number, manifest.parquet) for number, manifest in enumerate(self._manifests)]
+        if self._outside_lines:
+            files.append((-1, self._outside_lines))
+        selects = [_select(number, [glob]) for number, glob in files]
+        database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(selects)}")
+        for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):
+            selects = [
+                "SELECT record_id, url, digest, replay_key "
+                f"FROM read_parquet({quoted(one.references)}) "
+                f"WHERE not_rewritable_reason = {quoted(kind)}"
                 for one in self._manifests
             ]
-            database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(found)}")
+            database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(selects)}")
 
-    def stretches(self, most: int) -> Iterator[tuple[str, int, int]]:
-        """The set, some containers after the other: SQL for their lines, first and last place.
+    def batches(self, most: int) -> Iterator[tuple[str, int, int]]:
+        """Yield the set in batches of containers: SQL for their lines, first and last place.
 
-        Each stretch has `most` lines and those of a container more; there is at least one.
+        A batch has `most` lines and up to one container more; there is at least one batch.
         """
         files: defaultdict[int, list[str]] = defaultdict(list)
         count, first = 0, self.first_place
-        for at, (manifest, old) in enumerate(self._found):
-            container = self.containers[at]
-            entry = self._manifests[manifest].entries[old.number]
-            files[manifest].append(literal(lines_file(self._manifests[manifest].path, old.number)))
-            count += entry.lines
+        for (manifest, old), container in zip(self._found, self.containers, strict=True):
+            source = self._manifests[manifest]
+            files[manifest].append(literal(lines_file(source.path, old.number)))
+            count += source.entries[old.number].lines
             last = self._bases[container.number] + container.size
-            if count >= most or at + 1 == len(self._found):
+            if count >= most or container.number == len(self._found):
                 parts = [_select(number, names) for number, names in files.items()]
                 yield " UNION ALL ".join(parts), first, last
                 files.clear()
@@ -119,7 +118,7 @@ class Inputs:
 
 
 def _select(manifest: int, files: Sequence[str]) -> str:
-    """SQL for the lines in files of one manifest, as the view ``lines`` has them."""
+    """Return SQL for the lines in files of one manifest, as the view ``lines`` has them."""
     return f"""
         SELECT base + "offset" AS place, number AS container, l.* EXCLUDE (container)
         FROM read_parquet([{", ".join(map(quoted, files))}]) AS l

@@ -1,4 +1,4 @@
-"""What groups came to, written as a part of a plan, whole or not at all."""
+"""Write a part of a plan, whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,14 +6,11 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import orjson
+from typing import Any
 
 from dedupindex.post_crawl.manifest.lines import TYPES
-from dedupindex.post_crawl.plan.manifest_input import Inputs
+from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.post_crawl.plan.plan_file import (
     CONTAINERS,
     COPIES,
@@ -24,25 +21,25 @@ from dedupindex.post_crawl.plan.plan_file import (
     MatchCriteria,
     Totals,
 )
-from dedupindex.runtime.duckdb import Database, literal, number, open_database, quoted
+from dedupindex.runtime.duckdb import Database, literal, number, quoted
 from dedupindex.runtime.files import sync_directory, write_file
 
 _LINE = ", ".join(f'l."{name}"' for name in TYPES)
-_ROWS = 20480  # in a row group: so much is read to find one container
-STRETCH = 1_000_000  # lines that are joined with what was chosen at once
+_ROWS = 20480  # in a row group, all of which are read to find one container
+BATCH = 1_000_000  # lines that are joined with the chosen copies at once
 
 
-def write_rows(
-    database: Database, inputs: Inputs, alike: MatchCriteria, part: Path, home: Path
+def _write_rows(
+    database: Database, inputs: ManifestInputs, criteria: MatchCriteria, part: Path, home: Path
 ) -> None:
-    """Write the rows of the plan from ``outcomes`` and ``equal``; they become the view ``planned``.
+    """Write the rows of the plan from ``outcomes`` and ``equal``, and make the view ``planned``.
 
-    All that was chosen is first joined with its originals, which are anywhere, and sorted; then
-    with its own lines, some containers at a time. Here lines that have the same hash are asked
-    whether they are equal indeed.
+    The chosen copies are first joined with their originals, which may be in any container, and
+    sorted; then with their own lines, a batch of containers at a time. Here the values themselves
+    are compared, of which only the hashes are known to be equal.
     """
     _choose(database)
-    same = alike.columns()
+    same = criteria.columns()
     chosen = quoted(literal(home / "chosen.parquet"))
     wanted = ", ".join(
         f'o."{name}" AS original_{name}' for name in dict.fromkeys((*ORIGINALS_OWN, *same))
@@ -58,7 +55,7 @@ def write_rows(
         TO {quoted(str(home / "chosen.parquet"))} (FORMAT parquet, COMPRESSION lz4_raw)""")
     own = ", ".join(f"c.original_{name}" for name in ORIGINALS_OWN)
     equal = " AND ".join(f"l.{name} = c.original_{name}" for name in same)
-    for file, (lines, first, last) in enumerate(inputs.stretches(STRETCH)):
+    for file, (lines, first, last) in enumerate(inputs.batches(BATCH)):
         rows = f"""
             SELECT {_LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
             JOIN (SELECT * FROM read_parquet({chosen}) WHERE place BETWEEN {first} AND {last}) AS c
@@ -70,14 +67,14 @@ def write_rows(
 
 
 def copies_file(part: Path, number: int) -> Path:
-    """The file with the copies of a stretch of containers."""
+    """Return the path of the file with the copies of a batch of containers."""
     return part / COPIES.replace("*", f"{number:06d}")
 
 
 def _choose(database: Database) -> None:
-    """Make the tables ``chosen``, of all copies with the places of their originals, and ``shared``.
+    """Create the tables ``chosen``, all copies with the places of their originals, and ``shared``.
 
-    The latter has the hashes of record ids of originals that other lines have, too.
+    ``shared`` has the hashes of those record ids of originals that other lines have, too.
     """
     database.execute("""
         CREATE TABLE chosen AS
@@ -94,17 +91,17 @@ def _choose(database: Database) -> None:
         GROUP BY 1 HAVING count(*) > 1""")
 
 
-def totals_of(database: Database, inputs: Inputs) -> Totals:
-    """Count what became of every line of this part that is in the set."""
+def _totals(database: Database, inputs: ManifestInputs) -> Totals:
+    """Count the outcomes of all lines of this part that are in the set."""
     totals = Totals()
     ours = f"place >= {inputs.first_place}"
     totals.lines = number(database, f"SELECT count(*) FROM part WHERE {ours}")
-    counted = database.execute(
+    outcomes = database.execute(
         f"SELECT outcome, count(*) FROM outcomes WHERE {ours} GROUP BY outcome"
     ).fetchall()
-    totals.stayed = Counter(dict(counted))
-    chosen, hashed = totals.stayed.pop("original", 0), totals.stayed.pop("copy", 0)
-    totals.unique = totals.lines - sum(count for _, count in counted)
+    totals.stayed = Counter(dict(outcomes))
+    originals, copies = totals.stayed.pop("original", 0), totals.stayed.pop("copy", 0)
+    totals.unique = totals.lines - sum(count for _, count in outcomes)
     row = database.execute(
         f"""
         SELECT count(*), count(*) FILTER (outside), sum(stored),
@@ -113,8 +110,8 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
     ).fetchone()
     assert row is not None
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
-    totals.stayed["others-stay"] = chosen - totals.originals
-    totals.stayed["unlike"] = hashed - totals.copies
+    totals.stayed["others-stay"] = originals - totals.originals
+    totals.stayed["unlike"] = copies - totals.copies
     totals.stayed = +totals.stayed
     collisions = database.execute("""
         SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed)
@@ -131,36 +128,33 @@ def totals_of(database: Database, inputs: Inputs) -> Totals:
 
 def write_part(
     database: Database,
-    inputs: Inputs,
-    alike: MatchCriteria,
+    inputs: ManifestInputs,
+    criteria: MatchCriteria,
     part: Path,
     about: dict[str, Any],
     compared: Counter[str],
     home: Path,
 ) -> Totals:
-    """Write the part beside its place and force it to disk; then it appears.
-
-    `home` is a directory for what is needed meanwhile.
-    """
+    """Write the part, force it to disk, then rename it; `home` is for temporary files."""
     beside = part.with_name(f".{part.name}.{os.getpid()}.part")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     try:
-        write_rows(database, inputs, alike, beside, home)
-        totals = totals_of(database, inputs)
+        _write_rows(database, inputs, criteria, beside, home)
+        totals = _totals(database, inputs)
         totals.compared = compared
-        stay = """
+        protected = """
             SELECT original_container AS container, original_offset AS "offset" FROM planned
             UNION SELECT container, "offset" FROM named"""
-        _copy(database, stay, beside / ORIGINALS)
+        _copy(database, protected, beside / ORIGINALS)
         lines = [
-            json.dumps({**container._asdict(), "outside": number > 0})
-            for number, places in enumerate((inputs.containers, inputs.outside))
-            for container in places
+            json.dumps({**container._asdict(), "outside": outside})
+            for outside, containers in ((False, inputs.containers), (True, inputs.outside))
+            for container in containers
         ]
         write_file(beside / CONTAINERS, "".join(f"{line}\n" for line in lines).encode("ascii"))
-        said = {"format": FORMAT, **about, "totals": totals.as_json()}
-        write_file(beside / PART, json.dumps(said, indent=1).encode() + b"\n")
+        fields = {"format": FORMAT, **about, "totals": totals.as_json()}
+        write_file(beside / PART, json.dumps(fields, indent=1).encode() + b"\n")
         os.rename(beside, part)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
@@ -176,76 +170,3 @@ def _copy(database: Database, rows: str, target: Path) -> None:
     )
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())
-
-
-# What a run did for each host: captures from the manifest, revisits and bytes from their spool.
-
-_HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
-_OF = f"""coalesce(
-  nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
-  left(lower(split_part(url, ':', 1)), 255))"""
-
-_ORDER = "ORDER BY saved DESC, captures DESC, host"
-_AT_ONCE = 10_000
-
-
-class Host(NamedTuple):
-    """What a host has, and what became of it."""
-
-    host: str
-    captures: int
-    revisits: int
-    bytes_saved: int
-
-
-def spooled(hosts: Mapping[str, Sequence[int]]) -> Iterable[str]:
-    """Lines for the spool: hosts with revisits and bytes."""
-    for host, (revisits, saved) in hosts.items():
-        if not set(host) & set('\t\r\n"\0'):
-            yield f"{host}\t{revisits}\t{saved}\n"
-
-
-def by_host(
-    lines: str, spool: Path, most: int, memory: str, everything: Path | None = None
-) -> tuple[list[Host], Host]:
-    """The hosts of most bytes saved, and all others together; `lines` is a glob of Parquet.
-
-    All of them go to the file `everything`, a line of JSON for each.
-    """
-    with open_database(spool.parent, memory, 0) as (database, _):
-        database.execute(f"""
-            CREATE TABLE hosts AS
-            SELECT coalesce(c.host, r.host) AS host, coalesce(captures, 0) AS captures,
-              coalesce(revisits, 0) AS revisits, coalesce(saved, 0) AS saved
-            FROM (SELECT {_OF} AS host, count(*) AS captures
-                  FROM read_parquet({quoted(lines)}) GROUP BY 1) AS c
-            FULL JOIN (
-              SELECT host, sum(revisits) AS revisits, sum(saved) AS saved
-              FROM read_csv({quoted(literal(spool))}, auto_detect = false, header = false,
-                delim = '\t', new_line = '\\n', quote = '', escape = '', nullstr = '\x01',
-                columns = {{'host': 'VARCHAR', 'revisits': 'BIGINT', 'saved': 'BIGINT'}})
-              GROUP BY 1) AS r ON c.host = r.host""")
-        first = list(_hosts(database, f"{_ORDER} LIMIT {most}"))
-        if everything is not None:
-            with open(everything, "wb") as into:
-                for host in _hosts(database, _ORDER):
-                    into.write(orjson.dumps(host._asdict()) + b"\n")
-        row = database.execute(
-            "SELECT sum(captures), sum(revisits), sum(saved), count(*) FROM hosts"
-        ).fetchone()
-    assert row is not None
-    captures, revisits, saved, count = (int(value or 0) for value in row)
-    rest = Host(
-        f"{max(count - len(first), 0):,} others",
-        captures - sum(host.captures for host in first),
-        revisits - sum(host.revisits for host in first),
-        saved - sum(host.bytes_saved for host in first),
-    )
-    return first, rest
-
-
-def _hosts(database: Database, order: str) -> Iterator[Host]:
-    found = database.execute(f"SELECT host, captures, revisits, saved FROM hosts {order}")
-    while rows := found.fetchmany(_AT_ONCE):
-        for host, *counts in rows:
-            yield Host(host, *map(int, counts))

@@ -1,1 +1,1 @@
-"""Duplicates become revisits, each judged anew from its file; all else is copied as bytes."""
+"""Rewriting: duplicates become revisits, each compared again; all else is copied as bytes."""

@@ -1,237 +1,305 @@
-"""One container rewritten: revisits for the duplicates, all between them copied as bytes.
+"""Write one file anew: revisits in place of the copies, everything between them copied as bytes.
 
-The same code makes the dry run, with a sink that keeps nothing. Nothing that stays is inflated.
+Records that are not rewritten are not decompressed. A dry run uses the same code with a sink that
+keeps nothing.
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.plan.plan_file import Planned
+from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
-    Judged,
+    CheckedPair,
     NotRewritable,
     RecordOnDisk,
-    judge,
-    rebuilt,
+    check_pair,
+    restores,
 )
-from dedupindex.post_crawl.rewrite.journal import JournalEntry, Pin
-from dedupindex.post_crawl.rewrite.original_files import OriginalReader, PlanReader
-from dedupindex.post_crawl.rewrite.protected_records import key, pinned
-from dedupindex.runtime.atomic_replace import Left as Left
-from dedupindex.runtime.atomic_replace import Sink, content_hash, identity
+from dedupindex.post_crawl.rewrite.journal import (
+    Journal,
+    JournalEntry,
+    JournalWriter,
+    OffsetMap,
+    Protection,
+)
+from dedupindex.post_crawl.rewrite.protected_records import protected, record_key
+from dedupindex.runtime.atomic_replace import (
+    Sink,
+    Untouched,
+    being_written,
+    content_hash,
+    has_writer,
+    identity,
+    open_for_reading,
+)
 from dedupindex.urlkey import host_of
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
 
-_LEVEL = 9  # of deflate: what is left of a record is small
+_DEFLATE_LEVEL = 9  # revisits are small
+_OPEN_FILES = 32
+_COUNTS = ("files", "records", "revisits", "bytes_before", "bytes_after")
 
 
 class RewriteJob(NamedTuple):
-    """What is to be done with every container of a plan."""
+    """What to do with every file of a plan."""
 
-    plan: PlanReader
+    plan: Plan
     out: Path | None = None  # where the results go; None is in place
-    size: int = 0  # bytes of body that are too few to be worth a revisit
-    gain: int = 1  # bytes by which a record must get smaller in its file; at least 1
+    min_size: int = 0  # bytes of body; a smaller record is not worth a revisit
+    min_gain: int = 1  # bytes that a revisit must save in the file; at least 1
     dry: bool = False  # count, write nothing
-    busy: Set[int] = frozenset()  # containers that others held when the run began; in place only
-    twice: Set[int] = frozenset()  # containers that are in the plan by several names; in place only
-    besides: int = 0  # bytes that will be written to `out` after this, by others
+    busy: Set[int] = frozenset()  # files that others wrote to when the run began; in place only
+    aliased: Set[int] = frozenset()  # files that are in the plan by several names; in place only
+    reserved: int = 0  # bytes that will be written to `out` afterwards
 
     @property
     def options(self) -> str:
-        """What decides, beside the plan, which records become revisits; as it is typed."""
-        return f"--min-size {self.size} --min-gain {self.gain}"
+        """The options that decide which records become revisits, as typed."""
+        return f"--min-size {self.min_size} --min-gain {self.min_gain}"
 
 
 @dataclass
 class RewriteOutcome:
-    """What became of one container, or of many."""
+    """What became of one file, or of many."""
 
     name: str = ""
     state: str = ""  # rewritten, kept (nothing to gain), there (done by an earlier run) or left
     problem: str = ""  # why it was left alone
     path: str = ""
     files: int = 1
-    records: int = 0  # looked at because the plan names them
+    records: int = 0  # that the plan names
     revisits: int = 0
     bytes_before: int = 0
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
-    leans: list[int] = field(default_factory=list)  # containers that its revisits refer to
+    original_files: list[int] = field(default_factory=list)  # that its revisits refer to
 
     def add(self, other: RewriteOutcome) -> None:
-        """Count another container."""
-        for name in ("files", "records", "revisits", "bytes_before", "bytes_after"):
+        """Add the counts of another file."""
+        for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
 
     def as_json(self) -> dict[str, Any]:
-        names = ("files", "records", "revisits", "bytes_before", "bytes_after")
-        counts = {name: getattr(self, name) for name in names}
+        counts = {name: getattr(self, name) for name in _COUNTS}
         return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
-class Notes(Protocol):
-    """Where each revisit is noted."""
+class OriginalReader:
+    """Opens the files of originals, a bounded number at a time.
 
-    def add(self, entry: JournalEntry, source: BinaryIO, pin: Pin) -> None: ...
-
-
-class NoNotes:
-    """For dry runs."""
-
-    def add(self, entry: JournalEntry, source: BinaryIO, pin: Pin) -> None:
-        return None
-
-
-def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
-    """Raise `Left` unless an open file is what was scanned.
-
-    A copy of it at another place is recognised by its content.
+    A file of the set must be as it was scanned, or as its journal says that a run in place left
+    it. No process may be writing to it.
     """
-    status = os.fstat(file.fileno())
-    if status.st_size != container.size:
-        raise Left("its size is not that of when it was scanned")
-    if status.st_mtime_ns == container.mtime_ns and status.st_ino == container.inode:
-        return
-    if content_hash(file) != container.content_hash:
-        raise Left("it is not what was scanned")
+
+    def __init__(self, plan: Plan, *, locked: bool = False, busy: Set[int] = frozenset()) -> None:
+        """`locked` says that this run holds locks on files of the set."""
+        self._plan, self._locked, self._busy = plan, locked, busy
+        self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
+
+    def locate(self, line: Line) -> RecordOnDisk:
+        """Return where an original is now; raises `NotRewritable`."""
+        if line.container not in self._open:
+            self._open[line.container] = self._opened(line.container)
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)[1][0].close()
+        self._open.move_to_end(line.container)
+        file, moved = self._open[line.container]
+        offset = moved.new(line.offset) if moved else line.offset
+        status = os.fstat(file.fileno())
+        return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
+
+    def close(self) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _opened(self, number: int) -> tuple[BinaryIO, OffsetMap | None]:
+        container = self._plan.container(number)
+        try:
+            file = open_for_reading(container.path)
+        except OSError as error:
+            raise NotRewritable("original-gone", f"{container.path}: {error.strerror}") from error
+        outside = number in self._plan.outside()
+        is_busy = has_writer if self._locked and not outside else being_written
+        if number in self._busy or container.path.endswith(".open") or is_busy(file):
+            file.close()
+            raise NotRewritable("original-busy", f"some process is writing to {container.path}")
+        if outside:  # the index does not know its size
+            return file, None
+        status = os.fstat(file.fileno())
+        if status.st_size == container.size and (
+            status.st_mtime_ns == container.mtime_ns or content_hash(file) == container.content_hash
+        ):
+            return file, None
+        journal = Journal(Path(container.root), container.name)
+        if journal.exists():
+            before, after = journal.summary()
+            expected = container.size, after.size, before.mtime_ns
+            if expected == (before.size, status.st_size, status.st_mtime_ns):
+                return file, journal.offsets()
+        file.close()
+        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
 
 
-def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
-    """Raise `Left` if a file has changed or was replaced since `before`."""
-    try:
-        now = os.fstat(file.fileno()), os.stat(container.path)
-    except OSError as error:
-        raise Left(f"it went away: {error.strerror}") from error
-    if any(identity(status) != identity(before) for status in now):
-        raise Left("it was changed while it was rewritten")
-
-
-def build(
+def write_file(
     job: RewriteJob,
     container: ManifestContainer,
     source: BinaryIO,
     sink: Sink,
-    notes: Notes,
     originals: OriginalReader,
+    journal: JournalWriter | None = None,
 ) -> RewriteOutcome:
-    """Write all of a container to `sink`; raises `Left` or `OSError`."""
+    """Write the rewritten file to `sink`, and each revisit to the journal if there is one.
+
+    Raises `Untouched`, `OSError`, or `Damaged` if a revisit does not read back as written.
+    """
     outcome = RewriteOutcome(container.name, "rewritten", bytes_before=container.size)
     status = os.fstat(source.fileno())
-    own = status.st_dev, status.st_ino
+    device = status.st_dev, status.st_ino
     position = 0
-    leans: set[int] = set()
-    for planned, referred in _with_pins(job.plan, container):
+    files: set[int] = set()
+    for planned, is_protected in _with_protection(job.plan, container):
         line = planned.line
         outcome.records += 1
         try:
-            if referred or line.offset < position:
-                raise NotRewritable("pinned" if referred else "not-exact")
-            original = originals.place(planned.original)
-            place = RecordOnDisk(source, line.offset, line.stored, own)
-            judged = judge(planned, place, original, job.plan.alike, minimum=job.size)
-            member = _packed(judged)
-            if line.stored - len(member) < job.gain:
+            if is_protected or line.offset < position:
+                raise NotRewritable("pinned" if is_protected else "not-exact")
+            original = originals.locate(planned.original)
+            candidate = RecordOnDisk(source, line.offset, line.stored, device)
+            pair = check_pair(
+                planned, candidate, original, job.plan.criteria, min_size=job.min_size
+            )
+            member = _compressed(pair)
+            if line.stored - len(member) < job.min_gain:
                 raise NotRewritable("no-gain")
         except Refused as refused:
             outcome.refused[refused.reason] += 1
             continue
         sink.copy(source, position, line.offset - position)
-        at = sink.size
-        _check(container, judged, *sink.write(member), len(member))
+        start = sink.size
+        _check_written(container, pair, *sink.write(member), len(member))
+        if journal is not None:
+            entry = _entry(job, container, planned, pair, start, len(member))
+            journal.add(entry, source, _protection(job.plan, planned, pair, original))
         position = line.offset + line.stored
-        outcome.revisits += 1
-        leans.add(planned.original.container)
-        if planned.original.container in job.plan.outside():
-            holder = job.plan.place(planned.original.container).path
-            outcome.outside[holder] = outcome.outside.get(holder, 0) + 1
-        host = outcome.hosts.setdefault(host_of(judged.response.url).decode("latin-1"), [0, 0])
-        host[0], host[1] = host[0] + 1, host[1] + line.stored - len(member)
-        entry = _entry(job, container, planned, judged, at, len(member))
-        notes.add(entry, source, _pin(job, planned, judged, original))
-    outcome.leans = sorted(leans - {container.number, *job.plan.outside()})
+        files.add(planned.original.container)
+        _count(outcome, job.plan, planned, pair, line.stored - len(member))
+    outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
     if not outcome.revisits:
         outcome.state = "kept"
-    if outcome.revisits or job.out is not None:  # in place, what has none simply stays
+    if outcome.revisits or job.out is not None:  # in place, a file without revisits is not replaced
         sink.copy(source, position, container.size - position)
     outcome.bytes_after = sink.size if outcome.revisits else container.size
     return outcome
 
 
-def _with_pins(plan: PlanReader, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
-    """The records to rewrite, and whether something else refers to them, so that they stay.
+def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
+    """Yield the records to rewrite, and whether a revisit refers to them, so that they must stay.
 
-    That makes it impossible for two runs, or a wrong plan, to take the last copy away.
+    This keeps two runs, or a wrong plan, from removing the last copy of a payload.
     """
-    others = pinned(Path(container.path))  # by revisits of other sets
-    pins = plan.pinned(container.number)
-    pin = next(pins, -1)
-    for planned in plan.of(container.number):
-        while 0 <= pin < planned.line.offset:
-            pin = next(pins, -1)
+    others = protected(Path(container.path))  # by revisits of other sets
+    offsets = plan.protected(container.number)
+    offset = next(offsets, -1)
+    for planned in plan.copies(container.number):
         line = planned.line
-        yield planned, pin == line.offset or bool(others) and key(line.url, line.date) in others
+        while 0 <= offset < line.offset:
+            offset = next(offsets, -1)
+        by_others = bool(others) and record_key(line.url, line.date) in others
+        yield planned, offset == line.offset or by_others
 
 
-def _pin(job: RewriteJob, planned: Planned, judged: Judged, original: RecordOnDisk) -> Pin:
-    outside = planned.original.container in job.plan.outside()
-    return Pin(
-        key(judged.original.url, judged.original.date), original.identity if outside else None
-    )
+def _compressed(pair: CheckedPair) -> bytes:
+    """Return a revisit as it is stored: a gzip member, or plain if the response is plain."""
+    if not pair.response.single.gzipped:
+        return pair.record
+    packer = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, 31)
+    return packer.compress(pair.record) + packer.flush()
 
 
-def _packed(judged: Judged) -> bytes:
-    """A revisit as it stands in the container: one gzip member, or plain as the rest."""
-    if not judged.response.single.gzipped:
-        return judged.record
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    return packer.compress(judged.record) + packer.flush()
-
-
-def _check(
-    container: ManifestContainer, judged: Judged, file: BinaryIO, offset: int, stored: int
+def _check_written(
+    container: ManifestContainer, pair: CheckedPair, file: BinaryIO, offset: int, stored: int
 ) -> None:
     """Read a revisit back; raises `Damaged` unless it and its original make what was dropped."""
     try:
-        sound = rebuilt(ExactRecord(file, offset, stored, last=True), judged)
+        sound = restores(ExactRecord(file, offset, stored, last=True), pair)
     except NotExact:
         sound = False
     if not sound:
-        place = f"{container.path} at {judged.response.single.offset}"
         raise Damaged(
-            f"{place}: the revisit, read back, does not make the record that it stands for; "
-            "nothing was replaced. Is the disk sound?"
+            f"{container.path} at {pair.response.single.offset}: the revisit, read back, does not "
+            "make the record that it stands for; nothing was replaced. Is the disk sound?"
         )
 
 
+def _count(
+    outcome: RewriteOutcome, plan: Plan, planned: Planned, pair: CheckedPair, saved: int
+) -> None:
+    outcome.revisits += 1
+    if planned.original.container in plan.outside():
+        path = plan.container(planned.original.container).path
+        outcome.outside[path] = outcome.outside.get(path, 0) + 1
+    host = outcome.hosts.setdefault(host_of(pair.response.url).decode("latin-1"), [0, 0])
+    host[0], host[1] = host[0] + 1, host[1] + saved
+
+
+def _protection(plan: Plan, planned: Planned, pair: CheckedPair, file: RecordOnDisk) -> Protection:
+    outside = planned.original.container in plan.outside()
+    key = record_key(pair.original.url, pair.original.date)
+    return Protection(key, file.identity if outside else None)
+
+
 def _entry(
-    job: RewriteJob,
-    container: ManifestContainer,
-    planned: Planned,
-    judged: Judged,
-    at: int,
-    stored: int,
-) -> JournalEntry:
+    job: RewriteJob, container: ManifestContainer, planned: Planned, pair: CheckedPair,
+    offset: int, stored: int,
+) -> JournalEntry:  # fmt: skip
     line, original = planned.line, planned.original
-    holder = job.plan.place(original.container)
+    file = job.plan.container(original.container)
     inside = original.container not in job.plan.outside()
-    here = inside and (job.out is not None or holder.root == container.root)
+    here = inside and (job.out is not None or file.root == container.root)
     return JournalEntry(
-        line.offset, line.stored, at, stored,
-        judged.response.header.decode("latin-1"), judged.sha256,
-        "" if here else holder.root, holder.name, original.offset, original.stored,
-        holder.size,
+        line.offset, line.stored, offset, stored,
+        pair.response.header.decode("latin-1"), pair.sha256,
+        "" if here else file.root, file.name, original.offset, original.stored, file.size,
     )  # fmt: skip
+
+
+def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
+    """Raise `Untouched` unless an open file is what was scanned, or a copy of it."""
+    status = os.fstat(file.fileno())
+    if status.st_size != container.size:
+        raise Untouched("its size is not that of when it was scanned")
+    if status.st_mtime_ns == container.mtime_ns and status.st_ino == container.inode:
+        return
+    if content_hash(file) != container.content_hash:
+        raise Untouched("it is not what was scanned")
+
+
+def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
+    """Raise `Untouched` if a file has changed or was replaced since `before`."""
+    try:
+        now = os.fstat(file.fileno()), os.stat(container.path)
+    except OSError as error:
+        raise Untouched(f"it went away: {error.strerror}") from error
+    if any(identity(status) != identity(before) for status in now):
+        raise Untouched("it was changed while it was rewritten")
+
+
+def check_settled(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
+    """Raise `Untouched` if a file has changed since `before`, or somebody is writing to it."""
+    check_still(container, file, before)
+    if has_writer(file):
+        raise Untouched("some other process began to write to it")

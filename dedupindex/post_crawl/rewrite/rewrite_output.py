@@ -1,11 +1,12 @@
-"""One container, from its file to a file of its own beside the results, or in place of itself.
+"""Rewrite one file, to a directory or in place.
 
-A file gets its name when it is whole, on disk, and its journal too. In place, the journal holds
-the dropped members before the old file goes; each of the steps can be the last of a killed run:
+A result gets its name when it is complete and on disk, together with its journal. In place, the
+journal holds the dropped members before the old file is replaced. A run may be interrupted at each
+of these steps:
 
-    the new file, KEY.dropped and KEY.jsonl are written under other names, and forced to disk
-    KEY.dropped, then KEY.jsonl get their names    from here on the next run begins afresh, or
-    the new file takes the place of the old        finds that it is done
+    the new file, KEY.dropped and KEY.jsonl are written under temporary names and forced to disk
+    KEY.dropped, then KEY.jsonl are renamed     from here on the next run starts again, or
+    the new file replaces the old one           finds that everything is done
 """
 
 from __future__ import annotations
@@ -18,277 +19,268 @@ from typing import BinaryIO
 
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import Journal, JournalWriter, Was
-from dedupindex.post_crawl.rewrite.original_files import OriginalReader
-from dedupindex.post_crawl.rewrite.part_files import (
-    hold,
-    is_still,
-    new_part,
-    part_of,
-    put,
-    put_new,
-    removed,
-    sealed,
-)
+from dedupindex.post_crawl.rewrite.journal import FileBefore, Journal, JournalWriter
 from dedupindex.post_crawl.rewrite.rewrite_file import (
-    Left,
-    NoNotes,
+    OriginalReader,
     RewriteJob,
     RewriteOutcome,
-    build,
-    check_still,
+    check_settled,
     check_unchanged,
+    write_file,
 )
 from dedupindex.runtime.atomic_replace import (
     ComparingSink,
     DrySink,
     FileSink,
+    Untouched,
     being_written,
     content_hash,
+    copy_metadata,
+    create_file,
+    has_writer,
     hash_of,
-    keep_metadata,
+    is_still,
+    lock_source,
     open_for_reading,
+    open_part,
+    part_path,
+    removing,
+    reopen_read_only,
+    replace_file,
     same_bytes,
-    written_to,
 )
 
 ANOTHER = "remove the folder, or name another with --out"
 
 
 def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
-    """Rewrite one container; what is left alone is told in the outcome.
+    """Rewrite one file; the outcome says if and why it was left alone.
 
-    Raises `OSError` where there is no room or no right to write, and then nothing has changed.
+    Raises `OSError` if the result cannot be written, and `DedupError` if it cannot be renamed or
+    forced to disk.
     """
-    if job.out is None and next(iter(job.plan.of(container.number)), None) is None:
-        size = container.size
-        return RewriteOutcome(container.name, "kept", bytes_before=size, bytes_after=size)
+    if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
+        return _outcome(container, "kept")
     try:
-        with _opened(job, container) as source, _originals(job) as originals:
+        with _opened(job, container) as source, closing(_originals(job)) as originals:
             if job.out is None and not job.dry:
-                hold(source)
-            if job.out is None and (done := _resumed(job, container, source, originals)):
-                return done
-            if job.out is None:
-                _check_other_roots(container)
-            before = os.fstat(source.fileno())
-            check_unchanged(container, source)
-            check_idle = being_written if job.dry or job.out is not None else written_to
-            if check_idle(source):  # a lock in place is our own
-                raise Left("some other process is writing to it")
-            if job.dry:
-                return _dry(job, container, source, originals)
-            if job.out is None:
-                return _in_place(job, container, source, before, originals)
-            return _to_directory(job, container, source, before, originals)
-    except Left as left:
-        return _left(container, str(left))
+                lock_source(source)
+            return _Rewriter(job, container, source, originals).run()
+    except Untouched as untouched:
+        return _outcome(container, "left", str(untouched))
     except OSError as error:
-        if error.errno != errno.EIO:  # a sector that cannot be read is no matter of other files
+        if error.errno != errno.EIO:  # a sector that cannot be read concerns this file only
             raise
-        return _left(container, f"the disk fails: {error.strerror}")
+        return _outcome(container, "left", f"the disk fails: {error.strerror}")
 
 
-def _originals(job: RewriteJob) -> closing[OriginalReader]:
-    return closing(OriginalReader(job.plan, held=job.out is None and not job.dry, busy=job.busy))
+def _originals(job: RewriteJob) -> OriginalReader:
+    return OriginalReader(job.plan, locked=job.out is None and not job.dry, busy=job.busy)
 
 
-def _left(container: ManifestContainer, why: str) -> RewriteOutcome:
+def _outcome(container: ManifestContainer, state: str, problem: str = "") -> RewriteOutcome:
     size = container.size
-    return RewriteOutcome(container.name, "left", why, bytes_before=size, bytes_after=size)
+    return RewriteOutcome(container.name, state, problem, bytes_before=size, bytes_after=size)
 
 
 def _opened(job: RewriteJob, container: ManifestContainer) -> BinaryIO:
-    """The source; raises `Left` if it cannot be replaced as it should be."""
+    """Open the source; raises `Untouched` if it cannot be read, or not be replaced safely."""
     path = Path(container.path)
     try:
         if job.out is None:
-            if container.number in job.twice:  # nobody could tell where its originals went
-                raise Left("the set has it by several names: name each file once")
+            if container.number in job.aliased:  # its originals would be in two journals
+                raise Untouched("the set has it by several names: name each file once")
             if path.is_symlink():
-                raise Left("it is a symbolic link: name what it leads to")
+                raise Untouched("it is a symbolic link: name what it leads to")
             if path.stat().st_nlink > 1:
-                raise Left("it has other names (hard links), which would keep its old content")
+                raise Untouched("it has other names (hard links), which would keep its old content")
         return open_for_reading(path)
     except OSError as error:
-        raise Left(f"it cannot be read: {error.strerror}") from error
+        raise Untouched(f"it cannot be read: {error.strerror}") from error
 
 
-def _dry(
-    job: RewriteJob, container: ManifestContainer, source: BinaryIO, originals: OriginalReader
-) -> RewriteOutcome:
-    """What a real run would come to, which leaves alone what is there with another content."""
-    target = job.out / container.name if job.out is not None else None
-    if target is None or not target.exists():
+class _Rewriter:
+    """Rewrites one open file; methods raise `Untouched` where it must be left alone."""
+
+    def __init__(
+        self, job: RewriteJob, container: ManifestContainer, source: BinaryIO,
+        originals: OriginalReader,
+    ) -> None:  # fmt: skip
+        self._job, self._container, self._source = job, container, source
+        self._originals = originals
+        self._journal = Journal(job.out or Path(container.root), container.name)
+        self._before = os.fstat(source.fileno())
+
+    def run(self) -> RewriteOutcome:
+        job = self._job
+        if job.out is None:
+            if done := self._done_before():
+                return done
+            self._check_other_roots()
+        check_unchanged(self._container, self._source)
+        is_busy = being_written if job.dry or job.out is not None else has_writer  # ours is locked
+        if is_busy(self._source):
+            raise Untouched("some other process is writing to it")
+        if job.dry:
+            return self._dry()
+        return self._in_place() if job.out is None else self._to_directory(job.out)
+
+    def _write(
+        self, sink: FileSink | DrySink, journal: JournalWriter | None = None
+    ) -> RewriteOutcome:
+        return write_file(self._job, self._container, self._source, sink, self._originals, journal)
+
+    def _counted(self) -> RewriteOutcome:
         with closing(DrySink()) as sink:
-            return build(job, container, source, sink, NoNotes(), originals)
-    with open_for_reading(target) as there, closing(ComparingSink(there)) as comparing:
-        outcome = build(job, container, source, comparing, NoNotes(), originals)
-        if not comparing.same:
-            raise _other_content(target)
-    outcome.state = "there"
-    return outcome
+            return self._write(sink)
 
-
-def _other_content(target: Path) -> Left:
-    return Left(f"{target} is there already, with another content: {ANOTHER}")
-
-
-def _to_directory(
-    job: RewriteJob,
-    container: ManifestContainer,
-    source: BinaryIO,
-    before: os.stat_result,
-    originals: OriginalReader,
-) -> RewriteOutcome:
-    assert job.out is not None
-    target = job.out / container.name
-    target.parent.mkdir(parents=True, exist_ok=True)
-    journal = Journal(job.out, container.name)
-    part = part_of(target)
-    with closing(JournalWriter(journal)) as writer, removed(part):
-        writer.begin(_was(job, container, before), keep_dropped=False)
-        with new_part(part) as file:
-            outcome = build(job, container, source, FileSink(file), writer, originals)
-            keep_metadata(source, file)
-            os.fsync(file.fileno())
-            _check_settled(container, source, before)
-            if target.exists():
-                with open_for_reading(target) as there:
-                    if not same_bytes(file, there):
-                        raise _other_content(target)
-                outcome.state = "there"
-            if outcome.revisits:
-                writer.finish(outcome.bytes_after)
-            if outcome.state != "there":
-                try:
-                    put_new(part, file, target)
-                except FileExistsError as error:  # by a run to a folder above or below, since
-                    journal.clear()
-                    raise _other_content(target) from error
-                except OSError:
-                    journal.clear()  # it is of no file
-                    raise
+    def _dry(self) -> RewriteOutcome:
+        """Return what a real run would; that leaves an existing file with another content alone."""
+        out = self._job.out
+        target = out / self._container.name if out is not None else None
+        if target is None or not target.exists():
+            return self._counted()
+        with open_for_reading(target) as existing, closing(ComparingSink(existing)) as comparing:
+            outcome = self._write(comparing)
+            if not comparing.same:
+                raise _other_content(target)
+        outcome.state = "there"
         return outcome
 
+    def _to_directory(self, out: Path) -> RewriteOutcome:
+        target = out / self._container.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = part_path(target)
+        with closing(JournalWriter(self._journal)) as writer, removing(part):
+            writer.begin(self._file_before(), keep_dropped=False)
+            with open_part(part) as file:
+                outcome = self._write(FileSink(file), writer)
+                copy_metadata(self._source, file)
+                os.fsync(file.fileno())
+                check_settled(self._container, self._source, self._before)
+                if target.exists():
+                    with open_for_reading(target) as existing:
+                        if not same_bytes(file, existing):
+                            raise _other_content(target)
+                    outcome.state = "there"
+                if outcome.revisits:
+                    writer.finish(outcome.bytes_after)
+                if outcome.state != "there":
+                    self._create(part, file, target)
+            return outcome
 
-def _resumed(
-    job: RewriteJob, container: ManifestContainer, source: BinaryIO, originals: OriginalReader
-) -> RewriteOutcome | None:
-    """What an earlier run has done to a container in place; None if that is still to be done.
+    def _create(self, part: Path, file: BinaryIO, target: Path) -> None:
+        try:
+            create_file(part, file, target)
+        except FileExistsError as error:  # a run to a folder above or below has written it since
+            self._journal.clear()
+            raise _other_content(target) from error
+        except OSError:
+            self._journal.clear()  # there is no file that it describes
+            raise
 
-    Removes what a killed run left, if this is no dry run; raises `Left` if that cannot be told.
-    """
-    journal = Journal(Path(container.root), container.name)
-    if not job.dry:
-        journal.discard_parts()
-    if not (journal.exists() and journal.dropped.exists()):  # what --out wrote has dropped nothing
-        return None
-    was, ended = journal.summary()
-    now = os.fstat(source.fileno())
-    if (now.st_size, now.st_mtime_ns) == (was.size, was.mtime_ns):
-        if not job.dry:  # killed before the new file took the place of the old, or was undone
-            journal.clear()
-        return None
-    if (now.st_size, now.st_mtime_ns) != (ended.size, was.mtime_ns):
-        raise Left(f"it is neither what {journal.lines} says that it was, nor what it became")
-    if was.size != container.size:  # scanned since: well, unless it could get still smaller
-        check_unchanged(container, source)
-        with closing(DrySink()) as sink:
-            again = build(job, container, source, sink, NoNotes(), originals)
-        if not again.revisits:
-            return again
-        raise Left("an earlier run has rewritten it: --commit or --undo that first")
-    counts = ended.revisits, ended.revisits, was.size, ended.size
-    return RewriteOutcome(container.name, "there", "", container.path, 1, *counts)
+    def _done_before(self) -> RewriteOutcome | None:
+        """Return what an earlier run in place did to the file; None if it is still to be done.
 
-
-def _in_place(
-    job: RewriteJob,
-    container: ManifestContainer,
-    source: BinaryIO,
-    before: os.stat_result,
-    originals: OriginalReader,
-) -> RewriteOutcome:
-    path = Path(container.path)
-    journal = Journal(Path(container.root), container.name)
-    part = part_of(path)
-    with closing(JournalWriter(journal)) as writer, removed(part):
-        writer.begin(_was(job, container, before), keep_dropped=True)
-        with new_part(part) as file:
-            outcome = build(job, container, source, FileSink(file), writer, originals)
-            if not outcome.revisits:
-                return outcome
-            keep_metadata(source, file)
-            os.fsync(file.fileno())
-            whole = sealed(part, file)
-        with whole:
-            if journal.exists():
-                journal.set_aside()  # of --out, and still needed to undo that
-            writer.finish(outcome.bytes_after)
-            try:
-                _check_undo(journal, part, container, source)
-                _check_settled(container, source, before)
-            except (Left, Damaged, OSError):
+        Unless dry, removes what an interrupted run left.
+        """
+        job, container, journal = self._job, self._container, self._journal
+        if not job.dry:
+            journal.discard_parts()
+        if not (journal.exists() and journal.dropped.exists()):  # --out keeps no dropped members
+            return None
+        old, new = journal.summary()
+        now = self._before.st_size, self._before.st_mtime_ns
+        if now == (old.size, old.mtime_ns):
+            if not job.dry:  # killed before the new file replaced the old, or undone
                 journal.clear()
-                raise
-            _put(part, whole, path, source, journal)
-        return outcome
+            return None
+        if now != (new.size, old.mtime_ns):
+            raise Untouched(
+                f"it is neither what {journal.lines} says that it was, nor what it became"
+            )
+        if old.size != container.size:  # scanned since
+            check_unchanged(container, self._source)
+            again = self._counted()
+            if not again.revisits:
+                return again
+            raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
+        counts = new.revisits, new.revisits, old.size, new.size
+        return RewriteOutcome(container.name, "there", "", container.path, 1, *counts)
+
+    def _in_place(self) -> RewriteOutcome:
+        path, journal = Path(self._container.path), self._journal
+        part = part_path(path)
+        with closing(JournalWriter(journal)) as writer, removing(part):
+            writer.begin(self._file_before(), keep_dropped=True)
+            with open_part(part) as file:
+                outcome = self._write(FileSink(file), writer)
+                if not outcome.revisits:
+                    return outcome
+                copy_metadata(self._source, file)
+                os.fsync(file.fileno())
+                reader = reopen_read_only(part, file)
+            with reader:
+                if journal.exists():
+                    journal.set_aside()  # that of a run with --out, needed to undo that
+                writer.finish(outcome.bytes_after)
+                try:
+                    self._check_undo(part)
+                    check_settled(self._container, self._source, self._before)
+                except (Untouched, Damaged, OSError):
+                    journal.clear()
+                    raise
+                self._replace(part, reader, path)
+            return outcome
+
+    def _replace(self, part: Path, file: BinaryIO, path: Path) -> None:
+        """Replace the old file; raises `OSError` if it is still there, otherwise `DedupError`."""
+        try:
+            replace_file(part, file, path)
+        except (DedupError, OSError) as error:
+            if is_still(path, self._source):
+                self._journal.clear()
+            elif isinstance(error, OSError):
+                raise DedupError(
+                    f"{path}: {error}; what was dropped is kept: run the same again to go on"
+                ) from error
+            raise
+
+    def _check_undo(self, part: Path) -> None:
+        """Check that the new file and the dropped members make the file that was scanned.
+
+        Raises `Untouched` if the source is no longer what was scanned, otherwise `Damaged`.
+        """
+        container = self._container
+        if hash_of(self._journal.old_content(part)) == container.content_hash:
+            return
+        if content_hash(self._source) != container.content_hash:
+            raise Untouched("its content is not what was scanned, although its size and time are")
+        raise Damaged(
+            f"{container.path}: what was written is not what was read; nothing was replaced. Is "
+            "the disk sound?"
+        )
+
+    def _check_other_roots(self) -> None:
+        """Check that no run on a folder above or below the root keeps the file's old content."""
+        container = self._container
+        root, path = Path(container.root).resolve(), Path(os.path.abspath(container.path))
+        for name in {path, path.resolve()}:
+            for folder in name.parents:
+                journal = Journal(folder, str(name.relative_to(folder)))
+                if folder.resolve() != root and journal.dropped.exists():
+                    raise Untouched(
+                        f"a run on {folder} has rewritten it, and can be undone: --commit or "
+                        "--undo that first"
+                    )
+
+    def _file_before(self) -> FileBefore:
+        container, job = self._container, self._job
+        return FileBefore(
+            container.name, container.size, self._before.st_mtime_ns, container.content_hash,
+            job.options, job.plan.made_of,
+        )  # fmt: skip
 
 
-def _put(part: Path, whole: BinaryIO, path: Path, source: BinaryIO, journal: Journal) -> None:
-    """Replace the old file; raises `OSError` if it is still there, else `DedupError`."""
-    try:
-        put(part, whole, path)
-    except (DedupError, OSError) as error:
-        if is_still(path, source):
-            journal.clear()
-        elif isinstance(error, OSError):
-            raise DedupError(
-                f"{path}: {error}; what was dropped is kept: run the same again to go on"
-            ) from error
-        raise
-
-
-def _check_undo(
-    journal: Journal, part: Path, container: ManifestContainer, source: BinaryIO
-) -> None:
-    """Raise `Left` or `Damaged` unless the new file and its journal make what was scanned.
-
-    That is true only if all that was copied and dropped is what was scanned, whatever times say.
-    """
-    if hash_of(journal.stretches(part)) == container.content_hash:
-        return
-    if content_hash(source) != container.content_hash:
-        raise Left("its content is not what was scanned, although its size and time are")
-    raise Damaged(
-        f"{container.path}: what was written is not what was read; nothing was replaced. Is the "
-        "disk sound?"
-    )
-
-
-def _check_settled(container: ManifestContainer, source: BinaryIO, before: os.stat_result) -> None:
-    """Raise `Left` if the source is not at rest, just before a file made of it gets its name."""
-    check_still(container, source, before)
-    if written_to(source):
-        raise Left("some other process began to write to it")
-
-
-def _check_other_roots(container: ManifestContainer) -> None:
-    """Raise `Left` if a run on a folder above or below the root has the file's old content."""
-    root, path = Path(container.root).resolve(), Path(os.path.abspath(container.path))
-    for name in {path, path.resolve()}:
-        for folder in name.parents:
-            journal = Journal(folder, str(name.relative_to(folder)))
-            if folder.resolve() != root and journal.dropped.exists():
-                raise Left(
-                    f"a run on {folder} has rewritten it, and can be undone: --commit or --undo "
-                    "that first"
-                )
-
-
-def _was(job: RewriteJob, container: ManifestContainer, before: os.stat_result) -> Was:
-    return Was(
-        container.name, container.size, before.st_mtime_ns, container.content_hash,
-        job.options, job.plan.made_of,
-    )  # fmt: skip
+def _other_content(target: Path) -> Untouched:
+    return Untouched(f"{target} is there already, with another content: {ANOTHER}")

@@ -65,7 +65,7 @@ def harvest(
             lines.append(
                 line(
                     number, stream.tell(), body, stored=len(stored), date=date,
-                    record_id=record_id, moment=1 + 100 * number + at,
+                    record_id=record_id, replay_key=1 + 100 * number + at,
                 )
             )  # fmt: skip
             stream.write(stored)
@@ -98,7 +98,7 @@ def test_what_differs_now_stays(tmp_path: Path, plain: bool) -> None:
     )
     assert changed.totals.copies <= 4
     assert changed.totals.stayed["differs"] + changed.totals.stayed["unreadable"] >= 2
-    dropped = {one.line.offset for one in open_plan(tmp_path / "changed").of(2)}
+    dropped = {one.line.offset for one in open_plan(tmp_path / "changed").copies(2)}
     assert not dropped & {again[1][1].offset, again[1][4].offset}
 
     (tmp_path / "set/a b/x.warc").unlink()
@@ -229,7 +229,7 @@ def test_payloads_that_collide_are_two_originals(
     ).totals
     assert (totals.collisions, totals.collided) == (1, 2)
     assert (totals.originals, totals.copies) == (2, 2)
-    planned = list(open_plan(tmp_path / "plan").of(2))
+    planned = list(open_plan(tmp_path / "plan").copies(2))
     assert [found.extension for found in planned] == [1, 2]
     for found in planned:
         assert found.line.strong == found.original.strong

@@ -23,7 +23,7 @@ from dedupindex.post_crawl.convert.arc_layout import LayoutEnd
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
 from dedupindex.post_crawl.convert.convert_files import restore_arc
 from dedupindex.post_crawl.convert.warc_to_arc import rebuild
-from dedupindex.post_crawl.rewrite import part_files as parts
+from dedupindex.runtime import atomic_replace as parts
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.support.budgets import examples
@@ -451,16 +451,16 @@ def test_a_name_is_given_to_what_was_checked_only(
         if back
         else (convert, ConvertTask(str(tmp_path / "t.arc"), tmp_path / "again" / "t.warc"))
     )
-    put_new = parts.put_new
+    create_file = parts.create_file
 
     def replaced(part: Path, file: BinaryIO, path: Path) -> None:
         part.unlink()
         part.write_bytes(b"something else")
-        put_new(part, file, path)
+        create_file(part, file, path)
 
     module = "convert_files" if back else "arc_to_warc"
     with monkeypatch.context() as patched:
-        patched.setattr(f"dedupindex.post_crawl.convert.{module}.put_new", replaced)
+        patched.setattr(f"dedupindex.post_crawl.convert.{module}.create_file", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):
             work(task)
     assert list((tmp_path / "again").iterdir()) == []
@@ -470,14 +470,14 @@ def test_a_name_is_given_to_what_was_checked_only(
 def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_new = parts.put_new
+    create_file = parts.create_file
 
     def late(part: Path, file: BinaryIO, path: Path) -> None:
         path.write_bytes(b"of another process")
-        put_new(part, file, path)
+        create_file(part, file, path)
 
     (tmp_path / "t.arc").write_bytes(GOOD)
-    monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.put_new", late)
+    monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", late)
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
     assert outcome.state == "left" and "is there already" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]

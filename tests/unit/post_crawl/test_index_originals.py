@@ -11,7 +11,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.errors import BadSource
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.plan.index_originals import record_now
+from dedupindex.post_crawl.plan.index_originals import read_line
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.warc.record import BrokenRecord
 from tests.support.warc_cases import gz, record_id, request, response, sha1
@@ -56,11 +56,11 @@ def test_an_original_of_the_index_is_copy_1(tmp_path: Path) -> None:
     (outside,) = plan.outside()
     assert outside not in plan.containers()
     for number, copy in zip(sorted(plan.containers()), (2, 3), strict=True):
-        planned = list(plan.of(number))
+        planned = list(plan.copies(number))
         assert [one.copy for one in planned] == [copy] * 3
         assert {one.original.container for one in planned} == {outside}
         assert [one.original for one in planned] == [
-            record_now(str(old), one.original.offset)._replace(container=outside) for one in planned
+            read_line(str(old), one.original.offset)._replace(container=outside) for one in planned
         ]
     assert (plan.totals.copies, plan.totals.outside, plan.totals.originals) == (6, 6, 0)
     assert plan.totals.lines == 7
@@ -70,7 +70,7 @@ def test_an_original_of_the_index_is_copy_1(tmp_path: Path) -> None:
         assert main([*argv, "-o", str(tmp_path / "parts"), "--partition", part]) == 0
     whole = open_plan(tmp_path / "parts")
     assert {place.path for place in whole.outside().values()} == {str(old)}
-    assert sum(len(list(whole.of(number))) for number in whole.containers()) == 6
+    assert sum(len(list(whole.copies(number))) for number in whole.containers()) == 6
 
 
 def test_originals_that_are_later_gone_or_changed_are_none(
@@ -98,9 +98,9 @@ def test_what_the_index_names_in_the_set_stays(tmp_path: Path) -> None:
     assert plan.outside() == {}
     assert plan.totals.stayed == {"indexed": 3}
     assert plan.totals.copies == 3
-    assert len(list(plan.of(numbers[str(third)]))) == 3
+    assert len(list(plan.copies(numbers[str(third)]))) == 3
     for path in (first, second):
-        assert len(set(plan.pinned(numbers[str(path)]))) == 3
+        assert len(set(plan.protected(numbers[str(path)]))) == 3
 
 
 def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
@@ -203,14 +203,14 @@ def test_a_record_is_read_whatever_its_length(tmp_path: Path, packed: bool) -> N
     lines = list(open_manifest(tmp_path / "m").lines(1))
     assert len(lines) == len(sizes)
     for line in lines:
-        assert record_now(str(path), line.offset)._replace(container=1) == line
+        assert read_line(str(path), line.offset)._replace(container=1) == line
     for wrong in (-1, lines[3].offset + 1, lines[-1].offset + lines[-1].stored, 10**9):
         with pytest.raises((BadSource, BrokenRecord)):
-            record_now(str(path), wrong)
+            read_line(str(path), wrong)
     with open(path, "ab") as stream:  # two records in one member
         at = stream.tell()
         stream.write(gz(response(b"a" * 150_000) + response(b"b", number=2)))
         stream.write(gz(response(b"c" * 200_000, number=3), 0))
     if packed:
         with pytest.raises(BadSource, match="share"):
-            record_now(str(path), at)
+            read_line(str(path), at)

@@ -25,7 +25,7 @@ from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import ParquetWriter, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.warcsum_format import Hint, read_text, text_line
+from dedupindex.post_crawl.plan.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive
 from tests.support.commands import typed
 from tests.support.paths import ROOT
@@ -181,7 +181,7 @@ def test_lines_of_a_damaged_file_stay(sources: Path, tmp_path: Path) -> None:
         (problem,) = made(sources, top).problems
         assert problem.container == str(sources / "a/x.warc.gz") and problem.offset > 0
     (line,) = lines_of(top)["a/x.warc.gz"]
-    assert (line.stay, line.unfit) == ("damaged", "")
+    assert (line.not_rewritable_reason, line.not_original_reason) == ("damaged", "")
 
 
 def test_what_cannot_be_read_is_named(sources: Path, tmp_path: Path) -> None:

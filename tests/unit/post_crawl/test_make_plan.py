@@ -54,11 +54,11 @@ def lines(draw: st.DrawFn) -> list[Line]:
                     status=draw(st.sampled_from([200, 200, 404])),
                     content_type=draw(st.sampled_from([b"text/html", b"text/html", b""])),
                     coding=draw(st.sampled_from([b"\n", b"\n", b"\ngzip"])),
-                    moment=0 if bad else draw(st.integers(1, 12)),
+                    replay_key=0 if bad else draw(st.integers(1, 12)),
                     url=draw(st.sampled_from([b"http://a.test/", b"http://A.test/"])),
                     record_id=draw(st.sampled_from([b"urn:1", b"urn:%d-%d" % (place, offset)])),
-                    stay=draw(st.sampled_from([bad, bad, bad or "not-exact"])),
-                    unfit=draw(st.sampled_from([bad, bad, bad or "truncated"])),
+                    not_rewritable_reason=draw(st.sampled_from([bad, bad, bad or "not-exact"])),
+                    not_original_reason=draw(st.sampled_from([bad, bad, bad or "truncated"])),
                 )
             )  # fmt: skip
     return found
@@ -66,7 +66,7 @@ def lines(draw: st.DrawFn) -> list[Line]:
 
 def instant(line: Line) -> tuple[bytes, bytes]:
     date = line.date[:-1].replace(b"2025-12-31T23:59:60", b"2026-01-01T00:00:00")
-    return (date[:19], date[20:].ljust(9, b"0")) if line.moment else (b"", b"")
+    return (date[:19], date[20:].ljust(9, b"0")) if line.replay_key else (b"", b"")
 
 
 def order(line: Line) -> tuple[Any, ...]:
@@ -80,32 +80,36 @@ def where(line: Line) -> Key:
     return NAMES[line.container], line.offset
 
 
-def kind(one: Line, alike: MatchCriteria) -> tuple[Any, ...]:
-    status = 0 if alike.any_status else one.status
-    content_type = one.content_type if alike.same_type else b""
+def kind(one: Line, criteria: MatchCriteria) -> tuple[Any, ...]:
+    status = 0 if criteria.any_status else one.status
+    content_type = one.content_type if criteria.same_type else b""
     return one.digest, one.strong, one.length, one.coding, status, content_type
 
 
 def model(
-    lines: list[Line], later: bool = False, alike: MatchCriteria = DEFAULT
+    lines: list[Line], later: bool = False, criteria: MatchCriteria = DEFAULT
 ) -> dict[Key, tuple[int, Key]]:
     """What is to be rewritten: its copy number and its original. One line at a time."""
     strongs, twins, classes = defaultdict(set), defaultdict(set), defaultdict(list)
     for one in lines:
-        strongs[one.moment].add(one.strong)
-        twins[one.moment, one.url].add((one.record_id, one.strong))
-        classes[kind(one, alike)].append(one)
+        strongs[one.replay_key].add(one.strong)
+        twins[one.replay_key, one.url].add((one.record_id, one.strong))
+        classes[kind(one, criteria)].append(one)
     plan = {}
     for members in classes.values():
         members.sort(key=order)
-        fit = [one for one in members if not one.unfit and len(strongs[one.moment]) == 1]
+        fit = [
+            one
+            for one in members
+            if not one.not_original_reason and len(strongs[one.replay_key]) == 1
+        ]
         if not fit:
             continue
         first, copy = fit[0], 1
         for one in members:
-            known = one is first or one.stay
-            known = known or (one.moment and len(twins[one.moment, one.url]) > 1)
-            same = one.record_id == first.record_id or one.moment == first.moment
+            known = one is first or one.not_rewritable_reason
+            known = known or (one.replay_key and len(twins[one.replay_key, one.url]) > 1)
+            same = one.record_id == first.record_id or one.replay_key == first.replay_key
             if not (known or same or (order(one) < order(first) and not later)):
                 copy += 1
                 plan[where(one)] = copy, where(first)
@@ -116,20 +120,20 @@ def planned(plan: Plan) -> dict[Key, tuple[int, Key]]:
     found = {}
     for number, place in plan.containers().items():
         offsets = []
-        for one in plan.of(number):
+        for one in plan.copies(number):
             offsets.append(one.line.offset)
-            original = plan.place(one.original.container).name, one.original.offset
+            original = plan.container(one.original.container).name, one.original.offset
             found[place.name, one.line.offset] = one.copy, original
             assert one.line.container == number and one.line._replace(
                 container=one.original.container, offset=one.original.offset,
                 stored=one.original.stored, record_id=one.original.record_id,
                 url=one.original.url, date=one.original.date, covers=one.original.covers,
                 status=one.original.status, content_type=one.original.content_type,
-                moment=one.original.moment, payload=one.original.payload,
+                replay_key=one.original.replay_key, payload=one.original.payload,
             ) == one.original  # fmt: skip
-            assert one.original.offset in set(plan.pinned(one.original.container))
+            assert one.original.offset in set(plan.protected(one.original.container))
         assert offsets == sorted(offsets)
-        assert not set(offsets) & set(plan.pinned(number))
+        assert not set(offsets) & set(plan.protected(number))
     return found
 
 
@@ -157,28 +161,32 @@ few = settings(
 )
 
 
-def of_other_types(lines: list[Line], alike: MatchCriteria) -> int:
+def of_other_types(lines: list[Line], criteria: MatchCriteria) -> int:
     """How many are equal only to lines of other types, and not the first of these."""
     count = 0
-    for one in lines if alike.same_type else ():
+    for one in lines if criteria.same_type else ():
         equal = [
             other for other in lines
-            if kind(other, alike)[:-1] == kind(one, alike)[:-1]
+            if kind(other, criteria)[:-1] == kind(one, criteria)[:-1]
         ]  # fmt: skip
-        mine = [other for other in equal if kind(other, alike) == kind(one, alike)]
-        count += bool(len(mine) == 1 < len(equal) and not one.stay and one != min(equal, key=order))
+        mine = [other for other in equal if kind(other, criteria) == kind(one, criteria)]
+        count += bool(
+            len(mine) == 1 < len(equal)
+            and not one.not_rewritable_reason
+            and one != min(equal, key=order)
+        )
     return count
 
 
 @few
 @given(lines(), st.booleans(), st.builds(MatchCriteria, st.booleans(), st.booleans()))
 def test_a_plan_is_what_the_rule_says(
-    tmp_path: Path, lines: list[Line], later: bool, alike: MatchCriteria
+    tmp_path: Path, lines: list[Line], later: bool, criteria: MatchCriteria
 ) -> None:
-    plan = made(tmp_path / "run", lines, later=later, alike=alike)
-    expected = model(lines, later, alike)
-    assert plan.alike == alike
-    assert plan.totals.stayed["type-differs"] == of_other_types(lines, alike)
+    plan = made(tmp_path / "run", lines, later=later, criteria=criteria)
+    expected = model(lines, later, criteria)
+    assert plan.criteria == criteria
+    assert plan.totals.stayed["type-differs"] == of_other_types(lines, criteria)
     assert planned(plan) == expected
     totals = plan.totals
     assert totals.copies == len(expected)

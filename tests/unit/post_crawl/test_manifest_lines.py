@@ -90,7 +90,7 @@ def test_a_line_says_all_there_is_to_know() -> None:
     assert line.payload == hashlib.sha1(b"payload").digest()
     assert line.strong == blake3(b"payload").digest()
     assert line[8:9] + line[10:13] == (Covers.BOTH, 7, 200, b"\n")
-    assert line[13:-1] == (b"text/html;charset=utf-8", line.moment, "", "") and line.moment
+    assert line[13:-1] == (b"text/html;charset=utf-8", line.replay_key, "", "") and line.replay_key
     assert line.header == blake3(HTTP).digest(16)
 
 
@@ -177,7 +177,7 @@ def test_what_can_be_told_from_one_record(case: str, packed: bool) -> None:
         assert (line.offset, line.stored) == (0, len(gz(data)))
     else:
         line = line_of(data)
-    assert (line.stay, line.unfit) == (stay, unfit)
+    assert (line.not_rewritable_reason, line.not_original_reason) == (stay, unfit)
     assert {stay, unfit} <= {*REASONS, ""}
 
 
@@ -192,23 +192,25 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_records_without_a_date_are_none_of_a_second() -> None:  # 66
     lines, _ = scanned(gz(response(Date=None)) * 8)
-    assert [line.stay for line in lines] == ["bad-date"] * 8
+    assert [line.not_rewritable_reason for line in lines] == ["bad-date"] * 8
 
 
 def test_all_of_a_shared_member_stay() -> None:  # 2, 11
     lines, _ = scanned(gz(response() + response(number=2)) + gz(response(number=3)))
-    assert [(line.stay, line.unfit) for line in lines] == [("shared-member",) * 2] * 2 + [("", "")]
+    assert [(line.not_rewritable_reason, line.not_original_reason) for line in lines] == [
+        ("shared-member",) * 2
+    ] * 2 + [("", "")]
     lines, _ = scanned(gz(response() + response(b"x" * (SHORT + 1), number=2) + b"WARC"))
-    assert [line.unfit for line in lines] == ["shared-member"] * len(lines)
+    assert [line.not_original_reason for line in lines] == ["shared-member"] * len(lines)
 
 
 def test_line_ends_before_a_record_in_its_member() -> None:
-    assert line_of(gz(b"\r\n" + response())).stay == "not-exact"
+    assert line_of(gz(b"\r\n" + response())).not_rewritable_reason == "not-exact"
 
 
 def test_fillers_and_padding() -> None:  # 7, 8, 9
     lines, scan = scanned(gz(b"") + gz(response()) + gz(b"\r\n") + gz(response(number=2)))
-    assert [line.stay for line in lines] == ["", ""] and not scan.damaged
+    assert [line.not_rewritable_reason for line in lines] == ["", ""] and not scan.damaged
     for data in (gz(response()), response()):
         lines, scan = scanned(data + b"\0" * 9)
         assert scan.damaged and scan.problems[0][0] == len(data)
@@ -223,7 +225,9 @@ def test_damage_is_named_and_the_rest_is_read() -> None:  # 3, 4, 5, 10, 12
                  sound + gz(response()[:50]) + gz(response()[50:]), long + other[:20]):  # fmt: skip
         lines, scan = scanned(data)
         assert scan.damaged and scan.problems
-        assert lines[0].unfit == "" and all(line.offset != len(sound) for line in lines[1:])
+        assert lines[0].not_original_reason == "" and all(
+            line.offset != len(sound) for line in lines[1:]
+        )
 
 
 def test_a_growing_file_is_not_read(tmp_path: Path) -> None:  # 21
@@ -240,7 +244,10 @@ def test_answers_to_other_methods_stay(method: bytes, behind: bool) -> None:  # 
     asked = gz(request(method, number=5, Concurrent_To=record_id(1)))
     answered, other = gz(response()), gz(response(number=3))
     lines, _ = scanned(answered + other + asked if behind else asked + answered + other)
-    assert [(line.stay, line.unfit) for line in lines] == [("method", "method"), ("", "")]
+    assert [(line.not_rewritable_reason, line.not_original_reason) for line in lines] == [
+        ("method", "method"),
+        ("", ""),
+    ]
 
 
 def test_records_of_other_kinds_are_counted_only() -> None:  # 30, 31, 35
@@ -308,7 +315,7 @@ def test_what_a_digest_is_of() -> None:
             ManifestOptions("sha512"),
         ):
             line = line_of(data, options)
-            assert (line.covers, line.digest, line.unfit) == (covers, stated, "")
+            assert (line.covers, line.digest, line.not_original_reason) == (covers, stated, "")
             assert line.payload == hashlib.new(options.algorithm, raw).digest()
             assert line.strong == blake3(BODY).digest()
             forced = line_of(data, options._replace(force=True))
@@ -327,7 +334,7 @@ def test_digests_in_any_spelling_are_verified(spelled: str) -> None:
         "sha256": f"sha256:{hashlib.sha256(b'payload').hexdigest()}",
     }[spelled]  # fmt: skip
     line = line_of(response(Payload_Digest=text.encode()))
-    assert (line.digest, line.unfit) == (text.encode(), "")
+    assert (line.digest, line.not_original_reason) == (text.encode(), "")
     assert line.payload == hashlib.sha1(b"payload").digest()
 
 
@@ -348,8 +355,8 @@ def arc(*documents: tuple[bytes, bytes]) -> bytes:
 
 def test_arc_documents_have_lines_and_never_change() -> None:  # 117
     lines, scan = scanned(arc((URL, HTTP + b"payload"), (b"dns:a.b", b"x"), (URL, HTTP)))
-    assert [line.stay for line in lines] == ["arc"] * 3
-    assert [line.unfit for line in lines] == ["no-digest", "not-http", "empty"]
+    assert [line.not_rewritable_reason for line in lines] == ["arc"] * 3
+    assert [line.not_original_reason for line in lines] == ["no-digest", "not-http", "empty"]
     assert (lines[0].url, lines[0].date, lines[0].length) == (URL, b"2000-01-01T00:00:00Z", 7)
     assert lines[0].strong == blake3(b"payload").digest()
     assert scan.records["arc-document"] == 3
@@ -363,7 +370,11 @@ def test_a_long_response_is_streamed(packed: bool) -> None:  # 18
         data += response(number=2) if not packed else b""
         packed_data = gz(data, 1) + gz(response(number=2)) if packed else data
         lines, scan = scanned(packed_data)
-        assert (lines[0].length, lines[0].unfit, lines[0].stay) == (len(stored), "", "")
+        assert (lines[0].length, lines[0].not_original_reason, lines[0].not_rewritable_reason) == (
+            len(stored),
+            "",
+            "",
+        )
         assert lines[0].strong == blake3(stored).digest()
         assert lines[0].stored == lines[1].offset and not scan.problems
 

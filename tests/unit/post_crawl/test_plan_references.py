@@ -95,14 +95,14 @@ def test_the_manifest_says_what_revisits_mean(
     digest, url, behind = sha1(BODY).decode(), HOST.decode(), offset + len(gz(first[1]))
     names = [record_id(number).decode().strip("<>") for number in (1, 2, 3)]
     expected = [
-        (offset, "revisit", names[0], f"{url}1", digest),
-        (offset, "standing", names[1], f"{url}2", digest),
-        (behind, "revisit", "", f"{url}1", digest),
-        (behind, "standing", names[2], f"{url}3", digest),
+        (offset, "refers-to", names[0], f"{url}1", digest),
+        (offset, "revisit", names[1], f"{url}2", digest),
+        (behind, "refers-to", "", f"{url}1", digest),
+        (behind, "revisit", names[2], f"{url}3", digest),
     ]
     assert meant(top) == expected
     (line,) = [line for line in lines(top) if line[0] == f"{HOST.decode()}1"]
-    assert moments(top) == [line[1], 0]
+    assert replay_keys(top) == [line[1], 0]
     (source / "a.warc.gz").unlink()
     told(capsys, "manifest", source, "-o", top)
     assert meant(top) == []
@@ -110,17 +110,19 @@ def test_the_manifest_says_what_revisits_mean(
 
 def meant(top: Path) -> list[tuple[object, ...]]:
     glob = open_manifest(top).references
-    query = 'SELECT "offset", stay, record_id, url, digest FROM read_parquet(?) ORDER BY 1, 2'
+    query = """SELECT "offset", not_rewritable_reason, record_id, url, digest
+        FROM read_parquet(?) ORDER BY 1, 2"""
     return duckdb.execute(query, [glob]).fetchall()
 
 
-def moments(top: Path) -> list[int]:
-    query = """SELECT moment FROM read_parquet(?) WHERE stay = 'revisit' ORDER BY "offset\""""
+def replay_keys(top: Path) -> list[int]:
+    query = """SELECT replay_key FROM read_parquet(?)
+        WHERE not_rewritable_reason = 'refers-to' ORDER BY "offset\""""
     return [row[0] for row in duckdb.execute(query, [open_manifest(top).references]).fetchall()]
 
 
 def lines(top: Path) -> list[tuple[object, ...]]:
-    query = "SELECT url, moment FROM read_parquet(?)"
+    query = "SELECT url, replay_key FROM read_parquet(?)"
     return duckdb.execute(query, [open_manifest(top).parquet]).fetchall()
 
 

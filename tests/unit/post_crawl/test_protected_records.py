@@ -13,12 +13,12 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.protected_records import (
-    Holder,
-    Pins,
-    key,
-    pinned,
-    pins_path,
-    unpin,
+    OriginalFile,
+    ProtectionWriter,
+    protected,
+    protection_path,
+    record_key,
+    unprotect,
 )
 from tests.support.rewriting import content, members
 from tests.support.warc_cases import response
@@ -97,15 +97,15 @@ def test_what_is_behind_a_link_is_pinned_by_its_own_name(
     assert dedup(one, "--in-place")["revisits"] == 1
     assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
     assert main(["undedup", str(one), "--in-place"]) == 0
-    assert not pinned(two / "a.warc.gz")
+    assert not protected(two / "a.warc.gz")
 
 
 def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Path) -> None:
     one, two, three = places
     assert dedup(one, two, "--in-place")["revisits"] == 1
-    assert len(pinned(two / "a.warc.gz")) == 1
+    assert len(protected(two / "a.warc.gz")) == 1
     assert rewrite(tmp_path, "--undo") == 0
-    assert not pinned(two / "a.warc.gz")
+    assert not protected(two / "a.warc.gz")
     assert dedup(two, three, "--in-place")["revisits"] == 1
 
 
@@ -119,9 +119,9 @@ def test_undoing_keeps_the_pins_of_what_was_committed(
         pages = (place / "a.warc.gz").read_bytes() + members(page(number, year, 2))
         (place / "a.warc.gz").write_bytes(pages)
     assert dedup(one, two, "--in-place")["revisits"] == 1
-    assert len(pinned(two / "a.warc.gz")) == 2
+    assert len(protected(two / "a.warc.gz")) == 2
     assert main(["undedup", str(one), "--in-place"]) == 0
-    assert len(pinned(two / "a.warc.gz")) == 2
+    assert len(protected(two / "a.warc.gz")) == 2
 
 
 def test_originals_of_an_index_are_pinned(
@@ -133,7 +133,7 @@ def test_originals_of_an_index_are_pinned(
     with open(two / "a.warc.gz", "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # as a run does that is about to replace it
         assert not dedup(one, "--in-place", "--index", index, status=(0, 7))["revisits"]
-        assert not pinned(two / "a.warc.gz")
+        assert not protected(two / "a.warc.gz")
     assert dedup(one, "--out", tmp_path / "out", "--index", index)["revisits"] == 1
     assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
     assert main(["verify", str(tmp_path / "out"), *map(str, places[1:])]) == 0
@@ -141,16 +141,16 @@ def test_originals_of_an_index_are_pinned(
 
 def test_pins_of_other_containers_stay(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        pins = Pins(tmp_path, name)
+        pins = ProtectionWriter(tmp_path, name)
         for record in (b"http://1/", b"http://2/"):
-            pins.add(Holder("", "deep/c"), key(record, b"2020"))
-        pins.finish()
-    path = pins_path(tmp_path, "deep/c")
+            pins.add(OriginalFile("", "deep/c"), record_key(record, b"2020"))
+        pins.flush()
+    path = protection_path(tmp_path, "deep/c")
     assert path.stat().st_size == 4 * 32
     with open(path, "ab") as file:
         file.write(b"torn")
-    assert len(pinned(tmp_path / "deep" / "c")) == 2
-    unpin(tmp_path, "a", [Holder("", "deep/c"), Holder("", "other")])
-    assert len(pinned(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
-    unpin(tmp_path, "b", [Holder("", "deep/c")])
-    assert not pinned(tmp_path / "deep" / "c")
+    assert len(protected(tmp_path / "deep" / "c")) == 2
+    unprotect(tmp_path, "a", [OriginalFile("", "deep/c"), OriginalFile("", "other")])
+    assert len(protected(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
+    unprotect(tmp_path, "b", [OriginalFile("", "deep/c")])
+    assert not protected(tmp_path / "deep" / "c")

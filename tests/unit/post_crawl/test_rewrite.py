@@ -146,8 +146,8 @@ def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
 def test_limits(tmp_path: Path) -> None:
     small_set(tmp_path / "in")
     plan = FakePlan(tmp_path / "in")
-    assert total(run(RewriteJob(plan, dry=True, size=1501))).refused == {"small": 18}
-    assert total(run(RewriteJob(plan, dry=True, gain=1900))).refused == {"no-gain": 19}
+    assert total(run(RewriteJob(plan, dry=True, min_size=1501))).refused == {"small": 18}
+    assert total(run(RewriteJob(plan, dry=True, min_gain=1900))).refused == {"no-gain": 19}
 
 
 def test_the_results_have_nothing_left_to_rewrite(tmp_path: Path) -> None:

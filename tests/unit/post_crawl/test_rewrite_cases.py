@@ -10,7 +10,7 @@ import pytest
 
 from dedupindex.post_crawl.manifest.lines import Line
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
-from dedupindex.post_crawl.rewrite.compare_pair import Judged, RecordOnDisk, judge
+from dedupindex.post_crawl.rewrite.compare_pair import CheckedPair, RecordOnDisk, check_pair
 from dedupindex.warc import random_access
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
@@ -55,8 +55,8 @@ def judged(
     *,
     packed: bool = True,
     seen: dict[str, Any] | None = None,
-    alike: MatchCriteria = DEFAULT,
-) -> Judged:
+    criteria: MatchCriteria = DEFAULT,
+) -> CheckedPair:
     """Judge a record that stands behind its original; `seen` is what the plan says of it."""
     original = first() if original is None else original
     one, two = (gz(original), gz(candidate)) if packed else (original, candidate)
@@ -74,7 +74,7 @@ def judged(
             RecordOnDisk(file, len(one), len(two), (1, 1)),
             RecordOnDisk(file, 0, len(one), (1, 1)),
         )
-        return judge(planned, *places, alike)
+        return check_pair(planned, *places, criteria)
 
 
 def http(*fields: bytes, status: bytes = b"200 OK", eol: bytes = b"\r\n") -> bytes:
@@ -187,22 +187,25 @@ def test_it_stays(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alike", "reason"),
+    ("criteria", "reason"),
     [(MatchCriteria(), "status-differs"), (MatchCriteria(any_status=True), ""),
      (MatchCriteria(True, True), "type-differs"),
      (MatchCriteria(same_type=True), "status-differs")],
 )  # fmt: skip
 def test_an_option_says_what_must_be_alike(
-    tmp_path: Path, alike: MatchCriteria, reason: str
+    tmp_path: Path, criteria: MatchCriteria, reason: str
 ) -> None:
     """48, 49: whatever the plan says, the records that are there now are asked."""
     not_found = response(BODY, head=http(b"Content-Type: x/y", status=b"404 Not Found"))
     if reason:
         with pytest.raises(Refused) as refused:
-            judged(tmp_path / "x", not_found, alike=alike)
+            judged(tmp_path / "x", not_found, criteria=criteria)
         assert refused.value.reason == reason
     else:
-        assert b"\r\n\r\nHTTP/1.1 404 Not" in judged(tmp_path / "x", not_found, alike=alike).record
+        assert (
+            b"\r\n\r\nHTTP/1.1 404 Not"
+            in judged(tmp_path / "x", not_found, criteria=criteria).record
+        )
 
 
 BECOMES: dict[str, tuple[bytes, ...]] = {
@@ -297,7 +300,7 @@ def test_only_what_is_stored_in_full_is_read(tmp_path: Path) -> None:
         path.write_bytes(one + broken)
         with open(path, "rb", buffering=0) as file, pytest.raises(Refused, match="not-exact"):
             planned = Planned(line(0, 0), 2, 1, line(0, 0, url=FIRST, date=EARLY))
-            judge(
+            check_pair(
                 planned,
                 RecordOnDisk(file, len(one), len(broken), (1, 1)),
                 RecordOnDisk(file, 0, len(one), (1, 1)),
@@ -311,7 +314,7 @@ def test_a_record_is_no_revisit_of_itself(tmp_path: Path) -> None:
     path.write_bytes(gz(response(BODY)))
     with open(path, "rb", buffering=0) as file, pytest.raises(Refused, match="same-record"):
         place = RecordOnDisk(file, 0, path.stat().st_size, (1, 1))
-        judge(Planned(line(0, 0), 2, 1, line(0, 0)), place, place, DEFAULT)
+        check_pair(Planned(line(0, 0), 2, 1, line(0, 0)), place, place, DEFAULT)
 
 
 def test_same_url_and_second_stay(tmp_path: Path) -> None:
@@ -329,7 +332,7 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
             RecordOnDisk(file, len(one), len(two), (1, 1)),
             RecordOnDisk(file, 0, len(one), (1, 1)),
         )
-        judge(planned, *places, DEFAULT)
+        check_pair(planned, *places, DEFAULT)
     equal = gz(response(BODY))
     (tmp_path / "y").write_bytes(one + equal)
     with open(tmp_path / "y", "rb", buffering=0) as file:
@@ -337,14 +340,14 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
             RecordOnDisk(file, len(one), len(equal), (1, 1)),
             RecordOnDisk(file, 0, len(one), (1, 1)),
         )
-        assert judge(planned, *places, DEFAULT).original.date == DATE[:-1] + b".5Z"
+        assert check_pair(planned, *places, DEFAULT).original.date == DATE[:-1] + b".5Z"
 
 
 def test_a_bomb_is_read_in_pieces(tmp_path: Path) -> None:
     """A small member that is long when inflated is compared piece by piece."""
     body = bytes(20 << 20)
     found = judged(tmp_path / "x", response(body), first(body))
-    assert found.response.single.data is None and found.response.body == len(body)
+    assert found.response.single.data is None and found.response.body_length == len(body)
     with pytest.raises(Refused, match="body-differs"):
         other = body[:-1] + b"x"
         judged(tmp_path / "x", response(other, Payload_Digest=sha1(body)), first(body))

@@ -188,15 +188,17 @@ def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
     for needed, words in commands:
         after = content(tmp_path)
         monkeypatch.setattr(
-            "dedupindex.runtime.atomic_replace.room", lambda _, free=needed - 1: free
+            "dedupindex.runtime.atomic_replace.free_space", lambda _, free=needed - 1: free
         )
         assert run(*words) == (3, {})
         assert content(tmp_path) == after
-        monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _, free=needed: free)
+        monkeypatch.setattr(
+            "dedupindex.runtime.atomic_replace.free_space", lambda _, free=needed: free
+        )
         assert run(*words)[0] == 0
         if words[0] == "rewrite" or "--in-place" in words:
             assert content(source) == before
-            monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 1 << 40)
+            monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 1 << 40)
             assert run("rewrite", "plan", "--in-place")[0] == 0
 
 
@@ -207,7 +209,7 @@ def test_a_killed_run_needs_no_room_for_what_it_has_brought_back(
     assert run("rewrite", "plan", "--in-place")[0] == 0
     for name, data in before.items():
         (source / name).write_bytes(data)
-    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda _: 0)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 0)
     status, done = run("rewrite", "plan", "--undo")
     assert (status, done["there"]) == (0, 2)
 

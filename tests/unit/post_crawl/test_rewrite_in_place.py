@@ -284,7 +284,7 @@ def test_a_changed_file_is_left_alone(made: Path) -> None:
 def test_no_room_is_told_before_anything_is_written(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.runtime.atomic_replace.room", lambda path: 1000)
+    monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda path: 1000)
     before = content(made / "in")
     with pytest.raises(DedupError, match="nothing was begun"):
         run(RewriteJob(FakePlan(made / "in")))

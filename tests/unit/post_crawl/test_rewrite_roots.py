@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
-from dedupindex.post_crawl.rewrite import part_files, rewrite_output
+from dedupindex.post_crawl.rewrite import rewrite_file
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
-from dedupindex.post_crawl.rewrite.part_files import hold, new_part, part_of, put, put_new, sweep
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import Left, RewriteJob
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
 from dedupindex.post_crawl.undo import Undo, restore
-from dedupindex.runtime.atomic_replace import being_written
+from dedupindex.runtime import atomic_replace
+from dedupindex.runtime.atomic_replace import (
+    Untouched,
+    being_written,
+    create_file,
+    lock_source,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
+    replace_file,
+)
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import FakePlan, content, records_of, run, small_set
 
@@ -52,7 +62,7 @@ def test_two_runs_on_one_file_under_different_folders(
     before, top = content(sub), sub.parent
     first, second = FakePlan(top), FakePlan(sub)
     refused: list[bool] = []
-    check = rewrite_output.check_still
+    check = rewrite_file.check_still
     (sub / DIRECTORY).mkdir()
 
     def meet(container: Any, *rest: Any) -> None:
@@ -62,7 +72,7 @@ def test_two_runs_on_one_file_under_different_folders(
             in_child(lambda: rewrite_container(RewriteJob(second), other).state == "left")
         )
 
-    monkeypatch.setattr(rewrite_output, "check_still", meet)
+    monkeypatch.setattr(rewrite_file, "check_still", meet)
     assert [one.state for one in run(RewriteJob(first))] == ["kept", "rewritten", "rewritten"]
     monkeypatch.undo()
     assert refused == [True, True]
@@ -82,7 +92,7 @@ def test_undo_leaves_a_file_alone_that_somebody_holds(sub: Path) -> None:
     run(RewriteJob(FakePlan(sub)))
     after = content(sub)
     with open(sub / "c.warc", "rb") as held:
-        hold(held)
+        lock_source(held)
         assert sorted(undo(sub)) == ["exact", "left"]
     assert content(sub)["c.warc"] == after["c.warc"]
     assert undo(sub) == ["exact"]
@@ -91,25 +101,25 @@ def test_undo_leaves_a_file_alone_that_somebody_holds(sub: Path) -> None:
 
 def test_a_part_has_a_name_of_its_own_and_is_swept_when_nobody_writes_it(tmp_path: Path) -> None:
     path, long = tmp_path / "a.warc.gz", tmp_path / ("n" * 250)
-    parts_of = [part_of(path), part_of(long)]
-    with new_part(parts_of[0]), new_part(parts_of[1]):
-        assert in_child(lambda: part_of(path) not in parts_of)
-        sweep([path, long])
+    parts_of = [part_path(path), part_path(long)]
+    with open_part(parts_of[0]), open_part(parts_of[1]):
+        assert in_child(lambda: part_path(path) not in parts_of)
+        remove_stale_parts([path, long])
         assert all(one.exists() for one in parts_of), "they are being written"
         os.link(parts_of[0], tmp_path / ".b.warc.gz.part")
-    sweep([path, long])
+    remove_stale_parts([path, long])
     assert not any(one.exists() for one in parts_of)
     assert (tmp_path / ".b.warc.gz.part").exists(), "it is of no file that was named"
 
 
 def test_a_part_that_was_replaced_gets_no_name(tmp_path: Path) -> None:
     path = tmp_path / "a"
-    part = part_of(path)
-    with new_part(part) as file:
+    part = part_path(path)
+    with open_part(part) as file:
         part.unlink()
         part.write_bytes(b"of somebody else")
         with pytest.raises(DedupError, match="replaced"):
-            put(part, file, path)
+            replace_file(part, file, path)
     assert not path.exists()
 
 
@@ -124,25 +134,25 @@ def test_a_new_file_takes_the_place_of_none(
 
         monkeypatch.setattr(os, "link", refused)
     path = tmp_path / "a"
-    part = part_of(path)
-    with part_files.removed(part), new_part(part) as file:
+    part = part_path(path)
+    with removing(part), open_part(part) as file:
         file.write(b"first")
-        put_new(part, file, path)
-    with part_files.removed(part), new_part(part) as file, pytest.raises(FileExistsError):
+        create_file(part, file, path)
+    with removing(part), open_part(part) as file, pytest.raises(FileExistsError):
         file.write(b"second")
-        put_new(part, file, path)
+        create_file(part, file, path)
     assert content(tmp_path) == {"a": b"first"}
 
 
 def test_a_writer_that_comes_last(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process opens a file for writing while it is being rewritten."""
-    before, check, opened = content(sub), rewrite_output.check_still, []
+    before, check, opened = content(sub), rewrite_file.check_still, []
 
     def come(container: Any, *rest: Any) -> None:
         check(container, *rest)
         opened.append(open(container.path, "r+b"))  # noqa: SIM115
 
-    monkeypatch.setattr(rewrite_output, "check_still", come)
+    monkeypatch.setattr(rewrite_file, "check_still", come)
     for out in (None, sub.parent.parent / "out"):
         left = [one for one in run(RewriteJob(FakePlan(sub), out)) if one.state == "left"]
         assert left and all("began to write" in one.problem for one in left)
@@ -181,8 +191,8 @@ def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.M
     """The file was replaced by then, and is not said to have been left alone."""
     before = content(sub)
     plan = FakePlan(sub)
-    synced = failing(part_files.sync_directory, done=False, at="deep")
-    monkeypatch.setattr(part_files, "sync_directory", synced)
+    synced = failing(atomic_replace.sync_directory, done=False, at="deep")
+    monkeypatch.setattr(atomic_replace, "sync_directory", synced)
     for out in (sub.parent.parent / "out", None):
         with pytest.raises(DedupError, match="the new file is there, but the disk fails"):
             run(RewriteJob(plan, out))
@@ -196,10 +206,10 @@ def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.M
 def test_a_lock_is_told_and_kept(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     with open(tmp_path / "a", "rb") as one, open(tmp_path / "a", "rb") as other:
-        hold(one)
+        lock_source(one)
         assert being_written(other)
-        with pytest.raises(Left):
-            hold(other)
+        with pytest.raises(Untouched):
+            lock_source(other)
 
 
 def test_runs_on_folders_above_and_below_wait_for_nobody(sub: Path) -> None:

@@ -113,7 +113,7 @@ class OutsidePlan(FakePlan):
     def containers(self) -> dict[int, ManifestContainer]:
         return {number: one for number, one in self._containers.items() if number != 1}
 
-    def place(self, number: int) -> ManifestContainer:
+    def container(self, number: int) -> ManifestContainer:
         one = self._containers[number]
         return one._replace(name=self.name) if number == 1 else one
 

@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.manifest.warcsum_format import read_text
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
+from dedupindex.post_crawl.plan.warcsum_format import read_text
 from tests.support.budgets import examples
 from tests.support.manifests import write_manifest
 from tests.support.warc_cases import gz, request, response
@@ -64,11 +64,11 @@ def _strongs(lines: list[Line], one: Line) -> list[bytes]:
     """The payloads of one digest, in the order of their first lines."""
     from tests.unit.post_crawl.test_make_plan import order
 
-    alike = [
+    criteria = [
         other for other in lines
         if (other.digest or other.payload) == (one.digest or one.payload)
     ]  # fmt: skip
-    return list(dict.fromkeys(other.strong for other in sorted(alike, key=order)))
+    return list(dict.fromkeys(other.strong for other in sorted(criteria, key=order)))
 
 
 @pytest.fixture
