@@ -296,7 +296,7 @@ def test_an_update_of_another_relation_is_refused(
     assert out.read_bytes() == before
 
 
-@pytest.mark.parametrize("dies_in", ["write_parquet", "write_whole", "shutil.rmtree"])
+@pytest.mark.parametrize("dies_in", ["write_parquet", "write_file", "shutil.rmtree"])
 def test_an_update_that_is_killed_leaves_a_state(
     dies_in: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

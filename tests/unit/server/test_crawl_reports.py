@@ -375,7 +375,7 @@ def test_refusals(web: Web, index: Path, words: list[str], status: int, sentence
 
 def test_an_index_without_crawls_says_so(make_index: MakeIndex) -> None:
     _, talk = dedupindex("report", make_index([]), "--crawl", "a", status=4)
-    assert "no crawl has asked" in talk
+    assert "no crawl has looked up or reported" in talk
 
 
 def test_a_server_that_is_killed_loses_the_last_second_at_most(make_index: MakeIndex) -> None:
