@@ -120,7 +120,7 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "other" / "mine").exists()
     (tmp_path / "empty").mkdir()
     assert main(["rehearse", str(tmp_path / "empty"), "--work", str(tmp_path / "work")]) == 4
-    monkeypatch.setattr(rehearsal, "room", lambda _: 10)
+    monkeypatch.setattr(rehearsal, "free_space", lambda _: 10)
     assert main([*words, str(tmp_path / "work")]) == 3
 
 

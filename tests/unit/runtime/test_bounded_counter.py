@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from threading import Thread
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,3 +35,12 @@ def test_memory_holds_no_more_keys_than_it_may() -> None:
         sums.add(b"%d" % number, 1)
         assert len(sums._sums) <= 100
     assert sum(count for _, (count,) in sums.items()) == 1050
+
+
+def test_another_thread_may_collect_it() -> None:
+    """The collector runs in whatever thread allocates; an error there would be printed."""
+    held = [Sums(1)]
+    thread = Thread(target=held.clear)
+    thread.start()
+    thread.join()
+    assert not held
