@@ -143,7 +143,7 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
         with closing(open_index(other)) as engine, engine.view() as view:
 
             def written() -> bool:
-                view._partitions.forget()  # type: ignore[attr-defined]
+                view._partitions.clear()  # type: ignore[attr-defined]
                 return bool(view.any(sought, 1))
 
             assert until(written)
