@@ -18,7 +18,7 @@ from dedupindex.runtime.files import check_name, named_errors
 from dedupindex.sources.discover import HEAD, kind_of
 
 KINDS = ("cdx", "cdxj")
-"""The kinds of files that list captures, of `sources.kinds`."""
+"""The kinds of files that list captures, of `sources.discover`."""
 
 
 class SourceContext(NamedTuple):
