@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
@@ -35,6 +37,9 @@ class AsyncTransport(Protocol):
 
 class AsyncClient(ClientBase[AsyncTransport]):
     """As `Client`, with the same parameters and coroutines as methods; tasks may share it.
+
+    Close it in the event loop that used it: Python cannot close a connection properly after its
+    loop has ended, and says so with a `ResourceWarning` where these are shown.
 
     >>> import asyncio
     >>> from dedupindex.client import AsyncClient
@@ -188,8 +193,13 @@ class _AsyncConnection(asyncio.Protocol):
 
     def close(self) -> None:
         self.open = False
-        if self._transport is not None and not self.loop.is_closed():
+        if self._transport is None:
+            return
+        if not self.loop.is_closed():
             self._transport.abort()
+            return
+        with suppress(OSError):  # without its loop, Python closes it when it collects garbage
+            self._transport.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
 
 
 class AsyncConnections:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import subprocess
 import sys
@@ -297,11 +298,18 @@ def test_connections_that_are_not_needed_are_closed(monkeypatch: pytest.MonkeyPa
             assert looked_up(kind, url, 2) == [Miss()] * 2
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # of loops that have ended
 def test_an_async_client_may_be_used_in_one_loop_after_another() -> None:
-    with peer(Peer.answer, Peer.answer) as (url, _):
+    def once(server: Peer) -> None:
+        server.answer()
+        assert not server.read()  # ends when the client closes the connection
+
+    with peer(once, once) as (url, server):
         client = AsyncClient(url)
         assert [asyncio.run(client.lookup(DIGEST)) for _ in range(2)] == [Miss()] * 2
         asyncio.run(client.aclose())
+        gc.collect()  # the warning is of this test
+    assert server.requests == 2
 
 
 def test_the_client_imports_the_standard_library_only() -> None:
