@@ -13,7 +13,13 @@ from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, Load
-from dedupindex.index.format.cells import ALSO, ContainerRef, container_of, renumbered
+from dedupindex.index.format.cells import (
+    ALSO,
+    ContainerRef,
+    container_of,
+    strip_flags,
+    with_container,
+)
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.indexer import spot_check
@@ -121,7 +127,9 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
             staged = []
             for found in of_crawl(reading, crawl):
                 place = ContainerRef(reading.container_name(container_of(found.entry)), crawl.name)
-                staged.append(found.key + renumbered(found.entry, number_of(place)))
+                staged.append(
+                    found.key + with_container(strip_flags(found.entry), number_of(place))
+                )
                 further |= found.entry[1] & ALSO
                 if len(staged) == CHUNK:
                     writer.extend(staged)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -109,6 +109,9 @@ class View(Finder, Protocol):
     def place_of(self, number: int) -> ContainerRef:
         """Return what a container number stands for."""
 
+    def number_of(self, place: ContainerRef) -> int:
+        """Return the number of a container, 0 if it has none."""
+
     def ledger(self) -> list[str]:
         """Return the names of the files of the ledger."""
 
@@ -141,9 +144,19 @@ class Load(NamedTuple):
     drops: Drops | None = None  # which items the ledger is to remove
     own_digests: bool = False  # whether the runs have nothing under further digests
 
-    def merged(self, scratch: Path) -> Iterator[list[bytes]]:
-        """Yield the entries of all runs in order; `scratch` is used if there are no runs."""
-        return merge_files(self.runs, self.runs[0].parent if self.runs else scratch)
+    def merged(self) -> Iterator[list[bytes]]:
+        """Yield the entries of all runs in order."""
+        return merge_files(self.runs, self.runs[0].parent) if self.runs else iter(())
+
+    def gone(self, view: View | None) -> set[int]:
+        """Return the container numbers of dropped files and of what is in them, in any crawl."""
+        if view is None or not self.dropped:
+            return set()
+        return {
+            number
+            for number, place in view.places()
+            if not self.dropped.isdisjoint(files_of(place.container))
+        }
 
     def rule(self, settings: Settings, place_of: Callable[[int], ContainerRef]) -> MergeRule:
         """Return the merge rule of an index whose own containers are known to `place_of`."""
@@ -168,6 +181,10 @@ class Engine(Protocol):
 
     def number_of(self, place: ContainerRef) -> int:
         """Return the number of a container, 0 if the index does not know it."""
+        if not self.identity.generation:
+            return 0
+        with self.view() as view:
+            return view.number_of(place)
 
     def next_number(self) -> int:
         """Return the first container number above all in use."""
@@ -213,17 +230,6 @@ def retry(work: Callable[[], _T]) -> _T:
         except IndexUnavailable:
             time.sleep(PAUSE * 2**attempt)
     return work()
-
-
-def numbers_of(view: View, names: Collection[str]) -> set[int]:
-    """Return the container numbers of files and of what is in them, in any crawl."""
-    if not names:
-        return set()
-    return {
-        number
-        for number, place in view.places()
-        if any(file in names for file in files_of(place.container))
-    }
 
 
 # --- commands that repair an index ---------------------------------------------------------------

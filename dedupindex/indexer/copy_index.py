@@ -14,8 +14,7 @@ from xxhash import xxh3_128_digest
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
-from dedupindex.index.format.cells import entries_of
-from dedupindex.index.format.tombstones import bare, container_in, with_container
+from dedupindex.index.format.cells import container_of, entries_of, strip_flags, with_container
 from dedupindex.index.identity import Identity
 from dedupindex.index.load.merge_rule import checksum
 from dedupindex.index.load.runs import CHUNK, RunWriter
@@ -114,12 +113,12 @@ def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
     for key, cell in view.cells():
         entries = list(entries_of(cell))
         for entry in entries:
-            number = container_in(entry)
+            number = container_of(entry)
             name = name_hash(number) if number else b""
             if number:
-                entry = entry[:1] + with_container(entry, 0) + name
+                entry = with_container(entry, 0) + name
             content += checksum([(key, entry)])
-        staged += [key + bare(entry) for entry in entries]
+        staged += [key + strip_flags(entry) for entry in entries]
         if len(staged) >= CHUNK:
             yield staged, content
             staged, content = [], 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -26,26 +27,27 @@ from dedupindex.index.format.cells import (
     ContainerRef,
     Keys,
     answers,
+    container_of,
     decode,
     digest_of_key,
     entries_of,
     sealed_text,
+    strip_flags,
     unsealed_text,
     url_of,
 )
 from dedupindex.index.format.fast_answer import BROKEN
-from dedupindex.index.format.tombstones import REVISIT, bare, container_in, encode_purged, is_purged
+from dedupindex.index.format.tombstones import REVISIT, encode_purged, is_purged
 from dedupindex.index.identity import Settings, read_identity
+from dedupindex.index.load.merge_rule import capture_order
 from dedupindex.index.load.runs import evenly, read_run
 from dedupindex.lookup.decide import Query, find
 from dedupindex.runtime.files import write_file
-from dedupindex.timestamps import sort_key
 
 CHUNKS, EACH = 16, 12  # chunks of runs, and entries of each
 MOST = CHUNKS * EACH
 _RANGES, _KEYS_OF_RANGE = 64, 3  # of digests, in the sample of an index
 UNCONFIRMED = "unconfirmed.json"  # in an index, from before a load until it is confirmed
-_LAST = "\U0010ffff"
 
 _T = TypeVar("_T")
 Result = Capture | str | None  # the original, the text of an error, or no answer
@@ -131,10 +133,10 @@ def confirm_load(index: Path, unconfirmed: Unconfirmed) -> None:
 def sample_load(load: Load, keys: Keys) -> list[SampledEntry]:
     """Return captures that a load brings, spread over its runs; its places must be a list."""
     staged = _staged(load.runs, keys)
-    chosen = [(key, bare(entry)) for key, entry in staged if entry[0] & 3 != REVISIT]
-    numbers = {container_in(entry) for _, entry in chosen}
+    chosen = [(key, strip_flags(entry)) for key, entry in staged if entry[0] & 3 != REVISIT]
+    numbers = {container_of(entry) for _, entry in chosen}
     names = {number: place for number, place in load.places if number in numbers}
-    return [SampledEntry(key, entry, names.get(container_in(entry))) for key, entry in chosen]
+    return [SampledEntry(key, entry, names.get(container_of(entry))) for key, entry in chosen]
 
 
 def sample_index(view: View) -> list[SampledKey]:
@@ -306,29 +308,10 @@ def _defect(view: View, settings: Settings, sampled: SampledEntry) -> str:
             tombstones and wanted.evidence != Evidence.RECORD
         )
         return "" if refused else f"{key}: it is not found"
-    if not tombstones and not _as_good(found, wanted, settings.keep == "latest"):
-        return f"{key}: another capture is found in its place, {_location(found)}"
+    order = partial(capture_order, latest=settings.keep == "latest")
+    if not tombstones and order(found) > order(wanted):
+        return f"{key}: another capture is found in its place, {found.container} {found.offset}"
     return ""
-
-
-def _as_good(found: Capture, wanted: Capture, latest: bool) -> bool:
-    """Return whether the merge rule (`load.merge_rule`) may prefer `found` to `wanted`."""
-    if latest and Evidence.NAMED in (found.evidence, wanted.evidence):
-        if found.evidence != wanted.evidence:
-            return found.evidence < wanted.evidence
-        latest = False
-    date, other = sort_key(found.date), sort_key(wanted.date)
-    if date[:19] != other[:19]:
-        return (date < other) is not latest
-    if found.evidence != wanted.evidence:
-        return found.evidence < wanted.evidence
-    if date != other:
-        return (date < other) is not latest
-    return _location(found) <= _location(wanted)
-
-
-def _location(capture: Capture) -> tuple[str, int]:
-    return capture.container or _LAST, capture.offset if capture.offset >= 0 else 1 << 62
 
 
 def _entries(view: View, key: bytes) -> Iterator[bytes]:

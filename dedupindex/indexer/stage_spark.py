@@ -168,7 +168,7 @@ def _gather(
             writer = writers.setdefault(part.revisits, RunWriter(Path(home), name))
             entries: list[bytes] = marshal.loads(part.entries)
             count += len(entries)
-            writer.extend([renumbered(entry, lengths, numbers) for entry in entries])
+            writer.extend([renumbered(entry, lengths, numbers.__getitem__) for entry in entries])
         if count != counts.get(group, 0):
             raise BadSource(_CHANGED)
         for _, writer in sorted(writers.items()):

@@ -155,7 +155,8 @@ def test_an_index_is_the_same(tmp_path: Path, collection: Path) -> None:
 
 def _revisits(index: Path) -> list[tuple[bytes, str]]:
     """What the ledger has, with the names of containers."""
-    from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
+    from dedupindex.index.format.cells import DEPENDENT
+    from dedupindex.index.format.ledger import Dependent, items
 
     with closing(open_index(index)) as engine, engine.view() as view:
         lengths = engine.identity.settings.keys().lengths()
@@ -361,12 +362,12 @@ def test_renumbering(number: int, given_number: int, url: bool, canonical: bool)
     given[number] = given_number
     lengths = keys.lengths()
     staged = key + encode(one, number)
-    assert renumbered(staged, lengths, given) == key + encode(one, given_number)
+    assert renumbered(staged, lengths, given.__getitem__) == key + encode(one, given_number)
     mark = key + encode_revisit(one)
-    assert renumbered(mark, lengths, given) == mark
+    assert renumbered(mark, lengths, given.__getitem__) == mark
     refers = Revisit(one, RefersTo(b"http://example.com/b", b"2026-10-01T00:00:00Z"))
     item = dependent(refers, keys, number)
-    assert renumbered(item, lengths, given) == dependent(refers, keys, given_number)
+    assert renumbered(item, lengths, given.__getitem__) == dependent(refers, keys, given_number)
 
 
 @given(st.lists(st.integers(0, 3 * 10), min_size=1, max_size=4))

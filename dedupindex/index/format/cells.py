@@ -50,6 +50,7 @@ from dedupindex.urlkey import urlkey
 
 ALGORITHMS = ("", "md5", "sha1", "sha256", "sha512", "blake3")  # the place is the code
 ALSO, BEFORE, SEVERAL, SPARE, READ, GONE = 0x80, 0x08, 0x80, 0x80, 0x04, 0x08
+DEPENDENT = 0xFF  # first byte of a dependent, greater than that of any entry: they follow copies
 UNKNOWN_SIZE, SIZE_IN_EXTRAS = 0xFFFFFFFF, 0xFFFFFFFE
 UNKNOWN_OFFSET = 0xFFFFFFFFFF
 LOW = 0xFFFFFFFF
@@ -305,14 +306,23 @@ def url_of(entry: bytes) -> bytes:
     return unpack(packed_url(entry))
 
 
-def container_of(entry: bytes) -> int:
-    """Return the container number of an entry that is no tombstone."""
-    return int.from_bytes(entry[17:21], "big")
+def container_of(body: bytes) -> int:
+    """Return the container number of an entry, tombstone or dependent (`ledger`), 0 for none."""
+    return int.from_bytes(body[_container_slice(body)])
 
 
-def renumbered(entry: bytes, container: int) -> bytes:
-    """Return an entry with another container number and without `SPARE`."""
-    return b"%c%b%b%b" % (entry[0] & ~SPARE, entry[1:17], _LONG.pack(container), entry[21:])
+def with_container(body: bytes, number: int) -> bytes:
+    """Return an entry, tombstone or dependent with another container number, if it has one."""
+    at = _container_slice(body)
+    return b"%b%b%b" % (body[: at.start], number.to_bytes(4), body[at.stop :]) if at.stop else body
+
+
+def _container_slice(body: bytes) -> slice:
+    if body[0] & 3 != 3:
+        return slice(17, 21)
+    if body[0] == DEPENDENT:
+        return slice(13, 17)
+    return slice(8, 12) if body[0] & GONE else slice(0, 0)
 
 
 def packed_url(entry: bytes) -> bytes:
@@ -321,6 +331,13 @@ def packed_url(entry: bytes) -> bytes:
     if entry[0] & 64:
         at += 2 + _SHORT.unpack_from(entry, at)[0]
     return entry[at:]
+
+
+def strip_flags(entry: bytes) -> bytes:
+    """Return an entry without the flags of its state in a cell (`SPARE`, `BEFORE`)."""
+    if entry[0] & SPARE or entry[1] & BEFORE:
+        return b"%c%c%b" % (entry[0] & ~SPARE, entry[1] & ~BEFORE, entry[2:])
+    return entry
 
 
 def entries_of(cell: bytes) -> Iterator[bytes]:

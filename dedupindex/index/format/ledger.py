@@ -32,14 +32,13 @@ from typing import NamedTuple
 
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
-from dedupindex.index.format.cells import Keys, container_of
+from dedupindex.index.format.cells import DEPENDENT, Keys, container_of
 from dedupindex.index.format.packing import pack, unpack
 from dedupindex.index.load.runs import CHUNK, RunWriter, merge, merge_files
 from dedupindex.runtime.files import sync_directory
 from dedupindex.timestamps import date_of_digits, digits_of_date
 
 DIRECTORY, SCRATCH = "ledger", "ledger.new"
-DEPENDENT = 0xFF  # the first byte, greater than that of any entry: dependents follow the copies
 Drops = Callable[[bytes, bytes], bool]  # (key, rest of the item) -> whether to remove the item
 
 _PLACE = struct.Struct(">QIIB")
@@ -235,11 +234,6 @@ def dependent(revisit: Revisit, keys: Keys, container: int) -> bytes:
     return keys.of(itself.digest, refers_to.url) + head + url + pack(itself.url)
 
 
-def dependent_container(body: bytes) -> int:
-    """Return the container number of a dependent; `body` is what follows the key."""
-    return int.from_bytes(body[13:17], "big")
-
-
 def _encode_date(date: bytes) -> bytes:
     return int(digits_of_date(date)).to_bytes(6, "big")
 
@@ -257,8 +251,7 @@ def drops_of(dropped: set[int], drops: Drops | None) -> Drops | None:
         return drops
 
     def matches(key: bytes, body: bytes) -> bool:
-        container = dependent_container(body) if body[0] == DEPENDENT else container_of(body)
-        return container in dropped or bool(drops and drops(key, body))
+        return container_of(body) in dropped or bool(drops and drops(key, body))
 
     return matches
 

@@ -5,7 +5,7 @@ They are entries without a capture (`cells`), kept in the cell of their key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from xxhash import xxh3_64_digest
@@ -16,12 +16,10 @@ from dedupindex.index.format.cells import (
     GONE,
     NOWHERE,
     READ,
-    SPARE,
     ContainerRef,
     container_of,
     encode,
     packed_url,
-    renumbered,
 )
 from dedupindex.index.format.file_names import row_matches
 
@@ -135,32 +133,6 @@ def url_hash(entry: bytes) -> bytes:
     return xxh3_64_digest(packed_url(entry))
 
 
-def lives_in(entry: bytes, containers: Container[int]) -> bool:
-    """Return whether an entry, or the capture of a tombstone, is of one of these containers."""
-    return container_in(entry) in containers
-
-
 def is_purged(entry: bytes) -> bool:
     """Return whether an entry is the tombstone of a purged capture."""
     return entry[0] & 3 == REVISIT and bool(entry[0] & GONE)
-
-
-def container_in(entry: bytes) -> int:
-    """Return the container number in an entry or tombstone, 0 if it has none."""
-    if entry[0] & 3 != REVISIT:
-        return container_of(entry)
-    return int.from_bytes(entry[8:12], "big") if entry[0] & GONE else 0
-
-
-def with_container(entry: bytes, number: int) -> bytes:
-    """Return an entry or tombstone that has a container number with another number."""
-    if entry[0] & 3 != REVISIT:
-        return renumbered(entry, number)
-    return b"%b%b%b" % (entry[:8], number.to_bytes(4, "big"), entry[12:])
-
-
-def bare(entry: bytes) -> bytes:
-    """Return an entry without the flags of its state in a cell (`SPARE`, `BEFORE`)."""
-    if entry[0] & SPARE or entry[1] & BEFORE:
-        return b"%c%c%b" % (entry[0] & ~SPARE, entry[1] & ~BEFORE, entry[2:])
-    return entry

@@ -21,12 +21,13 @@ their place later, and the entries that they beat are kept in reserve behind the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import cmp_to_key
+from functools import partial
 
 from xxhash import xxh3_64_intdigest
 
+from dedupindex.capture import Capture, Evidence
 from dedupindex.index.format.cells import (
     ALSO,
     BEFORE,
@@ -37,25 +38,27 @@ from dedupindex.index.format.cells import (
     Keys,
     answers,
     cell_of,
+    container_of,
     decode,
     entries_of,
     packed_url,
+    strip_flags,
 )
 from dedupindex.index.format.tombstones import (
     NAMED,
     RECORD,
     REVISIT,
     Tombstones,
-    bare,
-    lives_in,
     unmarked,
 )
 from dedupindex.index.load.runs import CHUNK
+from dedupindex.timestamps import sort_key
 
 CHAINED = "refers-to-revisit"  # the reason why a claim of a chain is refused
 CONTRADICTED = "contradicted"  # and a row that a record refutes
 PURGED = "purged"  # and a capture that was purged before
 _LAST = "\U0010ffff"  # sorts after every name
+_REVERSED = bytes(range(255, -1, -1))  # translation table: later dates sort first
 
 Cells = list[tuple[bytes, bytes]]
 
@@ -108,16 +111,20 @@ class MergeRule:
         self,
         key: bytes,
         cell: bytes | None,
-        kept: list[bytes],
         incoming: list[bytes],
         outcome: MergeOutcome,
+        gone: Collection[int] = (),
     ) -> tuple[bytes | None, int, int]:
         """Return the cell that replaces `cell`, and the originals of both, for changes in place.
 
-        `kept`: the entries of `cell`, less those that are dropped. The captures and the checksum of
-        `outcome` are changes.
+        Entries of containers `gone` are dropped. The captures and the checksum of `outcome` are
+        changes.
         """
-        held = sum(map(answers, entries_of(cell))) if cell else 0
+        entries = list(entries_of(cell)) if cell else []
+        kept = [entry for entry in entries if container_of(entry) not in gone] if gone else entries
+        held = sum(map(answers, entries))
+        if not incoming and len(kept) == len(entries):
+            return cell, held, held
         outcome.captures -= held
         before = outcome.captures
         left = self.settle(key, mark_each(kept) + incoming, outcome)
@@ -134,16 +141,16 @@ class MergeRule:
         for entry in group:
             kinds[entry[0] & 3].append(entry)
         records, rows, claims = kinds
-        row = self._sorted(key, rows)[:1]
+        row = self._best(key, rows)
         refuted = bool(row) and tombstones.refutes(row[0])
         sound = [] if refuted else [entry for entry in rows if not tombstones.refutes(entry)]
         unchained = self._unchained(key, claims, records, tombstones)
         outcome.contradicted += _fresh(rows) - _fresh(sound)
         outcome.chained += _fresh(claims) - _fresh(unchained)
-        record, claim = self._sorted(key, records)[:1], self._sorted(key, unchained)[:1]
-        if record and row and self._better(key, record[0], row[0]):
+        record, claim = self._best(key, records), self._best(key, unchained)
+        if record and row and self._rank(record[0]) < self._rank(row[0]):
             row = []
-        order = self._sorted(key, record + ([] if refuted else row) + claim)
+        order = sorted(record + ([] if refuted else row) + claim, key=self._rank)
         if order:
             _count(order[0], records + sound + unchained, outcome)
         kept: list[bytes] = []
@@ -185,44 +192,44 @@ class MergeRule:
         record_id = decode(key, unmarked(entry), self.place_of).record_id
         return (entry[2:8], record_id) if record_id else None
 
-    def _sorted(self, key: bytes, entries: list[bytes]) -> list[bytes]:
-        """Return entries of one URL, the best first."""
-        if len(entries) < 2:
-            return entries
+    def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
+        """Return the best of entries of one URL and kind, in a list; an empty list if none."""
+        if len(entries) > 1:
+            first = min(map(self._rank, entries))
+            entries = [entry for entry in entries if self._rank(entry) == first]
+        return [min(entries, key=partial(self._tie_order, key))] if len(entries) > 1 else entries
 
-        def compare(one: bytes, other: bytes) -> int:
-            return self._better(key, other, one) - self._better(key, one, other)
+    def _rank(self, entry: bytes) -> tuple[bool, int, int]:
+        """Return a sort key for entries of a URL, the best first; equal only within a second."""
+        kind, second = entry[0] & 3, int.from_bytes(entry[2:8])
+        if not self.latest:
+            return False, second, kind
+        return (True, second, kind) if kind == NAMED else (False, -second, kind)
 
-        return sorted(entries, key=cmp_to_key(compare))
-
-    def _better(self, key: bytes, entry: bytes, other: bytes) -> bool:
-        kind, other_kind = entry[0] & 3, other[0] & 3
-        latest = self.latest
-        if latest and NAMED in (kind, other_kind):
-            if kind != other_kind:
-                return kind < other_kind
-            latest = False
-        if entry[2:8] != other[2:8]:
-            return (entry[2:8] < other[2:8]) is not latest
-        if kind != other_kind:
-            return kind < other_kind
-        date, *order = self._order(key, entry)
-        other_date, *other_order = self._order(key, other)
-        if date != other_date:
-            return (date < other_date) is not latest
-        return order < other_order
-
-    def _order(self, key: bytes, entry: bytes) -> tuple[bytes, str, int, bytes, str, bool]:
-        """Return the order within a second; of equal entries the one in the index comes first.
+    def _tie_order(self, key: bytes, entry: bytes) -> tuple[CaptureOrder, bytes, str, bool]:
+        """Return a sort key within a second; of equal entries the one in the index comes first.
 
         The container's number is left out: it depends on the order of loading.
         """
         body = unmarked(entry)
         capture = decode(key, body, self.place_of)
-        at = capture.offset if capture.offset >= 0 else 1 << 62
-        content = body[:17] + body[21:]
-        container, crawl = capture.container or _LAST, capture.crawl or _LAST
-        return capture.date[:-1], container, at, content, crawl, not entry[1] & BEFORE
+        content, crawl = body[:17] + body[21:], capture.crawl or _LAST
+        return capture_order(capture, latest=self.latest), content, crawl, not entry[1] & BEFORE
+
+
+CaptureOrder = tuple[bool, bytes, int, bytes, str, int]
+
+
+def capture_order(capture: Capture, *, latest: bool) -> CaptureOrder:
+    """Return a sort key for captures of a URL and digest: the merge rule keeps the first."""
+    named = capture.evidence == Evidence.NAMED
+    date = sort_key(capture.date) + b"\0"  # so that a fraction comes later also if reversed
+    if latest and not named:
+        date = date.translate(_REVERSED)
+    offset = capture.offset if capture.offset >= 0 else 1 << 62
+    second = date[: len("2026-11-20T09:14:17")]
+    container = capture.container or _LAST
+    return latest and named, second, capture.evidence, date, container, offset
 
 
 def _lost(
@@ -232,12 +239,12 @@ def _lost(
 
     They are what a purge of the others would bring back.
     """
-    held = set(map(bare, kept))
-    for entry in map(bare, stored):
+    held = set(map(strip_flags, kept))
+    for entry in map(strip_flags, stored):
         if entry not in held:
             yield key + entry
     seconds = {entry[2:8] for entry in stored + kept} if claims else set()
-    for entry in map(bare, claims):
+    for entry in map(strip_flags, claims):
         if entry[2:8] not in seconds:
             yield key + entry
 
@@ -353,7 +360,7 @@ def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterat
     chunk: list[bytes] = []
     for key, cell in cells:
         chunk += [
-            key + entry for entry in mark_before(cell) if not (gone and lives_in(entry, gone))
+            key + entry for entry in mark_before(cell) if not (gone and container_of(entry) in gone)
         ]
         if len(chunk) >= CHUNK:
             chunk.sort()

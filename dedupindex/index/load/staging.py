@@ -23,9 +23,14 @@ import lmdb
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
-from dedupindex.index.format.cells import sealed, sealed_text, unsealed, unsealed_text
-from dedupindex.index.format.ledger import DEPENDENT
-from dedupindex.index.format.tombstones import REVISIT
+from dedupindex.index.format.cells import (
+    container_of,
+    sealed,
+    sealed_text,
+    unsealed,
+    unsealed_text,
+    with_container,
+)
 
 
 class Staging:
@@ -166,17 +171,11 @@ class Numbers:
             raise IndexUnavailable(f"{self._path} cannot be written: {error}") from error
 
 
-def renumbered(staged: bytes, lengths: list[int], given: list[int]) -> bytes:
-    """Return a staged entry or ledger item whose container number n is replaced by `given[n]`.
+def renumbered(staged: bytes, lengths: list[int], given: Callable[[int], int]) -> bytes:
+    """Return a staged entry or ledger item whose container number n is replaced by `given(n)`.
 
-    `lengths`: see `Keys.lengths`. Tombstones have no container and are returned unchanged.
+    `lengths`: see `Keys.lengths`.
     """
-    key = lengths[staged[0]]
-    if staged[key] == DEPENDENT:
-        at = key + 13
-    elif staged[key] & 3 == REVISIT:
-        return staged
-    else:
-        at = key + 17
-    number = given[int.from_bytes(staged[at : at + 4], "big")]
-    return b"%b%b%b" % (staged[:at], number.to_bytes(4, "big"), staged[at + 4 :])
+    end = lengths[staged[0]]
+    body = staged[end:]
+    return staged[:end] + with_container(body, given(container_of(body)))

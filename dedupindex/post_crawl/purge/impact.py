@@ -18,9 +18,9 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
-from dedupindex.index.format.ledger import DEPENDENT, Dependent, items
+from dedupindex.index.format.ledger import Dependent, items
 from dedupindex.index.format.packing import pack
-from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, bare, encode_purged
+from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 from dedupindex.index.load.runs import RunWriter
@@ -140,7 +140,7 @@ class ImpactSurvey:
                 entry for entry in ledger.copies(key) if not self._obsolete(entry, tombstones)
             ]
             entries = [entry for entry in cells.entries_of(cell) if entry[0] & 3 != REVISIT]
-            known = [*map(bare, entries), *copies]
+            known = [*map(cells.strip_flags, entries), *copies]
             taken = {entry for entry in known if target.takes(key, entry)}
             if taken:
                 rows = set() if target.by_url else self._rows_of(known, taken)
@@ -186,7 +186,9 @@ class ImpactSurvey:
         merged = self._rule.settle(key, [*mark_before(cell), *tombstones, *stay], MergeOutcome())
         left = list(cells.entries_of(merged)) if merged else []
         held = {
-            bare(entry) for entry in [*cells.entries_of(cell), *stay] if entry[0] & 3 != REVISIT
+            cells.strip_flags(entry)
+            for entry in [*cells.entries_of(cell), *stay]
+            if entry[0] & 3 != REVISIT
         }
         return _Remainder(
             [*tombstones, *stay],
@@ -205,7 +207,9 @@ class ImpactSurvey:
         digest = cells.digest_of_key(key)
         successors = {cells.packed_url(entry): entry for entry in remainder.answering}
         self._survives = self._survives or bool(successors)
-        answered = {bare(entry) for entry in cells.entries_of(cell) if cells.answers(entry)}
+        answered = {
+            cells.strip_flags(entry) for entry in cells.entries_of(cell) if cells.answers(entry)
+        }
         sizes: dict[tuple[bytes, bytes], int] = {}  # by second and packed URL
         for entry in sorted(taken | rows):
             size = _size(key, entry)
@@ -308,7 +312,7 @@ class _LedgerCursor:
     def _under(self, key: bytes, *, copies: bool) -> Iterator[bytes]:
         while self._next is not None and self._next.startswith(key):
             body = self._next[len(key) :]
-            if copies and body[0] == DEPENDENT:
+            if copies and body[0] == cells.DEPENDENT:
                 return
             self._next = next(self._found, None)
             yield body

@@ -11,7 +11,7 @@ from dedupindex.errors import BadInput
 from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format import cells
 from dedupindex.index.format.file_names import files_of, is_one_of, spellings
-from dedupindex.index.format.ledger import DEPENDENT, Dependent, dependent_container
+from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.timestamps import digits_of_date
@@ -130,11 +130,11 @@ class ResolvedTarget:
             return False
         if self.by_url:
             return self.takes_url(Dependent.of(dependent).url)
-        return dependent_container(dependent) in self.containers
+        return cells.container_of(dependent) in self.containers
 
     def takes_item(self, key: bytes, body: bytes) -> bool:
         """Whether an item of the ledger goes."""
-        if body[0] == DEPENDENT:
+        if body[0] == cells.DEPENDENT:
             return self.takes_dependent(body)
         return self.may_hold(key) and self.takes(key, body)
 

@@ -155,7 +155,7 @@ def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
     with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
-        trees = IndexTrees.open(env, create=False, by_url=True)
+        trees = IndexTrees.open(env, by_url=True)
         with env.begin(write=True) as txn:
             with txn.cursor(db=trees.urls) as cursor:
                 assert cursor.first() and cursor.delete()
@@ -171,7 +171,7 @@ def test_what_belongs_into_another_tree_is_damage(tmp_path: Path, key: bytes) ->
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
     with lmdb.open(str(path), subdir=False, max_dbs=5) as env:
-        trees = IndexTrees.open(env, create=False, by_url=True)
+        trees = IndexTrees.open(env, by_url=True)
         with env.begin(write=True) as txn:
             txn.put(key, sealed(key, b"a.warc.gz"), db=trees.captures)
             trees.put(txn, "transaction", txn.id())

@@ -19,10 +19,9 @@ from typing import Any
 from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, numbers_of, reread_all
+from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all
 from dedupindex.index.engines.cassandra.cassandra_load import (
     CassandraLoader,
-    container_number,
     numbered_anew,
 )
 from dedupindex.index.engines.cassandra.cassandra_schema import (
@@ -47,9 +46,9 @@ from dedupindex.index.engines.cassandra.metadata import (
 from dedupindex.index.engines.cell_view import CellTally
 from dedupindex.index.format.cells import (
     DIGEST_KEY,
-    NOWHERE,
     ContainerRef,
     answers,
+    container_of,
     damaged,
     entries_of,
     is_sound,
@@ -57,10 +56,9 @@ from dedupindex.index.format.cells import (
     unsealed,
 )
 from dedupindex.index.format.fast_answer import BROKEN
-from dedupindex.index.format.tombstones import container_in
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum
+from dedupindex.index.load.merge_rule import MergeOutcome, checksum
 from dedupindex.index.load.runs import read_run
 
 _CHECKED = 500  # keys whose rows by URL are read side by side
@@ -110,7 +108,7 @@ def _check_cells(view: CassandraView, tally: CellTally, wrong: list[str]) -> int
                 continue
             cell = unsealed(key, stored)
             cells.append((key, cell))
-            numbers = {container_in(entry) for entry in entries_of(cell)} - {0}
+            numbers = {container_of(entry) for entry in entries_of(cell)} - {0}
             without_name |= {n for n in numbers - without_name if not _has_name(view, n)}
             if without_name.isdisjoint(numbers):
                 tally.add(key, cell)
@@ -213,10 +211,6 @@ class CassandraEngine(Engine):
     def is_current(self) -> bool:
         return has_signature(self._open(), self.address.keyspace, self._signature)
 
-    def number_of(self, place: ContainerRef) -> int:
-        # Numbers of a first load that has not finished do not count: the next load removes them.
-        return self._view().number_of(place) if self.identity.generation else 0
-
     def next_number(self) -> int:
         return self._about().next_number() if self._exists else 1
 
@@ -236,17 +230,14 @@ class CassandraEngine(Engine):
             killed = self._begin(state)
             places = list(load.places)
             now = register(session, self._on, places)
-            fresh = {now[number]: place for number, place in places}
+            load = load._replace(places=[(now[number], place) for number, place in places])
             self._check_named(used - now.keys())
-            loader = CassandraLoader(
-                session, self._on, self._view(), self._rule(fresh), state.written, lease
-            )
-            loader.drop(numbers_of(self._view(), load.dropped))
-            if load.runs:
-                batches = load.merged(self.index)
-                if any(number != given for number, given in now.items()):
-                    batches = numbered_anew(batches, self.identity.settings.keys(), now)
-                (loader.add if state.generation else loader.fill)(batches)
+            view = self._view()
+            rule = load.rule(self.identity.settings, view.place_or_nowhere)
+            loader = CassandraLoader(session, self._on, view, rule, state.written, lease)
+            loader.drop(load.gone(view))
+            batches = numbered_anew(load.merged(), self.identity.settings.keys(), now)
+            (loader.add if state.generation else loader.fill)(batches)
             self._finish(load, state, loader.outcome, lease, recount=killed)
         return loader.outcome
 
@@ -257,7 +248,7 @@ class CassandraEngine(Engine):
         for path in runs:
             try:
                 for chunk in read_run(path):
-                    used.update(container_number(staged, lengths) for staged in chunk)
+                    used.update(container_of(staged[lengths[staged[0]] :]) for staged in chunk)
             except OSError as error:
                 raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error
         return used - {0}
@@ -294,17 +285,6 @@ class CassandraEngine(Engine):
                 f"what an unfinished first load wrote to {self.address} cannot be removed: "
                 f"{error}; run the same command again when all nodes are there"
             ) from error
-
-    def _rule(self, fresh: dict[int, ContainerRef]) -> MergeRule:
-        settings, view = self.identity.settings, self._view()
-
-        def place_of(number: int) -> ContainerRef:
-            try:
-                return fresh.get(number) or view.place_of(number)
-            except KeyError:  # its name is lost: the same capture with a name replaces it
-                return NOWHERE
-
-        return MergeRule(settings.keys(), settings.keep == "latest", place_of)
 
     def _finish(
         self, load: Load, state: IndexState, outcome: MergeOutcome, lease: Lease, *, recount: bool

@@ -22,10 +22,17 @@ from dedupindex.index.engines.cassandra.cassandra_view import (
 )
 from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
-from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
-from dedupindex.index.format.tombstones import container_in, lives_in, with_container
+from dedupindex.index.format.cells import (
+    DIGEST_KEY,
+    Keys,
+    answers,
+    entries_of,
+    sealed,
+    unsealed,
+)
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
+from dedupindex.index.load.staging import renumbered
 
 _KEYS = 2000  # that are read, merged and written together
 _Item = TypeVar("_Item")
@@ -75,22 +82,17 @@ class CassandraLoader:
         self._written += 1  # so that a cell that is written again comes after its removal
 
     def _drop_from_digest(self, cells: Iterable[Cell], gone: set[int]) -> None:
-        outcome, held, holds = self.outcome, False, False
+        held, holds = False, False
         writes: list[Call] = []
         for key, cell in cells:
-            entries = list(entries_of(cell))
-            kept = [entry for entry in entries if not lives_in(entry, gone)]
-            if len(kept) == len(entries):
-                before = after = sum(map(answers, entries))
-            else:
-                left, before, after = self._rule.replace(key, cell, kept, [], outcome)
-                writes += self._change(key, cell, left)
+            left, before, after = self._rule.replace(key, cell, [], self.outcome, gone)
+            writes += self._change(key, cell, left)
             held, holds = held or before > 0, holds or after > 0
             if len(writes) >= _KEYS:
                 self._write(writes)
                 writes = []
-        outcome.digests += holds - held
-        outcome.lost.clear()
+        self.outcome.digests += holds - held
+        self.outcome.lost.clear()
         self._write(writes)
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
@@ -121,8 +123,7 @@ class CassandraLoader:
         held_here = any(_has_originals(cells[key]) for key in touched if key in cells)
         for key, group in groups:
             cell = cells.get(key)
-            entries = list(entries_of(cell)) if cell else []
-            left, _, after = self._rule.replace(key, cell, entries, group, outcome)
+            left, _, after = self._rule.replace(key, cell, group, outcome)
             holds = holds or after > 0
             writes += self._change(key, cell, left)
         if held_here != holds and not self._others(start, cells, whole, touched):
@@ -166,25 +167,17 @@ class CassandraLoader:
 
 
 def numbered_anew(
-    batches: Iterable[list[bytes]], keys: Keys, now: dict[int, int]
+    batches: Iterator[list[bytes]], keys: Keys, now: dict[int, int]
 ) -> Iterator[list[bytes]]:
     """Yield staged entries with the container numbers of `now`, in their old order."""
+    if all(number == given for number, given in now.items()):
+        return batches
     lengths = keys.lengths()
-    for batch in batches:
-        found = []
-        for staged in batch:
-            end = lengths[staged[0]]
-            entry = staged[end:]
-            number = container_in(entry)
-            if now.get(number, number) != number:
-                entry = with_container(entry, now[number])
-            found.append(staged[:end] + entry)
-        yield found
 
+    def given(number: int) -> int:
+        return now.get(number, number)
 
-def container_number(staged: bytes, lengths: list[int]) -> int:
-    """Return the container number in a staged entry, 0 if it has none."""
-    return container_in(staged[lengths[staged[0]] :])
+    return ([renumbered(staged, lengths, given) for staged in batch] for batch in batches)
 
 
 def _start(key: bytes) -> bytes:

@@ -25,6 +25,7 @@ from dedupindex.index.engines.cell_view import CellView
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import (
     DIGEST_KEY,
+    NOWHERE,
     ContainerRef,
     Keys,
     answers,
@@ -235,11 +236,16 @@ class CassandraView(CellView):
             place = self._remember(number, rows[0])
         return place
 
+    def place_or_nowhere(self, number: int) -> ContainerRef:
+        """Like `place_of`; a capture whose container has lost its name loses to one with a name."""
+        with suppress(KeyError):
+            return self.place_of(number)
+        return NOWHERE
+
     def _remember(self, number: int, row: Row) -> ContainerRef:
         return self._places.keep(number, place_in(number, row))
 
     def number_of(self, place: ContainerRef) -> int:
-        """Return the number of a container, 0 if it has none."""
         key = key_of(place)
         rows = self._session.execute(self._on.number, key)
         number = number_in(key, rows[0][0]) if rows else 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,20 +17,20 @@ import lmdb
 
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of
+from dedupindex.index.engine import Load
+from dedupindex.index.engines.file_engine import FileEngine
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
 from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView, problems
 from dedupindex.index.format import ledger, url_index
 from dedupindex.index.format.cells import (
     DIGEST_KEY,
     ContainerRef,
-    Keys,
     answers,
     entries_of,
     sealed,
     unsealed,
 )
-from dedupindex.index.format.ledger import LedgerWriter, drops_of
+from dedupindex.index.format.ledger import LedgerWriter
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import (
     Cells,
@@ -43,21 +43,17 @@ from dedupindex.index.load.merge_rule import (
 from dedupindex.index.load.runs import merge
 from dedupindex.runtime.files import sync_directory
 
-COPIES_TRIED = 10
 _MAPPED = 3_000_000  # captures after which a file is mapped anew: mapped pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
 
 
-class LmdbEngine(Engine):
+class LmdbEngine(FileEngine):
     """An open LMDB index; `write` asks for the right to load."""
 
     def __init__(self, index: Path, *, write: bool = False) -> None:
-        self.index = index
+        super().__init__(index)
         self._write = write
-        self.identity = read_identity(index)
-        self._env: lmdb.Environment | None = None
-        self._trees: IndexTrees | None = None
-        self._places = Cache[int, ContainerRef](PLACES_KEPT)
+        self._trees: IndexTrees | None = None  # None before the first load
         if self.identity.generation:
             self._open()
 
@@ -66,12 +62,9 @@ class LmdbEngine(Engine):
             path = self.path
             try:
                 check_pages(path)
-                self._env = environment(path, write=self._write)
-                if path.stat().st_size < length_of(self._env):
-                    raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
-                by_url = self.identity.settings.by_url
-                self._trees = IndexTrees.open(self._env, create=False, by_url=by_url)
-                with self._env.begin() as txn:
+                env = environment(path, write=self._write)
+                self._trees = IndexTrees.open(env, by_url=self.identity.settings.by_url)
+                with env.begin() as txn:
                     if self._trees.get(txn, "transaction") != txn.id():
                         raise Damaged(f"{path} is damaged: it has an old state; build it again")
                 return
@@ -85,25 +78,14 @@ class LmdbEngine(Engine):
                 raise
 
     @property
-    def keys(self) -> Keys:
-        """The form of its keys."""
-        return self.identity.settings.keys()
-
-    @property
     def path(self) -> Path:
         """The data file of the current generation."""
         return self.index / f"data-{self.identity.generation}.mdb"
 
     def view(self) -> LmdbView:
-        if self._env is None or self._trees is None:
+        if self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
-        return LmdbView(self._env, self._trees, self.keys, self._places)
-
-    def number_of(self, place: ContainerRef) -> int:
-        if self._env is None:
-            return 0
-        with self.view() as view:
-            return view.number_of(place)
+        return LmdbView(self._trees, self.keys, self._places)
 
     def next_number(self) -> int:
         return int(self._meta("next_number", 1))
@@ -112,18 +94,18 @@ class LmdbEngine(Engine):
         return dict(self._meta("note", {}))
 
     def _meta(self, name: str, default: Any) -> Any:
-        if self._env is None or self._trees is None:
+        if not self.identity.generation:
             return default
-        with self._env.begin() as txn:
-            return self._trees.get(txn, name)
+        with self.view() as view:
+            return view.trees.get(view.txn, name)
 
     def load(self, load: Load) -> MergeOutcome:
         load = load._replace(places=list(load.places))  # it is read twice
         try:
             incoming = sum(path.stat().st_size for path in load.runs)
-            if self._env is None or load.dropped or incoming * REBUILD > self.path.stat().st_size:
+            if not self._trees or load.dropped or incoming * REBUILD > self.path.stat().st_size:
                 return self._rebuild(load)
-            return self._put(load)
+            return self._put(load, self._trees)
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
 
@@ -137,91 +119,71 @@ class LmdbEngine(Engine):
 
         return load.rule(self.identity.settings, place_of)
 
-    def _put(self, load: Load) -> MergeOutcome:
+    def _put(self, load: Load, trees: IndexTrees) -> MergeOutcome:
         """Load in one transaction."""
-        assert self._env is not None and self._trees is not None
-        rule, outcome, trees = self._rule(load), MergeOutcome(), self._trees
+        rule, outcome = self._rule(load), MergeOutcome()
         with (
-            self._ledger_writer(load, set()) as writer,
-            self._env.begin(db=trees.captures, write=True) as txn,
+            self._ledger_writer(load) as writer,
+            trees.env.begin(db=trees.captures, write=True) as txn,
         ):
-            for key, group in grouped(load.merged(self.index), rule.keys.lengths()):
+            for key, group in grouped(load.merged(), rule.keys.lengths()):
                 cell = put_one(txn, rule, key, group, outcome)
                 if trees.urls is not None and cell and url_index.listed(cell):
                     url_index.put(txn, trees.urls, key)
                 writer.add(outcome.lost)
             trees.register(txn, load, outcome)
             trees.put(txn, "ledger", writer.write())
-        length = length_of(self._env)
+        length = length_of(trees.env)
         if self.path.stat().st_size < length:  # the last pages were allocated, but never written
             os.truncate(self.path, length)
         return outcome
 
     def _rebuild(self, load: Load) -> MergeOutcome:
         """Merge the index and a load into a file of the next generation."""
-        identity = self.identity.next_generation()
+        identity, old = self.identity.next_generation(), self.path
         path = self.index / f"data-{identity.generation}.mdb"
         remove(path)
-        gone: set[int] = set()
-        if self._env is not None:
-            with self.view() as view:
-                gone = numbers_of(view, load.dropped)
-        with self._ledger_writer(load, gone) as writer:
+        with self._ledger_writer(load) as writer:
             try:
-                outcome = self._write_file(path, load, gone, writer)
+                outcome = self._write_file(path, load, writer)
             except BaseException:
                 remove(path)
                 raise
             finally:
                 url_index.clear(self.index)
             sync_directory(self.index)
-            before = self.path if self._env is not None else None
             identity.write(self.index)  # if this fails, either file may be the named one: keep both
         self.close()
         self.identity = identity
         self._open()
-        if before is not None:
-            remove(before)
+        remove(old)
         return outcome
 
-    def _write_file(
-        self, path: Path, load: Load, gone: set[int], writer: LedgerWriter
-    ) -> MergeOutcome:
-        """Write the index, without the containers `gone`, and the load to a new file."""
+    def _write_file(self, path: Path, load: Load, writer: LedgerWriter) -> MergeOutcome:
+        """Write the index, without dropped containers, and the load to a new file."""
         outcome, rule = MergeOutcome(), self._rule(load)
-        sources = [load.merged(self.index)] if load.runs else []
-        if self._env is not None:
-            sources.append(self._staged(gone))
-        env, trees = self._fill(path, settled(merge(sources), rule, outcome), outcome, writer)
-        try:
+        batches = settled(merge([load.merged(), self._staged(load)]), rule, outcome)
+        trees = self._fill(path, batches, outcome, writer)
+        with closing(trees.env) as env:
             with env.begin(write=True) as txn:
                 trees.begin(txn)
-                if self._env is not None and self._trees is not None:
-                    with self._env.begin() as old:
+                if self._trees is not None:
+                    with self._trees.env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)
                 trees.register(txn, load, outcome, absolute=True)
                 trees.put(txn, "ledger", writer.write())
             env.sync(True)
-        finally:
-            env.close()
         return outcome
-
-    def _ledger_writer(self, load: Load, gone: set[int]) -> LedgerWriter:
-        names: list[str] = []
-        if self._env is not None:
-            with self.view() as view:
-                names = view.ledger()
-        return LedgerWriter(self.index, names, load.ledger, drops_of(gone, load.drops), self.keys)
 
     def _fill(
         self, path: Path, batches: Iterator[Cells], outcome: MergeOutcome, writer: LedgerWriter
-    ) -> tuple[lmdb.Environment, IndexTrees]:
-        """Create a data file from cells, which come in order."""
+    ) -> IndexTrees:
+        """Create a data file from cells, which come in order; the caller closes it."""
         by_url = self.identity.settings.by_url
         urls = url_index.UrlIndexBuilder(self.index) if by_url else None
         env = environment(path, write=True, bulk=True)
         try:
-            trees = IndexTrees.open(env, create=True, by_url=by_url)
+            trees = IndexTrees.open(env, by_url=by_url, create=True)
             mapped = 0
             for cells in batches:
                 stored = [(key, sealed(key, cell)) for key, cell in cells]
@@ -234,22 +196,23 @@ class LmdbEngine(Engine):
                     mapped = outcome.captures
                     env.close()
                     env = environment(path, write=True, bulk=True)
-                    trees = IndexTrees.open(env, create=False, by_url=by_url)
+                    trees = IndexTrees.open(env, by_url=by_url)
             if urls is not None:
                 urls.write(env, trees.urls)
         except BaseException:
             env.close()
             raise
-        return env, trees
+        return trees
 
-    def _staged(self, gone: set[int]) -> Iterator[list[bytes]]:
-        with self.view() as view:
-            yield from staged_again(view.cells(), gone)
+    def _staged(self, load: Load) -> Iterator[list[bytes]]:
+        with self._view_or_none() as view:
+            if view is not None:
+                yield from staged_again(view.cells(), load.gone(view))
 
     def forget_dead_readers(self) -> None:
         try:
-            if self._env is not None:
-                self._env.reader_check()
+            if self._trees is not None:
+                self._trees.env.reader_check()
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self.path}: {error}") from error
 
@@ -260,45 +223,30 @@ class LmdbEngine(Engine):
                 wrong += ledger.problems(self.index, view.ledger())
             return wrong
 
-    def copy(self, target: Path) -> None:
-        if self._env is None:
-            raise IndexUnavailable(unfinished(self.index))
+    def _copy_data(self, target: Path) -> list[str]:
+        assert self._trees is not None
+        path = target / self.path.name
         try:
-            for _ in range(COPIES_TRIED):
-                with open(target / self.path.name, "wb") as stream:
-                    # Page by page: LMDB 0.9's compacting copy crashes on the tree of URLs.
-                    self._env.copyfd(stream.fileno())
-                    os.fsync(stream.fileno())
-                with suppress(FileNotFoundError):  # a load came between: copy the new state
-                    ledger.copy(self.index, self._ledger_of(target / self.path.name), target)
-                    break
-            else:
-                raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
-        except (lmdb.Error, OSError) as error:
+            with open(path, "wb") as stream:
+                # Page by page: LMDB 0.9's compacting copy crashes on the tree of URLs.
+                self._trees.env.copyfd(stream.fileno())
+                os.fsync(stream.fileno())
+            with closing(environment(path, write=False)) as env:
+                trees = IndexTrees.open(env, by_url=self.identity.settings.by_url)
+                with LmdbView(trees, self.keys, Cache()) as view:
+                    return view.ledger()
+        except lmdb.Error as error:
             raise IndexUnavailable(f"copying to {target} failed: {error}") from error
-        sync_directory(target)
-        self.identity.write(target)
-
-    def _ledger_of(self, path: Path) -> list[str]:
-        """Return the files of the ledger that a data file names."""
-        env = environment(path, write=False)
-        try:
-            trees = IndexTrees.open(env, create=False, by_url=self.identity.settings.by_url)
-            with LmdbView(env, trees, self.keys, Cache()) as view:
-                return view.ledger()
-        finally:
-            env.close()
 
     def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None
+        if self._trees is not None:
+            self._trees.env.close()
+            self._trees = None
             self._places.clear()
 
     def clear_leftovers(self) -> None:
         url_index.clear(self.index)
-        with self._ledger_writer(Load([], (), []), set()):
-            pass  # which clears those of the ledger
+        self._clear_ledger()
         for path in self.index.glob("data-*.mdb"):
             if path != self.path or not self.identity.generation:
                 remove(path)
@@ -313,9 +261,9 @@ def put_one(
     """
     stored = cast(bytes | None, txn.get(key))
     cell = None if stored is None else unsealed(key, stored)
-    entries = list(entries_of(cell)) if cell else []
-    others = not any(map(answers, entries)) and _has_captures(txn, key)
-    left, held, holds = rule.replace(key, cell, entries, group, outcome)
+    originals = cell is not None and any(map(answers, entries_of(cell)))
+    others = not originals and _has_captures(txn, key)
+    left, held, holds = rule.replace(key, cell, group, outcome)
     if left is None:
         if cell:
             txn.delete(key)

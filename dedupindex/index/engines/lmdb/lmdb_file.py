@@ -45,9 +45,12 @@ def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
 
 
 def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environment:
-    """Open a data file; `bulk` creates it, and forces nothing to disk until `sync` is called."""
+    """Open a data file; `bulk` creates it, and forces nothing to disk until `sync` is called.
+
+    Raises `Damaged` if the file is cut: reading beyond its end kills the process.
+    """
     with pinned(path.parent) as home:
-        return open_in(
+        env = open_in(
             home,
             path,
             map_size=MAP_SIZE if write else 0,
@@ -61,6 +64,10 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
             sync=not bulk,
             metasync=not bulk,
         )
+    if not bulk and path.stat().st_size < length_of(env):
+        env.close()
+        raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
+    return env
 
 
 def check_pages(path: Path) -> None:
@@ -99,7 +106,7 @@ def _agree(first: _Meta, second: _Meta) -> bool:
 
 
 def length_of(env: lmdb.Environment) -> int:
-    """Return the bytes that a data file must have; reading beyond its end kills the process."""
+    """Return the bytes that a data file must have."""
     return int((env.info()["last_pgno"] + 1) * env.stat()["psize"])
 
 

@@ -25,6 +25,7 @@ from dedupindex.index.format.cells import (
 from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
 from dedupindex.index.load.merge_rule import MergeOutcome
 
+_TREES = ("captures", "containers", "names", "meta")
 _INITIAL: dict[str, Any] = {
     "next_number": 1, "note": {}, "own_digests": True, "ledger": [],
     "captures": 0, "digests": 0, "checksum": 0, "transaction": 0,
@@ -34,6 +35,7 @@ _INITIAL: dict[str, Any] = {
 class IndexTrees(NamedTuple):
     """The trees of a data file."""
 
+    env: lmdb.Environment
     captures: Any  # key -> cell
     containers: Any  # name -> registration, JSON
     names: Any  # container number -> crawl and name, and back
@@ -41,10 +43,16 @@ class IndexTrees(NamedTuple):
     urls: Any = None  # see `url_index`; only with the setting `by_url`
 
     @classmethod
-    def open(cls, env: lmdb.Environment, *, create: bool, by_url: bool) -> IndexTrees:
-        trees: list[Any] = [env.open_db(name.encode(), create=create) for name in cls._fields[:-1]]
-        trees.append(url_index.open_tree(env, create=create) if by_url else None)
-        return cls(*trees)
+    def open(cls, env: lmdb.Environment, *, by_url: bool, create: bool = False) -> IndexTrees:
+        """Open the trees of `env`, which is closed if that fails."""
+        try:
+            trees = [env.open_db(name.encode(), create=create) for name in _TREES]
+            urls = url_index.open_tree(env, create=create) if by_url else None
+        except BaseException:
+            env.close()
+            raise
+        captures, containers, names, meta = trees
+        return cls(env, captures, containers, names, meta, urls)
 
     def get(self, txn: lmdb.Transaction, name: str) -> Any:
         """Return a value of `meta`; raises `Damaged`, also if it is missing."""
@@ -133,16 +141,14 @@ def short(name: str) -> bytes:
 class LmdbView(CellView):
     """A read transaction; a context manager."""
 
-    __slots__ = ("_env", "_places", "keys", "trees", "txn")
+    __slots__ = ("_places", "keys", "trees", "txn")
 
-    def __init__(
-        self, env: lmdb.Environment, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]
-    ) -> None:
-        self._env, self.trees, self.keys, self._places = env, trees, keys, places
+    def __init__(self, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]) -> None:
+        self.trees, self.keys, self._places = trees, keys, places
 
     def __enter__(self) -> LmdbView:
         try:
-            self.txn = self._env.begin(db=self.trees.captures)
+            self.txn = self.trees.env.begin(db=self.trees.captures)
         except lmdb.Error as error:
             raise _unavailable(error) from error
         return self
@@ -196,13 +202,13 @@ class LmdbView(CellView):
         """Return the fast path; it may be used as long as the file is open."""
         if not self.keys.canonical:
             return None
-        env, trees, keys, places = self._env, self.trees, self.keys, self._places
+        trees, keys, places = self.trees, self.keys, self._places
 
         def name_of(number: int) -> str:
-            with LmdbView(env, trees, keys, places) as view:
+            with LmdbView(trees, keys, places) as view:
                 return view.place_of(number).container
 
-        return PlainAnswers(env, trees.captures, keys, name_of)
+        return PlainAnswers(trees.env, trees.captures, keys, name_of)
 
     def cursor(self) -> lmdb.Cursor:
         """Return a cursor of the captures, for `PlainAnswers.answer`."""
@@ -223,7 +229,6 @@ class LmdbView(CellView):
         return place
 
     def number_of(self, place: ContainerRef) -> int:
-        """Return the number of a container, 0 if it has none."""
         key = key_of(place)
         number = self.txn.get(key, db=self.trees.names)
         return 0 if number is None else int.from_bytes(unsealed(key, number), "big")

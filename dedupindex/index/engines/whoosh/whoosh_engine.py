@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, nullcontext, suppress
+from contextlib import closing, contextmanager, suppress
 from heapq import merge as merge_sorted
 from itertools import groupby
 from pathlib import Path
@@ -19,9 +19,9 @@ from typing import Any
 
 from whoosh.index import TOC, FileIndex
 
-from dedupindex.cache import Cache
 from dedupindex.errors import DedupError, IndexUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Engine, Load, numbers_of
+from dedupindex.index.engine import Load
+from dedupindex.index.engines.file_engine import FileEngine
 from dedupindex.index.engines.whoosh.whoosh_files import (
     META,
     SCHEMA,
@@ -42,10 +42,15 @@ from dedupindex.index.engines.whoosh.whoosh_view import (
     reading,
 )
 from dedupindex.index.format import ledger
-from dedupindex.index.format.cells import DIGEST_KEY, ContainerRef, answers, decode, entries_of
-from dedupindex.index.format.ledger import LedgerWriter, drops_of
-from dedupindex.index.format.tombstones import lives_in
-from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.format.cells import (
+    DIGEST_KEY,
+    answers,
+    container_of,
+    decode,
+    entries_of,
+)
+from dedupindex.index.format.ledger import LedgerWriter
+from dedupindex.index.identity import unfinished
 from dedupindex.index.load.merge_rule import (
     MergeOutcome,
     MergeRule,
@@ -57,16 +62,14 @@ from dedupindex.runtime.files import sync_directory
 
 NAME = "MAIN"
 SNAPSHOTS_KEPT = 8  # open readers that wait for a view
-COPIES_TRIED = 10
 
 
-class WhooshEngine(Engine):
+class WhooshEngine(FileEngine):
     """An open Whoosh index; `write` asks for the right to load."""
 
     def __init__(self, index: Path, *, write: bool = False) -> None:
-        self.index, self.directory = index, index / "whoosh"
-        self.identity = read_identity(index)
-        self._places = Cache[int, ContainerRef](PLACES_KEPT)
+        super().__init__(index)
+        self.directory = index / "whoosh"
         self._idle: deque[WhooshSnapshot] = deque()
         self._index: Any = None
         if self.identity.generation:
@@ -76,8 +79,7 @@ class WhooshEngine(Engine):
     def view(self) -> WhooshView:
         if self._index is None:
             raise IndexUnavailable(unfinished(self.index))
-        keys = self.identity.settings.keys()
-        return WhooshView(self._borrow, self._give_back, self._places, keys)
+        return WhooshView(self._borrow, self._give_back, self._places, self.keys)
 
     def _borrow(self) -> WhooshSnapshot:
         """Return a snapshot of the last commit; they are pooled, since opening one takes 1 ms."""
@@ -91,19 +93,13 @@ class WhooshEngine(Engine):
                     if snapshot.generation == latest:
                         return snapshot
                     snapshot.close()
-            return WhooshSnapshot(self._index.reader(), self.identity.settings.keys())
+            return WhooshSnapshot(self._index.reader(), self.keys)
 
     def _give_back(self, snapshot: WhooshSnapshot) -> None:
         if self._index is None or len(self._idle) >= SNAPSHOTS_KEPT:
             snapshot.close()
         else:
             self._idle.append(snapshot)
-
-    def number_of(self, place: ContainerRef) -> int:
-        if self._index is None:
-            return 0
-        with self.view() as view:
-            return view.number_of(place)
 
     def next_number(self) -> int:
         return int(self._meta().get("next_number", 1))
@@ -112,46 +108,28 @@ class WhooshEngine(Engine):
         return dict(self._meta().get("note", {}))
 
     def _meta(self) -> dict[str, Any]:
-        if self._index is None:
+        if not self.identity.generation:
             return {}
         with self.view() as view, reading("the index"):
             return view.snapshot.meta()
 
     def load(self, load: Load) -> MergeOutcome:
         load = load._replace(places=list(load.places))  # it is read twice
-        first = not self.identity.generation
         with (
             self._ledger_writer(load) as ledger_writer,
             self._writing() as writer,
-            nullcontext() if first else self.view() as before,
+            self.view() as before,
         ):
-
-            def place_of(number: int) -> ContainerRef:
-                if before is None:
-                    raise KeyError(f"container number {number} has no name")
-                return before.place_of(number)
-
-            gone = numbers_of(before, load.dropped) if before is not None else set()
-            state = before.snapshot if before is not None else None
-            rule = load.rule(self.identity.settings, place_of)
-            loader = WhooshLoader(writer, state, rule, gone, ledger_writer)
-            outcome = loader.run(load.merged(self.index))
-            register(writer, state, load, outcome, ledger_writer.write())
+            rule = load.rule(self.identity.settings, before.place_of)
+            gone = load.gone(before)
+            loader = WhooshLoader(writer, before.snapshot, rule, gone, ledger_writer)
+            outcome = loader.run(load.merged())
+            register(writer, before.snapshot, load, outcome, ledger_writer.write())
             writer.commit()
-        if first:
-            identity = self.identity.next_generation()
-            identity.write(self.index)
-            self.identity = identity
+        if not self.identity.generation:
+            self.identity = self.identity.next_generation()
+            self.identity.write(self.index)
         return outcome
-
-    def _ledger_writer(self, load: Load) -> LedgerWriter:
-        names: list[str] = []
-        gone: set[int] = set()
-        if self._index is not None:
-            with self.view() as view:
-                names, gone = view.ledger(), numbers_of(view, load.dropped)
-        drops, keys = drops_of(gone, load.drops), self.identity.settings.keys()
-        return LedgerWriter(self.index, names, load.ledger, drops, keys)
 
     @contextmanager
     def _writing(self) -> Iterator[CommitWriter]:
@@ -209,32 +187,16 @@ class WhooshEngine(Engine):
                 files += [f"{segment.segment_id()}.seg", f"{segment.segment_id()}.crc"]
             return files
 
-    def copy(self, target: Path) -> None:
-        if self._index is None:
-            raise IndexUnavailable(unfinished(self.index))
+    def _copy_data(self, target: Path) -> list[str]:
         directory = target / "whoosh"
-        for _ in range(COPIES_TRIED):
-            try:
-                shutil.rmtree(directory, ignore_errors=True)
-                directory.mkdir()
-                for name in self._segments():
-                    shutil.copyfile(self.directory / name, directory / name)
-                    sync(directory / name)
-                ledger.copy(self.index, self._ledger_of(directory), target)
-                break
-            except FileNotFoundError:  # a commit came between: copy the new state
-                continue
-            except OSError as error:
-                raise IndexUnavailable(f"copying to {target} failed: {error}") from error
-        else:
-            raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir()
+        for name in self._segments():
+            shutil.copyfile(self.directory / name, directory / name)
+            sync(directory / name)
         sync_directory(directory)
-        self.identity.write(target)
-
-    def _ledger_of(self, directory: Path) -> list[str]:
-        """Return the files of the ledger that a copy names."""
         copied = FileIndex(Storage(str(directory)), SCHEMA, NAME)
-        with closing(WhooshSnapshot(copied.reader(), self.identity.settings.keys())) as snapshot:
+        with closing(WhooshSnapshot(copied.reader(), self.keys)) as snapshot:
             return list(snapshot.meta().get("ledger", []))
 
     def close(self) -> None:
@@ -249,8 +211,7 @@ class WhooshEngine(Engine):
             return
         if self._index is None:
             return
-        with self._ledger_writer(Load([], (), [])):
-            pass  # which clears those of the ledger
+        self._clear_ledger()
         used = set(self._segments())
         for path in self.directory.iterdir():
             if path.is_dir():
@@ -269,7 +230,7 @@ class WhooshLoader:
     def __init__(
         self,
         writer: CommitWriter,
-        before: WhooshSnapshot | None,
+        before: WhooshSnapshot,
         rule: MergeRule,
         gone: set[int],
         ledger_writer: LedgerWriter,
@@ -296,32 +257,29 @@ class WhooshLoader:
 
     def _keys_of_dropped(self) -> list[bytes]:
         """Return the keys of entries of containers `gone`, in order."""
-        if not self._gone or self._before is None:
+        if not self._gone:
             return []
         keys = set()
         for _, content in self._before.contents():
             if content[0]:
                 entry = self._before.entry(content)
-                if lives_in(entry, self._gone):
+                if container_of(entry) in self._gone:
                     keys.add(content[: len(content) - len(entry)])
         return sorted(keys)
 
     def _merge(self, key: bytes, incoming: list[bytes]) -> None:
         """Merge incoming entries with the documents of their key."""
-        old: dict[bytes, int] = {}
-        if self._before is not None:
-            old = {entry: number for number, entry in self._before.entries(key)}
+        old = {entry: number for number, entry in self._before.entries(key)}
         held = sum(map(answers, old))
-        kept = [entry for entry in old if not lives_in(entry, self._gone)]
+        kept = [entry for entry in old if container_of(entry) not in self._gone]
         outcome = self.outcome
         outcome.captures -= held
         count = outcome.captures
         cell = self._rule.settle(key, mark_each(kept) + incoming, outcome)
         new = list(entries_of(cell)) if cell else []
-        for entry, number in old.items():
-            if entry not in new:
-                self._writer.delete_document(number)
-                outcome.checksum -= checksum([(key, entry)])
+        for entry in old.keys() - new:
+            self._writer.delete_document(old[entry])
+            outcome.checksum -= checksum([(key, entry)])
         for entry in new:
             if entry not in old:
                 capture = decode(key, entry, self._rule.place_of) if answers(entry) else None
@@ -340,7 +298,7 @@ class WhooshLoader:
 
     def _has_others(self) -> bool:
         """Return whether the digest has captures under keys that this load does not touch."""
-        return self._before is not None and any(
+        return any(
             number not in self._touched and answers(entry)
             for key in self._before.keys_from(self._digest)
             for number, entry in self._before.entries(key)
@@ -349,18 +307,15 @@ class WhooshLoader:
 
 def register(
     writer: CommitWriter,
-    before: WhooshSnapshot | None,
+    before: WhooshSnapshot,
     load: Load,
     outcome: MergeOutcome,
     ledger: list[str],
 ) -> None:
     """Write all of a load but captures, in the same commit."""
-    meta: dict[str, Any] = {"captures": 0, "digests": 0, "containers": 0, "checksum": 0}
-    meta |= {"next_number": 1, "note": {}, "own_digests": True}
-    if before is not None:
-        meta = before.meta()
+    meta = before.meta()
     for number, place in load.places:
-        if before is None or before.about(number_key(number)) is None:
+        if before.about(number_key(number)) is None:
             about = (number_key(number), place_key(place))
             writer.add_document(**note_document(about, [number, *place]))
         meta["next_number"] = max(meta["next_number"], number + 1)
@@ -382,9 +337,9 @@ def register(
     writer.add_document(**note_document((META,), meta))
 
 
-def _delete(writer: CommitWriter, before: WhooshSnapshot | None, about: bytes) -> bool:
+def _delete(writer: CommitWriter, before: WhooshSnapshot, about: bytes) -> bool:
     """Delete the document with this term; return whether there was one."""
-    found = before.about(about) if before is not None else None
+    found = before.about(about)
     if found is not None:
         writer.delete_document(found[0])
     return found is not None

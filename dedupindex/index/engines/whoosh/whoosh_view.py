@@ -36,6 +36,11 @@ from dedupindex.index.format.cells import (
     unsealed,
 )
 
+_INITIAL = {
+    "captures": 0, "digests": 0, "containers": 0, "checksum": 0, "next_number": 1, "note": {},
+    "own_digests": True, "ledger": [],
+}  # fmt: skip
+
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
@@ -141,9 +146,9 @@ class WhooshSnapshot:
     def meta(self) -> dict[str, Any]:
         """Return counts, checksum, metadata of the last load and the next container number."""
         found = self.about(META)
-        if found is None:
+        if found is None and self.leaves:
             raise KeyError("there are no counts")
-        return dict(found[1])
+        return dict(found[1] if found else _INITIAL)
 
     def close(self) -> None:
         self.reader.close()
@@ -203,7 +208,6 @@ class WhooshView(CellView):
         return place
 
     def number_of(self, place: ContainerRef) -> int:
-        """Return the number of a container, 0 if it has none."""
         with reading("the index"):
             found = self.snapshot.about(place_key(place))
         return int(found[1][0]) if found else 0

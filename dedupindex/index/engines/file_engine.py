@@ -1,0 +1,70 @@
+"""What the engines share that keep an index in files of its directory."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+
+from dedupindex.cache import Cache
+from dedupindex.errors import IndexUnavailable
+from dedupindex.index.engine import PLACES_KEPT, Engine, Load, View
+from dedupindex.index.format import ledger
+from dedupindex.index.format.cells import ContainerRef, Keys
+from dedupindex.index.format.ledger import LedgerWriter, drops_of
+from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.runtime.files import sync_directory
+
+_COPIES_TRIED = 10
+
+
+class FileEngine(Engine):
+    """An open index in a directory."""
+
+    def __init__(self, index: Path) -> None:
+        self.index = index
+        self.identity = read_identity(index)
+        self._places = Cache[int, ContainerRef](PLACES_KEPT)
+
+    @property
+    def keys(self) -> Keys:
+        """The form of its keys."""
+        return self.identity.settings.keys()
+
+    def _view_or_none(self) -> AbstractContextManager[View | None]:
+        """Return a view; None before the first load."""
+        return self.view() if self.identity.generation else nullcontext()
+
+    def _ledger_writer(self, load: Load) -> LedgerWriter:
+        """Return the writer of a load's ledger."""
+        with self._view_or_none() as view:
+            names = view.ledger() if view is not None else []
+            drops = drops_of(load.gone(view), load.drops)
+        return LedgerWriter(self.index, names, load.ledger, drops, self.keys)
+
+    def _clear_ledger(self) -> None:
+        """Remove files of the ledger that a killed load left behind."""
+        with self._ledger_writer(Load([], (), [])):
+            pass
+
+    @abstractmethod
+    def _copy_data(self, target: Path) -> list[str]:
+        """Copy the data to a directory, and return the files of the ledger that the copy names.
+
+        Raises `FileNotFoundError` if a load removed a file meanwhile.
+        """
+
+    def copy(self, target: Path) -> None:
+        if not self.identity.generation:
+            raise IndexUnavailable(unfinished(self.index))
+        try:
+            for _ in range(_COPIES_TRIED):
+                with suppress(FileNotFoundError):  # a load came between: copy the new state
+                    ledger.copy(self.index, self._copy_data(target), target)
+                    break
+            else:
+                raise IndexUnavailable(f"copying {self.index} failed: it changes all the time")
+        except OSError as error:
+            raise IndexUnavailable(f"copying to {target} failed: {error}") from error
+        sync_directory(target)
+        self.identity.write(target)
