@@ -16,7 +16,7 @@ import click
 
 from dedupindex.cli.common import TYPED, check_no_address, setting_source
 from dedupindex.errors import SettingsConflict
-from dedupindex.index import ENGINES, adopt
+from dedupindex.index import ENGINES, refer_to
 from dedupindex.index import home_of as directory_of
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
@@ -68,7 +68,7 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
         return home_of(engine, context)
     if engine:
         if is_cluster(engine) and not (index / FILE).exists() and index.is_dir():
-            adopt(index, Address.parse(engine))
+            refer_to(index, Address.parse(engine))
         found = read_identity(index).engine
         if not same_engine(found, engine):
             raise SettingsConflict(
@@ -106,7 +106,7 @@ def sources_and_index(
             new = not index.exists()
             index.mkdir(parents=True, exist_ok=True)
             try:
-                adopt(index, Address.parse(options["engine"]))
+                refer_to(index, Address.parse(options["engine"]))
             finally:
                 if new:
                     with suppress(OSError):  # it is not empty: the cluster has an index

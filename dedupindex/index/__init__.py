@@ -58,7 +58,7 @@ def identity_at(address: Address) -> Identity | None:
     return cassandra_engine.identity_at(address)
 
 
-def adopt(index: Path, address: Address) -> None:
+def refer_to(index: Path, address: Address) -> None:
     """Make a directory refer to the index at an address, if the cluster holds one.
 
     Raises `SettingsConflict` if the directory refers to another index; `IndexUnavailable`.
@@ -88,7 +88,7 @@ def home_of(index: str | Path) -> Path:
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     home = Path(state) / "dedupindex" / address.slug
     home.mkdir(parents=True, exist_ok=True)
-    adopt(home, address)
+    refer_to(home, address)
     return home
 
 

@@ -72,18 +72,9 @@ class Settings:
 
 
 OPTIONS = {  # setting -> option of the command line
-    "url_index": "--no-url-index",
-    "canonical": "--no-canonicalized",
-    "etag": "--etag",
-    "mime": "--mime",
-    "whitelist": "--whitelist",
-    "status": "--status",
-    "min_size": "--min-size",
-    "also_digest": "--also-digest",
-    "keep": "--keep",
-    "revisit_annotation": "--revisit-annotation",
-    "by_url": "--by-url",
+    field.name: f"--{field.name.replace('_', '-')}" for field in fields(Settings)
 }
+OPTIONS |= {"url_index": "--no-url-index", "canonical": "--no-canonicalized"}
 
 
 @dataclass(frozen=True)
@@ -158,27 +149,19 @@ def read_identity(index: Path) -> Identity:
         ours = not isinstance(version, int) or version <= FORMAT  # a later one may have another
         if ours and checksum is not None and checksum != checksum_of(content):
             raise ValueError("another checksum")
+        if version != FORMAT:
+            options = Settings.options_of(content.get("settings"))
+            raise other_format(f"the index at {index}", version, options, "NEW-INDEX")
+        if checksum is None:
+            raise ValueError("no checksum")
         del content["format"]
+        return Identity(**{**content, "settings": Settings(**content["settings"])})
     except FileNotFoundError as error:
         raise IndexUnavailable(f"there is no index at {index}; make one with bin/index") from error
     except OSError as error:
         raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
-    settings = content.pop("settings", None)
-    if version != FORMAT:
-        options = Settings.options_of(settings)
-        raise other_format(f"the index at {index}", version, options, "NEW-INDEX")
-    if checksum is None:
-        raise Damaged(f"{index / FILE} is damaged: its checksum is missing; restore it from a copy")
-    known = {field.name: type(field.default) for field in fields(Settings)}
-    if not isinstance(settings, dict) or _types(settings) != known:
-        raise Damaged(f"{index / FILE} is damaged: its settings are not those of format {FORMAT}")
-    if _types(content) != {"engine": str, "canonicaliser": str, "generation": int}:
-        raise Damaged(f"{index / FILE} is damaged: it does not say what format {FORMAT} says")
-    if content["generation"] < 0:
-        raise Damaged(f"{index / FILE} is damaged: there is no generation below 0")
-    return Identity(settings=Settings(**settings), **content)
 
 
 def checksum_of(content: dict[str, Any]) -> str:
@@ -199,10 +182,6 @@ def other_format(what: str, version: Any, options: str, target: str) -> IndexUna
         f"{what} has format {version}, this version reads format {FORMAT}; "
         "use the dedupindex that wrote it, or a newer one"
     )
-
-
-def _types(values: dict[str, Any]) -> dict[str, type]:
-    return {name: type(value) for name, value in values.items()}
 
 
 Stamp = tuple[Identity, list[tuple[str, int]]]

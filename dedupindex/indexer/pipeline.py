@@ -15,7 +15,7 @@ from dedupindex.capture import Problem
 from dedupindex.counts import BuildTally, OnProgress, ProgressUpdate
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput, BadSource, IndexExists, IndexUnavailable
-from dedupindex.index import adopt, home_of, open_index
+from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Load, reread
 from dedupindex.index.format.cells import ContainerRef
@@ -248,9 +248,6 @@ def _check_added(job: Build) -> None:
     where = str(job.index)
     identity = read_identity(job.index) if (job.index / FILE).exists() else None
     if is_cluster(job.engine) and (identity is None or not identity.generation):
-        # optional package
-        from dedupindex.index.engines.cassandra.cassandra_engine import identity_at
-
         address = Address.parse(job.engine)
         where, identity = str(address), identity_at(address) or identity
     if identity is None:
@@ -286,7 +283,7 @@ def _cleanup(index: Path) -> Iterator[None]:
 def _prepare(job: Build) -> None:
     """Make sure that the target is an index to which this build may write."""
     if is_cluster(job.engine):
-        adopt(job.index, Address.parse(job.engine))
+        refer_to(job.index, Address.parse(job.engine))
     for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
         leftover.unlink()
     if not (job.index / FILE).exists() or not read_identity(job.index).generation:

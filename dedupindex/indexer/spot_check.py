@@ -155,19 +155,16 @@ def sample_index(view: View) -> list[SampledKey]:
 
 def sample_purge(view: View, settings: Settings, runs: Sequence[Path]) -> PurgeSample:
     """Return lookups of what the tombstones in runs remove from an index, and of the rest."""
-    removed = []
-    for key, tombstone in _staged(runs, settings.keys()):
-        if is_purged(tombstone):
-            for entry in filter(answers, _entries(view, key)):
-                if tombstone in [
-                    encode_purged(entry, anywhere=anywhere) for anywhere in (True, False)
-                ]:
-                    removed.append(SampledKey(key, url_of(entry)))
+    removed = [
+        SampledKey(key, url_of(entry))
+        for key, tombstone in _staged(runs, settings.keys())
+        if is_purged(tombstone)
+        for entry in filter(answers, _entries(view, key))
+        if tombstone in (encode_purged(entry, anywhere=True), encode_purged(entry, anywhere=False))
+    ]
     kept = sample_index(view)
-    return PurgeSample(
-        list(zip(removed, _look_up(view, settings, removed), strict=True)),
-        list(zip(kept, _look_up(view, settings, kept), strict=True)),
-    )
+    results = [[(key, _result(view, settings, key)) for key in keys] for keys in (removed, kept)]
+    return PurgeSample(*results)
 
 
 def _staged(runs: Sequence[Path], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
@@ -208,14 +205,14 @@ def confirm_purge(index: Path, sample: PurgeSample, repair: str) -> None:
     """Look up the sample of a purge in the index; raises as `confirm`."""
 
     def defects(view: View, settings: Settings) -> list[str]:
-        found = []
-        for key, before in sample.removed:
-            if _result(view, settings, key) == before:
-                found.append(f"{key}: it was purged, and is still found")
+        found = [
+            f"{key}: it was purged, and is still found"
+            for key, before in sample.removed
+            if _result(view, settings, key) == before
+        ]
         for key, before in sample.kept:
-            if _result(view, settings, key) != before and not any(
-                map(is_purged, _entries(view, key.key))
-            ):
+            purged = any(map(is_purged, _entries(view, key.key)))
+            if not purged and _result(view, settings, key) != before:
                 found.append(f"{key}: it was not purged, and is answered otherwise")
         return found
 
@@ -224,7 +221,7 @@ def confirm_purge(index: Path, sample: PurgeSample, repair: str) -> None:
 
 def look_up(index: Path, keys: Sequence[SampledKey]) -> list[Result]:
     """Return the results of lookups in an index."""
-    return _with_index(index, lambda view, settings: _look_up(view, settings, keys))
+    return _with_index(index, lambda view, settings: [_result(view, settings, key) for key in keys])
 
 
 def check_source(index: Path, keys: Sequence[SampledKey]) -> list[Result]:
@@ -274,10 +271,6 @@ def _with_index(index: Path, work: Callable[[View, Settings], list[_T]]) -> list
             f"what was written is there, but the cluster does not answer a sample of it: {error}; "
             "bin/index --check reads it back"
         ) from error
-
-
-def _look_up(view: View, settings: Settings, keys: Sequence[SampledKey]) -> list[Result]:
-    return [_result(view, settings, key) for key in keys]
 
 
 def _result(view: View, settings: Settings, key: SampledKey) -> Result:

@@ -27,7 +27,7 @@ from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
-from dedupindex.index import adopt, open_index
+from dedupindex.index import open_index, refer_to
 from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, connect
@@ -418,7 +418,7 @@ def impatient(address: str, folder: Path) -> tuple[Path, str]:
     home.mkdir()
     soon = address.replace(f"timeout={PATIENCE}", "timeout=3")
     assert soon != address
-    retry(partial(adopt, home, Address.parse(soon)))
+    retry(partial(refer_to, home, Address.parse(soon)))
     return home, soon
 
 

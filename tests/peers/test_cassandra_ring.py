@@ -20,7 +20,7 @@ import pytest
 
 from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable
-from dedupindex.index import adopt, open_index
+from dedupindex.index import open_index, refer_to
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
@@ -134,7 +134,7 @@ def test_a_node_is_killed_while_others_look_up_and_write(nodes: Ring, tmp_path: 
     index, other = tmp_path / "index", tmp_path / "other"
     done(command("index", cdx(tmp_path, 0, FIRST), index, "--engine", address))
     other.mkdir()
-    adopt(other, Address.parse(address))
+    refer_to(other, Address.parse(address))
     asking = [Asking(index), Asking(other)]
     adding = command("index", "--add", cdx(tmp_path, FIRST, FIRST + MORE), index)
     try:

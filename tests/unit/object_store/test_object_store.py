@@ -485,7 +485,7 @@ def test_what_stands_last_may_be_an_address_beside_the_engine(
     """As a source: a path would have lost a slash."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv(stores.TRIES, "1")
-    monkeypatch.setattr("dedupindex.index.adopt", lambda home, address: None)
+    monkeypatch.setattr("dedupindex.index.refer_to", lambda home, address: None)
     with web(tmp_path) as server:
         words = ["index", f"{server.url}/none.warc", "--engine", "cassandra://127.0.0.1:1/k"]
         assert main(words) == BadSource.exit_status
