@@ -15,20 +15,13 @@ from xxhash import xxh3_64_digest
 
 from dedupindex.capture import Capture, Evidence, Rows
 from dedupindex.digest import Digest
-from dedupindex.index.format.cells import (
-    CODES,
-    HEAD,
-    LOW,
-    UNKNOWN_OFFSET,
-    UNKNOWN_SIZE,
-    Keys,
-    encode,
-)
+from dedupindex.index.format import cells
+from dedupindex.index.format.cells import Keys, encode
 from dedupindex.index.format.packing import pack
 from dedupindex.urlkey import urlkey
 
 _FOUR, _FIVE = itemgetter(slice(4)), itemgetter(slice(5))
-_EXTRAS = slice(HEAD.size, -len(pack(b"")))  # of an entry without a URL and a record id
+_EXTRAS = slice(cells.HEAD.size, -len(pack(b"")))  # of an entry without a URL and a record id
 
 
 def stage_rows(rows: Rows, keys: Keys, numbers: Callable[[str], int]) -> list[bytes]:
@@ -36,23 +29,23 @@ def stage_rows(rows: Rows, keys: Keys, numbers: Callable[[str], int]) -> list[by
     samples = {kind: _sample(rows, *kind) for kind in set(rows.kinds)}
     flags, mimes, extras = zip(*map(samples.__getitem__, rows.kinds), strict=True)
     timestamps = list(map(int, rows.dates))
-    sizes: Iterable[int] = rows.sizes if rows.sizes[0] >= 0 else repeat(UNKNOWN_SIZE)
-    offsets = rows.offsets if rows.offsets[0] >= 0 else [UNKNOWN_OFFSET] * len(rows.offsets)
+    sizes: Iterable[int] = rows.sizes if rows.sizes[0] >= 0 else repeat(cells.UNKNOWN_SIZE)
+    offsets = rows.offsets if rows.offsets[0] >= 0 else [cells.UNKNOWN_OFFSET] * len(rows.offsets)
     containers = {name: numbers(name) for name in dict.fromkeys(rows.containers)}
     heads = map(
-        HEAD.pack,
+        cells.HEAD.pack,
         flags,
         repeat(rows.spelling.code),
         [timestamp >> 32 for timestamp in timestamps],
-        [timestamp & LOW for timestamp in timestamps],
+        [timestamp & cells.LOW for timestamp in timestamps],
         sizes,
         [offset >> 32 for offset in offsets],
-        [offset & LOW for offset in offsets],
+        [offset & cells.LOW for offset in offsets],
         map(containers.__getitem__, rows.containers),
         mimes,
     )
     parts: list[Iterable[bytes]] = [
-        repeat(CODES["sha1"]),
+        repeat(cells.CODES["sha1"]),
         rows.digests,
         *_url_hashes(rows.urls, keys),
         heads,

@@ -22,25 +22,13 @@ from dedupindex.errors import Damaged, IndexUnavailable, NotAnswered
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Load, View, retry
-from dedupindex.index.format.cells import (
-    CODES,
-    ContainerRef,
-    Keys,
-    answers,
-    container_of,
-    decode,
-    digest_of_key,
-    entries_of,
-    sealed_text,
-    strip_flags,
-    unsealed_text,
-    url_of,
-)
+from dedupindex.index.format import cells
+from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import REVISIT, encode_purged, is_purged
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.merge_rule import capture_order
-from dedupindex.index.load.runs import evenly, read_run
+from dedupindex.index.load.runs import read_run, spread
 from dedupindex.lookup.decide import Query, find
 from dedupindex.runtime.files import write_file
 
@@ -68,7 +56,7 @@ class SampledKey(NamedTuple):
     url: bytes
 
     def __str__(self) -> str:
-        return f"{digest_of_key(self.key)} {self.url.decode('utf-8', 'backslashreplace')}"
+        return f"{cells.digest_of_key(self.key)} {self.url.decode('utf-8', 'backslashreplace')}"
 
 
 class PurgeSample(NamedTuple):
@@ -89,7 +77,7 @@ class Unconfirmed(NamedTuple):
         """Write the file: a load may be killed before it is confirmed."""
         entries = [[key.hex(), entry.hex(), container] for key, entry, container in self.entries]
         content = [entries, self.containers, self.repair]
-        write_file(index / UNCONFIRMED, sealed_text(b"", json.dumps(content)).encode())
+        write_file(index / UNCONFIRMED, cells.sealed_text(b"", json.dumps(content)).encode())
 
 
 NOTHING = Unconfirmed([], [], "")
@@ -102,7 +90,7 @@ def read_unconfirmed(index: Path, view: View) -> Unconfirmed:
     """
     path = index / UNCONFIRMED
     try:
-        entries, containers, repair = json.loads(unsealed_text(b"", path.read_text()))
+        entries, containers, repair = json.loads(cells.unsealed_text(b"", path.read_text()))
     except FileNotFoundError:
         return NOTHING
     except (ValueError, Damaged) as error:
@@ -133,20 +121,20 @@ def confirm_load(index: Path, unconfirmed: Unconfirmed) -> None:
 def sample_load(load: Load, keys: Keys) -> list[SampledEntry]:
     """Return captures that a load brings, spread over its runs; its places must be a list."""
     staged = _staged(load.runs, keys)
-    chosen = [(key, strip_flags(entry)) for key, entry in staged if entry[0] & 3 != REVISIT]
-    numbers = {container_of(entry) for _, entry in chosen}
+    chosen = [(key, cells.strip_flags(entry)) for key, entry in staged if entry[0] & 3 != REVISIT]
+    numbers = {cells.container_of(entry) for _, entry in chosen}
     names = {number: place for number, place in load.places if number in numbers}
-    return [SampledEntry(key, entry, names.get(container_of(entry))) for key, entry in chosen]
+    return [SampledEntry(key, entry, names.get(cells.container_of(entry))) for key, entry in chosen]
 
 
 def sample_index(view: View) -> list[SampledKey]:
     """Return captures of an index in a directory, spread over the order of digests."""
 
-    def sampled(cells: Iterator[tuple[bytes, bytes]]) -> list[SampledKey]:
+    def sampled(found: Iterator[tuple[bytes, bytes]]) -> list[SampledKey]:
         return [
-            SampledKey(key, url_of(entry))
-            for key, cell in cells
-            for entry in filter(answers, entries_of(cell))
+            SampledKey(key, cells.url_of(entry))
+            for key, cell in found
+            for entry in filter(cells.answers, cells.entries_of(cell))
         ]
 
     chosen = sampled(_spread_cells(view))
@@ -156,10 +144,10 @@ def sample_index(view: View) -> list[SampledKey]:
 def sample_purge(view: View, settings: Settings, runs: Sequence[Path]) -> PurgeSample:
     """Return lookups of what the tombstones in runs remove from an index, and of the rest."""
     removed = [
-        SampledKey(key, url_of(entry))
+        SampledKey(key, cells.url_of(entry))
         for key, tombstone in _staged(runs, settings.keys())
         if is_purged(tombstone)
-        for entry in filter(answers, _entries(view, key))
+        for entry in filter(cells.answers, _entries(view, key))
         if tombstone in (encode_purged(entry, anywhere=True), encode_purged(entry, anywhere=False))
     ]
     kept = sample_index(view)
@@ -169,16 +157,16 @@ def sample_purge(view: View, settings: Settings, runs: Sequence[Path]) -> PurgeS
 
 def _staged(runs: Sequence[Path], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
     """Yield keys and entries of a few chunks."""
-    lengths, chosen = keys.lengths(), evenly(runs, CHUNKS)
+    lengths, chosen = keys.lengths(), spread(runs, CHUNKS)
     for path in chosen:
         for chunk in read_run(path, CHUNKS // len(chosen)):
-            for staged in evenly(chunk, EACH):
+            for staged in spread(chunk, EACH):
                 end = lengths[staged[0]]
                 yield staged[:end], staged[end:]
 
 
 def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
-    for code in filter(sum, CODES.values()):
+    for code in filter(sum, cells.CODES.values()):
         if next(iter(view.cells(code)), None) is not None:
             for step in range(_RANGES):
                 prefix = code + bytes([step * 256 // _RANGES])
@@ -194,7 +182,7 @@ def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:
     """
 
     def defects(view: View, settings: Settings) -> list[str]:
-        view.prefetch(digest_of_key(entry.key) for entry in sample)
+        view.prefetch(cells.digest_of_key(entry.key) for entry in sample)
         return list(filter(None, (_defect(view, settings, entry) for entry in sample)))
 
     if sample:
@@ -275,7 +263,7 @@ def _with_index(index: Path, work: Callable[[View, Settings], list[_T]]) -> list
 
 def _result(view: View, settings: Settings, key: SampledKey) -> Result:
     try:
-        answer = find(view, settings, Query(digest_of_key(key.key), key.url, bridge=True))
+        answer = find(view, settings, Query(cells.digest_of_key(key.key), key.url, bridge=True))
     except (Damaged, *BROKEN) as error:
         return str(error)
     return answer.original if answer else None
@@ -283,14 +271,14 @@ def _result(view: View, settings: Settings, key: SampledKey) -> Result:
 
 def _defect(view: View, settings: Settings, sampled: SampledEntry) -> str:
     """Return what is wrong with the answer for an entry, "" if it is right."""
-    key = SampledKey(sampled.key, url_of(sampled.entry))
-    if digest_of_key(key.key) in EMPTY:
+    key = SampledKey(sampled.key, cells.url_of(sampled.entry))
+    if cells.digest_of_key(key.key) in EMPTY:
         return ""
     found = _result(view, settings, key)
     if isinstance(found, str):
         return f"{key}: {found}"
     try:
-        wanted = decode(
+        wanted = cells.decode(
             key.key, sampled.entry, lambda number: sampled.container or view.place_of(number)
         )
         tombstones = [entry for entry in _entries(view, key.key) if entry[0] & 3 == REVISIT]
@@ -309,7 +297,7 @@ def _defect(view: View, settings: Settings, sampled: SampledEntry) -> str:
 
 def _entries(view: View, key: bytes) -> Iterator[bytes]:
     cell = next((cell for found, cell in view.cells(key) if found == key), None)
-    return entries_of(cell) if cell else iter(())
+    return cells.entries_of(cell) if cell else iter(())
 
 
 def _raise_if(index: Path, count: int, defects: list[str], repair: str) -> None:

@@ -10,17 +10,8 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, View
-from dedupindex.index.format import url_index
-from dedupindex.index.format.cells import (
-    Keys,
-    answers,
-    canonical_prefix,
-    decode,
-    digest_of_key,
-    digest_prefix,
-    entries_of,
-    urlkey_hash,
-)
+from dedupindex.index.format import cells, url_index
+from dedupindex.index.format.cells import Keys, answers, decode, entries_of
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import denied
 from dedupindex.index.load.merge_rule import checksum
@@ -56,11 +47,11 @@ class CellView(View):
         return [capture for capture in self.decoded(key, cell) if capture.url == url]
 
     def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:
-        found = self._first(canonical_prefix(digest, key), limit)
+        found = self._first(cells.canonical_prefix(digest, key), limit)
         return [capture for capture in found if urlkey(capture.url) == key]
 
     def any(self, digest: Digest, limit: int) -> list[Capture]:
-        return self._first(digest_prefix(digest), limit)
+        return self._first(cells.digest_prefix(digest), limit)
 
     def _first(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
@@ -85,10 +76,20 @@ class CellView(View):
         except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 
+    def defect(self, key: bytes, cell: bytes) -> str:
+        """Return what is wrong with a cell whose checksum is right, "" if nothing is."""
+        try:
+            digest, found = cells.digest_of_key(key), self.decoded(key, cell)
+            if any(self.keys.of(digest, capture.url) != key for capture in found):
+                return f"the entry under {key.hex()} belongs under another key"
+        except (Damaged, *BROKEN) as error:
+            return f"the entry under {key.hex()} is damaged: {error}"
+        return ""
+
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         for key, cell in self.cells():
             for capture in self.decoded(key, cell):
-                yield digest_of_key(key), capture
+                yield cells.digest_of_key(key), capture
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         found = self._at(self.keys.tail(url)[: url_index.URL])
@@ -97,46 +98,37 @@ class CellView(View):
     def at_urlkey(self, key: bytes) -> Iterator[Capture]:
         if not self.keys.canonical:
             raise StrategyUnavailable(url_index.MISSING)
-        found = self._at(urlkey_hash(key))
+        found = self._at(cells.urlkey_hash(key))
         return (capture for capture in found if urlkey(capture.url) == key)
 
     def _at(self, tail: bytes) -> Iterator[Capture]:
         """Yield the captures of keys with `tail` after the digest, under their own digest only."""
         for key, cell in self.cells_at(tail):
             for capture in self.decoded(key, cell):
-                if capture.digest == digest_of_key(key):
+                if capture.digest == cells.digest_of_key(key):
                     yield capture
 
 
 class CellTally:
-    """Checks all cells of an index, which come in the order of digests, and counts them."""
+    """Counts the cells of an index, of which those of a digest come together."""
 
-    def __init__(self, view: CellView, wrong: list[str]) -> None:
-        """`wrong` takes what is wrong, a sentence each."""
-        self._view, self._wrong = view, wrong
+    def __init__(self) -> None:
         self.captures = self.digests = self.checksum = 0
-        self._digest = b""
+        self._digest = Digest("", b"")
 
     def add(self, key: bytes, cell: bytes) -> None:
-        """Check and count a cell whose own checksum is right."""
-        try:
-            found = self._view.decoded(key, cell)
-            digest = digest_prefix(digest_of_key(key))
-            if any(self._view.keys.of(digest_of_key(key), one.url) != key for one in found):
-                self._wrong.append(f"the entry under {key.hex()} belongs under another key")
-        except (Damaged, *BROKEN) as error:
-            self._wrong.append(f"the entry under {key.hex()} is damaged: {error}")
-            return
         self.checksum = (self.checksum + checksum([(key, cell)])) % (1 << 64)
-        self.captures += len(found)
-        if found and digest != self._digest:
+        originals = sum(map(answers, entries_of(cell)))
+        self.captures += originals
+        digest = cells.digest_of_key(key)
+        if originals and digest != self._digest:
             self.digests, self._digest = self.digests + 1, digest
 
-    def compare(self, containers: int, counts: IndexCounts, checksum: int) -> None:
-        """Compare with the counts and the checksum that the index has recorded."""
+    def differences(self, containers: int, counts: IndexCounts, checksum: int) -> Iterator[str]:
+        """Yield, in sentences, how the recorded counts and checksum differ."""
         found = IndexCounts(self.captures, self.digests, containers)
         for name, count, recorded in zip(counts._fields, found, counts, strict=True):
             if count != recorded:
-                self._wrong.append(f"{count} {name} are there, {recorded} were counted")
+                yield f"{count} {name} are there, {recorded} were counted"
         if self.checksum != checksum:
-            self._wrong.append("what is stored is not what was written (its checksum is another)")
+            yield "what is stored is not what was written (its checksum is another)"

@@ -34,7 +34,14 @@ from dedupindex.capture import RefersTo, Revisit
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.format.cells import DEPENDENT, Keys, container_of
 from dedupindex.index.format.packing import pack, unpack
-from dedupindex.index.load.runs import CHUNK, RunWriter, merge, merge_files
+from dedupindex.index.load.runs import (
+    CHUNK,
+    RunWriter,
+    merge,
+    merge_files,
+    read_directory,
+    write_directory,
+)
 from dedupindex.runtime.files import sync_directory
 from dedupindex.timestamps import date_of_digits, digits_of_date
 
@@ -43,7 +50,6 @@ Drops = Callable[[bytes, bytes], bool]  # (key, rest of the item) -> whether to 
 
 _PLACE = struct.Struct(">QIIB")
 _LENGTH = struct.Struct(">I")
-_TRAILER = struct.Struct(">QI8s")
 _MAGIC = b"deduled1"
 _FIRST = 80  # bytes of an item in a directory: more than a key
 _HEAD = struct.Struct(">B6s6sIII")
@@ -75,13 +81,8 @@ def read(path: Path, prefix: bytes = b"") -> Iterator[list[bytes]]:
 
 def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, int]]:
     """Return offset, length and CRC-32 of the chunks that may hold items with `prefix`."""
-    size = os.fstat(descriptor).st_size
-    if size < _TRAILER.size:
-        raise _damaged(path)
-    trailer = os.pread(descriptor, _TRAILER.size, size - _TRAILER.size)
-    at, checksum, magic = _TRAILER.unpack(trailer)
-    packed = os.pread(descriptor, max(size - _TRAILER.size - at, 0), min(at, size))
-    if magic != _MAGIC or zlib.crc32(packed) != checksum:
+    packed = read_directory(descriptor, _MAGIC)
+    if packed is None:
         raise _damaged(path)
     directory, at = zlib.decompress(packed), 0
     places: list[tuple[int, int, int]] = []
@@ -124,10 +125,7 @@ def write(path: Path, chunks: Iterator[list[bytes]]) -> int:
             place = _PLACE.pack(stream.tell(), len(data), zlib.crc32(data), len(first))
             directory.append(place + first)
             stream.write(data)
-        packed = zlib.compress(b"".join(directory), 1)
-        stream.write(packed + _TRAILER.pack(stream.tell(), zlib.crc32(packed), _MAGIC))
-        stream.flush()
-        os.fsync(stream.fileno())
+        write_directory(stream, zlib.compress(b"".join(directory), 1), _MAGIC)
     return count
 
 

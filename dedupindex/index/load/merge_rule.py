@@ -44,13 +44,7 @@ from dedupindex.index.format.cells import (
     packed_url,
     strip_flags,
 )
-from dedupindex.index.format.tombstones import (
-    NAMED,
-    RECORD,
-    REVISIT,
-    Tombstones,
-    unmarked,
-)
+from dedupindex.index.format.tombstones import NAMED, RECORD, REVISIT, Tombstones, unmarked
 from dedupindex.index.load.runs import CHUNK
 from dedupindex.timestamps import sort_key
 

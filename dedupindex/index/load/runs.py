@@ -20,11 +20,10 @@ import sys
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 from dedupindex.errors import Damaged
 from dedupindex.runtime.files import sync_directory
@@ -91,37 +90,46 @@ def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
             data = marshal.dumps(chunk)
             places.append((stream.tell(), len(data), zlib.crc32(data)))
             stream.write(data)
-        directory = marshal.dumps(places)
-        trailer = _TRAILER.pack(stream.tell(), zlib.crc32(directory), _MAGIC)
-        stream.write(directory + trailer)
-        stream.flush()
-        os.fsync(stream.fileno())
+        write_directory(stream, marshal.dumps(places), _MAGIC)
     os.replace(beside, path)
     sync_directory(path.parent)
 
 
-def evenly(items: Sequence[_T], most: int) -> Sequence[_T]:
+def spread(items: Sequence[_T], most: int) -> Sequence[_T]:
     """Return at most so many items at equal distances, with the first and the last."""
     if len(items) <= most:
         return items
     return [items[at * (len(items) - 1) // max(most - 1, 1)] for at in range(most)]
 
 
+def write_directory(stream: BinaryIO, directory: bytes, magic: bytes) -> None:
+    """End a file of chunks with its directory and a trailer, and force it to disk."""
+    stream.write(directory + _TRAILER.pack(stream.tell(), zlib.crc32(directory), magic))
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def read_directory(descriptor: int, magic: bytes) -> bytes | None:
+    """Return the directory of a file of chunks, None if the file is damaged or cut."""
+    end = os.fstat(descriptor).st_size - _TRAILER.size
+    if end < 0:
+        return None
+    at, checksum, found = _TRAILER.unpack(os.pread(descriptor, _TRAILER.size, end))
+    directory = os.pread(descriptor, max(end - at, 0), min(at, end))
+    return directory if found == magic and zlib.crc32(directory) == checksum else None
+
+
 def read_run(path: Path, most: int = sys.maxsize) -> Iterator[list[bytes]]:
     """Yield the chunks of a run, or `most` of them at equal distances; raises `Damaged`."""
+    damaged = Damaged(f"{path} is damaged; run the same command again without --resume")
     with open(path, "rb", buffering=0) as stream:
-        size = os.fstat(stream.fileno()).st_size
-        if size < _TRAILER.size:
-            raise Damaged(f"{path} is cut; run the same command again without --resume")
-        read = partial(os.pread, stream.fileno())
-        at, checksum, magic = _TRAILER.unpack(read(_TRAILER.size, size - _TRAILER.size))
-        directory = read(max(size - _TRAILER.size - at, 0), min(at, size))
-        if magic != _MAGIC or zlib.crc32(directory) != checksum:
-            raise Damaged(f"{path} is damaged; run the same command again without --resume")
-        for start, length, expected in evenly(marshal.loads(directory), most):
-            data = read(length, start)
+        directory = read_directory(stream.fileno(), _MAGIC)
+        if directory is None:
+            raise damaged
+        for start, length, expected in spread(marshal.loads(directory), most):
+            data = os.pread(stream.fileno(), length, start)
             if zlib.crc32(data) != expected:
-                raise Damaged(f"{path} is damaged; run the same command again without --resume")
+                raise damaged
             yield marshal.loads(data)
 
 

@@ -23,14 +23,7 @@ import lmdb
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import Damaged, IndexUnavailable, SettingsConflict
-from dedupindex.index.format.cells import (
-    container_of,
-    sealed,
-    sealed_text,
-    unsealed,
-    unsealed_text,
-    with_container,
-)
+from dedupindex.index.format import cells
 
 
 class Staging:
@@ -59,7 +52,7 @@ class Staging:
         entries = []
         for line in lines[:-1]:  # a cut line has no line end: its task is repeated
             try:
-                entries.append(json.loads(unsealed_text(b"", line.decode())))
+                entries.append(json.loads(cells.unsealed_text(b"", line.decode())))
             except (ValueError, Damaged) as error:
                 raise Damaged(f"{self._journal} is damaged; build without --resume") from error
         if len(entries) < 2:
@@ -84,7 +77,7 @@ class Staging:
 
     def _append(self, entry: dict[str, Any]) -> None:
         with open(self._journal, "ab") as stream:
-            stream.write(sealed_text(b"", json.dumps(entry)).encode() + b"\n")
+            stream.write(cells.sealed_text(b"", json.dumps(entry)).encode() + b"\n")
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -109,7 +102,7 @@ class Staging:
             names = env.open_db(b"names", create=False)
             with env.begin(db=names) as txn:
                 for key, value in txn.cursor():
-                    name = unsealed(key, value).decode("utf-8", "surrogateescape")
+                    name = cells.unsealed(key, value).decode("utf-8", "surrogateescape")
                     yield int.from_bytes(key, "big"), name
 
     def clear(self) -> None:
@@ -152,10 +145,10 @@ class Numbers:
             if value is None:
                 number = self._first + txn.stat(self._numbers)["entries"]
                 value = number.to_bytes(4, "big")
-                txn.put(key, sealed(key, value), db=self._numbers)
-                txn.put(value, sealed(value, text), db=self._names)
+                txn.put(key, cells.sealed(key, value), db=self._numbers)
+                txn.put(value, cells.sealed(value, text), db=self._names)
                 return number
-        return int.from_bytes(unsealed(key, value), "big")
+        return int.from_bytes(cells.unsealed(key, value), "big")
 
     def close(self) -> None:
         """Force all numbers to disk, which the runs of a task refer to, and close the file."""
@@ -178,4 +171,4 @@ def renumbered(staged: bytes, lengths: list[int], given: Callable[[int], int]) -
     """
     end = lengths[staged[0]]
     body = staged[end:]
-    return staged[:end] + with_container(body, given(container_of(body)))
+    return staged[:end] + cells.with_container(body, given(cells.container_of(body)))

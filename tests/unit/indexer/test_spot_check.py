@@ -28,7 +28,7 @@ from dedupindex.index.engines.lmdb import lmdb_engine
 from dedupindex.index.engines.whoosh import whoosh_engine
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome
-from dedupindex.index.load.runs import evenly
+from dedupindex.index.load.runs import spread
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.copy_index import Copied
@@ -104,9 +104,9 @@ def repair(said: str) -> list[str]:
 
 
 def test_items_are_chosen_evenly() -> None:
-    assert list(evenly(range(5), 7)) == [0, 1, 2, 3, 4]
-    assert list(evenly(range(100), 4)) == [0, 33, 66, 99]
-    assert list(evenly(range(100), 1)) == [0]
+    assert list(spread(range(5), 7)) == [0, 1, 2, 3, 4]
+    assert list(spread(range(100), 4)) == [0, 33, 66, 99]
+    assert list(spread(range(100), 1)) == [0]
 
 
 @pytest.mark.parametrize("first", [True, False])

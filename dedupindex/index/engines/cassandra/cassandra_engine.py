@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, replace
 from itertools import islice
 from pathlib import Path
@@ -20,10 +20,8 @@ from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all
-from dedupindex.index.engines.cassandra.cassandra_load import (
-    CassandraLoader,
-    numbered_anew,
-)
+from dedupindex.index.engines.cassandra import metadata
+from dedupindex.index.engines.cassandra.cassandra_load import CassandraLoader, numbered_anew
 from dedupindex.index.engines.cassandra.cassandra_schema import (
     Statements,
     create_tables,
@@ -32,33 +30,14 @@ from dedupindex.index.engines.cassandra.cassandra_schema import (
 )
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cql import Session, Use, connect, write_all
-from dedupindex.index.engines.cassandra.metadata import (
-    About,
-    IndexState,
-    Lease,
-    bytes_of,
-    check_same,
-    has_signature,
-    register,
-    signature_of,
-    unnamed,
-)
+from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
 from dedupindex.index.engines.cell_view import CellTally
-from dedupindex.index.format.cells import (
-    DIGEST_KEY,
-    ContainerRef,
-    answers,
-    container_of,
-    damaged,
-    entries_of,
-    is_sound,
-    sealed_text,
-    unsealed,
-)
+from dedupindex.index.format import cells
+from dedupindex.index.format.cells import container_of
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome, checksum
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import read_run
 
 _CHECKED = 500  # keys whose rows by URL are read side by side
@@ -70,7 +49,7 @@ def problems(view: CassandraView, state: IndexState, address: str, *, loading: b
     `loading`: whether a load has not finished, so that the counts are out of date.
     """
     wrong: list[str] = []
-    tally = CellTally(view, wrong)
+    tally = CellTally()
     try:
         if astray := sum(view.number_of(place) == 0 for _, place in view.places()):
             wrong.append(
@@ -86,13 +65,12 @@ def problems(view: CassandraView, state: IndexState, address: str, *, loading: b
     except (Damaged, *BROKEN) as error:
         return [*wrong, f"the index cannot be read to its end: {error!r}"]
     if loading:
-        return [
-            *wrong,
-            "a load is going on, or was interrupted: if none is going on, run its command again",
-        ]
-    if not lost:
+        wrong.append(
+            "a load is going on, or was interrupted: if none is going on, run its command again"
+        )
+    elif not lost:
         counts = IndexCounts(state.captures, state.digests, state.containers)
-        tally.compare(containers, counts, state.checksum)
+        wrong += tally.differences(containers, counts, state.checksum)
     return wrong
 
 
@@ -101,51 +79,31 @@ def _check_cells(view: CassandraView, tally: CellTally, wrong: list[str]) -> int
     without_name, lost = set[int](), 0
     rows = view.stored()
     while chunk := list(islice(rows, _CHECKED)):
-        cells = []
+        listable = []
         for key, stored in chunk:
-            if not is_sound(key, stored):
-                wrong.append(str(damaged(key)))
+            if not cells.is_sound(key, stored):
+                wrong.append(str(cells.damaged(key)))
                 continue
-            cell = unsealed(key, stored)
-            cells.append((key, cell))
-            numbers = {container_of(entry) for entry in entries_of(cell)} - {0}
+            cell = cells.unsealed(key, stored)
+            if listed(cell):
+                listable.append(key)
+            numbers = {container_of(entry) for entry in cells.entries_of(cell)} - {0}
             without_name |= {n for n in numbers - without_name if not _has_name(view, n)}
-            if without_name.isdisjoint(numbers):
-                tally.add(key, cell)
-            else:
+            if not without_name.isdisjoint(numbers):
                 lost += 1
+            elif defect := view.defect(key, cell):
+                wrong.append(defect)
+            else:
+                tally.add(key, cell)
         if view.by_url:
-            keys = [key for key, cell in cells if listed(cell)]
-            wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(keys)]
+            wrong += [f"{key.hex()} is not listed by its URL" for key in view.unlisted(listable)]
     return lost
 
 
 def _has_name(view: CassandraView, number: int) -> bool:
-    try:
-        return view.place_of(number) is not None
-    except KeyError:
-        return False
-    except Damaged:  # which decoding reports
-        return True
-
-
-def recounted(view: CassandraView) -> dict[str, int]:
-    """Return the counts of `IndexState`, made by reading everything."""
-    captures, digests, total, last = 0, 0, 0, b""
-    for key, cell in view.unordered():
-        total += checksum([(key, cell)])
-        originals = sum(map(answers, entries_of(cell)))
-        captures += originals
-        digest = key[: DIGEST_KEY[key[0]]]
-        if originals and digest != last:  # the cells of a digest come together
-            digests, last = digests + 1, digest
-    containers = sum(1 for _ in view.registrations())
-    return {
-        "captures": captures,
-        "digests": digests,
-        "containers": containers,
-        "checksum": total % (1 << 64),
-    }
+    with suppress(Damaged):  # which decoding reports
+        return view.place_or_nowhere(number) is not cells.NOWHERE
+    return True
 
 
 def identity_at(address: Address) -> Identity | None:
@@ -164,7 +122,7 @@ class CassandraEngine(Engine):
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
         self._on = Statements(self.address.keyspace)
-        self._places = Cache[int, ContainerRef](PLACES_KEPT)
+        self._places = Cache[int, cells.ContainerRef](PLACES_KEPT)
         self._signature = ""
         self._session: Session | None = connect(self.address)
         try:
@@ -179,13 +137,13 @@ class CassandraEngine(Engine):
         cluster = None
         if self._exists:
             # The signature first: the index may be replaced between the two.
-            self._signature = signature_of(self._open(), self.address.keyspace)
+            self._signature = metadata.signature_of(self._open(), self.address.keyspace)
             cluster = self._about().identity(self.identity.engine)
         if cluster is None:
             self.identity = replace(self.identity, generation=0)
             return
         if self.identity.generation:
-            check_same(self.identity, cluster, self.address)
+            metadata.check_same(self.identity, cluster, self.address)
         self.identity = cluster
 
     def _open(self) -> Session:
@@ -209,7 +167,7 @@ class CassandraEngine(Engine):
         )  # fmt: skip
 
     def is_current(self) -> bool:
-        return has_signature(self._open(), self.address.keyspace, self._signature)
+        return metadata.has_signature(self._open(), self.address.keyspace, self._signature)
 
     def next_number(self) -> int:
         return self._about().next_number() if self._exists else 1
@@ -229,7 +187,7 @@ class CassandraEngine(Engine):
             state = self._about().state()
             killed = self._begin(state)
             places = list(load.places)
-            now = register(session, self._on, places)
+            now = metadata.register(session, self._on, places)
             load = load._replace(places=[(now[number], place) for number, place in places])
             self._check_named(used - now.keys())
             view = self._view()
@@ -258,7 +216,7 @@ class CassandraEngine(Engine):
 
         They had names when the sources were read; the index was removed since.
         """
-        if numbers and (lost := unnamed(self._open(), self._on, numbers)):
+        if numbers and (lost := metadata.unnamed(self._open(), self._on, numbers)):
             raise IndexUnavailable(
                 f"the index at {self.address} has lost the names of {len(lost)} containers since "
                 "the sources were read (was it removed meanwhile?); run the same command again"
@@ -299,7 +257,7 @@ class CassandraEngine(Engine):
         known = {name for name, rows in zip(names, found, strict=True) if rows}
         write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
         rows = [
-            (name, sealed_text(name, json.dumps(container._asdict())), state.written)
+            (name, cells.sealed_text(name, json.dumps(container._asdict())), state.written)
             for name, container in fresh.items()
         ]
         write_all(session, [(on.put_container, row) for row in rows])
@@ -308,8 +266,12 @@ class CassandraEngine(Engine):
             changed = getattr(state, name) + getattr(outcome, name)
             setattr(state, name, changed % (1 << 64))
         if recount:
-            for name, count in recounted(self._view()).items():
-                setattr(state, name, count)
+            view, tally = self._view(), CellTally()
+            for key, cell in view.unordered():
+                tally.add(key, cell)
+            state.captures, state.digests = tally.captures, tally.digests
+            state.checksum = tally.checksum
+            state.containers = sum(1 for _ in view.registrations())
         state.generation += 1
         state.note = load.metadata or state.note
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)

@@ -22,14 +22,7 @@ from dedupindex.index.engines.cassandra.cassandra_view import (
 )
 from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
-from dedupindex.index.format.cells import (
-    DIGEST_KEY,
-    Keys,
-    answers,
-    entries_of,
-    sealed,
-    unsealed,
-)
+from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 from dedupindex.index.load.staging import renumbered

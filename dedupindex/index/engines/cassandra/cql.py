@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from enum import Enum
 from functools import partial
@@ -167,15 +168,13 @@ class Session:
     def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
         """Write rows, in any order, in batches."""
         sent: deque[ResponseFuture] = deque()
-        try:
+        with _failures(statement):
             for batch in self._batches(self._prepared(statement), rows):
                 if len(sent) >= _BATCHES_IN_FLIGHT:
                     sent.popleft().result()
                 sent.append(self._connection.driver.execute_async(batch))
             while sent:
                 sent.popleft().result()
-        except _FAILURES as error:
-            raise _unavailable(statement, error) from error
 
     def _batches(
         self, prepared: PreparedStatement, rows: Iterable[Sequence[Any]]
@@ -207,15 +206,13 @@ class Session:
 
     def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
         """Yield the rows of a read of any length, a page at a time."""
-        try:
+        with _failures(statement):
             result = self._send(statement, values).result()
             while True:
                 yield list(result.current_rows)
                 if not result.has_more_pages:
                     return
                 result.fetch_next_page()
-        except _FAILURES as error:
-            raise _unavailable(statement, error) from error
 
     def define(self, text: str) -> None:
         """Change the schema; returns when all nodes agree on it."""
@@ -237,45 +234,37 @@ class Session:
         self._connection.cluster.shutdown()
 
     def _send(self, statement: Statement, values: Sequence[Any]) -> ResponseFuture:
-        try:
+        with _failures(statement):
             return self._connection.driver.execute_async(self._prepared(statement).bind(values))
-        except _FAILURES as error:
-            raise _unavailable(statement, error) from error
 
     def _prepared(self, statement: Statement) -> PreparedStatement:
         connection = self._connection
         if prepared := connection.prepared.get(statement):
             return prepared
         with connection.preparing:
-            prepared = connection.prepared.get(statement)
-            if prepared is None:
-                prepared = connection.driver.prepare(statement.text)
-                prepared.consistency_level = {
-                    Use.SERIAL: ConsistencyLevel.LOCAL_SERIAL,
-                    Use.READ: connection.reading,
-                }.get(statement.use, connection.writing)
-                prepared.serial_consistency_level = ConsistencyLevel.LOCAL_SERIAL
-                prepared.is_idempotent = statement.use is not Use.CONDITIONAL
-                prepared.fetch_size = PAGE
-                connection.prepared[statement] = prepared
-        return prepared
+            if prepared := connection.prepared.get(statement):
+                return prepared
+            prepared = connection.driver.prepare(statement.text)
+            prepared.consistency_level = {
+                Use.SERIAL: ConsistencyLevel.LOCAL_SERIAL,
+                Use.READ: connection.reading,
+            }.get(statement.use, connection.writing)
+            prepared.serial_consistency_level = ConsistencyLevel.LOCAL_SERIAL
+            prepared.is_idempotent = statement.use is not Use.CONDITIONAL
+            prepared.fetch_size = PAGE
+            connection.prepared[statement] = prepared
+            return prepared
 
     def _rows(self, statement: Statement, sent: ResponseFuture) -> list[Row]:
-        try:
+        with _failures(statement):
             return list(sent.result())
-        except _FAILURES as error:
-            raise _unavailable(statement, error) from error
 
 
 def connect(address: Address) -> Session:
     """Return a session, which the caller closes; raises `IndexUnavailable`."""
-    hosts = tuple(sorted(set(address.hosts)))
-    key = (
-        os.getpid(),
-        replace(
-            address, hosts=hosts, keyspace="", replication="", read_consistency=address.reading
-        ),
-    )
+    hosts, reading = tuple(sorted(set(address.hosts))), address.reading
+    shared = replace(address, hosts=hosts, keyspace="", replication="", read_consistency=reading)
+    key = os.getpid(), shared
     with _CONNECTING:
         connection = _CONNECTIONS.get(key) or _Connection(key, address)
         _CONNECTIONS[key] = connection
@@ -283,9 +272,14 @@ def connect(address: Address) -> Session:
     return Session(connection)
 
 
-def _unavailable(statement: Statement, error: Exception) -> IndexUnavailable:
-    kind = Unclear if statement.use is Use.CONDITIONAL else IndexUnavailable
-    return kind(f"the cluster does not answer: {_message(error)}")
+@contextmanager
+def _failures(statement: Statement) -> Iterator[None]:
+    """Raise an error of the driver as `IndexUnavailable` or `Unclear`."""
+    try:
+        yield
+    except _FAILURES as error:
+        kind = Unclear if statement.use is Use.CONDITIONAL else IndexUnavailable
+        raise kind(f"the cluster does not answer: {_message(error)}") from error
 
 
 def _message(error: Exception) -> str:
@@ -305,29 +299,24 @@ def tls_context(address: Address, environment: Mapping[str, str]) -> ssl.SSLCont
         environment.get(name, "") for name in (AUTHORITY, CERTIFICATE, KEY)
     )
     if not address.tls:
-        for name, value in ((AUTHORITY, authority), (CERTIFICATE, certificate)):
-            if value:
-                raise BadInput(
-                    f"{name} is set, but the address has no tls, so all would go unencrypted: "
-                    f"write {SCHEME}…/{address.keyspace}?tls={NODE}, or unset it"
-                )
+        if authority or certificate:
+            raise BadInput(
+                f"{AUTHORITY if authority else CERTIFICATE} is set, but the address has no tls, so "
+                f"all would go unencrypted: write {SCHEME}…/{address.keyspace}?tls={NODE}, or "
+                "unset it"
+            )
         return None
+    name, path = AUTHORITY, authority
     try:
         context = ssl.create_default_context(cafile=authority or None)
-    except OSError as error:
-        raise _unusable(AUTHORITY, authority, error) from error
-    context.check_hostname = address.tls == NODE
-    if certificate:
-        try:
+        name, path = CERTIFICATE, certificate
+        if certificate:
             context.load_cert_chain(certificate, key or None)
-        except OSError as error:
-            raise _unusable(CERTIFICATE, certificate, error) from error
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BadInput(f"{path or 'no file'} ({name}): {reason}; it must be a PEM file") from error
+    context.check_hostname = address.tls == NODE
     return context
-
-
-def _unusable(name: str, path: str, error: OSError) -> BadInput:
-    reason = error.strerror or str(error)
-    return BadInput(f"{path or 'no file'} ({name}): {reason}; it must be a PEM file")
 
 
 class ConditionalResult(NamedTuple):

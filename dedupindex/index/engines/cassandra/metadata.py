@@ -38,16 +38,7 @@ from dedupindex.index.engines.cassandra.cql import (
     execute_conditional,
     write_all,
 )
-from dedupindex.index.format.cells import (
-    LOW,
-    ContainerRef,
-    damaged,
-    is_sealed_text,
-    sealed,
-    sealed_text,
-    unsealed,
-    unsealed_text,
-)
+from dedupindex.index.format import cells
 from dedupindex.index.identity import Identity, Settings
 
 LEASE = 60  # seconds that a loader that died on another machine keeps others waiting
@@ -84,9 +75,9 @@ class About:
         rows = self._session.execute(self._on.about, name)
         if not rows:
             return None
-        if not is_sealed_text(rows[0][0]):
+        if not cells.is_sealed_text(rows[0][0]):
             raise self._from_past()
-        return json.loads(unsealed_text(name.encode(), rows[0][0]))
+        return json.loads(cells.unsealed_text(name.encode(), rows[0][0]))
 
     def _from_past(self) -> IndexUnavailable:
         """Return the error for text without a checksum, which is of format 1."""
@@ -137,7 +128,7 @@ class About:
                     session.execute(on.begin_about, "next_number", _sealed("next_number", 1))
                     continue
                 stored = found[0][0]
-                free = int(unsealed_text(b"next_number", stored))
+                free = int(cells.unsealed_text(b"next_number", stored))
                 after = _sealed("next_number", free + count)
                 rows = session.execute(on.change_about, after, "next_number", stored)
                 if rows and rows[0][0]:
@@ -170,7 +161,7 @@ class About:
 
 
 def _sealed(name: str, value: Any) -> str:
-    return sealed_text(name.encode(), json.dumps(value))
+    return cells.sealed_text(name.encode(), json.dumps(value))
 
 
 def signature_of(session: Session, keyspace: str) -> str:
@@ -290,7 +281,7 @@ def _is_dead(text: str) -> bool:
 # --- container numbers, which several machines assign --------------------------------------------
 
 
-def key_of(place: ContainerRef) -> bytes:
+def key_of(place: cells.ContainerRef) -> bytes:
     """Return the key of a container in the table ``number``."""
     return bytes_of(f"{place.crawl}\0{place.container}")
 
@@ -299,29 +290,29 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def place_in(number: int, row: Row) -> ContainerRef:
+def place_in(number: int, row: Row) -> cells.ContainerRef:
     """Return the container in a row of ``place``; raises `Damaged`."""
     crawl = bytes(row[1])
-    name = unsealed(_place_key(number, crawl), bytes(row[0]))
-    return ContainerRef(_text(name), _text(crawl))
+    name = cells.unsealed(_place_key(number, crawl), bytes(row[0]))
+    return cells.ContainerRef(_text(name), _text(crawl))
 
 
 def number_in(key: bytes, stored: int) -> int:
     """Return the container number in a row of ``number``; raises `Damaged`."""
-    number = stored & LOW
+    number = stored & cells.LOW
     if stored != sealed_number(key, number):
-        raise damaged(key)
+        raise cells.damaged(key)
     return number
 
 
-def put_place(on: Statements, number: int, place: ContainerRef) -> Call:
+def put_place(on: Statements, number: int, place: cells.ContainerRef) -> Call:
     """Return the call that writes what a number stands for."""
     crawl = bytes_of(place.crawl)
-    name = sealed(_place_key(number, crawl), bytes_of(place.container))
+    name = cells.sealed(_place_key(number, crawl), bytes_of(place.container))
     return on.put_place, (number, name, crawl)
 
 
-def put_number(on: Statements, number: int, place: ContainerRef) -> Call:
+def put_number(on: Statements, number: int, place: cells.ContainerRef) -> Call:
     """Return the call that writes the number of a container."""
     key = key_of(place)
     return on.put_number, (key, sealed_number(key, number))
@@ -329,7 +320,7 @@ def put_number(on: Statements, number: int, place: ContainerRef) -> Call:
 
 def sealed_number(key: bytes, number: int) -> int:
     """Return a number with the checksum of key and number in the upper half of 64 bits."""
-    stored = sealed(key, number.to_bytes(4, "big"))
+    stored = cells.sealed(key, number.to_bytes(4, "big"))
     return int.from_bytes(stored[4:] + stored[:4], "big", signed=True)
 
 
@@ -342,7 +333,7 @@ def _text(value: bytes) -> str:
 
 
 def register(
-    session: Session, statements: Statements, places: Sequence[tuple[int, ContainerRef]]
+    session: Session, statements: Statements, places: Sequence[tuple[int, cells.ContainerRef]]
 ) -> dict[int, int]:
     """Write containers; return the final number of each, by the number that its build assigned.
 
@@ -353,7 +344,7 @@ def register(
     calls = [(statements.number, (key_of(place),)) for _, place in places]
     known = retry(lambda: list(session.execute_many(calls)))
     now: dict[int, int] = {}
-    fresh: list[tuple[int, ContainerRef]] = []
+    fresh: list[tuple[int, cells.ContainerRef]] = []
     for (number, place), rows in zip(places, known, strict=True):
         if rows:
             now[number] = number_in(key_of(place), rows[0][0])

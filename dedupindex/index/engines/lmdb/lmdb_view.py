@@ -13,15 +13,8 @@ from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
 from dedupindex.index.engines.cell_view import CellTally, CellView
-from dedupindex.index.format import url_index
-from dedupindex.index.format.cells import (
-    ContainerRef,
-    Keys,
-    damaged,
-    is_sound,
-    sealed,
-    unsealed,
-)
+from dedupindex.index.format import cells, url_index
+from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
 from dedupindex.index.load.merge_rule import MergeOutcome
 
@@ -60,11 +53,11 @@ class IndexTrees(NamedTuple):
         value = txn.get(key, db=self.meta)
         if value is None:
             raise Damaged(f"the index has lost its {name!r}; restore it from a copy")
-        return json.loads(unsealed(key, bytes(value)))
+        return json.loads(cells.unsealed(key, bytes(value)))
 
     def put(self, txn: lmdb.Transaction, name: str, value: Any) -> None:
         key = name.encode()
-        txn.put(key, sealed(key, json.dumps(value).encode()), db=self.meta)
+        txn.put(key, cells.sealed(key, json.dumps(value).encode()), db=self.meta)
 
     def begin(self, txn: lmdb.Transaction) -> None:
         """Write the initial values of `meta`."""
@@ -81,11 +74,11 @@ class IndexTrees(NamedTuple):
             key = number.to_bytes(4, "big")
             name = _bytes(f"{place.crawl}\0{place.container}")
             for found_by, value in ((key_of(place), key), (b"#" + key, name)):
-                txn.put(found_by, sealed(found_by, value), db=self.names)
+                txn.put(found_by, cells.sealed(found_by, value), db=self.names)
         self.put(txn, "next_number", next_number)
         for container in load.containers:
             key, text = short(container.name), json.dumps(container._asdict()).encode()
-            txn.put(key, sealed(key, text), db=self.containers)
+            txn.put(key, cells.sealed(key, text), db=self.containers)
         for count in ("captures", "digests", "checksum"):
             before = 0 if absolute else self.get(txn, count)
             self.put(txn, count, (before + getattr(outcome, count)) % (1 << 64))
@@ -107,7 +100,7 @@ class IndexTrees(NamedTuple):
         for source, target in ((old.containers, self.containers), (old.names, self.names)):
             pairs = cast(Iterable[tuple[bytes, bytes]], old_txn.cursor(db=source))
             for key, value in pairs:
-                unsealed(key, value)  # damage is not copied
+                cells.unsealed(key, value)  # damage is not copied
                 if source is not old.containers or key not in gone:
                     txn.put(key, value, db=target)
         for name in ("next_number", "note", "own_digests"):
@@ -163,7 +156,7 @@ class LmdbView(CellView):
             stored = self.txn.get(key)
         except lmdb.Error as error:
             raise _unavailable(error) from error
-        return None if stored is None else unsealed(key, stored)
+        return None if stored is None else cells.unsealed(key, stored)
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         try:
@@ -174,8 +167,8 @@ class LmdbView(CellView):
             for key, stored in self.stored():
                 # A flipped bit may lead to a page of another tree, whose checksums are right.
                 if not 0 < key[0] < len(whole) or len(key) != whole[key[0]]:
-                    raise damaged(key)
-                yield key, unsealed(key, stored)
+                    raise cells.damaged(key)
+                yield key, cells.unsealed(key, stored)
         except lmdb.Error as error:
             raise _unavailable(error) from error
 
@@ -186,7 +179,7 @@ class LmdbView(CellView):
             for key, stored in cast(Iterator[tuple[bytes, bytes]], cursor):
                 if not key.startswith(prefix):
                     return
-                yield key, unsealed(key, stored)
+                yield key, cells.unsealed(key, stored)
 
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self.trees.urls is None:
@@ -225,13 +218,13 @@ class LmdbView(CellView):
             value = self.txn.get(key, db=self.trees.names)
             if value is None:
                 raise Damaged(f"container number {number} has no name; restore the index")
-            place = self._places.keep(number, _place_in(unsealed(key, value)))
+            place = self._places.keep(number, _place_in(cells.unsealed(key, value)))
         return place
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
         number = self.txn.get(key, db=self.trees.names)
-        return 0 if number is None else int.from_bytes(unsealed(key, number), "big")
+        return 0 if number is None else int.from_bytes(cells.unsealed(key, number), "big")
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
         with self.txn.cursor(db=self.trees.names) as cursor:
@@ -239,19 +232,19 @@ class LmdbView(CellView):
                 for key, value in cast(Iterator[tuple[bytes, bytes]], cursor):
                     if key[:1] != b"#":
                         break
-                    yield int.from_bytes(key[1:], "big"), _place_in(unsealed(key, value))
+                    yield int.from_bytes(key[1:], "big"), _place_in(cells.unsealed(key, value))
 
     def ledger(self) -> list[str]:
         return list(self.trees.get(self.txn, "ledger"))
 
     def containers(self) -> Iterator[IndexedContainer]:
         for key, value in self.txn.cursor(db=self.trees.containers):
-            yield IndexedContainer(**json.loads(unsealed(key, value)))
+            yield IndexedContainer(**json.loads(cells.unsealed(key, value)))
 
     def container(self, name: str) -> IndexedContainer | None:
         key = short(name)
         value = self.txn.get(key, db=self.trees.containers)
-        return None if value is None else IndexedContainer(**json.loads(unsealed(key, value)))
+        return None if value is None else IndexedContainer(**json.loads(cells.unsealed(key, value)))
 
     def own_digests(self) -> bool:
         return bool(self.trees.get(self.txn, "own_digests"))
@@ -291,7 +284,7 @@ def _sound(view: LmdbView, tree: Any, wrong: list[str]) -> Iterator[tuple[bytes,
         if view.txn.get(key, db=tree) != stored:
             wrong.append(f"what is stored under {key.hex()} is not found by its key")
         try:
-            yield key, unsealed(key, stored)
+            yield key, cells.unsealed(key, stored)
         except Damaged as error:
             wrong.append(str(error))
 
@@ -310,19 +303,23 @@ def _check_names(view: LmdbView, wrong: list[str]) -> None:
 
 
 def _check_captures(view: LmdbView, wrong: list[str]) -> None:
-    last, tally, urls = b"", CellTally(view, wrong), view.trees.urls
+    last, tally, urls = b"", CellTally(), view.trees.urls
     for key, stored in view.stored():
         if key <= last:
             wrong.append(f"keys are out of order at {key.hex()}")
         last = key
         if view.txn.get(key) != stored:  # damage of inner pages, which a scan does not meet
             wrong.append(f"what is stored under {key.hex()} is not found by its key")
-        if not is_sound(key, stored):
-            wrong.append(str(damaged(key)))
+        if not cells.is_sound(key, stored):
+            wrong.append(str(cells.damaged(key)))
             continue
-        cell = unsealed(key, stored)
+        cell = cells.unsealed(key, stored)
+        if defect := view.defect(key, cell):
+            wrong.append(defect)
+            continue
         tally.add(key, cell)
         if urls is not None and url_index.listed(cell) and not url_index.holds(view.txn, urls, key):
             wrong.append(f"the capture under {key.hex()} is not listed by its URL")
     counts = view.counts()
-    tally.compare(counts.containers, counts, view.trees.get(view.txn, "checksum"))
+    recorded = view.trees.get(view.txn, "checksum")
+    wrong += tally.differences(counts.containers, counts, recorded)

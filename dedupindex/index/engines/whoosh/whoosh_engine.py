@@ -22,42 +22,19 @@ from whoosh.index import TOC, FileIndex
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.engine import Load
 from dedupindex.index.engines.file_engine import FileEngine
-from dedupindex.index.engines.whoosh.whoosh_files import (
-    META,
-    SCHEMA,
-    CommitWriter,
-    Storage,
-    container_key,
-    crc_of,
-    document,
-    note_document,
-    number_key,
-    place_key,
-    sync,
-)
+from dedupindex.index.engines.whoosh import whoosh_files as files
+from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter, Storage
 from dedupindex.index.engines.whoosh.whoosh_view import (
     WhooshSnapshot,
     WhooshView,
     problems,
     reading,
 )
-from dedupindex.index.format import ledger
-from dedupindex.index.format.cells import (
-    DIGEST_KEY,
-    answers,
-    container_of,
-    decode,
-    entries_of,
-)
+from dedupindex.index.format import cells, ledger
+from dedupindex.index.format.cells import answers, container_of, entries_of
 from dedupindex.index.format.ledger import LedgerWriter
 from dedupindex.index.identity import unfinished
-from dedupindex.index.load.merge_rule import (
-    MergeOutcome,
-    MergeRule,
-    checksum,
-    grouped,
-    mark_each,
-)
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, grouped, mark_each
 from dedupindex.runtime.files import sync_directory
 
 NAME = "MAIN"
@@ -74,7 +51,7 @@ class WhooshEngine(FileEngine):
         self._index: Any = None
         if self.identity.generation:
             with reading(f"the index at {index}"):
-                self._index = FileIndex(Storage(str(self.directory)), SCHEMA, NAME)
+                self._index = FileIndex(Storage(str(self.directory)), files.SCHEMA, NAME)
 
     def view(self) -> WhooshView:
         if self._index is None:
@@ -139,7 +116,7 @@ class WhooshEngine(FileEngine):
             if not self.identity.generation:
                 shutil.rmtree(self.directory, ignore_errors=True)
                 self.directory.mkdir()
-                self._index = FileIndex.create(Storage(str(self.directory)), SCHEMA, NAME)
+                self._index = FileIndex.create(Storage(str(self.directory)), files.SCHEMA, NAME)
             writer = CommitWriter(self._index)
             yield writer
         except BaseException as error:
@@ -165,7 +142,7 @@ class WhooshEngine(FileEngine):
         try:
             for segment in self._segments():
                 path = self.directory / segment
-                if path.suffix == ".seg" and crc_of(path) != int(
+                if path.suffix == ".seg" and files.crc_of(path) != int(
                     path.with_suffix(".crc").read_text()
                 ):
                     wrong.append(f"{path} is not what was written (its CRC is another)")
@@ -181,11 +158,11 @@ class WhooshEngine(FileEngine):
     def _segments(self) -> list[str]:
         """Return the names of the files of the last commit."""
         with reading(f"the index at {self.index}"):
-            toc = TOC.read(self._index.storage, NAME, schema=SCHEMA)
-            files = [TOC._filename(NAME, toc.generation)]
+            toc = TOC.read(self._index.storage, NAME, schema=files.SCHEMA)
+            names = [TOC._filename(NAME, toc.generation)]
             for segment in toc.segments:
-                files += [f"{segment.segment_id()}.seg", f"{segment.segment_id()}.crc"]
-            return files
+                names += [f"{segment.segment_id()}.seg", f"{segment.segment_id()}.crc"]
+            return names
 
     def _copy_data(self, target: Path) -> list[str]:
         directory = target / "whoosh"
@@ -193,9 +170,9 @@ class WhooshEngine(FileEngine):
         directory.mkdir()
         for name in self._segments():
             shutil.copyfile(self.directory / name, directory / name)
-            sync(directory / name)
+            files.sync(directory / name)
         sync_directory(directory)
-        copied = FileIndex(Storage(str(directory)), SCHEMA, NAME)
+        copied = FileIndex(Storage(str(directory)), files.SCHEMA, NAME)
         with closing(WhooshSnapshot(copied.reader(), self.keys)) as snapshot:
             return list(snapshot.meta().get("ledger", []))
 
@@ -249,7 +226,7 @@ class WhooshLoader:
         for key, groups in groupby(merge_sorted(staged, dropped), lambda pair: pair[0]):
             if not self._digest or not key.startswith(self._digest):
                 self._end_digest()
-                self._digest = key[: DIGEST_KEY[key[0]]]
+                self._digest = key[: cells.DIGEST_KEY[key[0]]]
             self._merge(key, [entry for _, entries in groups for entry in entries])
             self._ledger_writer.add(self.outcome.lost)
         self._end_digest()
@@ -282,8 +259,8 @@ class WhooshLoader:
             outcome.checksum -= checksum([(key, entry)])
         for entry in new:
             if entry not in old:
-                capture = decode(key, entry, self._rule.place_of) if answers(entry) else None
-                self._writer.add_document(**document(key, entry, capture))
+                capture = cells.decode(key, entry, self._rule.place_of) if answers(entry) else None
+                self._writer.add_document(**files.document(key, entry, capture))
                 outcome.checksum += checksum([(key, entry)])
         self._held += held
         self._holds += outcome.captures - count
@@ -300,7 +277,7 @@ class WhooshLoader:
         """Return whether the digest has captures under keys that this load does not touch."""
         return any(
             number not in self._touched and answers(entry)
-            for key in self._before.keys_from(self._digest)
+            for key in self._before.terms("key", self._digest)
             for number, entry in self._before.entries(key)
         )
 
@@ -315,16 +292,16 @@ def register(
     """Write all of a load but captures, in the same commit."""
     meta = before.meta()
     for number, place in load.places:
-        if before.about(number_key(number)) is None:
-            about = (number_key(number), place_key(place))
-            writer.add_document(**note_document(about, [number, *place]))
+        if before.about(files.number_key(number)) is None:
+            about = (files.number_key(number), files.place_key(place))
+            writer.add_document(**files.note_document(about, [number, *place]))
         meta["next_number"] = max(meta["next_number"], number + 1)
     fresh = {container.name: container for container in load.containers}
     for name in {*load.dropped, *fresh}:
-        meta["containers"] -= _delete(writer, before, container_key(name))
+        meta["containers"] -= _delete(writer, before, files.container_key(name))
     for name, container in fresh.items():
         registration = {"container": container._asdict()}
-        writer.add_document(**note_document((container_key(name),), registration))
+        writer.add_document(**files.note_document((files.container_key(name),), registration))
         meta["containers"] += 1
     for count in ("captures", "digests", "checksum"):
         meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
@@ -333,8 +310,8 @@ def register(
     if load.runs and not load.own_digests:
         meta["own_digests"] = False
     meta["ledger"] = ledger
-    _delete(writer, before, META)
-    writer.add_document(**note_document((META,), meta))
+    _delete(writer, before, files.META)
+    writer.add_document(**files.note_document((files.META,), meta))
 
 
 def _delete(writer: CommitWriter, before: WhooshSnapshot, about: bytes) -> bool:

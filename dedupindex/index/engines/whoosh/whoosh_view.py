@@ -17,24 +17,9 @@ from dedupindex.capture import Capture
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.engines.cell_view import CellTally, CellView
-from dedupindex.index.engines.whoosh.whoosh_files import (
-    META,
-    NO_CAPTURE,
-    container_key,
-    number_key,
-    place_key,
-)
-from dedupindex.index.format.cells import (
-    ALSO,
-    ContainerRef,
-    Keys,
-    answers,
-    cell_of,
-    damaged,
-    decode,
-    is_sound,
-    unsealed,
-)
+from dedupindex.index.engines.whoosh import whoosh_files as files
+from dedupindex.index.format import cells
+from dedupindex.index.format.cells import ContainerRef, Keys
 
 _INITIAL = {
     "captures": 0, "digests": 0, "containers": 0, "checksum": 0, "next_number": 1, "note": {},
@@ -82,9 +67,9 @@ class WhooshSnapshot:
     def documents(self, field: str, term: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield numbers and contents of the documents with a term; raises `Damaged`."""
         for number, stored in self.stored(field, term):
-            if not is_sound(b"", stored):
-                raise damaged(term)
-            yield number, unsealed(b"", stored)
+            if not cells.is_sound(b"", stored):
+                raise cells.damaged(term)
+            yield number, cells.unsealed(b"", stored)
 
     def entries(self, key: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield numbers and entries of the documents under a key; raises `Damaged`."""
@@ -103,12 +88,8 @@ class WhooshSnapshot:
             for number in matcher.all_ids():
                 yield base + number, content[number]
 
-    def keys_from(self, prefix: bytes) -> Iterator[bytes]:
-        """Yield the keys with a prefix, in order; those of deleted documents may be among them."""
-        return self.terms("key", prefix)
-
     def terms(self, field: str, prefix: bytes) -> Iterator[bytes]:
-        """Yield the terms of a field with a prefix, likewise."""
+        """Yield the terms of a field with a prefix, in order; also those of deleted documents."""
         if not self.leaves:
             return
         with suppress(TermNotFound):
@@ -120,7 +101,7 @@ class WhooshSnapshot:
     def content(self, number: int) -> bytes:
         """Return the content of a document."""
         leaf = self.leaves[bisect_right(self.leaves, number, key=lambda leaf: leaf.base) - 1]
-        return unsealed(b"", bytes(leaf.content[number - leaf.base]))
+        return cells.unsealed(b"", bytes(leaf.content[number - leaf.base]))
 
     def contents(self) -> Iterator[tuple[int, bytes]]:
         """Yield the number and content of every document that is not deleted, in any order."""
@@ -128,7 +109,7 @@ class WhooshSnapshot:
             deleted = leaf.deleted_docs_set
             for number in range(leaf.doc_count_all()):
                 if number not in deleted:
-                    yield base + number, unsealed(b"", content[number])
+                    yield base + number, cells.unsealed(b"", content[number])
 
     def entry(self, content: bytes) -> bytes:
         """Return the entry in the content of a capture's document."""
@@ -145,7 +126,7 @@ class WhooshSnapshot:
 
     def meta(self) -> dict[str, Any]:
         """Return counts, checksum, metadata of the last load and the next container number."""
-        found = self.about(META)
+        found = self.about(files.META)
         if found is None and self.leaves:
             raise KeyError("there are no counts")
         return dict(found[1] if found else _INITIAL)
@@ -179,11 +160,11 @@ class WhooshView(CellView):
     def cell(self, key: bytes) -> bytes | None:
         with reading(f"the entry under {key.hex()}"):
             entries = [entry for _, entry in self.snapshot.entries(key)]
-            return cell_of(entries) if entries else None
+            return cells.cell_of(entries) if entries else None
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with reading("the index"):
-            for key in self.snapshot.keys_from(prefix):
+            for key in self.snapshot.terms("key", prefix):
                 if cell := self.cell(key):
                     yield key, cell
 
@@ -196,12 +177,12 @@ class WhooshView(CellView):
     def capture_in(self, content: bytes) -> Capture:
         """Return the capture in a document's content."""
         length = self.snapshot.lengths[content[0]]
-        return decode(content[:length], content[length:], self.place_of)
+        return cells.decode(content[:length], content[length:], self.place_of)
 
     def place_of(self, number: int) -> ContainerRef:
         place = self._places.get(number)
         if place is None:
-            found = self.snapshot.about(number_key(number))
+            found = self.snapshot.about(files.number_key(number))
             if found is None:
                 raise KeyError(f"container number {number} has no name")
             place = self._places.keep(number, ContainerRef(*found[1][1:]))
@@ -209,7 +190,7 @@ class WhooshView(CellView):
 
     def number_of(self, place: ContainerRef) -> int:
         with reading("the index"):
-            found = self.snapshot.about(place_key(place))
+            found = self.snapshot.about(files.place_key(place))
         return int(found[1][0]) if found else 0
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
@@ -228,7 +209,7 @@ class WhooshView(CellView):
             content = snapshot.content(number)
             if content[0]:
                 entry = snapshot.entry(content)
-                if answers(entry) and (also or not entry[1] & ALSO):
+                if cells.answers(entry) and (also or not entry[1] & cells.ALSO):
                     yield entry[2:8], content
 
     def ledger(self) -> list[str]:
@@ -239,7 +220,7 @@ class WhooshView(CellView):
             values = (
                 json.loads(content[1:])[1]
                 for _, content in self.snapshot.contents()
-                if content.startswith(NO_CAPTURE)
+                if content.startswith(files.NO_CAPTURE)
             )
             yield from sorted(
                 IndexedContainer(**value["container"])
@@ -249,7 +230,7 @@ class WhooshView(CellView):
 
     def container(self, name: str) -> IndexedContainer | None:
         with reading("the index"):
-            found = self.snapshot.about(container_key(name))
+            found = self.snapshot.about(files.container_key(name))
             return IndexedContainer(**found[1]["container"]) if found else None
 
     def own_digests(self) -> bool:
@@ -267,15 +248,17 @@ class WhooshView(CellView):
 def problems(view: WhooshView) -> list[str]:
     """Read all documents back; return what is wrong with them, a sentence each."""
     wrong: list[str] = []
-    snapshot, tally = view.snapshot, CellTally(view, wrong)
-    for key in snapshot.keys_from(b""):
+    snapshot, tally = view.snapshot, CellTally()
+    for key in snapshot.terms("key", b""):
         for _, stored in snapshot.stored("key", key):
-            if not is_sound(b"", stored):
+            if not cells.is_sound(b"", stored):
                 wrong.append(f"the entry under {key.hex()} is damaged")
             elif not stored.startswith(key):
                 wrong.append(f"the document under {key.hex()} belongs under another key")
+            elif defect := view.defect(key, entry := snapshot.entry(cells.unsealed(b"", stored))):
+                wrong.append(defect)
             else:
-                tally.add(key, snapshot.entry(unsealed(b"", stored)))
+                tally.add(key, entry)
     containers = sum(1 for _ in view.containers())
-    tally.compare(containers, view.counts(), snapshot.meta()["checksum"])
+    wrong += tally.differences(containers, view.counts(), snapshot.meta()["checksum"])
     return wrong
