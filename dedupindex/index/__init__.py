@@ -24,11 +24,8 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
 
     A writer must hold the index's lock.
 
-    Raises:
-        IndexUnavailable: there is none, or it cannot be read.
-        FormatFromFuture: it was written by a later version.
-        Damaged: a checksum is wrong.
-        SettingsConflict: another canonicaliser made its urlkeys: captures would not be found.
+    Raises `IndexUnavailable`, `Damaged`, `FormatFromFuture` or `FormatFromPast`; `SettingsConflict`
+    if another canonicaliser made its urlkeys, so that captures would not be found.
     """
     identity = read_identity(index)
     if identity.settings.keys().canonical:
@@ -41,11 +38,11 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
     if engine == "whoosh":
         from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
 
-        return WhooshEngine(index, write=write)
+        return WhooshEngine(index)
     if is_cluster(engine):
         from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 
-        return CassandraEngine(index, write=write)
+        return CassandraEngine(index)
     raise BadInput(
         f"the index at {index} is on engine {shown(engine)!r}; this version has {ENGINES}"
     )
@@ -72,9 +69,8 @@ def refer_to(index: Path, address: Address) -> None:
         )
     if identity is None or not identity.generation:
         identity = identity_at(address) or identity
-    identity = replace(identity, engine=engine) if identity is not None else None
-    if identity is not None and identity != written:
-        identity.write(index)
+    if identity is not None and replace(identity, engine=engine) != written:
+        replace(identity, engine=engine).write(index)
 
 
 def home_of(index: str | Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -135,9 +135,9 @@ class View(Finder, Protocol):
 class Load(NamedTuple):
     """What one commit adds and removes."""
 
-    runs: list[Path]
-    places: Iterable[tuple[int, ContainerRef]]  # container numbers that the runs use
-    containers: list[IndexedContainer]
+    runs: list[Path] = []
+    places: Sequence[tuple[int, ContainerRef]] = ()  # container numbers that the runs use
+    containers: list[IndexedContainer] = []
     dropped: frozenset[str] = frozenset()  # containers whose captures are removed first
     metadata: dict[str, Any] = {}  # is kept with the index: which command made it
     ledger: list[Path] = []  # runs of items for the ledger

@@ -44,7 +44,7 @@ class FileEngine(Engine):
 
     def _clear_ledger(self) -> None:
         """Remove files of the ledger that a killed load left behind."""
-        with self._ledger_writer(Load([], (), [])):
+        with self._ledger_writer(Load()):
             pass
 
     @abstractmethod

@@ -602,7 +602,7 @@ def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:
     places = [(number, place) for place, number in bench.numbers.items()]
     with bench.open(write=True) as engine:
         for number, paths in enumerate(runs, 1):
-            engine.load(Load(paths, iter(places), []))
+            engine.load(Load(paths, places))
             with engine.view() as view:
                 assert view.counts().captures == 20 * number
                 assert len(list(view.captures())) == 20 * number

@@ -115,10 +115,10 @@ def identity_at(address: Address) -> Identity | None:
 
 
 class CassandraEngine(Engine):
-    """An open index on a cluster; `write` asks for the right to load."""
+    """An open index on a cluster."""
 
-    def __init__(self, index: Path, *, write: bool = False) -> None:
-        self.index, self._write = index, write
+    def __init__(self, index: Path) -> None:
+        self.index = index
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
         self._on = Statements(self.address.keyspace)
@@ -186,9 +186,8 @@ class CassandraEngine(Engine):
             self._take_identity()
             state = self._about().state()
             killed = self._begin(state)
-            places = list(load.places)
-            now = metadata.register(session, self._on, places)
-            load = load._replace(places=[(now[number], place) for number, place in places])
+            now = metadata.register(session, self._on, load.places)
+            load = load._replace(places=[(now[number], place) for number, place in load.places])
             self._check_named(used - now.keys())
             view = self._view()
             rule = load.rule(self.identity.settings, view.place_or_nowhere)
@@ -314,4 +313,4 @@ class CassandraEngine(Engine):
         The next load would do it, too, but there may be none: all files are loaded already.
         """
         if self.identity.generation and self._about().get("loading") is not None:
-            self.load(Load([], (), []))
+            self.load(Load())

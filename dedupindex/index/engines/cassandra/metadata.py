@@ -39,6 +39,7 @@ from dedupindex.index.engines.cassandra.cql import (
     write_all,
 )
 from dedupindex.index.format import cells
+from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import Identity, Settings
 
 LEASE = 60  # seconds that a loader that died on another machine keeps others waiting
@@ -281,7 +282,7 @@ def _is_dead(text: str) -> bool:
 # --- container numbers, which several machines assign --------------------------------------------
 
 
-def key_of(place: cells.ContainerRef) -> bytes:
+def key_of(place: ContainerRef) -> bytes:
     """Return the key of a container in the table ``number``."""
     return bytes_of(f"{place.crawl}\0{place.container}")
 
@@ -290,50 +291,42 @@ def bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def place_in(number: int, row: Row) -> cells.ContainerRef:
+def place_in(number: int, row: Row) -> ContainerRef:
     """Return the container in a row of ``place``; raises `Damaged`."""
     crawl = bytes(row[1])
-    name = cells.unsealed(_place_key(number, crawl), bytes(row[0]))
-    return cells.ContainerRef(_text(name), _text(crawl))
+    name = cells.unsealed(number.to_bytes(4) + crawl, bytes(row[0]))
+    return ContainerRef(*(text.decode("utf-8", "surrogateescape") for text in (name, crawl)))
+
+
+def put_place(on: Statements, number: int, place: ContainerRef) -> Call:
+    """Return the call that writes what a number stands for."""
+    crawl = bytes_of(place.crawl)
+    name = cells.sealed(number.to_bytes(4) + crawl, bytes_of(place.container))
+    return on.put_place, (number, name, crawl)
 
 
 def number_in(key: bytes, stored: int) -> int:
     """Return the container number in a row of ``number``; raises `Damaged`."""
     number = stored & cells.LOW
-    if stored != sealed_number(key, number):
+    if stored != _sealed_number(key, number):
         raise cells.damaged(key)
     return number
 
 
-def put_place(on: Statements, number: int, place: cells.ContainerRef) -> Call:
-    """Return the call that writes what a number stands for."""
-    crawl = bytes_of(place.crawl)
-    name = cells.sealed(_place_key(number, crawl), bytes_of(place.container))
-    return on.put_place, (number, name, crawl)
-
-
-def put_number(on: Statements, number: int, place: cells.ContainerRef) -> Call:
+def put_number(on: Statements, number: int, place: ContainerRef) -> Call:
     """Return the call that writes the number of a container."""
     key = key_of(place)
-    return on.put_number, (key, sealed_number(key, number))
+    return on.put_number, (key, _sealed_number(key, number))
 
 
-def sealed_number(key: bytes, number: int) -> int:
+def _sealed_number(key: bytes, number: int) -> int:
     """Return a number with the checksum of key and number in the upper half of 64 bits."""
-    stored = cells.sealed(key, number.to_bytes(4, "big"))
-    return int.from_bytes(stored[4:] + stored[:4], "big", signed=True)
-
-
-def _place_key(number: int, crawl: bytes) -> bytes:
-    return number.to_bytes(4, "big") + crawl
-
-
-def _text(value: bytes) -> str:
-    return value.decode("utf-8", "surrogateescape")
+    stored = cells.sealed(key, number.to_bytes(4))
+    return int.from_bytes(stored[4:] + stored[:4], signed=True)
 
 
 def register(
-    session: Session, statements: Statements, places: Sequence[tuple[int, cells.ContainerRef]]
+    session: Session, statements: Statements, places: Sequence[tuple[int, ContainerRef]]
 ) -> dict[int, int]:
     """Write containers; return the final number of each, by the number that its build assigned.
 
@@ -344,7 +337,7 @@ def register(
     calls = [(statements.number, (key_of(place),)) for _, place in places]
     known = retry(lambda: list(session.execute_many(calls)))
     now: dict[int, int] = {}
-    fresh: list[tuple[int, cells.ContainerRef]] = []
+    fresh: list[tuple[int, ContainerRef]] = []
     for (number, place), rows in zip(places, known, strict=True):
         if rows:
             now[number] = number_in(key_of(place), rows[0][0])

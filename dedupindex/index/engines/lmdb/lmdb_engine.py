@@ -100,7 +100,6 @@ class LmdbEngine(FileEngine):
             return view.trees.get(view.txn, name)
 
     def load(self, load: Load) -> MergeOutcome:
-        load = load._replace(places=list(load.places))  # it is read twice
         try:
             incoming = sum(path.stat().st_size for path in load.runs)
             if not self._trees or load.dropped or incoming * REBUILD > self.path.stat().st_size:
@@ -110,7 +109,7 @@ class LmdbEngine(FileEngine):
             raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
 
     def compact(self) -> None:
-        self._rebuild(Load([], (), []))
+        self._rebuild(Load())
 
     def _rule(self, load: Load) -> MergeRule:
         def place_of(number: int) -> ContainerRef:

@@ -42,9 +42,9 @@ SNAPSHOTS_KEPT = 8  # open readers that wait for a view
 
 
 class WhooshEngine(FileEngine):
-    """An open Whoosh index; `write` asks for the right to load."""
+    """An open Whoosh index."""
 
-    def __init__(self, index: Path, *, write: bool = False) -> None:
+    def __init__(self, index: Path) -> None:
         super().__init__(index)
         self.directory = index / "whoosh"
         self._idle: deque[WhooshSnapshot] = deque()
@@ -91,7 +91,6 @@ class WhooshEngine(FileEngine):
             return view.snapshot.meta()
 
     def load(self, load: Load) -> MergeOutcome:
-        load = load._replace(places=list(load.places))  # it is read twice
         with (
             self._ledger_writer(load) as ledger_writer,
             self._writing() as writer,
@@ -132,7 +131,7 @@ class WhooshEngine(FileEngine):
     def compact(self) -> None:
         """Merge all segments into one without deleted documents, while others read."""
         if self._index is None:
-            self.load(Load([], (), []))
+            self.load(Load())
             return
         with self._writing() as writer:
             writer.commit(optimize=True)
