@@ -14,7 +14,13 @@ from typing import Any
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index.address import Address, is_cluster, shown
 from dedupindex.index.engine import Engine
-from dedupindex.index.identity import FILE, FORMAT, Identity, read_identity, same_engine
+from dedupindex.index.identity import (
+    FORMAT,
+    Identity,
+    existing_identity,
+    read_identity,
+    same_engine,
+)
 
 ENGINES = ("lmdb", "whoosh")
 
@@ -61,7 +67,7 @@ def refer_to(index: Path, address: Address) -> None:
     Raises `SettingsConflict` if the directory refers to another index; `IndexUnavailable`.
     """
     engine = str(address)
-    written = identity = read_identity(index) if (index / FILE).exists() else None
+    written = identity = existing_identity(index)
     if identity is not None and not same_engine(identity.engine, engine):
         raise SettingsConflict(
             f"the index at {index} is on engine {shown(identity.engine)}, not {engine}; "

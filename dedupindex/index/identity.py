@@ -164,6 +164,11 @@ def read_identity(index: Path) -> Identity:
         raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
 
 
+def existing_identity(index: Path) -> Identity | None:
+    """Return the identity of the index in a directory, None if there is none; or `Damaged`."""
+    return read_identity(index) if (index / FILE).exists() else None
+
+
 def checksum_of(content: dict[str, Any]) -> str:
     """Return a checksum of JSON that does not depend on its layout."""
     text = json.dumps(content, sort_keys=True).encode()

@@ -55,10 +55,14 @@ def copy_to_engine(
         rmtree(scratch, ignore_errors=True)  # of an interrupted copy
         scratch.mkdir()
         with source.view() as view:
-            runs, content = _write_runs(view, scratch)
+            writer, content = RunWriter(scratch, "copied"), 0
+            for staged, checksum_of_chunk in _staged(view):
+                writer.extend(staged)
+                content += checksum_of_chunk
+            writer.flush()
             signature = source.metadata()
             load = Load(
-                runs,
+                writer.paths,
                 list(view.places()),
                 list(view.containers()),
                 metadata={**signature, "engine": engine} if "engine" in signature else signature,
@@ -77,17 +81,6 @@ def copy_to_engine(
             f"{counts.captures}); was the index written to meanwhile? Remove the copy, try again"
         )
     return Copied(found, f"{content % (1 << 64):016x}")
-
-
-def _write_runs(view: View, directory: Path) -> tuple[list[Path], int]:
-    """Write all entries of an index as runs; return these and the sum of the checksums."""
-    writer = RunWriter(directory, "copied")
-    content = 0
-    for staged, checksum_of_chunk in _staged(view):
-        writer.extend(staged)
-        content += checksum_of_chunk
-    writer.flush()
-    return writer.paths, content
 
 
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:

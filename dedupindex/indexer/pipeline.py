@@ -19,7 +19,14 @@ from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Load, reread
 from dedupindex.index.format.cells import ContainerRef
-from dedupindex.index.identity import FILE, Identity, Settings, read_identity, unfinished
+from dedupindex.index.identity import (
+    FILE,
+    Identity,
+    Settings,
+    existing_identity,
+    read_identity,
+    unfinished,
+)
 from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, MergeOutcome
 from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import spot_check
@@ -197,10 +204,9 @@ def _complete(
         settings["also_digest"] = also_names(settings["also_digest"])
     if settings.get("url_index") is False:
         settings.setdefault("canonical", False)
-    if adds and (home / FILE).exists():
-        own = read_identity(home)
-        if own.generation:
-            return Settings(**{**asdict(own.settings), **settings}), engine or own.engine
+    own = existing_identity(home) if adds else None
+    if own is not None and own.generation:
+        return Settings(**{**asdict(own.settings), **settings}), engine or own.engine
     return Settings(**settings), engine or "lmdb"
 
 
@@ -226,12 +232,10 @@ def _find_sources(job: Build) -> Expanded:
 
 def _check_target(index: Path) -> None:
     """Raise `IndexExists` if the target is not an index and not an empty directory."""
-    if not index.exists():
+    if not index.exists() or (index / FILE).exists():
         return
     if not index.is_dir():
         raise IndexExists(f"{index} is a file; the index, which comes last, is a directory")
-    if (index / FILE).exists():
-        return
     others = {path.name for path in index.iterdir()} - {"lock", "staging", "staging.gone"}
     others = {name for name in others if not name.startswith(f".{FILE}.")}
     if others:
@@ -246,7 +250,7 @@ def _check_added(job: Build) -> None:
     if not (job.add or job.replace):
         return
     where = str(job.index)
-    identity = read_identity(job.index) if (job.index / FILE).exists() else None
+    identity = existing_identity(job.index)
     if is_cluster(job.engine) and (identity is None or not identity.generation):
         address = Address.parse(job.engine)
         where, identity = str(address), identity_at(address) or identity
@@ -286,10 +290,10 @@ def _prepare(job: Build) -> None:
         refer_to(job.index, Address.parse(job.engine))
     for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
         leftover.unlink()
-    if not (job.index / FILE).exists() or not read_identity(job.index).generation:
+    identity = existing_identity(job.index)
+    if identity is None or not identity.generation:
         Identity(job.engine, job.settings).write(job.index)
         return
-    identity = read_identity(job.index)
     with closing(open_index(job.index)) as engine:
         if not engine.identity.generation:  # the cluster has lost the index, its directory remains
             Identity(job.engine, job.settings).write(job.index)

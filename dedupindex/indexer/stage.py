@@ -58,12 +58,9 @@ class Staged:
     def as_json(self) -> dict[str, Any]:
         """Return the entry of the journal, which `from_json` reads."""
         return {
+            **vars(self),
             "tally": self.tally.as_json(),
-            "admitted": self.admitted,
-            "problems": [list(problem) for problem in self.problems],
             "containers": [container._asdict() for container in self.containers],
-            "runs": self.runs,
-            "ledger": self.ledger,
         }
 
     @classmethod
@@ -71,15 +68,11 @@ class Staged:
         counts = data["tally"]
         tally = BuildTally(containers=counts["containers"], records=counts["records"])
         tally.refused.update(counts["refused"])
-        tally.remarks.update(counts.get("remarks", {}))
-        return cls(
-            tally,
-            data["admitted"],
-            [Problem(*problem) for problem in data["problems"]],
-            [IndexedContainer(**container) for container in data["containers"]],
-            data["runs"],
-            data.get("ledger", []),
-        )
+        tally.remarks.update(counts["remarks"])
+        problems = [Problem(*problem) for problem in data["problems"]]
+        containers = [IndexedContainer(**container) for container in data["containers"]]
+        read = {"tally": tally, "problems": problems, "containers": containers}
+        return cls(**{**data, **read})
 
     def add(self, other: Staged) -> None:
         """Add the result of another task, but not its runs."""

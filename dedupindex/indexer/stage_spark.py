@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -39,7 +39,7 @@ class TaskSummary(NamedTuple):
     """The result of a task without its entries."""
 
     number: int
-    staged: dict[str, Any]  # `Staged.as_json`
+    staged: Staged
     names: list[str]  # of containers, which have the numbers 1, 2 and so on
     fingerprint: str  # of the containers as read
     counts: dict[int, int]  # of entries in each range of digests
@@ -80,7 +80,7 @@ def _stage_chunk(cluster: Cluster, tasks: list[StageTask]) -> Staged:
         with container_numbers(first) as numbers:
             for summary in kept.few(_is_summary):
                 assert isinstance(summary, TaskSummary)
-                result.add(Staged.from_json(summary.staged))
+                result.add(summary.staged)
                 of_task = [0, *map(numbers, summary.names)]
                 numbering[summary.number] = summary.fingerprint, of_task
                 counts.update(summary.counts)
@@ -123,7 +123,7 @@ def _stage(groups: int, task: StageTask) -> Iterator[TaskSummary | StagedPart]:
                     counts[group] += len(entries)
                     data = marshal.dumps(entries)
                     yield StagedPart(group, task.number, fingerprint, revisits, data)
-    without_runs = {**staged.as_json(), "runs": [], "ledger": []}
+    without_runs = replace(staged, runs=[], ledger=[])
     yield TaskSummary(task.number, without_runs, [*numbers][1:], fingerprint, dict(counts))
 
 
