@@ -167,6 +167,12 @@ def urlkey_hash(key: bytes) -> bytes:
     return xxh3_64_digest(key)[:4]
 
 
+def split_key(key: bytes) -> tuple[bytes, bytes]:
+    """Return the part of a key that is the digest's, and the rest."""
+    end = DIGEST_KEY[key[0]]
+    return key[:end], key[end:]
+
+
 def digest_of_key(key: bytes) -> Digest:
     """Return the digest at the beginning of a key."""
     return Digest(ALGORITHMS[key[0]], key[1 : DIGEST_KEY[key[0]]])

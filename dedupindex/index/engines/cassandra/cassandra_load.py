@@ -7,7 +7,7 @@ killed and repeated ends in the same index.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from itertools import groupby, islice
 from typing import TypeVar
@@ -17,12 +17,11 @@ from dedupindex.index.engines.cassandra.cassandra_schema import Statements, list
 from dedupindex.index.engines.cassandra.cassandra_view import (
     AT_ONCE,
     CassandraView,
-    Cell,
     Partition,
 )
 from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
-from dedupindex.index.format.cells import DIGEST_KEY, Keys, answers, entries_of, sealed, unsealed
+from dedupindex.index.format.cells import Keys, answers, entries_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 from dedupindex.index.load.staging import renumbered
@@ -62,8 +61,7 @@ class CassandraLoader:
             known = retry(partial(self._read, starts))
             writes: list[Call] = []
             for start, keys in groupby(chunk, lambda group: _start(group[0])):
-                self._merge(start, list(keys), known[start], writes)
-            self.outcome.lost.clear()
+                writes += self._merge(start, list(keys), *known[start])
             self._write(writes)
 
     def drop(self, gone: set[int]) -> None:
@@ -71,22 +69,10 @@ class CassandraLoader:
         if not gone:
             return
         for _, cells in groupby(self._view.unordered(), lambda cell: _start(cell[0])):
-            self._drop_from_digest(cells, gone)
-        self._written += 1  # so that a cell that is written again comes after its removal
-
-    def _drop_from_digest(self, cells: Iterable[Cell], gone: set[int]) -> None:
-        held, holds = False, False
-        writes: list[Call] = []
-        for key, cell in cells:
-            left, before, after = self._rule.replace(key, cell, [], self.outcome, gone)
-            writes += self._change(key, cell, left)
-            held, holds = held or before > 0, holds or after > 0
-            if len(writes) >= _KEYS:
+            changes = ((key, cell, list[bytes]()) for key, cell in cells)
+            for writes in _chunks(self._change_digest(changes, gone), _KEYS):
                 self._write(writes)
-                writes = []
-        self.outcome.digests += holds - held
-        self.outcome.lost.clear()
-        self._write(writes)
+        self._written += 1  # so that a cell that is written again comes after its removal
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
         """Return the cells of digests by key, and whether these are all."""
@@ -104,23 +90,38 @@ class CassandraLoader:
         self,
         start: bytes,
         groups: list[tuple[bytes, list[bytes]]],
-        known: tuple[dict[bytes, bytes], bool],
-        writes: list[Call],
-    ) -> None:
-        """Merge the incoming entries of one digest with its cells."""
-        cells, whole = known
+        cells: dict[bytes, bytes],
+        whole: bool,
+    ) -> Iterator[Call]:
+        """Yield the writes that merge the incoming entries of one digest with its cells."""
         touched = {key for key, _ in groups}
         if not whole:
             cells |= retry(partial(self._cells, start, sorted(touched - cells.keys())))
-        outcome, holds = self.outcome, False
-        held_here = any(_has_originals(cells[key]) for key in touched if key in cells)
-        for key, group in groups:
-            cell = cells.get(key)
-            left, _, after = self._rule.replace(key, cell, group, outcome)
-            holds = holds or after > 0
-            writes += self._change(key, cell, left)
-        if held_here != holds and not self._others(start, cells, whole, touched):
-            outcome.digests += holds - held_here
+        changes = ((key, cells.get(key), group) for key, group in groups)
+        others = partial(self._others, start, cells, whole, touched)
+        return self._change_digest(changes, others=others)
+
+    def _change_digest(
+        self,
+        changes: Iterable[tuple[bytes, bytes | None, list[bytes]]],
+        gone: Collection[int] = (),
+        others: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Call]:
+        """Yield the writes for keys of one digest, of which cells and incoming entries are given.
+
+        `others` returns whether the digest has captures under further keys.
+        """
+        outcome, held, holds = self.outcome, False, False
+        for key, cell, incoming in changes:
+            left, before, after = self._rule.replace(key, cell, incoming, outcome, gone)
+            held, holds = held or before > 0, holds or after > 0
+            if left and left != cell:
+                yield from self._put(key, left)
+            elif cell and not left:
+                yield self._on.remove, (self._written, *split_key(key))
+        if held != holds and not others():
+            outcome.digests += holds - held
+        outcome.lost.clear()
 
     def _others(
         self, start: bytes, cells: dict[bytes, bytes], whole: bool, touched: set[bytes]
@@ -138,21 +139,10 @@ class CassandraLoader:
         found = zip(keys, self._session.execute_many(calls), strict=True)
         return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
 
-    def _change(self, key: bytes, cell: bytes | None, left: bytes | None) -> Iterator[Call]:
-        """Yield the writes that replace a cell."""
-        if cell == left:
-            return
-        if left:
-            yield from self._put(key, left)
-        else:
-            start = _start(key)
-            yield self._on.remove, (self._written, start, key[len(start) :])
-
     def _put(self, key: bytes, cell: bytes) -> Iterator[Call]:
         if self._view.by_url and listed(cell):  # first, so that every capture is listed
             yield listing(self._on, key)
-        end = DIGEST_KEY[key[0]]
-        yield self._on.put, (key[:end], key[end:], sealed(key, cell), self._written)
+        yield self._on.put, (*split_key(key), sealed(key, cell), self._written)
 
     def _write(self, writes: list[Call]) -> None:
         self._lease.check()
@@ -174,7 +164,7 @@ def numbered_anew(
 
 
 def _start(key: bytes) -> bytes:
-    return key[: DIGEST_KEY[key[0]]]
+    return split_key(key)[0]
 
 
 def _has_originals(cell: bytes) -> bool:

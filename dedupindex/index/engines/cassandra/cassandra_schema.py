@@ -27,7 +27,7 @@ import re
 from dedupindex.errors import BadInput
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use
-from dedupindex.index.format.cells import DIGEST_KEY
+from dedupindex.index.format.cells import split_key
 
 _TABLES = {
     "capture": (
@@ -204,8 +204,8 @@ PART = 4  # bytes after the digest that are the partition of `url`: the hash of 
 
 def row_of(key: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the row of `url` that lists a capture's key."""
-    end = DIGEST_KEY[key[0]]
-    return key[end : end + PART], key[end + PART :], key[:end]
+    start, rest = split_key(key)
+    return rest[:PART], rest[PART:], start
 
 
 def listing(on: Statements, key: bytes) -> Call:

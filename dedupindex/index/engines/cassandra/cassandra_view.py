@@ -33,6 +33,7 @@ from dedupindex.index.format.cells import (
     digest_prefix,
     entries_of,
     is_sound,
+    split_key,
     unsealed,
     unsealed_text,
 )
@@ -182,7 +183,7 @@ class CassandraView(CellView):
                     self._remember(number, rows[0])
 
     def cell(self, key: bytes) -> bytes | None:
-        start, rest = _split(key)
+        start, rest = split_key(key)
         known = self.partition(start)
         for other, stored in known.cells:
             if other == rest:
@@ -193,7 +194,7 @@ class CassandraView(CellView):
         return unsealed(key, bytes(rows[0][0])) if rows else None
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
-        start, begin = _split(prefix)
+        start, begin = split_key(prefix)
         known = self.partition(start)
         cells = [pair for pair in known.cells if pair[0].startswith(begin)]
         if not known.whole and len(cells) < limit:
@@ -217,7 +218,7 @@ class CassandraView(CellView):
         rows = self._session.execute(self._on.urls, part, rest, rest + _BEYOND, LOOKED_AT)
         keys = (bytes(dk) + part + bytes(found) for found, dk in rows)
         while chunk := list(islice(keys, DIGESTS_AT_ONCE)):
-            self._partitions.prefetch(_split(key)[0] for key in chunk)
+            self._partitions.prefetch(split_key(key)[0] for key in chunk)
             yield from chunk
 
     def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
@@ -315,7 +316,7 @@ class CassandraView(CellView):
         sorted on disk.
         """
         if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
-            start, begin = _split(prefix)
+            start, begin = split_key(prefix)
             values = start, begin, begin + _BEYOND, 2**31 - 1
             for page in self._session.scan(self._on.between, *values):
                 yield from _unsealed(start, page)
@@ -325,12 +326,6 @@ class CassandraView(CellView):
         for item in in_order(found, self._scratch):
             end = lengths[item[0]]
             yield item[:end], item[end:]
-
-
-def _split(key: bytes) -> tuple[bytes, bytes]:
-    """Return the digest's part of a key, and the rest."""
-    end = DIGEST_KEY[key[0]]
-    return key[:end], key[end:]
 
 
 def _unsealed(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:

@@ -23,11 +23,11 @@ from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, le
 from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView, problems
 from dedupindex.index.format import ledger, url_index
 from dedupindex.index.format.cells import (
-    DIGEST_KEY,
     ContainerRef,
     answers,
     entries_of,
     sealed,
+    split_key,
     unsealed,
 )
 from dedupindex.index.format.ledger import LedgerWriter
@@ -277,7 +277,7 @@ def put_one(
 
 def _has_captures(txn: lmdb.Transaction, key: bytes) -> bool:
     """Return whether the digest of `key` has a capture in the index."""
-    digest = key[: DIGEST_KEY[key[0]]]
+    digest = split_key(key)[0]
     with txn.cursor() as cursor:
         if cursor.set_range(digest):
             for other, stored in cast(Iterable[tuple[bytes, bytes]], cursor):

@@ -225,7 +225,7 @@ class WhooshLoader:
         for key, groups in groupby(merge_sorted(staged, dropped), lambda pair: pair[0]):
             if not self._digest or not key.startswith(self._digest):
                 self._end_digest()
-                self._digest = key[: cells.DIGEST_KEY[key[0]]]
+                self._digest = cells.split_key(key)[0]
             self._merge(key, [entry for _, entries in groups for entry in entries])
             self._ledger_writer.add(self.outcome.lost)
         self._end_digest()
