@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, View
 from dedupindex.index.format import cells, url_index
-from dedupindex.index.format.cells import Keys, answers, decode, entries_of
+from dedupindex.index.format.cells import ContainerRef, Keys, answers, decode, entries_of
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.tombstones import denied
 from dedupindex.index.load.merge_rule import checksum
@@ -21,8 +22,19 @@ from dedupindex.urlkey import urlkey
 class CellView(View):
     """A view that decodes the cells of its engine."""
 
-    __slots__ = ()
-    keys: Keys
+    __slots__ = ("_places", "keys")
+
+    def __init__(self, keys: Keys, places: Cache[int, ContainerRef]) -> None:
+        """`places`: a cache of container names that the views of an engine share."""
+        self.keys, self._places = keys, places
+
+    def place_of(self, number: int) -> ContainerRef:
+        place = self._places.get(number)
+        return self._places.keep(number, self._read_place(number)) if place is None else place
+
+    @abstractmethod
+    def _read_place(self, number: int) -> ContainerRef:
+        """Read what a container number stands for; raises `KeyError` or `Damaged`."""
 
     @abstractmethod
     def cell(self, key: bytes) -> bytes | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from dedupindex.cache import Cache
 from dedupindex.errors import IndexUnavailable
-from dedupindex.index.engine import PLACES_KEPT, Engine, Load, View
+from dedupindex.index.engine import PLACES_KEPT, Engine, Load
+from dedupindex.index.engines.cell_view import CellView
 from dedupindex.index.format import ledger
 from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.ledger import LedgerWriter, drops_of
@@ -16,6 +18,22 @@ from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.runtime.files import sync_directory
 
 _COPIES_TRIED = 10
+
+
+class FileView(CellView):
+    """A view of an index in a directory."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def meta(self, name: str) -> Any:
+        """Return a value that the index records of itself; raises `Damaged`."""
+
+    def ledger(self) -> list[str]:
+        return list(self.meta("ledger"))
+
+    def own_digests(self) -> bool:
+        return bool(self.meta("own_digests"))
 
 
 class FileEngine(Engine):
@@ -31,9 +49,22 @@ class FileEngine(Engine):
         """The form of its keys."""
         return self.identity.settings.keys()
 
-    def _view_or_none(self) -> AbstractContextManager[View | None]:
+    @abstractmethod
+    def view(self) -> AbstractContextManager[FileView]: ...
+
+    def _view_or_none(self) -> AbstractContextManager[FileView | None]:
         """Return a view; None before the first load."""
         return self.view() if self.identity.generation else nullcontext()
+
+    def next_number(self) -> int:
+        return int(self._meta("next_number", 1))
+
+    def metadata(self) -> dict[str, Any]:
+        return dict(self._meta("note", {}))
+
+    def _meta(self, name: str, default: Any) -> Any:
+        with self._view_or_none() as view:
+            return default if view is None else view.meta(name)
 
     def _ledger_writer(self, load: Load) -> LedgerWriter:
         """Return the writer of a load's ledger."""

@@ -14,11 +14,7 @@ from typing import TypeVar
 
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cassandra_schema import Statements, listing
-from dedupindex.index.engines.cassandra.cassandra_view import (
-    AT_ONCE,
-    CassandraView,
-    Partition,
-)
+from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
 from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import Keys, answers, entries_of, sealed, split_key, unsealed

@@ -143,8 +143,8 @@ class CassandraView(CellView):
         *,
         by_url: bool = False,
     ) -> None:
-        self._session, self._on, self.keys = session, statements, keys
-        self._places, self._scratch, self.by_url = places, scratch, by_url
+        super().__init__(keys, places)
+        self._session, self._on, self._scratch, self.by_url = session, statements, scratch, by_url
         self._partitions = Partitions(session, statements.partition, self._read_names)
 
     def __enter__(self) -> CassandraView:
@@ -180,7 +180,7 @@ class CassandraView(CellView):
         for number, rows in zip(unknown, self._session.execute_many(calls), strict=True):
             if rows:
                 with suppress(Damaged):  # which a lookup reports
-                    self._remember(number, rows[0])
+                    self._places.keep(number, place_in(number, rows[0]))
 
     def cell(self, key: bytes) -> bytes | None:
         start, rest = split_key(key)
@@ -228,23 +228,17 @@ class CassandraView(CellView):
 
     # --- containers ------------------------------------------------------------------------------
 
-    def place_of(self, number: int) -> ContainerRef:
-        place = self._places.get(number)
-        if place is None:
-            rows = self._session.execute(self._on.place, number)
-            if not rows:
-                raise KeyError(f"container number {number} has no name")
-            place = self._remember(number, rows[0])
-        return place
+    def _read_place(self, number: int) -> ContainerRef:
+        rows = self._session.execute(self._on.place, number)
+        if not rows:
+            raise KeyError(f"container number {number} has no name")
+        return place_in(number, rows[0])
 
     def place_or_nowhere(self, number: int) -> ContainerRef:
         """Like `place_of`; a capture whose container has lost its name loses to one with a name."""
         with suppress(KeyError):
             return self.place_of(number)
         return NOWHERE
-
-    def _remember(self, number: int, row: Row) -> ContainerRef:
-        return self._places.keep(number, place_in(number, row))
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
@@ -253,7 +247,7 @@ class CassandraView(CellView):
         if number and number not in self._places:
             if not (named := self._session.execute(self._on.place, number)):
                 return 0  # its name is lost: the next load of the container writes it again
-            self._remember(number, named[0])
+            self._places.keep(number, place_in(number, named[0]))
         return number
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:

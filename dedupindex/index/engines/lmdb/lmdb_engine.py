@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import lmdb
 
@@ -86,18 +86,6 @@ class LmdbEngine(FileEngine):
         if self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
         return LmdbView(self._trees, self.keys, self._places)
-
-    def next_number(self) -> int:
-        return int(self._meta("next_number", 1))
-
-    def metadata(self) -> dict[str, Any]:
-        return dict(self._meta("note", {}))
-
-    def _meta(self, name: str, default: Any) -> Any:
-        if not self.identity.generation:
-            return default
-        with self.view() as view:
-            return view.trees.get(view.txn, name)
 
     def load(self, load: Load) -> MergeOutcome:
         try:

@@ -12,7 +12,8 @@ import lmdb
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
-from dedupindex.index.engines.cell_view import CellTally, CellView
+from dedupindex.index.engines.cell_view import CellTally
+from dedupindex.index.engines.file_engine import FileView
 from dedupindex.index.format import cells, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
@@ -131,13 +132,14 @@ def short(name: str) -> bytes:
     return key[:400] + sha256(key).hexdigest().encode()
 
 
-class LmdbView(CellView):
+class LmdbView(FileView):
     """A read transaction; a context manager."""
 
-    __slots__ = ("_places", "keys", "trees", "txn")
+    __slots__ = ("trees", "txn")
 
     def __init__(self, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]) -> None:
-        self.trees, self.keys, self._places = trees, keys, places
+        super().__init__(keys, places)
+        self.trees = trees
 
     def __enter__(self) -> LmdbView:
         try:
@@ -211,15 +213,12 @@ class LmdbView(CellView):
         """Yield all keys, in order, and what is stored under them, unchecked."""
         return iter(self.txn.cursor())
 
-    def place_of(self, number: int) -> ContainerRef:
-        place = self._places.get(number)
-        if place is None:
-            key = b"#" + number.to_bytes(4, "big")
-            value = self.txn.get(key, db=self.trees.names)
-            if value is None:
-                raise Damaged(f"container number {number} has no name; restore the index")
-            place = self._places.keep(number, _place_in(cells.unsealed(key, value)))
-        return place
+    def _read_place(self, number: int) -> ContainerRef:
+        key = b"#" + number.to_bytes(4)
+        value = self.txn.get(key, db=self.trees.names)
+        if value is None:
+            raise Damaged(f"container number {number} has no name; restore the index")
+        return _place_in(cells.unsealed(key, value))
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
@@ -234,8 +233,8 @@ class LmdbView(CellView):
                         break
                     yield int.from_bytes(key[1:], "big"), _place_in(cells.unsealed(key, value))
 
-    def ledger(self) -> list[str]:
-        return list(self.trees.get(self.txn, "ledger"))
+    def meta(self, name: str) -> Any:
+        return self.trees.get(self.txn, name)
 
     def containers(self) -> Iterator[IndexedContainer]:
         for key, value in self.txn.cursor(db=self.trees.containers):
@@ -246,13 +245,10 @@ class LmdbView(CellView):
         value = self.txn.get(key, db=self.trees.containers)
         return None if value is None else IndexedContainer(**json.loads(cells.unsealed(key, value)))
 
-    def own_digests(self) -> bool:
-        return bool(self.trees.get(self.txn, "own_digests"))
-
     def counts(self) -> IndexCounts:
         return IndexCounts(
-            self.trees.get(self.txn, "captures"),
-            self.trees.get(self.txn, "digests"),
+            self.meta("captures"),
+            self.meta("digests"),
             self.txn.stat(self.trees.containers)["entries"],
         )
 
@@ -321,5 +317,5 @@ def _check_captures(view: LmdbView, wrong: list[str]) -> None:
         if urls is not None and url_index.listed(cell) and not url_index.holds(view.txn, urls, key):
             wrong.append(f"the capture under {key.hex()} is not listed by its URL")
     counts = view.counts()
-    recorded = view.trees.get(view.txn, "checksum")
+    recorded = view.meta("checksum")
     wrong += tally.differences(counts.containers, counts, recorded)

@@ -78,18 +78,6 @@ class WhooshEngine(FileEngine):
         else:
             self._idle.append(snapshot)
 
-    def next_number(self) -> int:
-        return int(self._meta().get("next_number", 1))
-
-    def metadata(self) -> dict[str, Any]:
-        return dict(self._meta().get("note", {}))
-
-    def _meta(self) -> dict[str, Any]:
-        if not self.identity.generation:
-            return {}
-        with self.view() as view, reading("the index"):
-            return view.snapshot.meta()
-
     def load(self, load: Load) -> MergeOutcome:
         with (
             self._ledger_writer(load) as ledger_writer,
@@ -173,7 +161,7 @@ class WhooshEngine(FileEngine):
         sync_directory(directory)
         copied = FileIndex(Storage(str(directory)), files.SCHEMA, NAME)
         with closing(WhooshSnapshot(copied.reader(), self.keys)) as snapshot:
-            return list(snapshot.meta().get("ledger", []))
+            return list(snapshot.meta()["ledger"])
 
     def close(self) -> None:
         self._index = None

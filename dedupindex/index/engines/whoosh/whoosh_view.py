@@ -16,7 +16,8 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.cell_view import CellTally, CellView
+from dedupindex.index.engines.cell_view import CellTally
+from dedupindex.index.engines.file_engine import FileView
 from dedupindex.index.engines.whoosh import whoosh_files as files
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef, Keys
@@ -129,16 +130,17 @@ class WhooshSnapshot:
         found = self.about(files.META)
         if found is None and self.leaves:
             raise KeyError("there are no counts")
-        return dict(found[1] if found else _INITIAL)
+        absent = {"ledger": [], "own_digests": False}  # of the first indexes of format 2
+        return absent | found[1] if found else dict(_INITIAL)
 
     def close(self) -> None:
         self.reader.close()
 
 
-class WhooshView(CellView):
+class WhooshView(FileView):
     """A snapshot that is borrowed; a context manager."""
 
-    __slots__ = ("_borrow", "_give_back", "_places", "keys", "snapshot")
+    __slots__ = ("_borrow", "_give_back", "snapshot")
 
     def __init__(
         self,
@@ -147,8 +149,8 @@ class WhooshView(CellView):
         places: Cache[int, ContainerRef],
         keys: Keys,
     ) -> None:
-        self._borrow, self._give_back, self._places = borrow, give_back, places
-        self.keys = keys
+        super().__init__(keys, places)
+        self._borrow, self._give_back = borrow, give_back
 
     def __enter__(self) -> WhooshView:
         self.snapshot = self._borrow()
@@ -179,14 +181,11 @@ class WhooshView(CellView):
         length = self.snapshot.lengths[content[0]]
         return cells.decode(content[:length], content[length:], self.place_of)
 
-    def place_of(self, number: int) -> ContainerRef:
-        place = self._places.get(number)
-        if place is None:
-            found = self.snapshot.about(files.number_key(number))
-            if found is None:
-                raise KeyError(f"container number {number} has no name")
-            place = self._places.keep(number, ContainerRef(*found[1][1:]))
-        return place
+    def _read_place(self, number: int) -> ContainerRef:
+        found = self.snapshot.about(files.number_key(number))
+        if found is None:
+            raise KeyError(f"container number {number} has no name")
+        return ContainerRef(*found[1][1:])
 
     def number_of(self, place: ContainerRef) -> int:
         with reading("the index"):
@@ -212,9 +211,6 @@ class WhooshView(CellView):
                 if cells.answers(entry) and (also or not entry[1] & cells.ALSO):
                     yield entry[2:8], content
 
-    def ledger(self) -> list[str]:
-        return list(self._meta().get("ledger", []))
-
     def containers(self) -> Iterator[IndexedContainer]:
         with reading("the index"):
             values = (
@@ -233,16 +229,12 @@ class WhooshView(CellView):
             found = self.snapshot.about(files.container_key(name))
             return IndexedContainer(**found[1]["container"]) if found else None
 
-    def own_digests(self) -> bool:
-        return bool(self._meta().get("own_digests"))
-
     def counts(self) -> IndexCounts:
-        meta = self._meta()
-        return IndexCounts(meta["captures"], meta["digests"], meta["containers"])
+        return IndexCounts(*map(self.meta, IndexCounts._fields))
 
-    def _meta(self) -> dict[str, Any]:
+    def meta(self, name: str) -> Any:
         with reading("the index"):
-            return self.snapshot.meta()
+            return self.snapshot.meta()[name]
 
 
 def problems(view: WhooshView) -> list[str]:
