@@ -176,9 +176,7 @@ def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
 def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:
     """Look up the sample of a load in the index; `repair` is a sentence for the error.
 
-    Raises:
-        NotAnswered: a capture is not answered as it must be.
-        IndexUnavailable: a cluster does not answer at all.
+    Raises `NotAnswered`; `IndexUnavailable` if a cluster does not answer at all.
     """
 
     def defects(view: View, settings: Settings) -> list[str]:

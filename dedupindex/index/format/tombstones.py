@@ -40,8 +40,8 @@ class Tombstones(NamedTuple):
     def among(cls, entries: list[bytes]) -> Tombstones:
         """Return those among `entries` that are kept.
 
-        These are the first `MAX_READ` of records that were read, one that is earlier than these
-        if there is one, and all of purged captures.
+        These are the first `MAX_READ` of records that were read, an earlier one if there is one,
+        and all of purged captures.
         """
         found: dict[tuple[bytes, bool], bytes] = {}
         purged = set[bytes]()
@@ -56,12 +56,11 @@ class Tombstones(NamedTuple):
         if not found and not purged:
             return _NO_TOMBSTONES
         read = sorted(second for second, unread in found if not unread)[:MAX_READ]
-        kept = [found[second, False] for second in read]
         since, unread = min(found) if found else (None, False)
-        if since and unread:
-            kept.insert(0, found[since, True])
+        first = [found[since, True]] if since and unread else []
+        kept = first + [found[second, False] for second in read]
         bodies = frozenset(tombstone[2:] for tombstone in purged)
-        return cls([*kept, *sorted(purged)], since, read, bodies)
+        return cls(kept + sorted(purged), since, read, bodies)
 
     def is_chain(self, claim: bytes) -> bool:
         """Return whether the original that a revisit's claim names is known as a revisit itself."""

@@ -8,9 +8,8 @@ with the digest, so an index built with ``--by-url`` lists each capture a second
            first 4 bytes of the digest; LMDB keeps the values of a key sorted, without overhead
 
 All values of a URL are one range; two seeks lead from each to the capture. Values are hashes: the
-URL in the entry decides. So captures may share a value, and one left over from a removed capture
-is harmless. A page that changes with every harvest has many captures; a query reads at most
-`LOOKED_AT` of them.
+URL in the entry decides, so values may be shared, and one left over from a removed capture is
+harmless. A query reads at most `LOOKED_AT` values.
 """
 
 from __future__ import annotations
@@ -67,11 +66,7 @@ def holds(txn: lmdb.Transaction, tree: Any, key: bytes) -> bool:
 
 
 def prefixes(txn: lmdb.Transaction, captures: Any, tree: Any, tail: bytes) -> Iterator[bytes]:
-    """Yield each prefix, digest and `URL` bytes, of the captures' keys with this tail.
-
-    `tail` may be cut; it is compared with what follows the digest. Reads at most `LOOKED_AT`
-    values.
-    """
+    """Yield each prefix, digest and `URL` bytes, of keys with a tail, which may be cut."""
     left = LOOKED_AT
     with txn.cursor(db=tree) as values, txn.cursor(db=captures) as cursor:
         for code in _ALGORITHMS:

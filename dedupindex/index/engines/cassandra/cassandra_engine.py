@@ -12,7 +12,7 @@ import json
 import time
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -43,13 +43,10 @@ from dedupindex.index.load.runs import read_run
 _CHECKED = 500  # keys whose rows by URL are read side by side
 
 
-def problems(view: CassandraView, state: IndexState, address: str, *, loading: bool) -> list[str]:
-    """Read the whole index back; return what is wrong with it, a sentence each.
-
-    `loading`: whether a load has not finished, so that the counts are out of date.
-    """
+def problems(view: CassandraView, about: About, address: str) -> list[str]:
+    """Read the whole index back; return what is wrong with it, a sentence each."""
     wrong: list[str] = []
-    tally = CellTally()
+    state, loading, tally = about.state(), about.get("loading") is not None, CellTally()
     try:
         if astray := sum(view.number_of(place) == 0 for _, place in view.places()):
             wrong.append(
@@ -64,7 +61,7 @@ def problems(view: CassandraView, state: IndexState, address: str, *, loading: b
         containers = sum(1 for _ in view.registrations())
     except (Damaged, *BROKEN) as error:
         return [*wrong, f"the index cannot be read to its end: {error!r}"]
-    if loading:
+    if loading:  # so that the counts are out of date
         wrong.append(
             "a load is going on, or was interrupted: if none is going on, run its command again"
         )
@@ -139,12 +136,9 @@ class CassandraEngine(Engine):
             # The signature first: the index may be replaced between the two.
             self._signature = metadata.signature_of(self._open(), self.address.keyspace)
             cluster = self._about().identity(self.identity.engine)
-        if cluster is None:
-            self.identity = replace(self.identity, generation=0)
-            return
-        if self.identity.generation:
+        if cluster is not None and self.identity.generation:
             metadata.check_same(self.identity, cluster, self.address)
-        self.identity = cluster
+        self.identity = cluster or replace(self.identity, generation=0)
 
     def _open(self) -> Session:
         if self._session is None:
@@ -200,21 +194,16 @@ class CassandraEngine(Engine):
 
     def _numbers_in(self, runs: list[Path]) -> set[int]:
         """Return the container numbers in runs; raises `Damaged` or `IndexUnavailable`."""
-        lengths = self.identity.settings.keys().lengths()
-        used: set[int] = set()
-        for path in runs:
-            try:
-                for chunk in read_run(path):
-                    used.update(container_of(staged[lengths[staged[0]] :]) for staged in chunk)
-            except OSError as error:
-                raise IndexUnavailable(f"{path}: {error}; nothing was changed") from error
+        lengths, used = self.identity.settings.keys().lengths(), {0}
+        try:
+            for chunk in chain.from_iterable(map(read_run, runs)):
+                used.update(container_of(staged[lengths[staged[0]] :]) for staged in chunk)
+        except OSError as error:
+            raise IndexUnavailable(f"{error}; nothing was changed") from error
         return used - {0}
 
     def _check_named(self, numbers: set[int]) -> None:
-        """Raise `IndexUnavailable` if containers of a load have lost their names.
-
-        They had names when the sources were read; the index was removed since.
-        """
+        """Raise `IndexUnavailable` if containers of a load have lost their names since staging."""
         if numbers and (lost := metadata.unnamed(self._open(), self._on, numbers)):
             raise IndexUnavailable(
                 f"the index at {self.address} has lost the names of {len(lost)} containers since "
@@ -282,11 +271,9 @@ class CassandraEngine(Engine):
 
     def check(self) -> list[str]:
         with self.view() as view:
-            about = self._about()
-            loading = about.get("loading") is not None
-            wrong = problems(view, about.state(), str(self.address), loading=loading)
+            wrong = problems(view, self._about(), str(self.address))
             try:
-                about.next_number()
+                self._about().next_number()
             except Damaged as error:
                 wrong.append(str(error))
             return wrong
@@ -308,9 +295,6 @@ class CassandraEngine(Engine):
             self._places.clear()
 
     def clear_leftovers(self) -> None:
-        """Make the counts anew if a load was killed before it wrote them.
-
-        The next load would do it, too, but there may be none: all files are loaded already.
-        """
+        """Make the counts anew if a load was killed: there may be nothing left to load."""
         if self.identity.generation and self._about().get("loading") is not None:
             self.load(Load())

@@ -178,8 +178,7 @@ def _copies(replication: str) -> dict[str, int]:
     """Return the copies by datacenter, or for all datacenters if none is named."""
     if ":" not in replication:
         return {"replication_factor": int(replication)}
-    pairs = (part.split(":") for part in replication.split(","))
-    return {name: int(count) for name, count in pairs}
+    return {name: int(count) for name, count in re.findall("([^,:]+):([0-9]+)", replication)}
 
 
 def _storage_options(session: Session) -> str:

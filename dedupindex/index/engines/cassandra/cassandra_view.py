@@ -208,10 +208,7 @@ class CassandraView(CellView):
                 yield key, cell
 
     def listed(self, tail: bytes) -> Iterator[bytes]:
-        """Yield the keys listed by URL that have `tail` after the digest, at most `LOOKED_AT`.
-
-        The captures of their digests are prefetched.
-        """
+        """Yield at most `LOOKED_AT` keys with `tail` after the digest; prefetches their digests."""
         if not self.by_url:
             raise StrategyUnavailable(url_index.MISSING)
         part, rest = tail[:PART], tail[PART:]
@@ -304,11 +301,7 @@ class CassandraView(CellView):
                     yield start + rest, cell
 
     def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
-        """Yield the keys with a prefix, in order, and their cells.
-
-        A cluster has no order of digests: unless the prefix holds one, everything is read, and
-        sorted on disk.
-        """
+        """Yield cells; unless the prefix has a digest, everything is read, and sorted on disk."""
         if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
             start, begin = split_key(prefix)
             values = start, begin, begin + _BEYOND, 2**31 - 1

@@ -144,8 +144,7 @@ _CONNECTING = threading.Lock()
 class Session:
     """A session with a cluster, for any number of threads; statements name their keyspace.
 
-    Sessions of one cluster share a connection, which the last of them closes. Its threads do not
-    survive a fork: close a session before, and connect again after.
+    Sessions of one cluster share a connection, which does not survive a fork: close them before.
     """
 
     def __init__(self, connection: _Connection) -> None:
@@ -359,9 +358,5 @@ def write_all(session: Session, writes: Sequence[Call]) -> None:
 
 
 def clock() -> float:
-    """Return seconds of a clock for leases and ages in the cluster.
-
-    Unlike `time.monotonic` it counts the time that this machine was suspended: a lease would seem
-    to be held when it wakes up.
-    """
+    """Return seconds of a clock for leases: unlike `time.monotonic` it runs during suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,12 +1,9 @@
 """What an index on a cluster records of itself: identity, counts, container numbers, the loader.
 
-These are rows of the table ``about``. ``state`` is written last in a load, in one piece.
-``loading`` exists from before the first capture until after that, so it tells of a load that was
-killed: what such a load has written is true, only the counts must be made anew. A load writes with
-a timestamp of its own, later than those of the loads before, whatever the machine's clock.
-
-The identity has a random signature, so that a process that has the index open notices when its
-keyspace was dropped and loaded again.
+These are rows of the table ``about``. A load writes ``loading`` first and ``state`` last, then
+removes ``loading``: if that is there without a loader, a load was killed, and the counts must be
+made anew. Each load has a timestamp later than those before, whatever the machine's clock. A random
+signature in the identity shows whether the keyspace was dropped and loaded again.
 """
 
 from __future__ import annotations
@@ -202,7 +199,8 @@ class Lease:
 
     def __init__(self, session: Session, statements: Statements, index: str) -> None:
         self._session, self._on, self._index = session, statements, index
-        self._text = json.dumps({**_process(), "token": secrets.token_hex(8)})
+        process = {"host": socket.gethostname(), "pid": os.getpid(), **_identified(os.getpid())}
+        self._text = json.dumps({**process, "token": secrets.token_hex(8)})
         self._ended = threading.Event()
         self._renewed = 0.0
 
@@ -251,11 +249,6 @@ class Lease:
         self._thread.join()
         with suppress(IndexUnavailable):  # it ends by itself
             self._session.execute(self._on.release, self._text)
-
-
-def _process() -> dict[str, Any]:
-    """Return what identifies this process to others on its machine."""
-    return {"host": socket.gethostname(), "pid": os.getpid(), **_identified(os.getpid())}
 
 
 def _identified(pid: int) -> dict[str, str]:
@@ -330,21 +323,18 @@ def register(
 ) -> dict[int, int]:
     """Write containers; return the final number of each, by the number that its build assigned.
 
-    A build assigns numbers before it has the lease, and other builds may do so at the same time:
-    numbers that are taken by now are replaced.
+    Builds assign numbers before they have the lease: numbers that are taken by now are replaced.
     """
-    about = About(session, statements)
     calls = [(statements.number, (key_of(place),)) for _, place in places]
     known = retry(lambda: list(session.execute_many(calls)))
-    now: dict[int, int] = {}
-    fresh: list[tuple[int, ContainerRef]] = []
-    for (number, place), rows in zip(places, known, strict=True):
-        if rows:
-            now[number] = number_in(key_of(place), rows[0][0])
-        else:
-            fresh.append((number, place))
+    now = {
+        number: number_in(key_of(place), rows[0][0])
+        for (number, place), rows in zip(places, known, strict=True)
+        if rows
+    }
+    fresh = [(number, place) for number, place in places if number not in now]
     if fresh:
-        now |= _numbers(about, [number for number, _ in fresh])
+        now |= _numbers(About(session, statements), [number for number, _ in fresh])
     # Known ones are written again: that restores a name that was lost.
     write_all(session, [put_place(statements, now[number], place) for number, place in places])
     # Numbers come last: who reads a number must find its name.
@@ -355,9 +345,8 @@ def register(
 def unnamed(session: Session, statements: Statements, numbers: Iterable[int]) -> list[int]:
     """Return the container numbers that have no name, in order."""
     wanted = sorted(numbers)
-    found = retry(
-        lambda: list(session.execute_many((statements.place, (number,)) for number in wanted))
-    )
+    calls = [(statements.place, (number,)) for number in wanted]
+    found = retry(lambda: list(session.execute_many(calls)))
     return [number for number, rows in zip(wanted, found, strict=True) if not rows]
 
 

@@ -242,10 +242,7 @@ class LmdbEngine(FileEngine):
 def put_one(
     txn: lmdb.Transaction, rule: MergeRule, key: bytes, group: list[bytes], outcome: MergeOutcome
 ) -> bytes | None:
-    """Merge incoming entries into the cell of their key; return the new cell, None for none.
-
-    The counts of `outcome` are changes.
-    """
+    """Merge incoming entries into the cell of their key; return the new cell, None for none."""
     stored = cast(bytes | None, txn.get(key))
     cell = None if stored is None else unsealed(key, stored)
     originals = cell is not None and any(map(answers, entries_of(cell)))

@@ -32,9 +32,8 @@ class _Meta(NamedTuple):
 def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
     """Open the file at `path`, whose directory is pinned as `home`; `options` as of `lmdb.open`.
 
-    LMDB opens a file and its lock by path, one after the other: without the pinned directory they
-    might be of two. Entries of killed processes in the table of readers are cleared: they would
-    keep every page of their state in use, and each load would make the file larger.
+    LMDB opens a file and its lock by path, one after the other: they might be of two directories.
+    Killed readers are cleared: they would keep all pages of their state, and the file would grow.
     """
     try:
         env = lmdb.open(os.fsencode(home / path.name), subdir=False, **options)
@@ -73,8 +72,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
 def check_pages(path: Path) -> None:
     """Raise `Damaged` unless the two meta pages of a file agree; `OSError`.
 
-    LMDB believes the page with the higher transaction: with a flipped bit in that number it would
-    answer from an old state, with one in the page size from anywhere.
+    LMDB trusts the one with the higher transaction, which a flipped bit may make the older one.
     """
     for _ in range(_READS):
         with open(path, "rb", buffering=0) as stream:

@@ -72,10 +72,9 @@ class IndexTrees(NamedTuple):
         next_number = self.get(txn, "next_number")
         for number, place in load.places:
             next_number = max(next_number, number + 1)
-            key = number.to_bytes(4, "big")
             name = _bytes(f"{place.crawl}\0{place.container}")
-            for found_by, value in ((key_of(place), key), (b"#" + key, name)):
-                txn.put(found_by, cells.sealed(found_by, value), db=self.names)
+            for key, value in ((key_of(place), number.to_bytes(4)), (number_key(number), name)):
+                txn.put(key, cells.sealed(key, value), db=self.names)
         self.put(txn, "next_number", next_number)
         for container in load.containers:
             key, text = short(container.name), json.dumps(container._asdict()).encode()
@@ -106,6 +105,11 @@ class IndexTrees(NamedTuple):
                     txn.put(key, value, db=target)
         for name in ("next_number", "note", "own_digests"):
             self.put(txn, name, old.get(old_txn, name))
+
+
+def number_key(number: int) -> bytes:
+    """Return the key in `names` of what a container number stands for."""
+    return b"#" + number.to_bytes(4)
 
 
 def key_of(place: ContainerRef) -> bytes:
@@ -166,7 +170,7 @@ class LmdbView(FileView):
                 yield from self._under(prefix)
                 return
             whole = self.keys.lengths()
-            for key, stored in self.stored():
+            for key, stored in self.txn.cursor():
                 # A flipped bit may lead to a page of another tree, whose checksums are right.
                 if not 0 < key[0] < len(whole) or len(key) != whole[key[0]]:
                     raise cells.damaged(key)
@@ -209,12 +213,8 @@ class LmdbView(FileView):
         """Return a cursor of the captures, for `PlainAnswers.answer`."""
         return self.txn.cursor()
 
-    def stored(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield all keys, in order, and what is stored under them, unchecked."""
-        return iter(self.txn.cursor())
-
     def _read_place(self, number: int) -> ContainerRef:
-        key = b"#" + number.to_bytes(4)
+        key = number_key(number)
         value = self.txn.get(key, db=self.trees.names)
         if value is None:
             raise Damaged(f"container number {number} has no name; restore the index")
@@ -277,7 +277,7 @@ def problems(view: LmdbView) -> list[str]:
 def _sound(view: LmdbView, tree: Any, wrong: list[str]) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys and values of a tree whose checksums are right."""
     for key, stored in view.txn.cursor(db=tree):
-        if view.txn.get(key, db=tree) != stored:
+        if view.txn.get(key, db=tree) != stored:  # damage of inner pages, unseen by a scan
             wrong.append(f"what is stored under {key.hex()} is not found by its key")
         try:
             yield key, cells.unsealed(key, stored)
@@ -287,10 +287,10 @@ def _sound(view: LmdbView, tree: Any, wrong: list[str]) -> Iterator[tuple[bytes,
 
 def _check_names(view: LmdbView, wrong: list[str]) -> None:
     for key, value in _sound(view, view.trees.names, wrong):
-        number = int.from_bytes(key[1:] if key[:1] == b"#" else value, "big")
+        number = int.from_bytes(key[1:] if key[:1] == b"#" else value)
         try:
             place = view.place_of(number)
-            if key not in (key_of(place), b"#" + number.to_bytes(4, "big")):
+            if key not in (key_of(place), number_key(number)):
                 wrong.append(f"container number {number} has another name")
             elif view.number_of(place) != number:
                 wrong.append(f"container number {number} is not found by its name")
@@ -300,16 +300,10 @@ def _check_names(view: LmdbView, wrong: list[str]) -> None:
 
 def _check_captures(view: LmdbView, wrong: list[str]) -> None:
     last, tally, urls = b"", CellTally(), view.trees.urls
-    for key, stored in view.stored():
+    for key, cell in _sound(view, view.trees.captures, wrong):
         if key <= last:
             wrong.append(f"keys are out of order at {key.hex()}")
         last = key
-        if view.txn.get(key) != stored:  # damage of inner pages, which a scan does not meet
-            wrong.append(f"what is stored under {key.hex()} is not found by its key")
-        if not cells.is_sound(key, stored):
-            wrong.append(str(cells.damaged(key)))
-            continue
-        cell = cells.unsealed(key, stored)
         if defect := view.defect(key, cell):
             wrong.append(defect)
             continue
@@ -317,5 +311,4 @@ def _check_captures(view: LmdbView, wrong: list[str]) -> None:
         if urls is not None and url_index.listed(cell) and not url_index.holds(view.txn, urls, key):
             wrong.append(f"the capture under {key.hex()} is not listed by its URL")
     counts = view.counts()
-    recorded = view.meta("checksum")
-    wrong += tally.differences(counts.containers, counts, recorded)
+    wrong += tally.differences(counts.containers, counts, view.meta("checksum"))

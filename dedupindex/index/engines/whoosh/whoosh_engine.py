@@ -185,11 +185,7 @@ class WhooshEngine(FileEngine):
 
 
 class WhooshLoader:
-    """One load: `writer` takes the changes, `before` is the state that they are made to.
-
-    Keys come in order, so those of a digest come together; when the last of them is done, the
-    digest is counted.
-    """
+    """One load: `writer` takes the changes, `before` is the state that they are made to."""
 
     def __init__(
         self,

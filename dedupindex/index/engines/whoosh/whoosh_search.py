@@ -34,10 +34,7 @@ _BASE32 = "abcdefghijklmnopqrstuvwxyz234567"
 
 
 class QueryField:
-    """A field of queries; by default its terms are lower case and have no ranges.
-
-    All methods raise `BadQuery`.
-    """
+    """A field of queries; terms are lower case, without ranges. Methods raise `BadQuery`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -312,8 +309,7 @@ class SearchResult(NamedTuple):
 def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
     """Return the captures that a query matches, at most `limit`; 0 for all of them.
 
-    Raises `BadQuery`, `StrategyUnavailable` if the index is on another engine, `IndexUnavailable`
-    or `Damaged`.
+    Raises `BadQuery`; `StrategyUnavailable` if the index is on another engine.
     """
     identity = read_identity(index)
     if identity.engine != "whoosh":
