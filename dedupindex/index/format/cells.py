@@ -105,11 +105,6 @@ def unsealed_text(key: bytes, stored: str) -> str:
     return text
 
 
-def is_sealed_text(stored: str) -> bool:
-    """Return whether text has a checksum, right or wrong."""
-    return stored[-9:-8] == "#"
-
-
 def damaged(key: bytes) -> Damaged:
     """Return the error for a stored value whose checksum is wrong."""
     return Damaged(

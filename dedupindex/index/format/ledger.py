@@ -42,7 +42,7 @@ from dedupindex.index.load.runs import (
     read_directory,
     write_directory,
 )
-from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.files import atomic_file, sync_directory
 from dedupindex.timestamps import date_of_digits, digits_of_date
 
 DIRECTORY, SCRATCH = "ledger", "ledger.new"
@@ -64,7 +64,7 @@ _SCRATCH_BYTES = 32 << 20
 def read(path: Path, prefix: bytes = b"") -> Iterator[list[bytes]]:
     """Yield the chunks of a file that may hold items with `prefix`.
 
-    Raises `Damaged`; `IndexUnavailable` if the file is gone.
+    Raises `Damaged`; `IndexUnavailable` if the file was merged away before it could be opened.
     """
     try:
         with open(path, "rb", buffering=0) as stream:
@@ -117,7 +117,7 @@ def _unpacked(data: bytes) -> list[bytes]:
 def write(path: Path, chunks: Iterator[list[bytes]]) -> int:
     """Write sorted items to a file, force it to disk and return how many items there were."""
     directory, count = [], 0
-    with open(path, "wb") as stream:
+    with atomic_file(path) as stream:
         for chunk in chunks:
             count += len(chunk)
             data = zlib.compress(b"".join([_LENGTH.pack(len(item)) + item for item in chunk]), 1)
@@ -130,10 +130,7 @@ def write(path: Path, chunks: Iterator[list[bytes]]) -> int:
 
 
 def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]:
-    """Yield the items of files that begin with `prefix`, in order, each once.
-
-    Raises `Damaged`; `IndexUnavailable` if a file was merged away before it could be opened.
-    """
+    """Yield the items of files that begin with `prefix`, in order, each once; raises as `read`."""
     for batch in _unique(merge([read(index / DIRECTORY / name, prefix) for name in names])):
         for item in batch:
             if item.startswith(prefix):
@@ -158,12 +155,12 @@ def _unique(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
 def problems(index: Path, names: list[str]) -> list[str]:
     """Read all files and return what is wrong with them, a sentence each."""
     wrong: list[str] = []
-    for name in names:
+    for path in (index / DIRECTORY / name for name in names):
         try:
             last = b""
-            for chunk in read(index / DIRECTORY / name):
-                if chunk != sorted(chunk) or chunk[0] < last:
-                    wrong.append(f"{index / DIRECTORY / name} is out of order")
+            for chunk in read(path):
+                if [last, *chunk] != sorted([last, *chunk]):
+                    wrong.append(f"{path} is out of order")
                 last = chunk[-1]
         except DedupError as error:
             wrong.append(str(error))
@@ -299,7 +296,6 @@ class LedgerWriter:
             sources.append(merge_files(runs, runs[0].parent))
         name = f"{secrets.token_hex(8)}.led"  # never one that an older state has named
         count = write(self._directory / name, _unique(merge(sources)))
-        sync_directory(self._directory)
         sync_directory(self._index)
         self._kept = [old for old in self._names if old not in merged] + [name] * bool(count)
         return self._kept

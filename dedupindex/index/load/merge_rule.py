@@ -48,9 +48,8 @@ from dedupindex.index.format.tombstones import NAMED, RECORD, REVISIT, Tombstone
 from dedupindex.index.load.runs import CHUNK
 from dedupindex.timestamps import sort_key
 
-CHAINED = "refers-to-revisit"  # the reason why a claim of a chain is refused
-CONTRADICTED = "contradicted"  # and a row that a record refutes
-PURGED = "purged"  # and a capture that was purged before
+# Reasons of refusals: a claim that names a revisit, a row that a record refutes, a purged capture
+CHAINED, CONTRADICTED, PURGED = "refers-to-revisit", "contradicted", "purged"
 _LAST = "\U0010ffff"  # sorts after every name
 _REVERSED = bytes(range(255, -1, -1))  # translation table: later dates sort first
 
@@ -82,10 +81,7 @@ class MergeRule:
     place_of: Callable[[int], ContainerRef]
 
     def settle(self, key: bytes, entries: list[bytes], outcome: MergeOutcome) -> bytes | None:
-        """Return the cell that `entries` leave under `key`, None for none.
-
-        Entries that are in the index have the flag `BEFORE`.
-        """
+        """Return the cell that `entries` leave under `key`, None for none."""
         tombstones = Tombstones.among(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
@@ -144,7 +140,9 @@ class MergeRule:
         record, claim = self._best(key, records), self._best(key, unchained)
         if record and row and self._rank(record[0]) < self._rank(row[0]):
             row = []
-        order = sorted(record + ([] if refuted else row) + claim, key=self._rank)
+        order = record + ([] if refuted else row) + claim
+        if len(order) > 1:
+            order.sort(key=self._rank)
         if order:
             _count(order[0], records + sound + unchained, outcome)
         kept: list[bytes] = []
@@ -166,11 +164,7 @@ class MergeRule:
     def _unchained(
         self, key: bytes, claims: list[bytes], records: list[bytes], tombstones: Tombstones
     ) -> list[bytes]:
-        """Return the claims that name no revisit.
-
-        A claim on a record that was read, by its id and second, is no chain, whatever revisits of
-        the URL there were before.
-        """
+        """Return the claims that name no revisit, or name a read record by its id and second."""
         sound = [entry for entry in claims if not tombstones.is_chain(entry)]
         if len(sound) == len(claims) or not records:
             return sound
@@ -189,8 +183,9 @@ class MergeRule:
     def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
         """Return the best of entries of one URL and kind, in a list; an empty list if none."""
         if len(entries) > 1:
-            first = min(map(self._rank, entries))
-            entries = [entry for entry in entries if self._rank(entry) == first]
+            ranks = list(map(self._rank, entries))
+            first = min(ranks)
+            entries = [entry for entry, rank in zip(entries, ranks, strict=True) if rank == first]
         return [min(entries, key=partial(self._tie_order, key))] if len(entries) > 1 else entries
 
     def _rank(self, entry: bytes) -> tuple[bool, int, int]:
@@ -229,10 +224,7 @@ def capture_order(capture: Capture, *, latest: bool) -> CaptureOrder:
 def _lost(
     key: bytes, stored: list[bytes], claims: list[bytes], kept: list[bytes]
 ) -> Iterator[bytes]:
-    """Yield, staged, the copies that were not kept, and the claims on captures that were not read.
-
-    They are what a purge of the others would bring back.
-    """
+    """Yield, staged, what a purge may bring back: copies, and claims on captures not read."""
     held = set(map(strip_flags, kept))
     for entry in map(strip_flags, stored):
         if entry not in held:
@@ -277,10 +269,7 @@ def _count(winner: bytes, candidates: list[bytes], outcome: MergeOutcome) -> Non
 
 
 def checksum(cells: Iterable[tuple[bytes, bytes]]) -> int:
-    """Return the sum of the hashes of cells, which does not depend on their order.
-
-    An index keeps it modulo 2**64, to prove that what is read back is what was stored.
-    """
+    """Return the sum of the hashes of cells; an index records it modulo 2**64."""
     return sum(map(xxh3_64_intdigest, map(b"".join, cells)))
 
 
@@ -290,7 +279,18 @@ def settled(
     """Yield the keys and cells, in order, of staged entries, which come in order."""
     digest, cells = b"", Cells()
     for key, group in grouped(batches, rule.keys.lengths()):
-        digest = _close(key, group, digest, rule, outcome, cells)
+        before, entry = outcome.captures, group[0]
+        if len(group) == 1:
+            flags = entry[1]
+            cells.append((key, unmarked(entry) if flags & BEFORE else entry))
+            if entry[0] & 3 != REVISIT:
+                outcome.added += not flags & (ALSO | BEFORE)
+                outcome.captures += 1
+        elif cell := rule.settle(key, group, outcome):
+            cells.append((key, cell))
+        if outcome.captures > before and not (digest and key.startswith(digest)):
+            digest = key[: DIGEST_KEY[key[0]]]
+            outcome.digests += 1
         if len(cells) >= CHUNK:
             outcome.checksum += checksum(cells)
             yield cells
@@ -315,38 +315,6 @@ def grouped(
             key, group = staged[:length], [staged[length:]]
     if group:
         yield key, group
-
-
-def _close(
-    key: bytes,
-    group: list[bytes],
-    digest: bytes,
-    rule: MergeRule,
-    outcome: MergeOutcome,
-    cells: Cells,
-) -> bytes:
-    """Settle the entries of one key; return the digest that was counted last."""
-    entry = group[0]
-    if len(group) == 1:
-        flags = entry[1]
-        if flags & BEFORE:
-            entry = unmarked(entry)
-        cells.append((key, entry))
-        if entry[0] & 3 == REVISIT:
-            return digest
-        outcome.added += not flags & (ALSO | BEFORE)
-        outcome.captures += 1
-    else:
-        held = outcome.captures
-        cell = rule.settle(key, group, outcome)
-        if cell is not None:
-            cells.append((key, cell))
-        if outcome.captures == held:
-            return digest
-    if not key.startswith(digest) or not digest:
-        digest = key[: DIGEST_KEY[key[0]]]
-        outcome.digests += 1
-    return digest
 
 
 def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterator[list[bytes]]:

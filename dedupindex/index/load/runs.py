@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, TypeVar
 
 from dedupindex.errors import Damaged
-from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.files import atomic_file
 
 _T = TypeVar("_T")
 CHUNK = 2048  # entries
@@ -83,16 +83,13 @@ class RunWriter:
 
 def write_run(path: Path, chunks: Iterable[list[bytes]]) -> None:
     """Write sorted chunks to a run, atomically."""
-    beside = path.with_suffix(".part")
     places = []
-    with open(beside, "wb") as stream:
+    with atomic_file(path) as stream:
         for chunk in chunks:
             data = marshal.dumps(chunk)
             places.append((stream.tell(), len(data), zlib.crc32(data)))
             stream.write(data)
         write_directory(stream, marshal.dumps(places), _MAGIC)
-    os.replace(beside, path)
-    sync_directory(path.parent)
 
 
 def spread(items: Sequence[_T], most: int) -> Sequence[_T]:
@@ -103,10 +100,8 @@ def spread(items: Sequence[_T], most: int) -> Sequence[_T]:
 
 
 def write_directory(stream: BinaryIO, directory: bytes, magic: bytes) -> None:
-    """End a file of chunks with its directory and a trailer, and force it to disk."""
+    """End a file of chunks with its directory and a trailer."""
     stream.write(directory + _TRAILER.pack(stream.tell(), zlib.crc32(directory), magic))
-    stream.flush()
-    os.fsync(stream.fileno())
 
 
 def read_directory(descriptor: int, magic: bytes) -> bytes | None:
@@ -156,8 +151,8 @@ class _Head:
 def merge(runs: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
     """Yield all entries of sorted runs in order, in lists of any length.
 
-    Each step takes from every run the entries up to the earliest end of a current chunk. Sorting
-    them is a merge, done in C: timsort finds the sorted slices.
+    Each step takes from every run the entries up to the earliest end of a current chunk, and sorts
+    them, which is a merge done in C: timsort finds the sorted slices.
     """
     heads = [_Head(run) for run in runs]
     while heads := [head for head in heads if head.fill()]:
