@@ -58,7 +58,11 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """Parse an address; raises `BadInput`."""
-        parts = urlsplit(text)
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            wrong = f"{shown(text)!r} is no address of a cluster: a host cannot be read"
+            raise BadInput(wrong) from error
         if "@" in parts.netloc:  # the message leaves out the text, which may hold a password
             raise BadInput(
                 "an address of a cluster holds no user and password: set the environment "
@@ -90,7 +94,7 @@ class Address:
             for name, value in asdict(self).items()
             if name in _PARSERS and value != getattr(default, name)
         )
-        hosts = ",".join(host + port for host in self.hosts)
+        hosts = ",".join((f"[{host}]" if ":" in host else host) + port for host in self.hosts)
         return f"{SCHEME}{hosts}/{self.keyspace}{'?' if options else ''}{options}"
 
     @property
