@@ -187,10 +187,10 @@ def make_index(tmp_path: Path) -> MakeIndex:
         staged = []
         for capture in captures:
             number = names.setdefault(capture.container, len(names) + 1) if capture.container else 0
-            key = chosen.keys().of(capture.digest, capture.url)
+            key = chosen.keys().key_of(capture.digest, capture.url)
             staged.append(key + encode(capture, number, etag=chosen.etag))
             for digest in capture.also:
-                key = chosen.keys().of(digest, capture.url)
+                key = chosen.keys().key_of(digest, capture.url)
                 staged.append(key + encode(capture, number, etag=chosen.etag, also=True))
         writer = RunWriter(tmp_path, index.name)
         writer.extend(staged)

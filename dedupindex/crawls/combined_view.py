@@ -65,7 +65,7 @@ class CombinedView(Finder):
         self._visible, self._keys = visible, keys
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        own = self._matching(self._keys.of(digest, url), 0, lambda capture: capture.url == url)
+        own = self._matching(self._keys.key_of(digest, url), 0, lambda capture: capture.url == url)
         return self._base.exact(digest, url) + own
 
     def canonical(self, digest: Digest, key: bytes, limit: int) -> list[Capture]:

@@ -146,7 +146,7 @@ def _digests(captures: Sequence[Capture]) -> list[Digest]:
 
 def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
     """Return the keys of captures, under all of their digests."""
-    return [keys.of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
+    return [keys.key_of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
 
 
 def _put(
@@ -156,9 +156,9 @@ def _put(
     number = writing.number_of(capture.container)
     for digest in capture.also:
         entry = encode(capture, number, etag=settings.etag, also=True)
-        _put_entry(writing, crawl, rule.keys.of(digest, capture.url), entry, rule)
+        _put_entry(writing, crawl, rule.keys.key_of(digest, capture.url), entry, rule)
     entry = encode(capture, number, etag=settings.etag)
-    key = rule.keys.of(capture.digest, capture.url)
+    key = rule.keys.key_of(capture.digest, capture.url)
     writing.list_url(key)
     return _put_entry(writing, crawl, key, entry, rule)
 

@@ -35,7 +35,7 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
     """
     identity = read_identity(index)
     if identity.settings.keys().canonical:
-        identity.agree_on_urlkeys()
+        identity.check_canonicaliser()
     engine = identity.engine
     if engine == "lmdb":
         from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine

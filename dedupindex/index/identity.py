@@ -95,7 +95,7 @@ class Identity:
     def next_generation(self) -> Identity:
         return replace(self, generation=self.generation + 1)
 
-    def agree_on_urlkeys(self) -> None:
+    def check_canonicaliser(self) -> None:
         """Raise `SettingsConflict` if another canonicaliser made the index's urlkeys."""
         if self.canonicaliser != CANONICALISER:
             raise SettingsConflict(
@@ -103,14 +103,14 @@ class Identity:
                 f"{CANONICALISER}; build the index again from its sources"
             )
 
-    def agree(self, engine: str, settings: Settings) -> None:
+    def check_settings(self, engine: str, settings: Settings) -> None:
         """Raise `SettingsConflict` unless a build with this engine and settings may add to it."""
         if not same_engine(self.engine, engine):
             raise SettingsConflict(
                 f"the index is on engine {shown(self.engine)}, not {engine}; "
                 "to add to it leave --engine out"
             )
-        self.agree_on_urlkeys()
+        self.check_canonicaliser()
         mine, theirs = asdict(self.settings), asdict(settings)
         other = [name for name in OPTIONS if mine[name] != theirs[name]]
         if other:

@@ -7,7 +7,7 @@ from contextlib import closing
 from functools import lru_cache
 from pathlib import Path
 from shutil import rmtree
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_digest
 
@@ -55,19 +55,10 @@ def copy_to_engine(
         rmtree(scratch, ignore_errors=True)  # of an interrupted copy
         scratch.mkdir()
         with source.view() as view:
-            writer, content = RunWriter(scratch, "copied"), 0
-            for staged, checksum_of_chunk in _staged(view):
-                writer.extend(staged)
-                content += checksum_of_chunk
-            writer.flush()
             signature = source.metadata()
-            load = Load(
-                writer.paths,
-                list(view.places()),
-                list(view.containers()),
-                metadata={**signature, "engine": engine} if "engine" in signature else signature,
-                own_digests=view.own_digests(),
-            )
+            if "engine" in signature:
+                signature["engine"] = engine
+            load, content = _load_of(view, signature, scratch)
             before(load)
             if not loaded:
                 other.load(load)
@@ -81,6 +72,18 @@ def copy_to_engine(
             f"{counts.captures}); was the index written to meanwhile? Remove the copy, try again"
         )
     return Copied(found, f"{content % (1 << 64):016x}")
+
+
+def _load_of(view: View, metadata: dict[str, Any], scratch: Path) -> tuple[Load, int]:
+    """Return the load of all entries of an index, and the sum of their checksums."""
+    writer, content = RunWriter(scratch, "copied"), 0
+    for staged, checksum_of_chunk in _staged(view):
+        writer.extend(staged)
+        content += checksum_of_chunk
+    writer.flush()
+    places, containers = list(view.places()), list(view.containers())
+    own = view.own_digests()
+    return Load(writer.paths, places, containers, metadata=metadata, own_digests=own), content
 
 
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:

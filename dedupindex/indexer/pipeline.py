@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -304,7 +305,7 @@ def _prepare(job: Build) -> None:
                 f"there is an index at {job.index}; give --add to add to it, "
                 "or name another directory"
             )
-    identity.agree(job.engine, job.settings)
+    identity.check_settings(job.engine, job.settings)
 
 
 def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
@@ -373,7 +374,7 @@ def _load(
         )
         unconfirmed = spot_check.Unconfirmed(
             spot_check.sample_load(load, job.settings.keys()) + before.entries[: spot_check.MOST],
-            [(container.name, container.content_hash) for container in containers[:_RECORDED]],
+            [[container.name, container.content_hash] for container in containers[:_RECORDED]],
             _repair(job),
         )
         unconfirmed.write(job.index)
@@ -389,6 +390,6 @@ def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:
     refused = {
         CHAINED: outcome.chained, CONTRADICTED: outcome.contradicted, PURGED: outcome.purged
     }  # fmt: skip
-    tally.refused.update({reason: count for reason, count in refused.items() if count})
+    tally.refused.update(+Counter(refused))
     tally.check()
     return tally

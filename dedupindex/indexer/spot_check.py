@@ -70,7 +70,7 @@ class Unconfirmed(NamedTuple):
     """A sample of a load that is not confirmed yet, as a file in the index keeps it."""
 
     entries: list[SampledEntry]
-    containers: list[tuple[str, str]]  # some of the load's: name and content hash
+    containers: list[list[str]]  # some of the load's: name and content hash
     repair: str
 
     def write(self, index: Path) -> None:
@@ -84,10 +84,7 @@ NOTHING = Unconfirmed([], [], "")
 
 
 def read_unconfirmed(index: Path, view: View) -> Unconfirmed:
-    """Return the sample of an earlier load, `NOTHING` if that was confirmed or never finished.
-
-    Raises `Damaged`.
-    """
+    """Return the sample of an earlier load, `NOTHING` if that was confirmed or never finished."""
     path = index / UNCONFIRMED
     try:
         entries, containers, repair = json.loads(cells.unsealed_text(b"", path.read_text()))
@@ -98,18 +95,16 @@ def read_unconfirmed(index: Path, view: View) -> Unconfirmed:
             f"{path} is damaged, so what an interrupted load wrote cannot be looked up; remove it, "
             f"and let bin/index --check {index} read everything back"
         ) from error
-    known = [view.container(name) for name, _ in containers]
-    if any(
-        found is None or found.content_hash != content
-        for found, (_, content) in zip(known, containers, strict=True)
-    ):
-        path.unlink()
-        return NOTHING
+    for name, content in containers:
+        found = view.container(name)
+        if found is None or found.content_hash != content:
+            path.unlink()
+            return NOTHING
     sample = [
         SampledEntry(bytes.fromhex(key), bytes.fromhex(entry), named and ContainerRef(*named))
         for key, entry, named in entries
     ]
-    return Unconfirmed(sample, [(name, content) for name, content in containers], repair)
+    return Unconfirmed(sample, containers, repair)
 
 
 def confirm_load(index: Path, unconfirmed: Unconfirmed) -> None:
@@ -294,8 +289,9 @@ def _defect(view: View, settings: Settings, sampled: SampledEntry) -> str:
 
 
 def _entries(view: View, key: bytes) -> Iterator[bytes]:
-    cell = next((cell for found, cell in view.cells(key) if found == key), None)
-    return cells.entries_of(cell) if cell else iter(())
+    for found, cell in view.cells(key):
+        if found == key:
+            yield from cells.entries_of(cell)
 
 
 def _raise_if(index: Path, count: int, defects: list[str], repair: str) -> None:

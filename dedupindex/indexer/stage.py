@@ -173,7 +173,7 @@ class _Stager:
 
     def _add_items(self, batch: list[Item], staged: list[bytes]) -> None:
         """Stage a batch of items: the inner loop of a build."""
-        refuse, numbers, key_of, etag = self._refuse, self._numbers, self._keys.of, self._etag
+        refuse, numbers, key_of, etag = self._refuse, self._numbers, self._keys.key_of, self._etag
         refused = self.tally.refused
         records, others = len(batch), 0
         for item in batch:
@@ -221,7 +221,7 @@ class _Stager:
         """Return entries that keep `capture` from becoming an original."""
         entry = encode_revisit(capture, read=self._reads_records)
         digests = (capture.digest, *capture.also)
-        return [self._keys.of(digest, capture.url) + entry for digest in digests]
+        return [self._keys.key_of(digest, capture.url) + entry for digest in digests]
 
     def _add_revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """Stage a tombstone of a revisit, and the original that it names."""
@@ -240,4 +240,4 @@ class _Stager:
             return
         self.admitted += 1
         entry = encode(original, 0, etag=self._etag)
-        staged.append(self._keys.of(original.digest, original.url) + entry)
+        staged.append(self._keys.key_of(original.digest, original.url) + entry)

@@ -129,7 +129,7 @@ def _is_known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bo
 
 
 def _is_purged(found: Input, view: View | None) -> bool:
-    container = view.container(found.name) if view is not None else None
+    container = view.container(found.name) if view else None
     return container is not None and container.purged
 
 
@@ -139,14 +139,13 @@ def _divide(inputs: list[Input], jobs: int) -> list[list[Input]]:
     total = sum(item.size for item in inputs)
     target = min(TASK_BYTES, total // (jobs * 4) if jobs > 1 else TASK_BYTES)
     tasks: list[list[Input]] = []
-    weight = 0
+    left = -1  # bytes that the last task may still take
     for item in inputs:
-        if tasks and weight + item.size <= target:
-            tasks[-1].append(item)
-            weight += item.size
-        else:
-            tasks.append([item])
-            weight = item.size
+        if item.size > left:
+            tasks.append([])
+            left = target
+        tasks[-1].append(item)
+        left -= item.size
     return tasks
 
 
@@ -155,10 +154,9 @@ def hash_of(path: str) -> str:
     hasher = blake3()
     if not is_remote(path):
         try:
-            hasher.update_mmap(path)
+            return hasher.update_mmap(path).hexdigest()
         except OSError as error:
             raise BadSource(f"{path} cannot be read: {error.strerror}") from error
-        return hasher.hexdigest()
     with RemoteFile(path) as file:
         while data := file.read(_READ_BYTES):
             hasher.update(data)

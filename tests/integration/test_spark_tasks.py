@@ -357,7 +357,7 @@ def test_without_the_package(
 def test_renumbering(number: int, given_number: int, url: bool, canonical: bool) -> None:
     keys = Keys(url or canonical, canonical)
     one = capture(number)
-    key = keys.of(one.digest, one.url)
+    key = keys.key_of(one.digest, one.url)
     given = [0] * 41
     given[number] = given_number
     lengths = keys.lengths()

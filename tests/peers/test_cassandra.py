@@ -356,7 +356,7 @@ def test_many_threads_take_in_what_was_read_ahead(tmp_path: Path) -> None:
 # --- loads that are killed -----------------------------------------------------------------------
 
 
-def test_killed_at_any_moment_and_loaded_again(make: Make) -> None:
+def test_a_load_killed_at_any_step_can_be_repeated(make: Make) -> None:
     first = [capture(n, A) for n in range(500)]
     second = [*[capture(n, A, 2) for n in range(300)], *many(400), capture(3, B)]
     second += [capture(n, A, 1, evidence=Evidence.REVISIT) for n in range(20)]

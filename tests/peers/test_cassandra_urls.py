@@ -70,14 +70,14 @@ def test_marks_are_not_listed_and_what_is_missing_is_found(engine: str, tmp_path
         assert opened.check() == []
     found = Address.parse(engine)
     with closing(connect(found)) as session:
-        part, rest, dk = cassandra_schema.row_of(BY_URL.keys().of(sha1(2), B))
+        part, rest, dk = cassandra_schema.row_of(BY_URL.keys().key_of(sha1(2), B))
         gone = f"DELETE FROM {found.keyspace}.url WHERE part = ? AND rest = ? AND dk = ?"
         session.execute(Statement(gone, Use.WRITE), part, rest, dk)
     with bench.open() as opened:
         assert [one for one in opened.check() if "not listed by its URL" in one]
 
 
-def test_no_question_looks_at_more_than_so_many(
+def test_a_query_reads_a_limited_number_of_values(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = Bench(tmp_path, engine, BY_URL)
@@ -91,14 +91,14 @@ def test_no_question_looks_at_more_than_so_many(
         assert len(set(found)) == len(found) == 10 and set(found) <= set(held)
 
 
-def test_without_a_list_nobody_is_told_that_there_is_nothing(engine: str, tmp_path: Path) -> None:
+def test_without_a_list_by_url_a_query_is_an_error(engine: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path, engine)
     bench.load([capture(1, A)])
     with bench.view() as view, pytest.raises(StrategyUnavailable, match="--by-url"):
         list(view.at_url(A))
 
 
-def test_crawls_list_what_their_askers_see(
+def test_lists_of_crawls_depend_on_who_may_see_them(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)

@@ -59,7 +59,7 @@ class Bench:
         """Runs of captures, markers and further digests, as a build stages them."""
         keys, staged = self.settings.keys(), []
         for item in captures:
-            key = keys.of(item.digest, item.url)
+            key = keys.key_of(item.digest, item.url)
             if item.evidence == Evidence.REVISIT:
                 staged.append(key + encode_revisit(item, read=item.offset >= 0))
                 continue
@@ -69,7 +69,7 @@ class Bench:
             staged.append(key + encode(item, number, etag=self.settings.etag))
             for other in item.also:
                 entry = encode(item, number, etag=self.settings.etag, also=True)
-                staged.append(keys.of(other, item.url) + entry)
+                staged.append(keys.key_of(other, item.url) + entry)
         self._staged += 1
         writer = RunWriter(self._runs, f"run{self._staged}", run_bytes=200_000)
         writer.extend(staged)

@@ -56,9 +56,11 @@ def load(
                 if mark
                 else encode(one, number_of(one))
             )
-            staged.extend([keys.of(one.digest, one.url) + entry])
+            staged.extend([keys.key_of(one.digest, one.url) + entry])
             for digest in one.also:
-                staged.extend([keys.of(digest, one.url) + encode(one, number_of(one), also=True)])
+                staged.extend(
+                    [keys.key_of(digest, one.url) + encode(one, number_of(one), also=True)]
+                )
         for revisit in revisits or []:
             ledger.extend([dependent(revisit, keys, number_of(revisit.capture))])
         staged.flush()

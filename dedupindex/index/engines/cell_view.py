@@ -52,7 +52,7 @@ class CellView(View):
         return islice(self.cells(prefix), limit)
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
-        key = self.keys.of(digest, url)
+        key = self.keys.key_of(digest, url)
         cell = self.cell(key)
         if cell is None:
             return []
@@ -72,7 +72,7 @@ class CellView(View):
         return found
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
-        key = self.keys.of(digest, capture.url)
+        key = self.keys.key_of(digest, capture.url)
         cell = self.cell(key)
         try:
             return cell is not None and denied(entries_of(cell), capture)
@@ -92,7 +92,7 @@ class CellView(View):
         """Return what is wrong with a cell whose checksum is right, "" if nothing is."""
         try:
             digest, found = cells.digest_of_key(key), self.decoded(key, cell)
-            if any(self.keys.of(digest, capture.url) != key for capture in found):
+            if any(self.keys.key_of(digest, capture.url) != key for capture in found):
                 return f"the entry under {key.hex()} belongs under another key"
         except (Damaged, *BROKEN) as error:
             return f"the entry under {key.hex()} is damaged: {error}"

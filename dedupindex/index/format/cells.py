@@ -129,7 +129,7 @@ class Keys(NamedTuple):
     url: bool = True
     canonical: bool = True
 
-    def of(self, digest: Digest, url: bytes) -> bytes:
+    def key_of(self, digest: Digest, url: bytes) -> bytes:
         """Return the key of a capture."""
         algorithm, raw = digest
         if self.canonical:
@@ -139,7 +139,7 @@ class Keys(NamedTuple):
 
     def tail(self, url: bytes) -> bytes:
         """Return what follows the digest in all keys of a URL."""
-        return self.of(_EMPTY, url)[1:]
+        return self.key_of(_EMPTY, url)[1:]
 
     def lengths(self) -> list[int]:
         """Return the bytes of a whole key, by algorithm code."""

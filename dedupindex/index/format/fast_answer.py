@@ -133,7 +133,7 @@ class PlainAnswers:
             return NONE
         answer = self._render(key, cell, prefix, spelled, url, covers)
         if answer is None:
-            key = self._keys.of(Digest("sha1", prefix[1:]), url.encode())
+            key = self._keys.key_of(Digest("sha1", prefix[1:]), url.encode())
             if cursor.set_key(key):
                 answer = self._render(key, cursor.value(), prefix, spelled, url, covers)
         return answer

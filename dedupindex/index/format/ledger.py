@@ -226,7 +226,7 @@ def dependent(revisit: Revisit, keys: Keys, container: int) -> bytes:
     url = pack(refers_to.url) if refers_to.url != itself.url else b""
     size = itself.size if 0 <= itself.size < _UNKNOWN and not itself.size_of_record else _UNKNOWN
     head = _HEAD.pack(DEPENDENT, _encode_date(itself.date), named, container, size, len(url))
-    return keys.of(itself.digest, refers_to.url) + head + url + pack(itself.url)
+    return keys.key_of(itself.digest, refers_to.url) + head + url + pack(itself.url)
 
 
 def _encode_date(date: bytes) -> bytes:

@@ -85,7 +85,7 @@ def flip(store: Store, number: int) -> None:
     """Turn a bit over of what the first crawl has of a capture."""
     with store.writing() as writing:
         assert isinstance(writing, LmdbWriting)
-        place = SETTINGS.keys().of(sha1(number), capture().url) + (1).to_bytes(4, "big")
+        place = SETTINGS.keys().key_of(sha1(number), capture().url) + (1).to_bytes(4, "big")
         stored = bytearray(writing.txn.get(place, db=writing.trees.captures))
         stored[9] ^= 1
         writing.txn.put(place, bytes(stored), db=writing.trees.captures)

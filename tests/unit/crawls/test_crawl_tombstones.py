@@ -63,7 +63,7 @@ def built(directory: Path, engine: str, captures: list[Capture], chosen: Setting
     for one in captures:
         marks = one.evidence is Evidence.REVISIT
         entry = encode_revisit(one, read=one.offset == READ) if marks else encode(one, 0)
-        writer.extend([chosen.keys().of(one.digest, one.url) + entry])
+        writer.extend([chosen.keys().key_of(one.digest, one.url) + entry])
     writer.flush()
     with closing(open_index(index, write=True)) as opened:
         opened.load(Load(writer.paths, [], []))

@@ -48,7 +48,7 @@ validators = st.tuples(st.binary(max_size=50), st.binary(max_size=50))
 def test_every_capture_comes_back(item: Capture, kept: tuple[bytes, bytes], keys: Keys) -> None:
     item = item._replace(etag=kept[0], last_modified=kept[1])
     entry = encode(item, number_of(item), etag=True)
-    key = keys.of(item.digest, item.url)
+    key = keys.key_of(item.digest, item.url)
     assert decode(key, entry, PLACES.__getitem__) == item
     assert url_of(entry) == item.url
     assert list(entries_of(entry)) == [entry]
@@ -57,13 +57,13 @@ def test_every_capture_comes_back(item: Capture, kept: tuple[bytes, bytes], keys
 @given(captures, validators)
 def test_validators_are_left_out_unless_asked_for(item: Capture, kept: tuple[bytes, bytes]) -> None:
     entry = encode(item._replace(etag=kept[0], last_modified=kept[1]), number_of(item))
-    assert decode(Keys().of(item.digest, item.url), entry, PLACES.__getitem__) == item
+    assert decode(Keys().key_of(item.digest, item.url), entry, PLACES.__getitem__) == item
 
 
 @given(captures, digests())
 def test_a_further_digest_finds_the_capture_with_its_own(item: Capture, other: Digest) -> None:
     entry = encode(item, number_of(item), also=True)
-    key = Keys().of(other, item.url)
+    key = Keys().key_of(other, item.url)
     assert digest_of_key(key) == other
     assert decode(key, entry, PLACES.__getitem__) == item
 
@@ -76,15 +76,15 @@ def test_cells_hold_their_entries_in_order(items: list[Capture]) -> None:
 
 
 @given(urls, urls, captures)
-def test_packed_urls_of_entries_tell_urls_apart(one: bytes, other: bytes, item: Capture) -> None:
+def test_packed_urls_differ_if_the_urls_differ(one: bytes, other: bytes, item: Capture) -> None:
     packed = [packed_url(encode(item._replace(url=url), 1)) for url in (one, other)]
     assert (packed[0] == packed[1]) == (one == other)
 
 
 @pytest.mark.parametrize("keys", KEYS)
 @given(digest=digests(), url=urls)
-def test_keys_have_the_lengths_and_prefixes_drawn(keys: Keys, digest: Digest, url: bytes) -> None:
-    key = keys.of(digest, url)
+def test_keys_have_the_documented_prefixes(keys: Keys, digest: Digest, url: bytes) -> None:
+    key = keys.key_of(digest, url)
     assert len(key) == keys.lengths()[key[0]]
     assert key.startswith(digest_prefix(digest))
     assert digest_of_key(key) == digest
@@ -92,7 +92,7 @@ def test_keys_have_the_lengths_and_prefixes_drawn(keys: Keys, digest: Digest, ur
         assert key.startswith(canonical_prefix(digest, urlkey(url)))
 
 
-def test_every_algorithm_has_a_code_that_stays() -> None:
+def test_codes_of_algorithms_do_not_change() -> None:
     assert ALGORITHMS == ("", "md5", "sha1", "sha256", "sha512", "blake3")
     assert set(ALGORITHMS[1:]) == set(SIZES)
 
@@ -102,24 +102,24 @@ def test_every_algorithm_has_a_code_that_stays() -> None:
 def test_sizes_and_offsets_at_the_edges(size: int, offset: int) -> None:
     item = capture(size=size, offset=offset, container="a.warc.gz")
     entry = encode(item, 1)
-    assert decode(Keys().of(item.digest, item.url), entry, PLACES.__getitem__) == item
+    assert decode(Keys().key_of(item.digest, item.url), entry, PLACES.__getitem__) == item
 
 
 def test_an_offset_too_far_to_store_is_not_known() -> None:
     item = capture(offset=(1 << 40) - 1, container="a.warc.gz")
-    key = Keys().of(item.digest, item.url)
+    key = Keys().key_of(item.digest, item.url)
     assert decode(key, encode(item, 1), PLACES.__getitem__).offset == -1
 
 
-def test_what_is_too_long_is_left_out_whole() -> None:
+def test_values_that_are_too_long_are_left_out_whole() -> None:
     item = capture(record_id=b"x" * 4097, mime=b"y" * 4097, container="a.warc.gz")
-    key = Keys().of(item.digest, item.url)
+    key = Keys().key_of(item.digest, item.url)
     assert decode(key, encode(item, 1), PLACES.__getitem__) == item._replace(
         record_id=b"", mime=b""
     )
 
 
-def test_the_drawn_bytes() -> None:
+def test_entries_have_the_documented_bytes() -> None:
     """If this fails the format has changed: raise `identity.FORMAT`, or put it back."""
     item = Capture(
         Digest("sha1", bytes(range(20))),
@@ -135,7 +135,7 @@ def test_the_drawn_bytes() -> None:
         container="b.warc.gz",
         offset=1 << 33,
     )
-    assert Keys().of(item.digest, item.url).hex() == (
+    assert Keys().key_of(item.digest, item.url).hex() == (
         "02000102030405060708090a0b0c0d0e0f10111213ed58032c078f53b726"
     )
     assert encode(item, 2).hex() == (

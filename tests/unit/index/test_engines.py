@@ -112,7 +112,7 @@ def test_lookups_find_by_every_strategy(bench: Bench) -> None:
         assert find(view, settings, Query(sha1(3), A)) is None
 
 
-def test_digests_that_are_prefixes_of_others_stay_apart(bench: Bench) -> None:
+def test_digests_that_are_prefixes_of_others_are_not_mixed_up(bench: Bench) -> None:
     long, short = Digest("blake3", bytes(32)), Digest("md5", bytes(16))
     digests = [Digest("sha256", bytes(32)), long, short, Digest("sha512", bytes(64))]
     items = [capture(1, A)._replace(digest=digest) for digest in digests]
@@ -181,7 +181,7 @@ def test_any_order_and_splitting_ends_in_the_same_index(
             assert engine_.check() == []
 
 
-def test_the_earliest_stays_in_either_order(make: Make) -> None:
+def test_the_earliest_is_kept_in_either_order(make: Make) -> None:
     for days in ((2, 1, 3), (1, 3, 2), (3, 2, 1)):
         bench = make()
         outcomes = [bench.load([capture(1, A, day)]) for day in days]
@@ -225,7 +225,7 @@ def test_ties_within_a_second(
 
 @pytest.mark.parametrize("marker_first", [True, False])
 @pytest.mark.parametrize(("claimed", "stays"), [(1, True), (2, False), (3, False)])
-def test_a_claim_of_what_was_a_revisit_itself_is_no_original(
+def test_a_claim_that_names_a_revisit_is_no_original(
     marker_first: bool, claimed: int, stays: bool, make: Make
 ) -> None:
     marker = capture(1, A, 2, evidence=Evidence.REVISIT)
@@ -242,7 +242,7 @@ def test_a_claim_of_what_was_a_revisit_itself_is_no_original(
         assert view.exact(sha1(1), A) == view.canonical(sha1(1), urlkey(A), 10)
 
 
-def test_what_a_fallen_claim_had_beaten_comes_back(bench: Bench) -> None:
+def test_a_capture_that_lost_to_a_refused_claim_comes_back(bench: Bench) -> None:
     claim = capture(1, A, 2, evidence=Evidence.NAMED, container="")
     row = capture(1, A, 3, evidence=Evidence.ROW)
     bench.load([row])
@@ -254,7 +254,7 @@ def test_what_a_fallen_claim_had_beaten_comes_back(bench: Bench) -> None:
     assert bench.counts()[:2] == (1, 1)
 
 
-def test_a_mark_keeps_no_digest_in_the_count(bench: Bench) -> None:
+def test_a_tombstone_keeps_no_digest_in_the_count(bench: Bench) -> None:
     bench.load([capture(1, A, 5, evidence=Evidence.REVISIT), capture(2, B)])
     assert bench.counts()[:2] == (1, 1)
     bench.load([capture(1, WWW)])
@@ -282,7 +282,7 @@ def test_an_index_without_canonical_urls(make: Make) -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_urls_with_one_hash_stay_apart(
+def test_urls_with_the_same_hash_are_not_mixed_up(
     apart: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "xxh3_64_digest", lambda data: b"same-hash")
@@ -321,7 +321,7 @@ def test_loading_again_changes_nothing(bench: Bench) -> None:
     assert (bench.held(), bench.counts()) == (held, counts)
 
 
-def test_small_and_large_loads_end_alike(make: Make) -> None:
+def test_small_and_large_loads_make_the_same_index(make: Make) -> None:
     """Engines may take a small load in another way than a large one."""
     items = [*some(0, 300), *some(50, 80, 2), *some(290, 330, 2)]
     random.Random(1).shuffle(items)
@@ -337,7 +337,7 @@ def test_small_and_large_loads_end_alike(make: Make) -> None:
 # --- what else an index keeps --------------------------------------------------------------------
 
 
-def test_dropped_containers_take_their_captures_along(bench: Bench) -> None:
+def test_captures_of_dropped_containers_are_removed(bench: Bench) -> None:
     old = [
         IndexedContainer("/warcs/1.warc.gz", 1, "aa", 2),
         IndexedContainer("/warcs/2.warc.gz", 2, "bb", 1),
@@ -419,7 +419,7 @@ def test_containers_come_by_name(bench: Bench) -> None:
         assert [container.name for container in view.containers()] == sorted(names)
 
 
-def test_the_note_of_the_last_load_that_had_one(bench: Bench) -> None:
+def test_the_metadata_of_the_last_load_that_had_any_is_kept(bench: Bench) -> None:
     with bench.open() as engine:
         assert (engine.metadata(), engine.next_number(), engine.number_of(ContainerRef("a"))) == (
             {},
@@ -489,7 +489,7 @@ def test_missing_data_is_an_outage(bench: Bench) -> None:
 
 @of_files
 @pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # Whoosh, of cut files
-def test_data_cut_short_is_told(bench: Bench) -> None:
+def test_cut_data_is_reported(bench: Bench) -> None:
     bench.load(some(0, 2000))
     for path in data_files(bench):
         data = path.read_bytes()
@@ -627,7 +627,7 @@ def size_without_leftovers(bench: Bench) -> int:
 
 @of_files
 @pytest.mark.parametrize("large", [True, False])
-def test_killed_at_any_moment_and_loaded_again(large: bool, make: Make) -> None:
+def test_a_load_killed_at_any_step_can_be_repeated(large: bool, make: Make) -> None:
     first = some(0, 300 if large else 1500)
     second = [*some(100, 1000, 2), *some(0, 50, 3)] if large else some(1450, 1550, 2)
     undisturbed = make()
@@ -700,7 +700,7 @@ def test_a_damaged_run_leaves_the_old_state(bench: Bench) -> None:
     assert bench.held() == held
 
 
-def test_both_ways_to_load_count_alike(make: Make) -> None:
+def test_both_ways_to_load_count_the_same(make: Make) -> None:
     """A load into a small index is a rebuild, and into a big one a few puts."""
     before = [
         capture(1, A, 9, evidence=Evidence.ROW),

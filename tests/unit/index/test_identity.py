@@ -34,7 +34,7 @@ OTHER = Settings(
 )
 
 
-def test_an_identity_comes_back(tmp_path: Path) -> None:
+def test_an_identity_is_read_back(tmp_path: Path) -> None:
     identity = Identity("whoosh", OTHER, generation=3)
     identity.write(tmp_path)
     assert read_identity(tmp_path) == identity
@@ -69,7 +69,7 @@ def test_an_older_format_is_refused_with_the_command_that_makes_it_anew(tmp_path
         read_identity(tmp_path)
 
 
-def test_a_bit_of_an_identity_that_flips_is_never_read_as_something_else(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_an_identity_is_never_another_identity(tmp_path: Path) -> None:
     Identity("whoosh", OTHER, generation=3).write(tmp_path)
     sound, before = (tmp_path / FILE).read_bytes(), read_identity(tmp_path)
     for bit in range(8 * len(sound)):
@@ -84,19 +84,19 @@ def test_a_bit_of_an_identity_that_flips_is_never_read_as_something_else(tmp_pat
 def test_every_setting_is_refused_by_its_name_and_option(name: str) -> None:
     other = replace(Settings(), **{name: getattr(OTHER, name)})
     with pytest.raises(SettingsConflict, match=rf"with {name} = .*leave {OPTIONS[name]} out"):
-        Identity("lmdb", Settings()).agree("lmdb", other)
+        Identity("lmdb", Settings()).check_settings("lmdb", other)
     with pytest.raises(SettingsConflict, match=rf"with {name} = .*leave {OPTIONS[name]} out"):
-        Identity("lmdb", other).agree("lmdb", Settings())
+        Identity("lmdb", other).check_settings("lmdb", Settings())
 
 
 def test_engine_and_canonicaliser_are_refused_by_name() -> None:
     identity = Identity("lmdb", Settings())
-    identity.agree("lmdb", Settings())
+    identity.check_settings("lmdb", Settings())
     with pytest.raises(SettingsConflict, match="engine lmdb, not whoosh"):
-        identity.agree("whoosh", Settings())
+        identity.check_settings("whoosh", Settings())
     other = replace(identity, canonicaliser="surt-0.2")
     with pytest.raises(SettingsConflict, match=f"of surt-0.2, .* those of {CANONICALISER}"):
-        other.agree("lmdb", Settings())
+        other.check_settings("lmdb", Settings())
 
 
 def test_without_urls_there_are_no_canonical_ones() -> None:
@@ -119,7 +119,7 @@ def test_without_urls_there_are_no_canonical_ones() -> None:
         '{"format": 2, "engine": "lmdb", "settings": {"url_index": true}}',
     ],
 )
-def test_damage_is_told_from_absence(content: str, tmp_path: Path) -> None:
+def test_a_damaged_identity_is_not_a_missing_one(content: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(content)
     with pytest.raises(Damaged, match=FILE):
         read_identity(tmp_path)

@@ -91,7 +91,7 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
             if marker
             else encode(item, NUMBERS[place_of(item)])
         )
-        staged.append(keys.of(item.digest, item.url) + entry)
+        staged.append(keys.key_of(item.digest, item.url) + entry)
     return sorted(staged)
 
 
@@ -128,7 +128,7 @@ def model(captures: Iterable[Capture], keys: Keys, keep: str) -> Held:
     since: dict[bytes, bytes] = {}
     read: dict[bytes, set[bytes]] = defaultdict(set)
     for item in captures:
-        key = keys.of(item.digest, item.url)
+        key = keys.key_of(item.digest, item.url)
         if item.evidence == Evidence.REVISIT:
             since[key] = min(since.get(key, b"9"), second(item))
             read[key] |= {second(item)} if was_read(item) else set()
@@ -183,9 +183,7 @@ def same(one: Held, other: Held) -> bool:
 
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
 @given(st.lists(conflicting, max_size=12), st.sampled_from(KEYS))
-def test_one_load_leaves_what_the_model_leaves(
-    keep: str, captures: list[Capture], keys: Keys
-) -> None:
+def test_one_load_matches_the_model(keep: str, captures: list[Capture], keys: Keys) -> None:
     cells, outcome = load([], captures, rule_of(keys, keep))
     expected = model(captures, keys, keep)
     assert same(held(cells), expected)
@@ -202,7 +200,7 @@ def test_one_load_leaves_what_the_model_leaves(
     st.sampled_from(KEYS),
     st.lists(st.integers(0, 12), max_size=4),
 )
-def test_any_splitting_into_loads_leaves_what_the_model_leaves(
+def test_any_splitting_into_loads_matches_the_model(
     keep: str, captures: list[Capture], keys: Keys, cuts: list[int]
 ) -> None:
     cells: Cells = []
@@ -219,7 +217,7 @@ def test_any_splitting_into_loads_leaves_what_the_model_leaves(
     assert (outcome.added, outcome.replaced) == (0, 0)
 
 
-def test_a_claim_that_turns_out_to_be_a_chain_gives_way_to_what_was_read() -> None:
+def test_a_claim_that_proves_to_be_a_chain_loses_to_a_read_record() -> None:
     """The row lost to an earlier claim; when that falls, the row must still be there."""
     rule = rule_of(Keys())
     claim = capture(day=2, evidence=Evidence.NAMED, container="")
@@ -234,7 +232,7 @@ def test_a_claim_that_turns_out_to_be_a_chain_gives_way_to_what_was_read() -> No
 
 
 @given(st.permutations([(day, kind) for day in range(1, 13) for kind in (1, 3)]), st.integers(1, 9))
-def test_more_marks_than_are_kept_refute_alike_in_any_order(
+def test_more_tombstones_than_are_kept_refute_the_same_in_any_order(
     items: list[tuple[int, int]], size: int
 ) -> None:
     """Of the rows the best is refuted, and with it all."""
@@ -260,14 +258,14 @@ def test_a_row_of_a_revisit_refutes_no_other_row() -> None:
 def test_a_further_digest_counts_as_held_but_not_as_added() -> None:
     keys = Keys()
     item = capture(container="a", also=(Digest("sha256", bytes(32)),))
-    staged = [keys.of(item.also[0], item.url) + encode(item, 1, also=True)]
+    staged = [keys.key_of(item.also[0], item.url) + encode(item, 1, also=True)]
     outcome = MergeOutcome()
     cells = sum(settled(iter([staged]), rule_of(keys), outcome), [])
     assert (outcome.added, outcome.captures, outcome.digests) == (0, 1, 1)
     assert held(cells) == [(item.also[0], item._replace(also=()))]
 
 
-def test_entries_of_dropped_containers_go_and_marks_stay() -> None:
+def test_entries_of_dropped_containers_are_removed_and_tombstones_kept() -> None:
     keys = Keys()
     marker = capture(3, evidence=Evidence.REVISIT)
     captures = [capture(1, container="a"), capture(2, container="b"), marker]

@@ -26,7 +26,7 @@ def test_tasks_end_in_any_order_and_numbers_are_not_given_twice(tmp_path: Path) 
     assert Staging(tmp_path, WHAT, resume=True).next_task() == 4
 
 
-def test_what_the_journal_does_not_name_is_removed(tmp_path: Path) -> None:
+def test_files_that_the_journal_does_not_name_are_removed(tmp_path: Path) -> None:
     staging = Staging(tmp_path, WHAT, resume=False)
     for name in ("000000-0.run", "000001-0.run", "000002-0.part"):
         (staging.directory / name).touch()
@@ -44,7 +44,7 @@ def test_a_cut_line_is_a_task_that_was_not_done(tmp_path: Path) -> None:
     assert Staging(tmp_path, WHAT, resume=True).done == [task("000000-0.run")]
 
 
-def test_a_damaged_journal_is_not_believed(tmp_path: Path) -> None:
+def test_a_damaged_journal_is_refused(tmp_path: Path) -> None:
     staging = Staging(tmp_path, WHAT, resume=False)
     with open(staging.directory / "journal.jsonl", "ab") as stream:
         stream.write(b"\x00\x01\n")
@@ -86,7 +86,7 @@ def test_clearing_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bit_of_the_journal_that_flips_is_damage(tmp_path: Path) -> None:
+def test_a_flipped_bit_of_the_journal_is_damage(tmp_path: Path) -> None:
     """What --resume takes up becomes entries with right checksums."""
     what = {"sources": ["a"]}
     Staging(tmp_path, what, resume=False).finish({"runs": [], "records": 1})

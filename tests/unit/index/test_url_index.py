@@ -129,7 +129,7 @@ def test_a_capture_under_further_digests_is_listed_once(tmp_path: Path) -> None:
         assert [one.digest for one in view.at_url(A)] == [sha1(1), Digest("sha256", b"1" * 32)]
 
 
-def test_digests_that_begin_alike_stay_apart(tmp_path: Path) -> None:
+def test_digests_with_the_same_beginning_are_not_mixed_up(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     alike = [Digest("sha1", b"same" + bytes([number]) * 16) for number in range(5)]
     bench.load([capture(1, A)._replace(digest=one) for one in alike])
@@ -139,7 +139,7 @@ def test_digests_that_begin_alike_stay_apart(tmp_path: Path) -> None:
         assert [one.digest for one in view.at_url(B)] == [alike[2]]
 
 
-def test_marks_and_claims_that_fell_are_not_listed(tmp_path: Path) -> None:
+def test_tombstones_and_refused_claims_are_not_listed(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     bench.load([capture(1, A, 2, evidence=Evidence.NAMED), capture(2, B)])
     bench.load([capture(1, A, 1, evidence=Evidence.REVISIT)])
@@ -165,7 +165,7 @@ def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [b"#\0\0\0\1", b"\2#", b"\0" + bytes(29)])
-def test_what_belongs_into_another_tree_is_damage(tmp_path: Path, key: bytes) -> None:
+def test_a_key_of_another_tree_is_damage(tmp_path: Path, key: bytes) -> None:
     """As where a bit flipped in a page that leads to others: its values have right checksums."""
     bench = bench_in(tmp_path)
     bench.load([capture(1, A), capture(2, B)])
@@ -184,7 +184,7 @@ def test_what_belongs_into_another_tree_is_damage(tmp_path: Path, key: bytes) ->
     ("engine", "chosen"),
     [("lmdb", Settings()), ("whoosh", Settings()), ("lmdb", Settings(url_index=False))],
 )
-def test_without_a_list_nobody_is_told_that_there_is_nothing(
+def test_without_a_list_by_url_a_query_is_an_error(
     tmp_path: Path, engine: str, chosen: Settings
 ) -> None:
     bench = bench_in(tmp_path, chosen, engine)
@@ -195,7 +195,7 @@ def test_without_a_list_nobody_is_told_that_there_is_nothing(
                 list(ask())
 
 
-def test_a_list_needs_canonical_urls_for_canonical_questions(tmp_path: Path) -> None:
+def test_a_list_without_canonical_urls_answers_exact_queries_only(tmp_path: Path) -> None:
     bench = bench_in(tmp_path, Settings(by_url=True, canonical=False))
     bench.load([capture(1, A)])
     with bench.view() as view:
@@ -217,7 +217,7 @@ def test_the_list_costs_eleven_bytes_a_capture(tmp_path: Path) -> None:
 # --- and of crawls -------------------------------------------------------------------------------
 
 
-def test_no_question_looks_at_more_than_so_many(
+def test_a_query_reads_a_limited_number_of_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of what is found all is true; the neighbours' captures do not count."""
@@ -270,7 +270,7 @@ def test_check_finds_what_a_crawl_has_and_does_not_list(make_index: MakeIndex) -
         assert [one for one in store.check() if "not listed by its URL" in one]
 
 
-def test_crawls_list_what_their_askers_see(make_index: MakeIndex) -> None:
+def test_lists_of_crawls_depend_on_who_may_see_them(make_index: MakeIndex) -> None:
     index = make_index([capture(1, A)], BY_URL)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:

@@ -169,7 +169,7 @@ def test_what_queries_find(bench: Bench, query: str, expected: str) -> None:
         ("url:http://a.org/*/b", "at its end only"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(query: str, what: str) -> None:
+def test_queries_that_cannot_match_are_refused(query: str, what: str) -> None:
     with pytest.raises(BadQuery, match=re.escape(what)):
         Parsed(query)
 
@@ -191,7 +191,7 @@ def test_any_text_is_answered_or_refused(bench: Bench, query: str) -> None:
         assert found.total == len(found.captures) <= len(CAPTURES) + 1
 
 
-def test_brackets_in_brackets_end_somewhere() -> None:
+def test_nested_brackets_have_a_limit() -> None:
     with pytest.raises(BadQuery, match="too many brackets"):
         Parsed("(" * 2000 + "a OR b" + ")" * 2000)
 

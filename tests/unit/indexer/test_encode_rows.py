@@ -63,14 +63,14 @@ def rows(draw: st.DrawFn) -> Rows:
 @given(rows(), KEYS, st.booleans())
 def test_staged_rows_are_those_of_each_capture(some: Rows, keys: Keys, etag: bool) -> None:
     each = [
-        keys.of(one.digest, one.url) + encode(one, len(one.container), etag=etag)
+        keys.key_of(one.digest, one.url) + encode(one, len(one.container), etag=etag)
         for one in some.captures()
     ]
     assert stage_rows(some, keys, len) == each
 
 
 @given(rows(), st.sampled_from(["200", "2xx", "200,404"]), st.booleans(), st.integers(0, 9))
-def test_rows_are_judged_as_each_capture(some: Rows, status: str, only: bool, least: int) -> None:
+def test_rows_are_admitted_as_captures_are(some: Rows, status: str, only: bool, least: int) -> None:
     settings = Settings(mime="text/|foo", whitelist=only, status=status, min_size=least)
     refuse = admission_filter(settings)
     assert reasons(refuse, some) == list(map(refuse, some.captures()))
@@ -187,7 +187,7 @@ def spread(batches: Iterator[Rows | list[Item]]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("block", [1 << 9, 1 << 12])
-def test_a_cdx_in_bulk_says_what_it_says_line_by_line(
+def test_a_cdx_read_in_blocks_is_as_read_line_by_line(
     seed: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def source() -> CdxSource:
@@ -201,7 +201,7 @@ def test_a_cdx_in_bulk_says_what_it_says_line_by_line(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS[:4])
-def test_plain_lines_come_in_bulk_around_odd_ones(layout: str) -> None:
+def test_regular_lines_are_read_in_blocks_around_irregular_ones(layout: str) -> None:
     odd = {42: line(42, ODD["not http"], layout), 44: line(44, ODD["MD5"], layout)}
     lines = [odd.get(number, line(number, {}, layout)) for number in range(60)]
     data = b"\n".join([b" CDX " + layout.encode(), *lines]) + b"\n"
@@ -248,7 +248,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
         Settings(mime="text/", min_size=1, etag=True),
     ],
 )
-def test_odd_lines_are_indexed_refused_or_marked_as_they_are_alone(
+def test_irregular_lines_are_treated_as_if_read_alone(
     odd: dict[str, bytes], settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = []
@@ -288,7 +288,7 @@ def staged_of(data: bytes, make: Callable[[str, BytesIO], Source]) -> list[bytes
         return [entry for batch in stager.read(source, lambda *_: None) for entry in batch]
 
 
-def test_rows_of_revisits_leave_marks_and_refused_rows_leave_nothing() -> None:
+def test_rows_of_revisits_leave_tombstones_and_refused_rows_nothing() -> None:
     def staged(odd: dict[str, bytes]) -> list[bytes]:
         lines = [b" CDX " + LAYOUTS[0].encode(), *[line(n, {}) for n in range(9)], line(9, odd)]
         made = b"\n".join(lines) + b"\n"

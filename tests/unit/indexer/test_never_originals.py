@@ -93,7 +93,7 @@ def write(folder: Path, reason: str) -> tuple[Path, Path, Path]:
     return paths
 
 
-def test_without_the_refused_record_they_are_believed(tmp_path: Path) -> None:
+def test_without_the_refused_record_rows_are_originals(tmp_path: Path) -> None:
     """Or the tests below would show nothing."""
     _, named, beside = write(tmp_path, "truncated")
     run(tmp_path / "named", named)
@@ -127,7 +127,7 @@ def test_in_any_order_with_add(reason: str, tmp_path: Path) -> None:
         assert originals(index) == []
 
 
-def test_what_is_named_by_its_id_and_was_read_is_no_revisit(tmp_path: Path) -> None:
+def test_a_read_record_named_by_its_id_is_no_revisit(tmp_path: Path) -> None:
     """Crawlers overlap: one stored a revisit of the URL before another stored the response."""
     early, late = b"2026-11-20T09:14:15Z", b"2026-11-23T09:14:17Z"
     other = gz(revisit(HTTP, number=4, Target_URI=URL, Date=early))  # of another URL's capture

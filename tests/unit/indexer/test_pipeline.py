@@ -92,7 +92,7 @@ def test_any_order_and_any_processes_give_the_same_index(
     assert content(tmp_path / "three") == expected
 
 
-def test_keep_chooses_the_end_of_time(tmp_path: Path) -> None:
+def test_keep_chooses_the_earliest_or_the_latest(tmp_path: Path) -> None:
     for day in (5, 2, 9):
         (tmp_path / f"{day}.cdx").write_text(HEADER + cdx_line(1, 1, day))
     for keep, kept in (("earliest", b"2026-11-02"), ("latest", b"2026-11-09")):
@@ -204,7 +204,7 @@ def command(index: Path, crawls: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("more", [[], ["--resume"]])
-def test_killed_at_any_moment_and_run_again(crawls: Path, tmp_path: Path, more: list[str]) -> None:
+def test_a_killed_build_can_be_repeated(crawls: Path, tmp_path: Path, more: list[str]) -> None:
     """Kill -9 of the whole process group, at moments spread over the run."""
     start = time.monotonic()
     subprocess.run(command(tmp_path / "whole", crawls), check=False, capture_output=True)
@@ -239,7 +239,7 @@ def files(index: Path) -> list[str]:
 
 @pytest.mark.parametrize("more", [[], ["--resume"]])
 @pytest.mark.parametrize("step", ["stage", "load", "loaded", "commit"])
-def test_killed_at_the_worst_steps(
+def test_builds_killed_at_the_worst_steps(
     crawls: Path, tmp_path: Path, step: str, more: list[str]
 ) -> None:
     """Dies in the middle of a task, just before the load commits, just after it, and when the
@@ -353,7 +353,7 @@ def test_a_file_that_grows_while_it_is_read_is_left_for_the_next_time(
     assert content(index) == content(tmp_path / "whole")
 
 
-def test_what_a_replaced_container_had_beaten_comes_back(tmp_path: Path) -> None:
+def test_captures_that_lost_to_a_replaced_container_come_back(tmp_path: Path) -> None:
     later, earlier, index = tmp_path / "a.cdx", tmp_path / "b.cdx", tmp_path / "index"
     later.write_text(HEADER + cdx_line(1, 1, 5))
     earlier.write_text(HEADER + cdx_line(1, 1, 2).replace("d2.warc.gz", str(earlier)))
@@ -406,7 +406,7 @@ def test_resume_is_of_the_same_build(crawls: Path, tmp_path: Path) -> None:
     assert content(index) == content(tmp_path / "whole")
 
 
-def test_resume_does_not_believe_what_has_changed(crawls: Path, tmp_path: Path) -> None:
+def test_resume_refuses_containers_that_have_changed(crawls: Path, tmp_path: Path) -> None:
     index = tmp_path / "index"
     interrupted(index, crawls)
     (crawls / "a.cdx").write_text(HEADER + cdx_line(1, 1, 1))

@@ -103,7 +103,7 @@ def repair(said: str) -> list[str]:
     return shlex.split(re.search(r"bin/(index --\w+.*?)(?: \(if|$)", said, re.M).group(1))  # type: ignore[union-attr]
 
 
-def test_items_are_chosen_evenly() -> None:
+def test_items_are_chosen_at_equal_distances() -> None:
     assert list(spread(range(5), 7)) == [0, 1, 2, 3, 4]
     assert list(spread(range(100), 4)) == [0, 33, 66, 99]
     assert list(spread(range(100), 1)) == [0]
@@ -135,7 +135,7 @@ def test_a_build_that_loses_captures_fails_and_is_repaired(
     assert held(index) == held(whole)
 
 
-def test_a_build_that_was_killed_before_it_looked_is_looked_at_by_the_next(
+def test_a_build_killed_before_its_check_is_checked_by_the_next(
     engine: str, run: Run, tmp_path: Path
 ) -> None:
     index, one = tmp_path / "index", rows(tmp_path / "one.cdx", 0, 400)
@@ -153,7 +153,7 @@ def test_a_build_that_was_killed_before_it_looked_is_looked_at_by_the_next(
 
 
 @pytest.mark.parametrize("damage", [lambda raw: raw[:50], lambda raw: raw.replace(b"0", b"8", 1)])
-def test_a_sample_that_is_damaged_is_said_to_be(
+def test_a_damaged_sample_is_reported(
     damage: Callable[[bytes], bytes], run: Run, tmp_path: Path
 ) -> None:
     index, one = tmp_path / "index", rows(tmp_path / "one.cdx", 0, 400)
@@ -168,9 +168,7 @@ def test_a_sample_that_is_damaged_is_said_to_be(
     assert run("index", one, index)[0] == 0
 
 
-def test_what_takes_the_place_of_a_file_is_looked_for_and_not_the_file(
-    run: Run, tmp_path: Path
-) -> None:
+def test_the_captures_that_replace_a_file_are_looked_up(run: Run, tmp_path: Path) -> None:
     index, one = tmp_path / "index", warc(tmp_path / "one.warc", 0, 30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spot_check, "confirm", lambda *_: raise_(KeyboardInterrupt()))
@@ -309,7 +307,7 @@ def test_a_purge_that_takes_more_than_it_must_fails_and_is_repaired(
 
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
 @pytest.mark.parametrize("url_index", [True, False])
-def test_what_is_right_never_fails(
+def test_a_correct_load_passes_the_check(
     keep: str, url_index: bool, tmp_path: Path, chance: Random
 ) -> None:
     """Captures that lose to others, chains, rows that are refuted, and further digests."""

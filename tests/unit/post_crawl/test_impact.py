@@ -402,7 +402,7 @@ def test_the_files_of_a_ledger_are_few_however_many_loads(tmp_path: Path) -> Non
         found = list(ledger.items(index, view.ledger()))
         assert sorted(path.name for path in files) == sorted(view.ledger())
         one = capture(7)
-        key = engine.identity.settings.keys().of(one.digest, one.url)
+        key = engine.identity.settings.keys().key_of(one.digest, one.url)
         assert list(ledger.items(index, view.ledger(), key)) == [
             item for item in found if item.startswith(key)
         ]

@@ -318,7 +318,7 @@ def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
             "searched; build one with --engine whoosh"
         )
     if identity.settings.keys().canonical:
-        identity.agree_on_urlkeys()
+        identity.check_canonicaliser()
     parsed, total = Parsed(text), 0
     with closing(WhooshEngine(index)) as engine, engine.view() as view:
 
