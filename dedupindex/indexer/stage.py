@@ -46,10 +46,9 @@ class StageTask:
 
 @dataclass
 class Staged:
-    """The result of a task. Its admitted records are in runs, not yet in the index."""
+    """The result of a task. Its entries are in runs, not yet in the index."""
 
     tally: BuildTally = field(default_factory=BuildTally)
-    admitted: int = 0
     problems: list[Problem] = field(default_factory=list)
     containers: list[IndexedContainer] = field(default_factory=list)
     runs: list[str] = field(default_factory=list)
@@ -71,13 +70,11 @@ class Staged:
         tally.remarks.update(counts["remarks"])
         problems = [Problem(*problem) for problem in data["problems"]]
         containers = [IndexedContainer(**container) for container in data["containers"]]
-        read = {"tally": tally, "problems": problems, "containers": containers}
-        return cls(**{**data, **read})
+        return cls(tally, problems, containers, data["runs"], data["ledger"])
 
     def add(self, other: Staged) -> None:
         """Add the result of another task, but not its runs."""
         self.tally.add(other.tally)
-        self.admitted += other.admitted
         self.problems += other.problems
         self.containers += other.containers
 
@@ -121,7 +118,6 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
             dependents.roll_back()
             continue
         staged.tally.add(stager.tally)
-        staged.admitted += stager.admitted
         staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()
     dependents.flush()
@@ -146,7 +142,6 @@ class _Stager:
         self._keys, self._etag = settings.keys(), settings.etag
         self._refuse, self._numbers = admission_filter(settings), numbers
         self.tally = BuildTally()
-        self.admitted = 0
         self.problems: list[Problem] = []
         self.dependents: list[bytes] = []
         self._reads_records = False
@@ -175,34 +170,30 @@ class _Stager:
         """Stage a batch of items: the inner loop of a build."""
         refuse, numbers, key_of, etag = self._refuse, self._numbers, self._keys.key_of, self._etag
         refused = self.tally.refused
-        records, others = len(batch), 0
+        records = len(batch)
         for item in batch:
             if item.__class__ is Capture:  # quicker than isinstance
                 capture: Capture = item
                 reason = refuse(capture)
                 if reason:
                     refused[reason] += 1
-                    others += 1
                     continue
                 entry = encode(capture, numbers(capture.container), etag=etag)
                 staged.append(key_of(capture.digest, capture.url) + entry)
                 if capture.also:
                     entry = encode(capture, numbers(capture.container), etag=etag, also=True)
                     staged += [key_of(digest, capture.url) + entry for digest in capture.also]
-            else:
-                others += 1
-                if item.__class__ is Refusal:
-                    refused[item.reason] += 1
-                    if item.itself is not None:
-                        staged += self._tombstones(item.itself)
-                elif isinstance(item, Revisit):
-                    self._add_revisit(item, staged)
-                elif isinstance(item, Problem):
-                    records -= 1
-                    self.problem_count += 1
-                    if self.problem_count <= _MAX_PROBLEMS:
-                        self.problems.append(item)
-        self.admitted += len(batch) - others
+            elif item.__class__ is Refusal:
+                refused[item.reason] += 1
+                if item.itself is not None:
+                    staged += self._tombstones(item.itself)
+            elif isinstance(item, Revisit):
+                self._add_revisit(item, staged)
+            elif isinstance(item, Problem):
+                records -= 1
+                self.problem_count += 1
+                if self.problem_count <= _MAX_PROBLEMS:
+                    self.problems.append(item)
         self.tally.records += records
 
     def _add_rows(self, rows: Rows, staged: list[bytes]) -> None:
@@ -215,7 +206,6 @@ class _Stager:
                 return
             rows = rows.only([not reason for reason in found])
         staged += stage_rows(rows, self._keys, self._numbers)
-        self.admitted += len(rows.urls)
 
     def _tombstones(self, capture: Capture) -> list[bytes]:
         """Return entries that keep `capture` from becoming an original."""
@@ -238,6 +228,5 @@ class _Stager:
         if reason:
             self.tally.refused[reason] += 1
             return
-        self.admitted += 1
         entry = encode(original, 0, etag=self._etag)
         staged.append(self._keys.key_of(original.digest, original.url) + entry)
