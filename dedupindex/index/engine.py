@@ -76,19 +76,13 @@ class Finder(Protocol):
         """
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
-        """Yield the captures of an exact URL, in any order; raises `StrategyUnavailable`.
-
-        Reads at most `url_index.LOOKED_AT` of them.
-        """
+        """Yield captures of an exact URL, in any order; raises `StrategyUnavailable`."""
 
     def at_urlkey(self, urlkey: bytes) -> Iterator[Capture]:
         """Like `at_url`, for a urlkey."""
 
     def prefetch(self, digests: Iterable[Digest]) -> None:
-        """Read the captures of digests in one round trip, if the engine is on a network.
-
-        By default nothing happens, and `digests` is not iterated.
-        """
+        """Read the captures of digests in one round trip, if the engine is on a network."""
         return
 
 
@@ -193,10 +187,7 @@ class Engine(Protocol):
         """Return the metadata of the last load."""
 
     def is_current(self) -> bool:
-        """Return whether the engine still answers from the index that was opened.
-
-        Open files stay what they are; on a cluster another index may take the place of one.
-        """
+        """Return False if another index has taken the place of the open one, as on a cluster."""
         return True
 
     def forget_dead_readers(self) -> None:
@@ -220,10 +211,7 @@ class Engine(Protocol):
 
 
 def retry(work: Callable[[], _T]) -> _T:
-    """Return the result of idempotent work, repeated while the index is unavailable for a moment.
-
-    Raises `IndexUnavailable` after `ATTEMPTS` attempts.
-    """
+    """Return the result of idempotent work, repeated while it raises `IndexUnavailable`."""
     for attempt in range(ATTEMPTS - 1):
         try:
             return work()

@@ -1,7 +1,7 @@
 """Encode keys and entries of many rows column by column: the same bytes as `format.cells`.
 
-An entry takes the interpreter some thirty small steps. Here each step is one call for a thousand
-rows, in half the time; what depends only on status and media type is copied from a sample entry.
+Each step of encoding is one call for a thousand rows, which takes half the time. What depends only
+on status and media type is copied from a sample entry.
 """
 
 from __future__ import annotations

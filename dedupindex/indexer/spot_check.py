@@ -1,9 +1,8 @@
 """Look up a sample of what was written, through the same interface as servers.
 
-A load or merge samples the entries that it brings before it writes them. Then the index is opened
-anew and must answer with each capture, or a better one of its URL and digest. A copy must answer as
-its source does. After a purge, a sample of what was removed must not be found any more, and a
-sample of the rest must be found as before.
+A load samples the entries that it brings before it writes them. Then the index is opened anew and
+must answer with each capture, or a better one of its URL and digest. A copy must answer as its
+source does. After a purge, removed captures must not be found, and others must be found as before.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Stage the tasks of a build on Spark: executors read containers and sort entries by digest.
 
-Each task stages its containers with `stage`, under container numbers of its own. When all tasks
-have ended, names get the numbers of the index, and each executor merges one range of digests of all
-tasks into sorted runs, which are copied to the staging directory.
+Each task stages its containers under container numbers of its own. When all have ended, names get
+the numbers of the index, and each executor merges one range of digests of all tasks into sorted
+runs, which are copied to the staging directory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Answer plain lookups with JSON made directly of a cell, without a `Capture` or a JSON encoder.
 
-Most of the time of a lookup goes into making objects of a cell and JSON of the objects. Nine of
-ten lookups of a crawl are plain: no capture has the digest, or one of exactly the URL has it.
-`PlainAnswers` answers these, and returns None for any other lookup, which is left to
+Nine of ten lookups of a crawl are plain: no capture has the digest, or one of exactly the URL has
+it. `PlainAnswers` answers these, and returns None for any other lookup, which is left to
 `lookup.decide`; a property test compares the two. Calls are the cost here, so some are inlined.
 """
 
@@ -122,9 +121,8 @@ class PlainAnswers:
     ) -> bytes | None:
         """Return the JSON of an exact hit or of a miss; None for any other case.
 
-        `prefix` is the `sha1_prefix` of `spelled`, a digest without its label; `url` is neither
-        empty nor in angle brackets; `covers` as in `Covers`, 0 for any. Raises `BROKEN` for a
-        damaged cell.
+        `prefix` is the `sha1_prefix` of `spelled`; `url` is neither empty nor in angle brackets;
+        `covers` as in `Covers`, 0 for any. Raises `BROKEN` for a damaged cell.
         """
         if not cursor.set_range(prefix):
             return NONE

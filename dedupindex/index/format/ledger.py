@@ -291,7 +291,9 @@ class LedgerWriter:
             return self._names
         self._directory.mkdir(exist_ok=True)
         merged = self._to_merge(sum(path.stat().st_size for path in runs))
-        sources = [self._without_drops(read(self._directory / name)) for name in merged]
+        sources = [read(self._directory / name) for name in merged]
+        if drops := self._drops:
+            sources = [self._without(drops, chunks) for chunks in sources]
         if runs:
             sources.append(merge_files(runs, runs[0].parent))
         name = f"{secrets.token_hex(8)}.led"  # never one that an older state has named
@@ -313,18 +315,14 @@ class LedgerWriter:
             size += sizes[name]
         return merged
 
-    def _without_drops(self, chunks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
-        drops, lengths = self._drops, self._lengths
-        if not drops:
-            yield from chunks
-            return
+    def _without(self, drops: Drops, chunks: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
         for chunk in chunks:
-            ends = [lengths[item[0]] for item in chunk]
-            yield [
-                item
-                for item, end in zip(chunk, ends, strict=True)
-                if not drops(item[:end], item[end:])
-            ]
+            kept = []
+            for item in chunk:
+                end = self._lengths[item[0]]
+                if not drops(item[:end], item[end:]):
+                    kept.append(item)
+            yield kept
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:  # else it is not known which files are named: the next load removes them

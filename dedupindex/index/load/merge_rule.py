@@ -11,9 +11,9 @@ Tombstones (`tombstones`) record when a digest of a URL was seen as a revisit or
   second, a record that was read as an original;
 - a row of exactly that second is refused if the record itself was read.
 
-Only the `tombstones.MAX_READ` earliest of such seconds are kept. When there are that many, rows
-later than the last of them are refused too: tombstones that were not kept might refute them, and
-the result must not depend on the order. Purged captures are refused when they are loaded again.
+Only the `tombstones.MAX_READ` earliest of such seconds are kept. When there are that many, later
+rows are refused too, because tombstones that were not kept might refute them: the result must not
+depend on the order. Purged captures are refused when they are loaded again.
 
 Only the best row under a key counts, refuted or not. So at most one row and one claim can lose
 their place later, and the entries that they beat are kept in reserve behind them (`SPARE`).

@@ -1,8 +1,8 @@
 """Sorted runs on disk: an external sort of staged entries, in bounded memory.
 
-A build collects entries, and writes what fits into memory as a sorted run; loading merges all runs
-in one pass. Sorted loading fills the pages of the index and has a constant rate; random puts slow
-down with the size of the index (measured: a quarter of the rate, and 200 bytes a record, not 137).
+A build writes what fits into memory as a sorted run; loading merges all runs in one pass. It fills
+the pages of the index and has a constant rate; random puts have a quarter of it, and take 200 bytes
+a record, not 137 (measured).
 
     run     chunk ..., directory, u64 offset of the directory, u32 CRC-32 of it, magic
     chunk   a sorted list of at most CHUNK staged entries (marshal)

@@ -114,10 +114,7 @@ class Staging:
 
 
 class Numbers:
-    """Assigns numbers to container names, the same in every process of a build.
-
-    The file is forced to disk only when a task ends: until then nothing refers to it.
-    """
+    """Assigns numbers to container names, the same in every process of a build."""
 
     def __init__(self, directory: Path, known: Callable[[str], int], first: int) -> None:
         """`known`: looks a name up in the index, 0 for none; `first`: the first free number."""

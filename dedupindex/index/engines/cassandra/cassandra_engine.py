@@ -1,9 +1,8 @@
 """The engine for several machines, on Apache Cassandra or ScyllaDB.
 
-A directory holds the address (``index.json``) and the staged files of builds; everything else is
-in one keyspace, which any number of machines read and one at a time loads. A load is not atomic:
-all that it has written is true by itself, and a load that was killed is repeated. The index answers
-nothing until its first load has finished.
+A directory holds the address (``index.json``) and the staged files of builds; all else is in one
+keyspace, which many machines read and one at a time loads. A load is not atomic: what a killed one
+has written is true by itself. The index answers nothing until its first load has finished.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Load an index on a cluster: merge staged entries with what is there, digest by digest.
 
 The first load only writes. Others read the digests that they bring, hundreds side by side. Each key
-is written once, with a timestamp later than those of all loads before, so that a load that is
-killed and repeated ends in the same index.
+is written once, with a later timestamp than in earlier loads, so a killed load can be repeated.
 """
 
 from __future__ import annotations
@@ -107,16 +106,16 @@ class CassandraLoader:
 
         `others` returns whether the digest has captures under further keys.
         """
-        outcome, held, holds = self.outcome, False, False
+        outcome, had, has = self.outcome, False, False
         for key, cell, incoming in changes:
             left, before, after = self._rule.replace(key, cell, incoming, outcome, gone)
-            held, holds = held or before > 0, holds or after > 0
+            had, has = had or before > 0, has or after > 0
             if left and left != cell:
                 yield from self._put(key, left)
             elif cell and not left:
                 yield self._on.remove, (self._written, *split_key(key))
-        if held != holds and not others():
-            outcome.digests += holds - held
+        if had != has and not others():
+            outcome.digests += has - had
         outcome.lost.clear()
 
     def _others(

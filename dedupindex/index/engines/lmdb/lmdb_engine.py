@@ -247,15 +247,15 @@ def put_one(
     cell = None if stored is None else unsealed(key, stored)
     originals = cell is not None and any(map(answers, entries_of(cell)))
     others = not originals and _has_captures(txn, key)
-    left, held, holds = rule.replace(key, cell, group, outcome)
+    left, before, after = rule.replace(key, cell, group, outcome)
     if left is None:
         if cell:
             txn.delete(key)
     elif left != cell:
         txn.put(key, sealed(key, left))
-    if holds and not held:
+    if after and not before:
         outcome.digests += not others
-    elif held and not holds:
+    elif before and not after:
         outcome.digests -= not _has_captures(txn, key)
     return left
 

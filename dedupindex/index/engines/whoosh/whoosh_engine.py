@@ -1,9 +1,8 @@
 """The engine that people can search: in pure Python, on Whoosh, a commit for each load.
 
-``INDEX/whoosh`` is a Whoosh index. Its table of contents appears by rename when all files that it
-names are on disk, so that a load is atomic; counts, names and registrations are documents of the
-same commit. The CRC-32 of each segment is in a file beside it. A value column of Whoosh has at
-most 2 GB, about 20 million captures; LMDB is the engine for more.
+``INDEX/whoosh`` is a Whoosh index. A load is one commit: its table of contents is renamed when all
+files that it names are on disk. The CRC-32 of each segment is in a file beside it. A value column
+of Whoosh has at most 2 GB, about 20 million captures; LMDB is the engine for more.
 """
 
 from __future__ import annotations
@@ -199,7 +198,7 @@ class WhooshLoader:
         self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
         self.outcome = MergeOutcome()
         self._digest = b""
-        self._held = self._holds = 0  # captures of the digest under the keys done: before, after
+        self._old = self._new = 0  # captures of the digest under the keys done: before, after
         self._touched: set[int] = set()  # documents of these keys
 
     def run(self, batches: Iterator[list[bytes]]) -> MergeOutcome:
@@ -230,11 +229,9 @@ class WhooshLoader:
     def _merge(self, key: bytes, incoming: list[bytes]) -> None:
         """Merge incoming entries with the documents of their key."""
         old = {entry: number for number, entry in self._before.entries(key)}
-        held = sum(map(answers, old))
+        self._old += sum(map(answers, old))
         kept = [entry for entry in old if container_of(entry) not in self._gone]
-        outcome = self.outcome
-        outcome.captures -= held
-        count = outcome.captures
+        outcome, count = self.outcome, self.outcome.captures
         cell = self._rule.settle(key, mark_each(kept) + incoming, outcome)
         new = list(entries_of(cell)) if cell else []
         for entry in old.keys() - new:
@@ -245,15 +242,15 @@ class WhooshLoader:
                 capture = cells.decode(key, entry, self._rule.place_of) if answers(entry) else None
                 self._writer.add_document(**files.document(key, entry, capture))
                 outcome.checksum += checksum([(key, entry)])
-        self._held += held
-        self._holds += outcome.captures - count
+        self._new += outcome.captures - count
+        outcome.captures -= sum(map(answers, old))
         self._touched.update(old.values())
 
     def _end_digest(self) -> None:
         """Count the digest whose keys are done."""
-        if bool(self._held) != bool(self._holds) and not self._has_others():
-            self.outcome.digests += 1 if self._holds else -1
-        self._held = self._holds = 0
+        if bool(self._old) != bool(self._new) and not self._has_others():
+            self.outcome.digests += 1 if self._new else -1
+        self._old = self._new = 0
         self._touched.clear()
 
     def _has_others(self) -> bool:
