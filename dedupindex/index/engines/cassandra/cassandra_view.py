@@ -22,21 +22,8 @@ from dedupindex.index.engines.cassandra.cassandra_schema import PART, Statements
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.engines.cassandra.metadata import About, bytes_of, key_of, number_in, place_in
 from dedupindex.index.engines.cell_view import CellView
-from dedupindex.index.format import url_index
-from dedupindex.index.format.cells import (
-    DIGEST_KEY,
-    NOWHERE,
-    ContainerRef,
-    Keys,
-    answers,
-    container_of,
-    digest_prefix,
-    entries_of,
-    is_sound,
-    split_key,
-    unsealed,
-    unsealed_text,
-)
+from dedupindex.index.format import cells, url_index
+from dedupindex.index.format.cells import ContainerRef, Keys, split_key
 from dedupindex.index.load.runs import in_order
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
@@ -157,7 +144,7 @@ class CassandraView(CellView):
 
     def prefetch(self, digests: Iterable[Digest]) -> None:
         """Read digests side by side; returns with the first, the others follow as they are used."""
-        self._partitions.prefetch(map(digest_prefix, digests))
+        self._partitions.prefetch(map(cells.digest_prefix, digests))
 
     def partition(self, key: bytes) -> Partition:
         """Return the first rows of a digest."""
@@ -166,12 +153,12 @@ class CassandraView(CellView):
     def _read_names(self, found: list[Partition]) -> None:
         """Read the names of all their containers that are not cached."""
         numbers = {
-            container_of(entry)
+            cells.container_of(entry)
             for partition in found
             for rest, stored in partition.cells
-            if is_sound(partition.start + rest, stored)  # a lookup reports the others
-            for entry in entries_of(unsealed(partition.start + rest, stored))
-            if answers(entry)
+            if cells.is_sound(partition.start + rest, stored)  # a lookup reports the others
+            for entry in cells.entries_of(cells.unsealed(partition.start + rest, stored))
+            if cells.answers(entry)
         }
         unknown = sorted(numbers - self._places.keys() - {0})
         if not unknown:
@@ -187,20 +174,20 @@ class CassandraView(CellView):
         known = self.partition(start)
         for other, stored in known.cells:
             if other == rest:
-                return unsealed(key, stored)
+                return cells.unsealed(key, stored)
         if known.whole:
             return None
         rows = self._session.execute(self._on.cell, start, rest)
-        return unsealed(key, bytes(rows[0][0])) if rows else None
+        return cells.unsealed(key, bytes(rows[0][0])) if rows else None
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
         start, begin = split_key(prefix)
         known = self.partition(start)
-        cells = [pair for pair in known.cells if pair[0].startswith(begin)]
-        if not known.whole and len(cells) < limit:
+        rows = [pair for pair in known.cells if pair[0].startswith(begin)]
+        if not known.whole and len(rows) < limit:
             end = begin + _BEYOND
-            cells = self._session.execute(self._on.between, start, begin, end, limit)
-        return _unsealed(start, cells[:limit])
+            rows = self._session.execute(self._on.between, start, begin, end, limit)
+        return _unsealed(start, rows[:limit])
 
     def cells_at(self, tail: bytes) -> Iterator[Cell]:
         for key in self.listed(tail):
@@ -235,7 +222,7 @@ class CassandraView(CellView):
         """Like `place_of`; a capture whose container has lost its name loses to one with a name."""
         with suppress(KeyError):
             return self.place_of(number)
-        return NOWHERE
+        return cells.NOWHERE
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
@@ -256,7 +243,7 @@ class CassandraView(CellView):
         """Yield every indexed container, in any order."""
         for page in self._session.scan(self._on.containers):
             for name, about in page:
-                yield IndexedContainer(**json.loads(unsealed_text(bytes(name), about)))
+                yield IndexedContainer(**json.loads(cells.unsealed_text(bytes(name), about)))
 
     def containers(self) -> Iterator[IndexedContainer]:
         named = (
@@ -269,7 +256,9 @@ class CassandraView(CellView):
     def container(self, name: str) -> IndexedContainer | None:
         key = bytes_of(name)
         rows = self._session.execute(self._on.container, key)
-        return IndexedContainer(**json.loads(unsealed_text(key, rows[0][0]))) if rows else None
+        return (
+            IndexedContainer(**json.loads(cells.unsealed_text(key, rows[0][0]))) if rows else None
+        )
 
     # --- the whole index -------------------------------------------------------------------------
 
@@ -291,7 +280,7 @@ class CassandraView(CellView):
     def unordered(self) -> Iterator[Cell]:
         """Yield all keys and cells, those of a digest together and in order; raises `Damaged`."""
         for key, stored in self.stored():
-            yield key, unsealed(key, stored)
+            yield key, cells.unsealed(key, stored)
 
     def stored(self) -> Iterator[Cell]:
         """Like `unordered`, but yields cells as they are stored, unchecked."""
@@ -302,7 +291,7 @@ class CassandraView(CellView):
 
     def cells(self, prefix: bytes = b"") -> Iterator[Cell]:
         """Yield cells; unless the prefix has a digest, everything is read, and sorted on disk."""
-        if prefix and len(prefix) >= DIGEST_KEY[prefix[0]]:
+        if prefix and len(prefix) >= cells.DIGEST_KEY[prefix[0]]:
             start, begin = split_key(prefix)
             values = start, begin, begin + _BEYOND, 2**31 - 1
             for page in self._session.scan(self._on.between, *values):
@@ -318,4 +307,4 @@ class CassandraView(CellView):
 def _unsealed(start: bytes, rows: Iterable[Row | Cell]) -> Iterator[Cell]:
     """Yield the keys and cells of rows of a digest; raises `Damaged`."""
     for rest, stored in rows:
-        yield start + rest, unsealed(start + rest, stored)
+        yield start + rest, cells.unsealed(start + rest, stored)

@@ -21,15 +21,8 @@ from dedupindex.index.engine import Load
 from dedupindex.index.engines.file_engine import FileEngine
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
 from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView, problems
-from dedupindex.index.format import ledger, url_index
-from dedupindex.index.format.cells import (
-    ContainerRef,
-    answers,
-    entries_of,
-    sealed,
-    split_key,
-    unsealed,
-)
+from dedupindex.index.format import cells, ledger, url_index
+from dedupindex.index.format.cells import ContainerRef, answers, sealed
 from dedupindex.index.format.ledger import LedgerWriter
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import (
@@ -172,13 +165,13 @@ class LmdbEngine(FileEngine):
         try:
             trees = IndexTrees.open(env, by_url=by_url, create=True)
             mapped = 0
-            for cells in batches:
-                stored = [(key, sealed(key, cell)) for key, cell in cells]
+            for batch in batches:
+                stored = [(key, sealed(key, cell)) for key, cell in batch]
                 with env.begin(db=trees.captures, write=True) as txn, txn.cursor() as cursor:
                     cursor.putmulti(stored, append=True)
                 writer.add(outcome.lost)
                 if urls is not None:
-                    urls.add(cells)
+                    urls.add(batch)
                 if outcome.captures - mapped > _MAPPED:
                     mapped = outcome.captures
                     env.close()
@@ -244,8 +237,8 @@ def put_one(
 ) -> bytes | None:
     """Merge incoming entries into the cell of their key; return the new cell, None for none."""
     stored = cast(bytes | None, txn.get(key))
-    cell = None if stored is None else unsealed(key, stored)
-    originals = cell is not None and any(map(answers, entries_of(cell)))
+    cell = None if stored is None else cells.unsealed(key, stored)
+    originals = cell is not None and any(map(answers, cells.entries_of(cell)))
     others = not originals and _has_captures(txn, key)
     left, before, after = rule.replace(key, cell, group, outcome)
     if left is None:
@@ -262,12 +255,12 @@ def put_one(
 
 def _has_captures(txn: lmdb.Transaction, key: bytes) -> bool:
     """Return whether the digest of `key` has a capture in the index."""
-    digest = split_key(key)[0]
+    digest = cells.split_key(key)[0]
     with txn.cursor() as cursor:
         if cursor.set_range(digest):
             for other, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
                 if not other.startswith(digest):
                     return False
-                if any(map(answers, entries_of(unsealed(other, stored)))):
+                if any(map(answers, cells.entries_of(cells.unsealed(other, stored)))):
                     return True
     return False
