@@ -34,7 +34,7 @@ from tests.unit.index.test_merge_rule import conflicting, model, same
 FILES = ["lmdb", "whoosh"]
 ENGINES = [*FILES, pytest.param("cassandra", marks=pytest.mark.peer)]
 # What a cluster does not do, by design: its data is in no files here, so nothing is to be copied,
-# damaged, cut, packed or left behind; no state of it stays while others write; a load is not there
+# damaged, cut, packed or left behind; no state of it lasts while others write; a load is not there
 # whole or not at all, but run again. `peers/test_cassandra.py` has what it does instead.
 of_files = pytest.mark.parametrize("make", FILES, indirect=True)
 A, WWW, B = b"http://example.com/a", b"https://www.example.com/a", b"http://other.org/b"
@@ -156,7 +156,7 @@ def test_captures_come_in_the_order_of_digests(bench: Bench) -> None:
     assert [digest for digest, _ in bench.held()] == sorted(item.digest for item in items)
 
 
-# --- which captures stay -------------------------------------------------------------------------
+# --- which captures are kept ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -224,20 +224,20 @@ def test_ties_within_a_second(
 
 
 @pytest.mark.parametrize("marker_first", [True, False])
-@pytest.mark.parametrize(("claimed", "stays"), [(1, True), (2, False), (3, False)])
+@pytest.mark.parametrize(("claimed", "kept"), [(1, True), (2, False), (3, False)])
 def test_a_claim_that_names_a_revisit_is_no_original(
-    marker_first: bool, claimed: int, stays: bool, make: Make
+    marker_first: bool, claimed: int, kept: bool, make: Make
 ) -> None:
     marker = capture(1, A, 2, evidence=Evidence.REVISIT)
     claim = capture(1, A, claimed, evidence=Evidence.NAMED, container="")
-    together, apart = make(), make()
+    together, separate = make(), make()
     together.load([marker, claim])
     for item in (marker, claim) if marker_first else (claim, marker):
-        apart.load([item])
-    expected = [(claim.digest, claim)] if stays else []
-    assert together.held() == apart.held() == expected
-    assert together.counts()[:2] == apart.counts()[:2] == (len(expected), len(expected))
-    with apart.view() as view:
+        separate.load([item])
+    expected = [(claim.digest, claim)] if kept else []
+    assert together.held() == separate.held() == expected
+    assert together.counts()[:2] == separate.counts()[:2] == (len(expected), len(expected))
+    with separate.view() as view:
         assert [item for item in view.any(sha1(1), 10)] == [item for _, item in expected]
         assert view.exact(sha1(1), A) == view.canonical(sha1(1), urlkey(A), 10)
 
@@ -281,13 +281,13 @@ def test_an_index_without_canonical_urls(make: Make) -> None:
         assert len(view.any(sha1(1), 10)) == 2
 
 
-@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("separate", [True, False])
 def test_urls_with_the_same_hash_are_not_mixed_up(
-    apart: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    separate: bool, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cells, "xxh3_64_digest", lambda data: b"same-hash")
     items = [capture(1, A, 1), capture(1, WWW, 2), capture(1, B, 3)]
-    for part in [[item] for item in items] if apart else [items]:
+    for part in [[item] for item in items] if separate else [items]:
         bench.load(part)
     with bench.view() as view:
         for item in items:
@@ -461,7 +461,7 @@ def test_what_cannot_be_read_is_an_outage(bench: Bench) -> None:
 
 
 def test_keys_of_another_canonicaliser_are_not_searched(bench: Bench) -> None:
-    """Its captures would be missed, and a miss says "novel"."""
+    """Its captures would not be found, so lookups would answer that there is none."""
     bench.load([capture()])
     identity = read_identity(bench.index)
     replace(identity, canonicaliser="surt-9").write(bench.index)
@@ -582,8 +582,8 @@ def test_a_copy_is_an_index_of_one_state(bench: Bench, tmp_path: Path) -> None:
 
 @of_files
 def test_compacting_keeps_the_content(bench: Bench) -> None:
-    marks = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
-    bench.load([*some(0, 200), *marks], [IndexedContainer("c", 1, "aa", 1)], metadata={"a": 1})
+    tombstones = [capture(n, A, evidence=Evidence.REVISIT) for n in range(3)]
+    bench.load([*some(0, 200), *tombstones], [IndexedContainer("c", 1, "aa", 1)], metadata={"a": 1})
     for number in range(200, 230, 10):
         bench.load(some(number, number + 10))
     held, counts = bench.held(), bench.counts()
@@ -593,7 +593,7 @@ def test_compacting_keeps_the_content(bench: Bench) -> None:
         with engine.view() as view:
             assert list(view.captures()) == held
     assert (bench.held(), bench.counts()) == (held, counts)
-    assert bench.load(marks).captures == 0
+    assert bench.load(tombstones).captures == 0
 
 
 def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:

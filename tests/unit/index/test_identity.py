@@ -1,4 +1,4 @@
-"""An index says what it is, and what it cannot be read as is refused by name."""
+"""The identity of an index is read back; what does not match it is refused by name."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_future_format_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_an_older_format_is_refused_with_the_command_that_makes_it_anew(tmp_path: Path) -> None:
-    """Format 1 had no checksums: what it holds cannot be believed, nor copied."""
+    """Format 1 had no checksums, so its content can be neither trusted nor copied."""
     chosen = {**asdict(Settings(canonical=False, mime="^text/html")), "gone": 1}
     del chosen["by_url"]  # which came later
     content = {"format": 1, "engine": "lmdb", "settings": chosen, "canonicaliser": CANONICALISER}

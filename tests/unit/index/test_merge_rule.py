@@ -123,7 +123,7 @@ def second(item: Capture) -> bytes:
 
 
 def model(captures: Iterable[Capture], keys: Keys, keep: str) -> Held:
-    """The captures that should stay, by the words of `settle`."""
+    """The captures that should be kept, by the documented rule."""
     groups: dict[tuple[bytes, bytes], list[Capture]] = defaultdict(list)
     since: dict[bytes, bytes] = {}
     read: dict[bytes, set[bytes]] = defaultdict(set)
@@ -163,8 +163,8 @@ def was_read(mark: Capture) -> bool:
 
 def _best(alive: list[Capture], key: bytes, keep: str) -> Capture:
     end = max if keep == "latest" else min
-    moment = end(map(second, alive))
-    alive = [item for item in alive if second(item) == moment]
+    kept = end(map(second, alive))
+    alive = [item for item in alive if second(item) == kept]
     best = min(item.evidence for item in alive)
     alive = [item for item in alive if item.evidence == best]
     date = end(item.date[:-1] for item in alive)
@@ -242,13 +242,13 @@ def test_more_tombstones_than_are_kept_refute_the_same_in_any_order(
     for start in range(0, len(captures), size):
         cells, _ = load(cells, captures[start : start + size], rule)
     assert held(cells) == []
-    marks = [entry for _, cell in cells for entry in entries_of(cell) if entry[0] & 3 == 3]
-    assert len(marks) == MAX_READ
+    tombstones = [entry for _, cell in cells for entry in entries_of(cell) if entry[0] & 3 == 3]
+    assert len(tombstones) == MAX_READ
     assert cells == load([], captures, rule)[0]
 
 
 def test_a_row_of_a_revisit_refutes_no_other_row() -> None:
-    """A crawler may fetch twice in a second; nobody read what the rows tell of."""
+    """A crawler may fetch twice in a second; the records behind the rows were not read."""
     row = capture(evidence=Evidence.ROW, container="a")
     mark = capture(evidence=Evidence.REVISIT, offset=-1)
     cells, outcome = load([], [row, mark], rule_of(Keys()))

@@ -1,4 +1,4 @@
-"""Staging: what a killed build leaves is believed only as far as it is whole."""
+"""Staging: a resumed build uses only what a killed build left complete."""
 
 from __future__ import annotations
 

@@ -131,12 +131,12 @@ def test_a_capture_under_further_digests_is_listed_once(tmp_path: Path) -> None:
 
 def test_digests_with_the_same_beginning_are_not_mixed_up(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
-    alike = [Digest("sha1", b"same" + bytes([number]) * 16) for number in range(5)]
-    bench.load([capture(1, A)._replace(digest=one) for one in alike])
-    bench.load([capture(1, B)._replace(digest=alike[2])])
+    similar = [Digest("sha1", b"same" + bytes([number]) * 16) for number in range(5)]
+    bench.load([capture(1, A)._replace(digest=one) for one in similar])
+    bench.load([capture(1, B)._replace(digest=similar[2])])
     with bench.view() as view:
-        assert [one.digest for one in view.at_url(A)] == alike
-        assert [one.digest for one in view.at_url(B)] == [alike[2]]
+        assert [one.digest for one in view.at_url(A)] == similar
+        assert [one.digest for one in view.at_url(B)] == [similar[2]]
 
 
 def test_tombstones_and_refused_claims_are_not_listed(tmp_path: Path) -> None:

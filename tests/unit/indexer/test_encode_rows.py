@@ -49,7 +49,7 @@ def rows(draw: st.DrawFn) -> Rows:
     columns = (
         st.one_of(st.binary(min_size=20, max_size=20), st.just(SHA1_EMPTY)),
         st.from_regex(rb"https?://[!-~]{1,30}", fullmatch=True),
-        st.datetimes().map(lambda moment: b"%04d" % moment.year + f"{moment:%m%d%H%M%S}".encode()),
+        st.datetimes().map(lambda time: b"%04d" % time.year + f"{time:%m%d%H%M%S}".encode()),
         st.tuples(st.sampled_from([200, 404, 206, 0, 99999]), st.sampled_from(MIMES)),
         known(10**9 - 1),
         known(10**12 - 1),
@@ -123,7 +123,7 @@ ODD = {  # what is unusual -> its columns
     "a row like a header": {"N": b"CDX"},
     "a row like an alias": {"N": b"@alias"},
     "POST": {"N": b"com,a)/?__wb_method=POST"},
-    "a GET that says so": {"N": b"com,a)/?__wb_method=GET"},
+    "a GET with its method": {"N": b"com,a)/?__wb_method=GET"},
     "a column more": {"g": b"a.warc.gz more"},
     "carriage return": {"g": b"a.warc.gz\rx"},
     "other file": {"g": b"b.warc.gz"},
@@ -213,15 +213,15 @@ def test_regular_lines_are_read_in_blocks_around_irregular_ones(layout: str) -> 
 
 
 def indexed(folder: Path, settings: Settings, *sources: Path) -> tuple[Built, list[object]]:
-    """A build, and what is in the index, marks and all."""
+    """A build, and the entries of the index with its tombstones."""
     built = build(Build([str(source) for source in sources], folder, settings))
     entries: list[object] = []
     with open_index(folder).view() as view:
         for key, cell in view.cells():  # type: ignore[attr-defined]
             for entry in entries_of(cell):
                 mark = entry[0] & 3 == REVISIT
-                told = entry if mark else decode(key, entry, view.place_of)  # type: ignore[attr-defined]
-                entries.append((key, entry[0], told))
+                found = entry if mark else decode(key, entry, view.place_of)  # type: ignore[attr-defined]
+                entries.append((key, entry[0], found))
     return built, entries
 
 

@@ -1,4 +1,4 @@
-"""What was read and refused is no original, whoever else says that it is one."""
+"""A record that was read and refused is no original, whatever rows and revisits claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was written is looked up: a load, merge, copy or purge that lost something says so."""
+"""A sample of what was written is looked up after each load, merge, copy and purge."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ Run = Callable[..., tuple[int, str, str]]
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
     def run(*words: object) -> tuple[int, str, str]:
         status = main([str(word) for word in words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
+        output = capsys.readouterr()
+        return status, output.out, output.err
 
     return run
 
@@ -98,9 +98,9 @@ def held(index: Path) -> list[object]:
         return [*view.captures(), view.counts()]
 
 
-def repair(said: str) -> list[str]:
+def repair(output: str) -> list[str]:
     """The command that an error names, without bin/."""
-    return shlex.split(re.search(r"bin/(index --\w+.*?)(?: \(if|$)", said, re.M).group(1))  # type: ignore[union-attr]
+    return shlex.split(re.search(r"bin/(index --\w+.*?)(?: \(if|$)", output, re.M).group(1))  # type: ignore[union-attr]
 
 
 def test_items_are_chosen_at_equal_distances() -> None:
