@@ -65,7 +65,7 @@ class Access:
             return "-"
         token = _token(environ, tokens)
         if token is None:
-            unknown = "this token is not known here: it was taken away, or is another index's"
+            unknown = "this token is not known here: it was removed, or belongs to another index"
             missing = "send a token: Authorization: Bearer <token>"
             raise refused("unauthorized", unknown if _sent(environ) else missing)
         who = token.name

@@ -52,7 +52,9 @@ class Commands:
         if any("\0" in option for option in options):
             raise BadInput("a name cannot hold a byte of 0")
         if not self._free.acquire(blocking=False):
-            raise RequestError("overloaded", f"{AT_ONCE} of these are being made; try again soon")
+            raise RequestError(
+                "overloaded", f"{AT_ONCE} commands are running already; try again soon"
+            )
         try:
             return self._run([name, self._index, *options], stdin, lines)
         finally:
@@ -88,7 +90,7 @@ class Commands:
             messages = _messages(stderr)
         if late.is_set():
             raise CommandTimeout(
-                f"that takes more than {LONGEST} seconds: use bin/{words[0]} itself"
+                f"this takes more than {LONGEST} seconds: use bin/{words[0]} itself"
             )
         _check(words[0], process.returncode, messages)
         return CommandOutput(kept, last, messages)

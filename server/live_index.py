@@ -58,14 +58,15 @@ class LiveIndex:
     def view(
         self, crawl: str, namespaces: tuple[str, ...] = ()
     ) -> Iterator[tuple[Finder, Settings]]:
-        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
-        engine = self.opened().engine
-        settings = engine.identity.settings
-        with (
-            engine.view() as base,
-            self.crawls.seen(base, settings.keys(), crawl, namespaces) as view,
-        ):
-            yield view, settings
+        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`.
+
+        `CrawlSnapshot` says why in this order.
+        """
+        with self.crawls.snapshot(refresh=bool(crawl)) as crawls:
+            engine = self.opened().engine
+            settings = engine.identity.settings
+            with engine.view() as base:
+                yield crawls.view_for(base, settings.keys(), crawl, namespaces), settings
 
     def refresh(self) -> None:
         """Open the current index, unless it is open already."""

@@ -24,7 +24,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from dedupindex import __version__
 from dedupindex.crawls import statistics
@@ -52,20 +52,17 @@ _BOUNDS_NS = [int(bound * 1e9) for bound in BOUNDS]
 _CLASSES = [*product(NAMES, MATCHES)]
 _PAGE = "page"  # the row of all routes that are not in `ROUTES`
 
-# Cells of a block: lookups in batches by class (strategy and match), errors by code, results of
-# writes; then rows of times: single lookups by class, batches by kind, pages and routes by name.
-# A row has the sum of the times in nanoseconds, and a bucket for each bound and one without.
+# A block has cells that count one by one: lookups in batches by class (strategy and match), errors
+# by code, results of writes. Then come rows of times: of single lookups by class, of batches by
+# kind, of pages and of routes by name. A row has the sum of the times in nanoseconds, and a bucket
+# for each bound and one without.
+_RESULTS = [(kind, result) for kind, results in WRITTEN.items() for result in results]
+_COUNTERS: tuple[str | tuple[str, str], ...] = (*_CLASSES, *ERRORS, *_RESULTS)
+CELLS = {counter: cell for cell, counter in enumerate(_COUNTERS)}
+"""Cell by strategy and match class, by code of an error, or by kind and result of a write."""
 _ROW = 1 + len(BOUNDS) + 1
-_CELLS = {row: cell for cell, row in enumerate(_CLASSES)}
-_ERRORS = {code: cell for cell, code in enumerate(ERRORS, len(_CELLS))}
-_RESULTS = {
-    row: cell
-    for cell, row in enumerate(
-        ((kind, result) for kind in WRITTEN for result in WRITTEN[kind]), len(_CELLS) + len(_ERRORS)
-    )
-}
-_SINGLES_AT = len(_CELLS) + len(_ERRORS) + len(_RESULTS)
-_BATCHES_AT = _SINGLES_AT + len(_CELLS) * _ROW
+_SINGLES_AT = len(CELLS)
+_BATCHES_AT = _SINGLES_AT + len(_CLASSES) * _ROW
 _ROUTES_AT = _BATCHES_AT + len(BATCHES) * _ROW
 
 HIT, MISS = MATCHES.index("exact_url"), MATCHES.index("none")
@@ -74,16 +71,6 @@ HIT, MISS = MATCHES.index("exact_url"), MATCHES.index("none")
 def block_size(workers: int) -> int:
     """Return the bytes of the memory that `workers` share; `ROUTES` must be complete."""
     return (_ROUTES_AT + (1 + len(ROUTES)) * _ROW) * 8 * workers
-
-
-def cell_of(strategy: str, match: str) -> int:
-    """Return the cell that counts lookups of a strategy with a match class."""
-    return _CELLS[strategy, match]
-
-
-def error_cell(code: str) -> int:
-    """Return the cell that counts errors of a code, for `Metrics.batch`."""
-    return _ERRORS[code]
 
 
 class Metrics:
@@ -99,7 +86,7 @@ class Metrics:
         self._lock = Lock()  # adding is two steps, and a worker has several threads
 
     def lookup(self, cell: int, started: int) -> None:
-        """Count a lookup in a cell of `cell_of`; it began at `started` (perf_counter_ns)."""
+        """Count a lookup by the cell of its class; it began at `started` (perf_counter_ns)."""
         taken = perf_counter_ns() - started
         place = _SINGLES_AT + cell * _ROW
         bucket = place + 1 + bisect_left(_BOUNDS_NS, taken)
@@ -119,7 +106,7 @@ class Metrics:
     def error(self, code: str) -> None:
         """Count an error."""
         with self._lock:
-            self._mine[_ERRORS[code]] += 1
+            self._mine[CELLS[code]] += 1
 
     def reply_to(self, error: Exception, environ: dict[str, Any]) -> Reply:
         """Count an error, log it if it is a defect, and return the reply to its request."""
@@ -134,7 +121,7 @@ class Metrics:
         """Count captures or claims by their results, the names of `WRITTEN`."""
         with self._lock:
             for result in WRITTEN[kind]:
-                self._mine[_RESULTS[kind, result]] += counts.get(result, 0)
+                self._mine[CELLS[kind, result]] += counts.get(result, 0)
 
     def route(self, name: str, started: int) -> None:
         """Count a request to a route; an unknown name counts as a page."""
@@ -151,25 +138,18 @@ class Metrics:
         return [sum(self._all[cell :: self._size]) for cell in range(self._size)]
 
 
-class _Collector:
+class _Collector(Collector):
     def __init__(self, metrics: Metrics, live: LiveIndex) -> None:
         self._metrics, self._live = metrics, live
 
     def collect(self) -> Iterator[Metric]:
         cells = self._metrics.totals()
-        singles = {row: _row(cells, _SINGLES_AT + cell * _ROW) for row, cell in _CELLS.items()}
-        lookups = CounterMetricFamily(
-            "dedupindex_lookups", "Lookups answered.", labels=["strategy", "match"]
-        )
-        for row, cell in _CELLS.items():
-            lookups.add_metric(row, cells[cell] + sum(singles[row][1:]))
-        yield lookups
-        errors = CounterMetricFamily(
-            "dedupindex_errors", "Errors answered, alone or within a batch.", labels=["code"]
-        )
-        for code, cell in _ERRORS.items():
-            errors.add_metric([code], cells[cell])
-        yield errors
+        singles = {row: _row(cells, _SINGLES_AT + CELLS[row] * _ROW) for row in _CLASSES}
+        lookups = lookups_by_class(cells)
+        yield _counters("dedupindex_lookups", "Lookups answered.", ["strategy", "match"], lookups)
+        errors = {(code,): cells[CELLS[code]] for code in ERRORS}
+        about = "Errors answered, alone or within a batch."
+        yield _counters("dedupindex_errors", about, ["code"], errors)
         kinds = {("single",): [sum(column) for column in zip(*singles.values(), strict=True)]}
         for number, kind in enumerate(BATCHES):
             kinds[(kind,)] = _row(cells, _BATCHES_AT + number * _ROW)
@@ -186,12 +166,9 @@ class _Collector:
             singles,
         )
         for kind, results in WRITTEN.items():
-            written = CounterMetricFamily(
-                f"dedupindex_{kind}", f"Results of {kind} that crawls sent.", labels=["result"]
-            )
-            for result in results:
-                written.add_metric([result], cells[_RESULTS[kind, result]])
-            yield written
+            counts = {(result,): cells[CELLS[kind, result]] for result in results}
+            about = f"Results of {kind} that crawls sent."
+            yield _counters(f"dedupindex_{kind}", about, ["result"], counts)
         routes = {(name,): _row(cells, place) for name, place in self._metrics.routes.items()}
         yield _times(
             "dedupindex_route_seconds",
@@ -204,8 +181,25 @@ class _Collector:
         yield InfoMetricFamily("dedupindex_build", "Version.", {"version": __version__})
 
 
+def lookups_by_class(cells: list[int]) -> dict[tuple[str, str], int]:
+    """Return the lookups in `Metrics.totals` by strategy and match class."""
+    return {
+        row: cells[CELLS[row]] + sum(_row(cells, _SINGLES_AT + CELLS[row] * _ROW)[1:])
+        for row in _CLASSES
+    }
+
+
 def _row(cells: list[int], place: int) -> list[int]:
     return cells[place : place + _ROW]
+
+
+def _counters(
+    name: str, about: str, labels: list[str], counts: Mapping[Any, int]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, about, labels=labels)
+    for values, count in counts.items():
+        family.add_metric(values, count)
+    return family
 
 
 def _times(name: str, about: str, labels: list[str], rows: Mapping[Any, list[int]]) -> Metric:
@@ -242,7 +236,8 @@ def _crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
     crawls: Counter[CrawlState] = Counter()
     captures = silent = unmerged = 0
     try:
-        with live.crawls.known() as (known, reading):
+        with live.crawls.snapshot() as snapshot:
+            known, reading = snapshot.known.crawls, snapshot.reading
             if reading is None:
                 return
             crawls.update(crawl.state for crawl in known)
@@ -268,13 +263,6 @@ def _crawl_gauges(live: LiveIndex) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"dedupindex_crawls_{name}", about, value)
 
 
-def families(metrics: Metrics, live: LiveIndex) -> Iterator[Metric]:
-    """Return all metrics in the families of Prometheus."""
-    return _Collector(metrics, live).collect()
-
-
 def exposition(metrics: Metrics, live: LiveIndex) -> bytes:
     """Return all metrics in the text format of Prometheus."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(metrics, live))
-    return generate_latest(registry)
+    return generate_latest(_Collector(metrics, live))  # type: ignore[arg-type,unused-ignore]

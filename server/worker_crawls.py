@@ -21,11 +21,10 @@ from dedupindex.capture import Capture, Covers, OfCrawl
 from dedupindex.crawls import counting
 from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
 from dedupindex.crawls.counting import (
-    CountedHit,
-    Missed,
-    Noted,
-    Other,
-    Outcome,
+    FAILED,
+    NO_ORIGINAL,
+    CountedLookup,
+    LookupOutcome,
     add_counted,
 )
 from dedupindex.crawls.crawl import Crawl, with_crawl_defaults
@@ -33,8 +32,6 @@ from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.crawls.stores import has_store, make_store
 from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
-from dedupindex.index.engine import Finder
-from dedupindex.index.format.cells import Keys
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
@@ -43,53 +40,53 @@ from server.config import RELOAD_GRACE
 from server.responses import RequestError
 
 _T = TypeVar("_T")
-_STRANGERS = ("unauthorized", "forbidden")  # errors of requests that count for no crawl
+_UNAUTHORIZED = ("unauthorized", "forbidden")  # errors of requests that count for no crawl
 
 
 class RequestCounting(counting.LookupCounter):
     """Counts the lookups of crawls that come as requests."""
 
-    def note_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
+    def count_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
         """Count a lookup that was answered in `taken` nanoseconds."""
         if answer is not None:
-            self.note_original(query.crawl, answer.original)
+            self.count_original(query.crawl, answer.original)
         if query.crawl:
-            self.note((*lookup_row(query, answer), taken))
+            self.count_lookup((*lookup_row(query, answer), taken))
 
-    def note_original(self, crawl_name: str, original: Capture) -> None:
+    def count_original(self, crawl_name: str, original: Capture) -> None:
         """Count an original for the crawl that reported it, unless that is the one that asks."""
         if isinstance(original, OfCrawl) and original.crawl != crawl_name:
-            self.note_others(original.crawl)
+            self.count_other(original.crawl)
 
-    def note_unknown(self, given: Mapping[str, bytes], taken: int) -> None:
+    def count_unknown(self, given: Mapping[str, bytes], taken: int) -> None:
         """Count a lookup of a digest whose algorithm no index holds."""
         name = given.get("crawl", b"").decode("utf-8", "replace")
         if name:
-            strategy = Strategy.DIGEST_ANY.value
-            self.note((name[:MAX_NAME_LENGTH], strategy, given.get("url", b""), None, -1, taken))
+            strategy, url = Strategy.DIGEST_ANY.value, given.get("url", b"")
+            self.count_lookup((name[:MAX_NAME_LENGTH], strategy, url, NO_ORIGINAL, -1, taken))
 
-    def note_failure(self, error: Exception, query_string: str) -> None:
+    def count_failure(self, error: Exception, query_string: str) -> None:
         """Count a lookup that failed, if it names its crawl."""
         if "crawl=" not in query_string:
             return
-        if isinstance(error, RequestError) and error.reason in _STRANGERS:
+        if isinstance(error, RequestError) and error.reason in _UNAUTHORIZED:
             return
         given = parse_qs(query_string, errors="surrogateescape")
         for name in given.get("crawl", [])[:1]:
-            self.note(failed_lookup(name, given.get("url", [""])[0]))
+            self.count_lookup(failed_lookup(name, given.get("url", [""])[0]))
 
 
-def lookup_row(query: Query, answer: Answer | None) -> tuple[str, str, bytes, Outcome, int]:
+def lookup_row(query: Query, answer: Answer | None) -> tuple[str, str, bytes, LookupOutcome, int]:
     """Return the statistics row of an answer, without the time that it took."""
-    outcome: Outcome = Missed(query.mime[:LONGEST]) if query.mime else None
+    outcome = LookupOutcome(mime=query.mime[:LONGEST]) if query.mime else NO_ORIGINAL
     if answer is not None:
-        outcome = CountedHit.of(answer.match.value, answer.original)
+        outcome = LookupOutcome.of_hit(answer.match.value, answer.original)
     return query.crawl, query.strategy.value, query.url, outcome, query.size
 
 
-def failed_lookup(crawl: str, url: str | bytes = "") -> Noted:
+def failed_lookup(crawl: str, url: str | bytes = "") -> CountedLookup:
     """Return the statistics row of a lookup that was answered with an error."""
-    return crawl[:MAX_NAME_LENGTH], "", url, Other.FAILED, -1, 0
+    return crawl[:MAX_NAME_LENGTH], "", url, FAILED, -1, 0
 
 
 class _Opened:
@@ -256,29 +253,17 @@ class Crawls:
             yield reading
 
     @contextmanager
-    def seen(
-        self, base: Finder, keys: Keys, crawl_name: str, namespaces: tuple[str, ...] = ()
-    ) -> Iterator[Finder]:
-        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
-        opened = self._open_store(refresh=bool(crawl_name))
+    def snapshot(self, *, refresh: bool = True) -> Iterator[CrawlSnapshot]:
+        """Open a consistent state of the crawls; crawls are read again only after a change.
+
+        With `refresh`, a store that is not open is looked for.
+        """
+        opened = self._open_store(refresh=refresh)
         if opened is None:
-            yield CrawlSnapshot(None).view_for(base, keys, crawl_name, namespaces)
+            yield CrawlSnapshot(None)
             return
         with opened.store.reading() as reading:
-            yield opened.snapshot(reading).view_for(base, keys, crawl_name, namespaces)
-
-    @contextmanager
-    def known(self) -> Iterator[tuple[list[Crawl], Reading | None]]:
-        """Open all crawls, in the order in which they began, with the state they belong to.
-
-        They are read again only after a change. Callers must not change the list.
-        """
-        with self.reading() as reading:
-            opened = self._opened
-            if reading is None or opened is None:
-                yield [], reading
-                return
-            yield opened.snapshot(reading).known.crawls, reading
+            yield opened.snapshot(reading)
 
     def crawl(self, name: str) -> Crawl | None:
         """Return a crawl by name, None if there is none."""

@@ -229,7 +229,7 @@ def _copy_files(index: Path, target: Path) -> None:
         source.copy(target)
     if (copied := open_store(target)) is not None:
         with closing(copied):
-            crawls.note_merging(copied)
+            crawls.mark_as_merging(copied)
     spot_check.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
 
 
@@ -352,7 +352,7 @@ def _crawls_too(index: Path, target: Path, repair: str) -> int:
         with store.reading() as reading:
             if any(not crawl.swept and not crawl.merged for crawl in reading.crawls()):
                 say("crawls are not copied, but the captures of committed crawls are")
-        outcome = crawls.take_over(store, target, repair)
+        outcome = crawls.merge_into_copy(store, target, repair)
     return 0 if outcome is None else outcome.added
 
 

@@ -28,33 +28,25 @@ _CACHE_SIZE = 4 * MEGABYTE  # of what each asker sees
 MAX_HIDDEN = 10_000  # captures of one digest that the asker may not see; then the search ends
 
 
-class VisibleCrawls:
-    """The crawls whose captures an asker sees: committed ones, shared ones, and its own.
+VisibleCrawls = dict[int, Crawl]
+"""The crawls whose captures an asker sees, by number."""
+
+
+def visible_crawls(
+    crawls: list[Crawl], asker: str = "", namespaces: tuple[str, ...] = ()
+) -> VisibleCrawls:
+    """Return the crawls whose captures an asker sees: committed ones, shared ones, and its own.
 
     Crawls in a namespace are seen by crawls of that namespace, and by those who name it.
     """
+    named = {"", *namespaces, *(crawl.namespace for crawl in crawls if crawl.name == asker)}
 
-    def __init__(
-        self, crawls: list[Crawl], asker: str = "", namespaces: tuple[str, ...] = ()
-    ) -> None:
-        named = {"", *namespaces, *(crawl.namespace for crawl in crawls if crawl.name == asker)}
+    def sees(crawl: Crawl) -> bool:
+        if crawl.state is CrawlState.OPEN:
+            return crawl.seen is Visibility.ALL or crawl.name == asker
+        return crawl.state is CrawlState.COMMITTED and not crawl.swept  # those have none left
 
-        def sees(crawl: Crawl) -> bool:
-            if crawl.state is CrawlState.OPEN:
-                return crawl.seen is Visibility.ALL or crawl.name == asker
-            return crawl.state is CrawlState.COMMITTED and not crawl.swept  # those have none left
-
-        self._crawls = {
-            crawl.number: crawl for crawl in crawls if crawl.namespace in named and sees(crawl)
-        }
-        self.get = self._crawls.get  # by number
-
-    def size(self) -> int:
-        """Return the bytes of memory that it takes, without the crawls."""
-        return getsizeof(self._crawls) + 200
-
-    def __bool__(self) -> bool:
-        return bool(self._crawls)
+    return {crawl.number: crawl for crawl in crawls if crawl.namespace in named and sees(crawl)}
 
 
 class CombinedView(Finder):
@@ -107,7 +99,7 @@ class CombinedView(Finder):
             if found.key != last:
                 last = found.key
                 held = self._base.exact(capture.digest, capture.url)
-                dates = {(one.url, one.date) for one in held}
+                dates = {(merged.url, merged.date) for merged in held}
             if (capture.url, capture.date) not in dates:
                 dates.add((capture.url, capture.date))
                 yield capture
@@ -154,7 +146,7 @@ class KnownCrawls:
         self._origin, self._version, self.crawls = origin, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
         # Whether crawls have captures that everybody sees; the index may not hold them yet.
-        self.answering = bool(VisibleCrawls(crawls))
+        self.answering = bool(visible_crawls(crawls))
         self._visible = Cache[tuple[str, tuple[str, ...]], VisibleCrawls](_CACHE_SIZE)
         self._namespaces = {crawl.namespace for crawl in crawls}
 
@@ -176,9 +168,9 @@ class KnownCrawls:
         if visible is None:
             if asker and asker not in self.by_name:
                 raise UnknownCrawl(f"there is no crawl {asker[:200]!r}; begin it with POST /crawls")
-            visible = VisibleCrawls(self.crawls, asker, namespaces)
+            visible = visible_crawls(self.crawls, asker, namespaces)
             if self._namespaces.issuperset(namespaces):
-                self._visible.keep((asker, namespaces), visible, visible.size())
+                self._visible.keep((asker, namespaces), visible, getsizeof(visible) + 200)
         return visible
 
 
@@ -194,16 +186,14 @@ class CrawlSnapshot:
 
     def __init__(self, reading: Reading | None, known: KnownCrawls = NO_CRAWLS) -> None:
         """Take `known` from an earlier snapshot to read crawls again only if they changed."""
-        self._reading, self.known = reading, known.refreshed(reading)
+        self.reading, self.known = reading, known.refreshed(reading)
 
     def view_for(
         self, base: Finder, keys: Keys, asker: str, namespaces: tuple[str, ...] = ()
     ) -> Finder:
         """Return index and crawls as an asker sees them; raises `UnknownCrawl`."""
         visible = self.known.visible(asker, namespaces)
-        return (
-            CombinedView(base, self._reading, visible, keys) if self._reading and visible else base
-        )
+        return CombinedView(base, self.reading, visible, keys) if self.reading and visible else base
 
     def captures(
         self, view: View, keys: Keys, asker: str = "", namespaces: tuple[str, ...] = ()
@@ -216,13 +206,13 @@ class CrawlSnapshot:
         for digest, capture in view.captures():
             if digest == capture.digest:
                 yield capture
-        if self._reading and visible:
-            yield from CombinedView(view, self._reading, visible, keys).beside_index()
+        if self.reading and visible:
+            yield from CombinedView(view, self.reading, visible, keys).beside_index()
 
     def has_none(self, prefix: bytes, asker: str) -> bool:
         """Return whether no crawl has a digest; raises `UnknownCrawl`."""
         self.known.visible(asker)
-        return self._reading is None or self._reading.has_none(prefix)
+        return self.reading is None or self.reading.has_none(prefix)
 
     def crawl(self, name: str) -> Crawl | None:
         """Return a crawl by name, None if there is none."""

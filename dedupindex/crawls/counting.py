@@ -1,7 +1,8 @@
 """Count the lookups and reports of crawls.
 
-A lookup is only noted, which must cost next to nothing. A thread adds up what was noted, and once a
-second the sums are written. A process that is killed loses what it noted since the last write.
+Counting a lookup only appends to a queue, which must cost next to nothing. A thread adds up the
+queue, and once a second the sums are written. A process that is killed loses what it counted since
+the last write.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import NamedTuple
 
 import orjson
@@ -33,47 +33,34 @@ from dedupindex.urlkey import host_of
 
 KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
 TIMES_KEPT = 2000  # crawls whose times are in memory
-SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not noted
+SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
 _AT_ONCE = 2000  # rows in one transaction
 
-_LOOKUPS, _LISTED, _UNSIZED = COLUMN["lookups"], COLUMN["listed"], COLUMN["unsized"]
+_LOOKUPS, _UNSIZED, _STORED = COLUMN["lookups"], COLUMN["unsized"], COLUMN["stored"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
-_ERRORS, _STORED = COLUMN["errors"], COLUMN["stored"]
 
 
-class Other(Enum):
-    """The outcome of a lookup that was not decided by its digest."""
+class LookupOutcome(NamedTuple):
+    """What is counted of an answer."""
 
-    LISTED = 1  # answered with the captures of its URL
-    FAILED = 2  # answered with an error
-
-
-class Missed(NamedTuple):
-    """A lookup without an original."""
-
-    mime: bytes  # as the asker states it
-
-
-class CountedHit(NamedTuple):
-    """What is counted of a hit."""
-
-    match: str  # class
-    size: int  # of the payload in bytes, -1 if not known
-    mime: bytes
-    status: int
+    column: str = ""  # match class of a hit, "listed" or "errors"; "" for a miss
+    size: int = -1  # of the original's payload in bytes, -1 if not known
+    mime: bytes = b""  # of the original; of a miss, as the asker states it
+    status: int = 0
 
     @classmethod
-    def of(cls, match: str, original: Capture) -> CountedHit:
-        """Make it from the match class and the original."""
+    def of_hit(cls, match: str, original: Capture) -> LookupOutcome:
+        """Return the outcome of a match class and original."""
         size = -1 if original.size_of_record else original.size
         return cls(match, size, original.mime[:LONGEST], original.status)
 
 
-Outcome = bytes | CountedHit | Missed | Other | None
-"""A JSON answer, a hit, or another outcome; None is a miss without media type."""
+NO_ORIGINAL = LookupOutcome()
+LISTED = LookupOutcome("listed")  # answered with the captures of a URL
+FAILED = LookupOutcome("errors")
 
-Noted = tuple[str, str, str | bytes, Outcome, int, int]
-"""Crawl, strategy, URL, outcome, bytes that the asker states (-1: none), nanoseconds taken."""
+CountedLookup = tuple[str, str, str | bytes, LookupOutcome | bytes, int, int]
+"""Crawl, strategy, URL, outcome or JSON answer, bytes that the asker states or -1, nanoseconds."""
 
 _Heading = tuple[str, bytes, str, bytes, bytes, int]
 """Crawl, hour, strategy, host, media type, status."""
@@ -92,45 +79,45 @@ class LookupCounter:
     """Counts lookups and reports, for any number of threads."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        self._noted: deque[Noted] = deque()
-        self.note_short = self._noted.append  # atomic, unlike incrementing a number
+        self._lookups: deque[CountedLookup] = deque()
+        self.count_short_lookup = self._lookups.append  # atomic, unlike incrementing a number
         self._stored: deque[tuple[str, bytes, bytes, int, int]] = deque()
         self._others: deque[str] = deque()
-        self.note_others = self._others.append
-        """Note the crawl whose capture answered a lookup of others."""
+        self.count_other = self._others.append
+        """Count a lookup of others for the crawl whose capture answered it."""
         self._clock = clock
         self._sums = StatisticsDelta()
         self._busy = threading.Lock()
 
-    def note(self, noted: Noted) -> None:
-        """Note a lookup; `note_short` is for those whose URL and answer are short."""
-        answer = noted[3]
-        if len(noted[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= SHORT:
-            self.note_short(noted)
+    def count_lookup(self, lookup: CountedLookup) -> None:
+        """Count a lookup; `count_short_lookup` is for those whose URL and answer are short."""
+        answer = lookup[3]
+        if len(lookup[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= SHORT:
+            self.count_short_lookup(lookup)
             return
         with self._busy:
             now = int(self._clock())
-            self._add(noted, hour_of(now), now)
+            self._add(lookup, hour_of(now), now)
 
-    def note_all(self, several: Iterable[Noted]) -> None:
-        """Note lookups."""
-        for noted in several:
-            self.note(noted)
+    def count_lookups(self, lookups: Iterable[CountedLookup]) -> None:
+        """Count lookups."""
+        for lookup in lookups:
+            self.count_lookup(lookup)
 
-    def note_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
-        """Note captures that a crawl has reported for the first time."""
+    def count_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
+        """Count captures that a crawl has reported for the first time."""
         self._stored.extend(
-            (crawl, host_of(one.url)[:LONGEST], one.mime[:LONGEST], one.status, one.size)
-            for one in captures
+            (crawl, host_of(item.url)[:LONGEST], item.mime[:LONGEST], item.status, item.size)
+            for item in captures
         )
 
     def gather(self) -> None:
-        """Add up what was noted; to be called often, as it takes memory."""
+        """Add up the queues; to be called often, as they take memory."""
         with self._busy:
             now = int(self._clock())
             hour = hour_of(now)
-            for _ in range(len(self._noted)):
-                self._add(self._noted.popleft(), hour, now)
+            for _ in range(len(self._lookups)):
+                self._add(self._lookups.popleft(), hour, now)
             for _ in range(len(self._others)):
                 self._sums.others[self._others.popleft()] += 1
             for _ in range(len(self._stored)):
@@ -165,27 +152,24 @@ class LookupCounter:
                 mine = self._times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
 
-    def _add(self, noted: Noted, hour: bytes, now: int) -> None:
-        crawl, strategy, url, outcome, stated, taken = noted
-        column, size, mime, status = _meaning(outcome)
+    def _add(self, lookup: CountedLookup, hour: bytes, now: int) -> None:
+        crawl, strategy, url, answer, stated, taken = lookup
+        outcome = _outcome_of(answer) if isinstance(answer, bytes) else answer
         host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
-        crawl = crawl[:MAX_NAME_LENGTH]
-        row = self._row((crawl, hour, strategy, host[:LONGEST], mime[:LONGEST], status))
-        if column == _ERRORS:
-            row[_ERRORS] += 1
+        crawl, mime = crawl[:MAX_NAME_LENGTH], outcome.mime[:LONGEST]
+        row = self._row((crawl, hour, strategy, host[:LONGEST], mime, outcome.status))
+        if outcome.column:
+            row[COLUMN[outcome.column]] += 1
+        if outcome == FAILED:
             return
         row[_LOOKUPS] += 1
-        if stated > 0:
-            row[_STATED] += stated
-        if column:
-            row[column] += 1
-        if column and column != _LISTED:
-            if size < 0:
+        row[_STATED] += max(stated, 0)
+        if outcome.column and outcome != LISTED:
+            if outcome.size < 0:
                 row[_UNSIZED] += 1
             else:
-                row[column + 1] += size
-            if stated > 0:
-                row[_DUPLICATE_STATED] += stated
+                row[COLUMN[outcome.column] + 1] += outcome.size
+            row[_DUPLICATE_STATED] += max(stated, 0)
         times = self._times(crawl, now)
         times[1] = now
         times[2] += taken
@@ -247,24 +231,15 @@ def _bucket(taken: int) -> int:
     return min(4 * doubling + max((taken >> doubling) - 4, 0), BUCKETS - 1)
 
 
-def _meaning(outcome: Outcome) -> tuple[int, int, bytes, int]:
-    """Return the column of an outcome (0: none); size, media type and status of the original."""
-    if outcome is None:
-        return 0, -1, b"", 0
-    if isinstance(outcome, bytes):
-        answer = orjson.loads(outcome)
-        if not answer["duplicate"]:
-            return 0, -1, b"", 0
-        original = answer["original"]
-        size, mime = original["size"], (original["mime"] or "").encode()
-        column = COLUMN[answer["match"]]
-        return column, -1 if size is None else size, mime, original["status"] or 0
-    if isinstance(outcome, Missed):
-        return 0, -1, outcome.mime, 0
-    if isinstance(outcome, Other):
-        return _LISTED if outcome is Other.LISTED else _ERRORS, -1, b"", 0
-    match, size, mime, status = outcome
-    return COLUMN[match], size, mime, status
+def _outcome_of(answer: bytes) -> LookupOutcome:
+    """Return the outcome of a JSON answer."""
+    content = orjson.loads(answer)
+    if not content["duplicate"]:
+        return NO_ORIGINAL
+    original = content["original"]
+    size, mime = original["size"], (original["mime"] or "").encode()
+    size = -1 if size is None else size
+    return LookupOutcome(content["match"], size, mime, original["status"] or 0)
 
 
 def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:

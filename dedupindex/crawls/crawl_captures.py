@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
-from dedupindex.crawls.store import Reading, Writing
+from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
 from dedupindex.index.format.cells import ALSO, Keys, decode, digest_prefix, encode, entries_of
@@ -145,7 +145,6 @@ def _digests(captures: Sequence[Capture]) -> list[Digest]:
 
 
 def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
-    """Return the keys of captures, under all of their digests."""
     return [keys.key_of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
 
 
@@ -206,16 +205,18 @@ class CrawlCapture(NamedTuple):
 
 def with_prefix(reading: Reading, prefix: bytes) -> Iterator[CrawlCapture]:
     """Yield the captures of crawls whose keys have a prefix, in the order of keys."""
-    for key, crawl, cell in reading.cells(prefix):
-        for entry in entries_of(cell):
-            yield CrawlCapture(crawl, key, entry)
+    return _captures_in(reading.cells(prefix))
 
 
 def of_crawl(reading: Reading, crawl: Crawl) -> Iterator[CrawlCapture]:
     """Yield the captures of a crawl, in the order of keys."""
-    for key, number, cell in reading.cells_of(crawl):
+    return _captures_in(reading.cells_of(crawl))
+
+
+def _captures_in(cells: Iterator[Held]) -> Iterator[CrawlCapture]:
+    for key, crawl, cell in cells:
         for entry in entries_of(cell):
-            yield CrawlCapture(number, key, entry)
+            yield CrawlCapture(crawl, key, entry)
 
 
 def at_url(reading: Reading, sought: bytes) -> Iterator[CrawlCapture]:

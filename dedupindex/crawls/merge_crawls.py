@@ -78,14 +78,14 @@ def _loaded(
     return outcome, drawn
 
 
-def take_over(store: Store, target: Path, repair: str) -> MergeOutcome | None:
+def merge_into_copy(store: Store, target: Path, repair: str) -> MergeOutcome | None:
     """Merge the captures of committed crawls into a copy of their index, on any engine.
 
-    Returns None if there are none. The crawls are not changed. `repair` tells the user what to do
-    if the copy does not answer with these captures.
+    Returns None if there are none. The crawls are not changed. `repair` is what the user has to
+    do if the copy does not answer with these captures.
     """
     with store.reading() as reading:
-        ready = [one for one in reading.crawls() if _belongs_in_index(one)]
+        ready = list(filter(_belongs_in_index, reading.crawls()))
     if not ready:
         return None
     with exclusive(target / "lock", f"the index at {target}"):
@@ -95,7 +95,7 @@ def take_over(store: Store, target: Path, repair: str) -> MergeOutcome | None:
     return outcome
 
 
-def note_merging(store: Store) -> None:
+def mark_as_merging(store: Store) -> None:
     """Mark crawls as merging whose index was copied after them, and may hold them."""
     if waiting := committed(store):
         _mark(store, waiting, merging=True)

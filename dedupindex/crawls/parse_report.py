@@ -19,7 +19,7 @@ from dedupindex.urlkey import unbracket
 NUMBERS = {"status": (3, 0), "size": (18, -1), "offset": (12, -1)}  # most digits, default
 TEXTS = ("record_id", "container", "mime", "etag", "last_modified")
 FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also", "covers")
-COVERS = {one.name.lower(): one for one in Covers if one}
+COVERS = {covers.name.lower(): covers for covers in Covers if covers}
 _LONGEST = 4096  # bytes of a text other than a URL
 _LONGEST_URL = 65_000
 _MEDIA_TYPE = re.compile(r"[^\s;,\"]+")
@@ -138,7 +138,7 @@ def add_self_report(
     key = key_of(crawl.number, StatisticsKind.SELF_REPORT, who.encode("utf-8", "surrogateescape"))
     reports = writing.statistics(key_of(crawl.number, StatisticsKind.SELF_REPORT))
     if writing.statistic(key) is None and sum(1 for _ in reports) >= _MOST_PROCESSES:
-        raise BadInput(f"no more than {_MOST_PROCESSES} processes of one crawl can count apart")
+        raise BadInput(f"at most {_MOST_PROCESSES} processes of one crawl can report counts")
     writing.add(key, [min(numbers.get(name, NOT_REPORTED), MOST) for name in NAMES])
 
 

@@ -6,8 +6,10 @@ bytes, see `statistics_keys`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
@@ -68,12 +70,10 @@ def times(reading: Reading, crawl: Crawl) -> Times:
     if amounts is None:
         return Times()
     first, last, taken, *buckets = amounts
-    count = sum(buckets)
-    left, at = count - count // 100, -1  # the fastest 99 %
-    while left > 0:
-        at += 1
-        left -= buckets[at]
-    return Times(first, last, count, taken / count / 1e9, bound_of(at) / 1e9)
+    answered = list(accumulate(buckets))
+    count = answered[-1]
+    p99 = bound_of(bisect_left(answered, count - count // 100))
+    return Times(first, last, count, taken / count / 1e9, p99 / 1e9)
 
 
 def others(reading: Reading, crawl: Crawl) -> int:
@@ -91,15 +91,9 @@ def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) ->
     if by != "day":
         yield from _from(reading, crawl, kind, b"" if after is None else after + b"\0")
         return
-    day, sums = b"", StatisticsRow()
-    for hour, row in _from(reading, crawl, kind, after + b"U" if after else b""):
-        if hour[:_DAY] != day:
-            if day:
-                yield day, sums
-            day, sums = hour[:_DAY], StatisticsRow()
-        sums = sums.plus(row)
-    if day:
-        yield day, sums
+    hours = _from(reading, crawl, kind, after + b"U" if after else b"")
+    for day, group in groupby(hours, key=lambda headed: headed[0][:_DAY]):
+        yield day, StatisticsRow.sum_of(row for _, row in group)
 
 
 def largest(
@@ -141,9 +135,9 @@ def over_time(
     return sorted(sums.items())
 
 
-def drop(writing: Writing, crawl: Crawl, most: int = DROPPED_AT_ONCE) -> int:
+def drop(writing: Writing, crawl: Crawl) -> int:
     """Remove rows of a dropped crawl; return how many, 0 when none are left."""
-    return writing.drop_statistics(crawl, most)
+    return writing.drop_statistics(crawl, DROPPED_AT_ONCE)
 
 
 def _kind(by: str) -> StatisticsKind:

@@ -18,8 +18,9 @@ not known.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from functools import reduce
 from typing import Any, NamedTuple
 
 LONGEST = 255  # bytes of a heading; a host name has no more
@@ -79,6 +80,11 @@ class StatisticsRow(NamedTuple):
     def plus(self, other: Sequence[int]) -> StatisticsRow:
         """The sum of two rows."""
         return StatisticsRow(*map(int.__add__, self, other))
+
+    @classmethod
+    def sum_of(cls, rows: Iterable[StatisticsRow]) -> StatisticsRow:
+        """The sum of any number of rows."""
+        return reduce(cls.plus, rows, cls())
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and the sums and shares that follow from them."""

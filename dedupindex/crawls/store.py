@@ -25,7 +25,7 @@ from dedupindex.index.identity import FILE as IDENTITY
 from dedupindex.index.identity import read_identity
 
 FILE = "crawls.mdb"
-_NAMED, _LOOKED_AT = 5, 1000  # crawls that an error names, and crawls that it chooses them from
+_SUGGESTIONS, _CONSIDERED = 5, 1000  # crawls that an error names, of so many newest ones
 
 Held = tuple[bytes, int, bytes]
 """What a crawl has under a key of `index.format.cells`: the key, the crawl's number, the cell."""
@@ -130,9 +130,9 @@ class Reading(ABC):
         try:
             return self.crawl(name)
         except UnknownCrawl:
-            newest = (crawl.name for crawl in islice(self.newest(), _LOOKED_AT) if sees(crawl))
-            known = sorted(newest, key=lambda one: -len(os.path.commonprefix([one, name])))[:_NAMED]
-            which = f"are {', '.join(known)}" if known else "is none that can be read of"
+            newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
+            similar = sorted(newest, key=lambda known: -len(os.path.commonprefix([known, name])))
+            which = f"are {', '.join(similar[:_SUGGESTIONS])}" if similar else "is none to read"
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}") from None
 
     def container_ref(self, number: int) -> ContainerRef:
@@ -146,9 +146,9 @@ class Writing(Reading):
     serial = True
     """Whether no other step is made at the same time."""
 
-    def map_concurrently(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
-        """Return the results of `work`, in order; run side by side where most of it is waiting."""
-        return [work(one) for one in given]
+    def map_concurrently(self, work: Callable[[_G], _T], items: Sequence[_G]) -> list[_T]:
+        """Return the results of `work`, in order; in threads where most of it is waiting."""
+        return list(map(work, items))
 
     def prefetch(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
@@ -254,8 +254,8 @@ class Store(ABC):
         """Return the writer for the threads of this process."""
 
     @abstractmethod
-    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
-        """Yield what all crawls have, or one has, in batches, while others write.
+    def batches(self) -> Iterator[list[Held]]:
+        """Yield what all crawls have, in batches, while others write.
 
         Everything is yielded that exists at the start and is not removed meanwhile.
         """

@@ -125,6 +125,10 @@ class View(Finder, Protocol):
         """Return the fast path for plain lookups, None if the engine has none."""
         return None
 
+    def cursor(self) -> Any:
+        """Return a cursor for `PlainAnswers.answer`, None if the engine has no fast path."""
+        return None
+
 
 class Load(NamedTuple):
     """What one commit adds and removes."""

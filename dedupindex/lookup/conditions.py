@@ -1,4 +1,4 @@
-"""Parse lookup parameters as people write them: ages, dates, record ids, crawl names."""
+"""Parse lookup parameters as people write them: ages, dates, crawl names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.timestamps import check_date, check_digits, date_of_digits
-from dedupindex.urlkey import unbracket
 
 _AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
@@ -41,15 +40,10 @@ def parse_date(text: str, *, days: bool = False) -> bytes:
         ) from None
 
 
-def parse_record_id(text: str) -> bytes:
-    """Return a record id without its angle brackets."""
-    return unbracket(text.encode("utf-8", "surrogateescape"))
-
-
 def check_crawl_name(name: str, what: str = "crawl") -> str:
     """Return `name` if it is a valid name of a crawl or namespace; raises `BadInput`."""
     if name in (".", ".."):  # clients resolve these before they send a path
-        raise BadInput(f"a {what} cannot be called {name!r}: in a path that is no name but a step")
+        raise BadInput(f"a {what} cannot be called {name!r}, which is a relative step in a path")
     if not _NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
         raise BadInput(
             f"a {what}'s name has 1 to {MAX_NAME_LENGTH} printable ASCII characters, no space and "

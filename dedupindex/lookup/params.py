@@ -17,7 +17,6 @@ from dedupindex.lookup.conditions import (
     check_crawl_name,
     parse_age,
     parse_date,
-    parse_record_id,
 )
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
@@ -143,7 +142,7 @@ _TABLE = (
     _size("min_size", "Smallest payload of an original, in bytes."),
     Parameter(
         "not_record",
-        lambda value: parse_record_id(_text(value)),
+        unbracket,
         "Record id of the asking record, which is never its own original.",
         _TEXT,
     ),

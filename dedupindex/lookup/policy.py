@@ -215,13 +215,13 @@ def policy_from_json(rules: Iterable[Mapping[str, Any]]) -> Policy:
 def _parse_rule(number: int, value: Any) -> PolicyRule:
     try:
         if not isinstance(value, dict):
-            raise BadInput("it is no object")
+            raise BadInput("a rule is an object")
         for name in value:
             if name not in _PARSERS:
                 raise BadInput(f"there is no {str(name)[:64]!r}; there are {', '.join(_PARSERS)}")
         rule = PolicyRule(**{name: _PARSERS[name](field) for name, field in value.items()})
         if rule.never and len(value.keys() - {"host", "mime", "url"}) > 1:
-            raise BadInput("never says it all: give nothing else but conditions")
+            raise BadInput("a rule with never has conditions only, no other restriction")
         return rule
     except BadInput as error:
         raise BadInput(f"rule {number} of the policy: {error}") from error
@@ -287,5 +287,5 @@ def read_policy(path: Path) -> Policy:
     except ValueError as error:
         raise BadInput(f"policy {path} is neither TOML nor JSON: {error}") from error
     if not isinstance(content, dict) or content.keys() != {"rules"}:
-        raise BadInput(f"policy {path} holds nothing but a list of rules")
+        raise BadInput(f"policy {path} must have a list of rules, and nothing else")
     return parse_policy(content["rules"])

@@ -73,7 +73,7 @@ def amount(count: float) -> str:
     """Return a number of bytes as ``1.4 MB``."""
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1000
     return ""
 

@@ -160,7 +160,7 @@ class Captures:
             return add(writing, crawl, captures, settings, admission_filter(settings))
 
         done = self._live.crawls.write(change)
-        self._live.crawls.counting.note_stored(name, done.held)
+        self._live.crawls.counting.count_stored(name, done.held)
         total.add(done, len(read) - len(captures))
         return done.results
 

@@ -23,7 +23,7 @@ from flask import Response, request
 from werkzeug.http import parse_cookie
 
 from dedupindex.capture import Capture, Covers
-from dedupindex.crawls.counting import CountedHit, Other, Outcome
+from dedupindex.crawls.counting import LISTED, NO_ORIGINAL, LookupOutcome
 from dedupindex.digest import EMPTY, Spelling, is_cut
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
@@ -36,7 +36,7 @@ from server.api.cdx_query import FIELDS, MOST, PARAMETERS, CdxQuery, Sieve, cdx_
 from server.api.request_fields import query_string
 from server.auth import Access
 from server.live_index import LiveIndex
-from server.metrics import HIT, MISS, Metrics, cell_of
+from server.metrics import CELLS, HIT, MISS, Metrics
 from server.responses import JSON, OK, TEXT, Headers, Reply, response_of
 from server.routes import Route
 
@@ -44,7 +44,7 @@ HEX_PATH = "/cdx/hex"  # for clients that cannot send parameters
 COOKIE = "cdx_auth_token"
 PATHS = ("/cdx", HEX_PATH, "/cdx/search", "/web/timemap/cdx")
 _STRATEGIES = {"exact": Strategy.EXACT_URL, "canonical": Strategy.CANONICAL_URL}
-_CELLS = {match: cell_of(item.value, "exact_url") - HIT for match, item in _STRATEGIES.items()}
+_CELLS = {match: CELLS[item.value, "exact_url"] - HIT for match, item in _STRATEGIES.items()}
 _GOOD = frozenset((0, *range(200, 300)))  # 0: unknown, of an original that a revisit names
 _SHORT = {"original": "url", "mimetype": "mime", "statuscode": "status"}  # of pywb and OutbackCDX
 _NONE = "-"
@@ -94,10 +94,10 @@ class Cdx:
                 captures = _originals(view, settings, query, covers, policy)
                 headers, body = render(captures, query)
         except Exception as error:
-            self._live.crawls.counting.note_failure(error, environ["QUERY_STRING"])
+            self._live.crawls.counting.count_failure(error, environ["QUERY_STRING"])
             return self._metrics.reply_to(error, environ)
         for capture in captures:
-            self._live.crawls.counting.note_original(query.crawl, capture)
+            self._live.crawls.counting.count_original(query.crawl, capture)
         if query.crawl:
             self._count(query, captures, perf_counter_ns() - started)
         self._metrics.lookup(_CELLS[query.match] + (HIT if captures else MISS), started)
@@ -119,11 +119,12 @@ class Cdx:
     def _count(self, query: CdxQuery, captures: list[Capture], taken: int) -> None:
         """Count a query for its crawl; without a digest it counts as no duplicate."""
         strategy = _STRATEGIES[query.match].value
-        outcome: Outcome = Other.LISTED if captures else None
+        outcome = LISTED if captures else NO_ORIGINAL
         if captures and query.digest() is not None:
             match = decide.match_of(query.url, captures[0].url)
-            outcome = CountedHit.of(match.value, captures[0])
-        self._live.crawls.counting.note((query.crawl, strategy, query.url, outcome, -1, taken))
+            outcome = LookupOutcome.of_hit(match.value, captures[0])
+        lookup = query.crawl, strategy, query.url, outcome, -1, taken
+        self._live.crawls.counting.count_lookup(lookup)
 
 
 def _with_token(environ: dict[str, Any]) -> dict[str, Any]:

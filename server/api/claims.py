@@ -179,7 +179,7 @@ class Claims:
         share = (perf_counter_ns() - started) // len(claims)
         for claim, (decision, _) in zip(claims, done, strict=True):
             if decision is not None:
-                self._live.crawls.counting.note_answer(claim.query, decision.answer, share)
+                self._live.crawls.counting.count_answer(claim.query, decision.answer, share)
         return [content for _, content in done]
 
     def _answer(

@@ -130,7 +130,7 @@ class Records:
                 crawl = None if reading is None else self._current(reading).crawl
             if crawl is not None:
                 query = replace(query, crawl=crawl.name)
-        self._live.crawls.counting.note_answer(query, answer, taken)
+        self._live.crawls.counting.count_answer(query, answer, taken)
 
     def _current(self, reading: Reading) -> _Current:
         """Return the crawl for records; it is searched for only after a crawl has changed."""
@@ -163,7 +163,7 @@ class Records:
             return crawl.name, add(writing, crawl, captures, settings, admission_filter(settings))
 
         name, done = self._live.crawls.write(change, make=True)
-        self._live.crawls.counting.note_stored(name, done.held)
+        self._live.crawls.counting.count_stored(name, done.held)
         counts = {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
         return {"crawl": name, **counts}
 

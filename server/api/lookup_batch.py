@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from time import perf_counter_ns
-from typing import Any, BinaryIO, NamedTuple, assert_never, cast
+from typing import Any, BinaryIO, NamedTuple, assert_never
 
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
-from dedupindex.crawls.counting import Outcome
+from dedupindex.crawls.combined_view import CrawlSnapshot
+from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
 from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, Finder, View
-from dedupindex.index.format.fast_answer import BROKEN, NONE, PlainView, sha1_prefix
+from dedupindex.index.format.fast_answer import BROKEN, NONE, sha1_prefix
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
 from dedupindex.lookup.explain import explanation_json
@@ -33,7 +33,7 @@ from dedupindex.urlkey import urlkey
 from server.api.request_body import line_chunks, load_json
 from server.config import Config
 from server.live_index import LiveIndex, Opened
-from server.metrics import HIT, MISS, Metrics, cell_of, error_cell
+from server.metrics import CELLS, HIT, MISS, Metrics
 from server.responses import RequestError, code_of, error_object
 from server.worker_crawls import Crawls, failed_lookup, lookup_row, plain_covers
 
@@ -44,6 +44,8 @@ UNKNOWN = orjson.dumps({"duplicate": False, "reason": "unknown_algorithm"})
 
 _MAX_PAYLOADS = 100_000  # of one batch; those of a longer stream are not compared
 
+_Row = tuple[str, str, str | bytes, LookupOutcome | bytes, int]
+"""A `CountedLookup` without the time that it took."""
 Given = dict[str, bytes]
 Allowed = Callable[[Iterable[str]], None]  # raises if the client may not read them
 
@@ -67,17 +69,18 @@ class Budget:
         """Return a view whose long searches count against the limit."""
         return view if self._reads is None else _LimitedView(view, self)
 
-    def read(self, search: Callable[[], list[Capture]]) -> list[Capture]:
-        """Return the captures of a search, and count them; raises `RequestError` at the limit."""
-        if self._reads is not None and self._reads <= 0:
+    def search(self, view: Finder, digest: Digest, limit: int) -> list[Capture]:
+        """Return `view.any`, and count the captures; raises `RequestError` at the limit."""
+        if self._reads is None:
+            return view.any(digest, limit)
+        if self._reads <= 0:
             raise RequestError(
                 "overloaded",
                 f"the conditions of this batch made it read {self._total} captures; this lookup is "
                 "not answered: send it in a request of its own",
             )
-        found = search()
-        if self._reads is not None:
-            self._reads -= len(found)
+        found = view.any(digest, limit)
+        self._reads -= len(found)
         return found
 
 
@@ -96,7 +99,7 @@ class _LimitedView(Finder):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         if limit <= LIMIT:
             return self._view.any(digest, limit)
-        return self._budget.read(lambda: self._view.any(digest, limit))
+        return self._budget.search(self._view, digest, limit)
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
         return self._view.denies(digest, capture)
@@ -167,14 +170,11 @@ class Batch:
 
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
-        self._known = NO_CRAWLS
 
     @contextmanager
     def _state(self) -> Iterator[_State]:
         """Open one state of crawls and index; `CrawlSnapshot` says why in this order."""
-        with self._live.crawls.reading() as reading:
-            crawls = CrawlSnapshot(reading, self._known)
-            self._known = crawls.known
+        with self._live.crawls.snapshot() as crawls:
             opened = self._live.opened()
             with opened.engine.view() as view:
                 yield _State(opened, view, crawls)
@@ -223,7 +223,7 @@ class Batch:
                 code = code_of(error)
                 self._count_failed(asked, len(lookups))
                 found = [orjson.dumps(error_object(code, str(error), line)) for line in numbers]
-                cells = Counter({error_cell(code): len(lookups)})
+                cells = Counter({CELLS[code]: len(lookups)})
             self._metrics.batch("lines", cells, started)
             found.append(b"")
             yield b"\n".join(found)
@@ -231,7 +231,7 @@ class Batch:
     def _count_failed(self, asked: _Request, count: int) -> None:
         """Count lookups that failed together."""
         if name := asked.defaults.get("crawl", b"").decode("utf-8", "replace"):
-            self._live.crawls.counting.note_all([failed_lookup(name)] * count)
+            self._live.crawls.counting.count_lookups([failed_lookup(name)] * count)
 
 
 class _Answers:
@@ -242,12 +242,12 @@ class _Answers:
         self._counting, self._policy = crawls.counting, crawls.policy
         self._defaults, self._allowed, self._duplicates, self._budget = asked
         self._lines = False
-        self._counted: list[tuple[str, str, str | bytes, Outcome, int]] = []  # of crawls
+        self._counted: list[_Row] = []  # of lookups of crawls
         self._settings = opened.engine.identity.settings
         options = {name: PARAMETERS[name].read(v) for name, v in self._defaults.items() if v}
         strategy = options.get("strategy", Strategy.DIGEST_ANY)
         decide.require_strategy(self._settings, strategy)
-        self._strategy, self._base = strategy.value, cell_of(strategy.value, "exact_url")
+        self._strategy, self._base = strategy.value, CELLS[strategy.value, "exact_url"]
         plain = self._duplicates is None and self._defaults.keys() <= {"strategy", "crawl"}
         self._plain = opened.plain if plain and strategy.has_fast_answer() else None
         self._crawl = options.get("crawl", "")
@@ -257,7 +257,7 @@ class _Answers:
         """Count the answers; each took an equal share of the time since `started`."""
         if self._counted:
             share = (perf_counter_ns() - started) // lookups
-            self._counting.note_all((*row, share) for row in self._counted)
+            self._counting.count_lookups((*row, share) for row in self._counted)
 
     def answers_to(
         self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
@@ -266,9 +266,10 @@ class _Answers:
         self._lines = lines is not None
         places = range(len(lookups)) if lines is None else lines
         covers = plain_covers(state.crawls.crawl(self._crawl)) if self._crawl else 0
-        if self._plain is None or covers < 0:
+        cursor = state.view.cursor()
+        if self._plain is None or cursor is None or covers < 0:
             return self._each(state, lookups, places)
-        answer, cursor = self._plain.answer, cast(PlainView, state.view).cursor()
+        answer = self._plain.answer
         silent, crawl, answering = state.crawls.has_none, self._crawl, state.crawls.known.answering
         found: list[bytes] = []
         misses = hits = 0
@@ -340,25 +341,26 @@ class _Answers:
                 first = self._duplicates.first_place(query, place)
                 content |= {} if first is None else {"in_batch": first}
             if answer is not None:
-                self._counting.note_original(query.crawl, answer.original)
+                self._counting.count_original(query.crawl, answer.original)
             if query.crawl:
                 self._counted.append(lookup_row(query, answer))
             match = answer.match.value if answer else "none"
-            self.cells[cell_of(query.strategy.value, match)] += 1
+            self.cells[CELLS[query.strategy.value, match]] += 1
             return orjson.dumps(content)
         except UnknownAlgorithm:
-            self.cells[cell_of(Strategy.DIGEST_ANY.value, "unknown_algorithm")] += 1
+            self.cells[CELLS[Strategy.DIGEST_ANY.value, "unknown_algorithm"]] += 1
             if name := asked.get("crawl") or self._crawl:
-                self._counted.append((name, self._strategy, asked.get("url") or "", None, -1))
+                url = asked.get("url") or ""
+                self._counted.append((name, self._strategy, url, NO_ORIGINAL, -1))
             return UNKNOWN
         except DedupError as error:
             code = code_of(error)
-            self.cells[error_cell(code)] += 1
-            self._note_failure(asked)
+            self.cells[CELLS[code]] += 1
+            self._count_failure(asked)
             return orjson.dumps(error_object(code, str(error), place if self._lines else 0))
 
-    def _note_failure(self, asked: Any) -> None:
+    def _count_failure(self, asked: Any) -> None:
         """Count a lookup that failed for the crawl that it names, if any."""
         own = asked.get("crawl") if isinstance(asked, dict) else None
         if name := own if isinstance(own, str) else self._crawl:
-            self._counting.note(failed_lookup(name))
+            self._counting.count_lookup(failed_lookup(name))

@@ -40,19 +40,19 @@ from server.api.request_body import LINES_TYPES, BodySlots, media_type, read_bod
 from server.api.request_fields import query_string, schemas_of
 from server.auth import Access
 from server.config import Config
-from server.live_index import LiveIndex, Opened
+from server.live_index import LiveIndex
 from server.logs import report
-from server.metrics import HIT, MISS, Metrics, cell_of
+from server.metrics import CELLS, HIT, MISS, Metrics
 from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object, response_of
 from server.routes import Route
 from server.worker_crawls import plain_covers
 
 _BASES = {
-    f"strategy={name}": cell_of(strategy.value, "exact_url")
+    f"strategy={name}": CELLS[strategy.value, "exact_url"]
     for name in (*Strategy.__members__, *STRATEGY_ALIASES)
     if (strategy := Strategy.parse(name)).has_fast_answer()
 }
-_STRATEGIES = {cell_of(strategy.value, "exact_url"): strategy.value for strategy in Strategy}
+_STRATEGIES = {CELLS[strategy.value, "exact_url"]: strategy.value for strategy in Strategy}
 
 _LONGEST_ACCEPT = 4096  # characters of Accept that are parsed; 200,000 take 30 ms
 
@@ -69,7 +69,7 @@ class Lookups:
         self._access, self._private = access, access.private
         self._bodies, self._batch = bodies, Batch(live, metrics, config)
         self._counting = live.crawls.counting
-        self._note_short = self._counting.note_short
+        self._count_short_lookup = self._counting.count_short_lookup
         self._accepts = Cache[str, bool]()
 
     @Route(
@@ -129,37 +129,33 @@ class Lookups:
                             strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
                             row = crawl, strategy, url, body, -1, taken
                             if len(url) + len(body) < SHORT:
-                                self._note_short(row)
+                                self._count_short_lookup(row)
                             else:
-                                self._counting.note(row)
+                                self._counting.count_lookup(row)
                         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
                         return OK, JSON, body
-            return self._full_answer(opened, environ, as_text, started)
+            return self._full_answer(environ, as_text, started)
         except Exception as error:
-            self._counting.note_failure(error, environ["QUERY_STRING"])
+            self._counting.count_failure(error, environ["QUERY_STRING"])
             return self._metrics.reply_to(error, environ)
 
-    def _full_answer(self, opened: Opened, environ: Environ, as_text: bool, started: int) -> Reply:
+    def _full_answer(self, environ: Environ, as_text: bool, started: int) -> Reply:
         strategy = Strategy.DIGEST_ANY.value
         given = params_from_query_string(query_string(environ))
         try:
             query, explain = parse_query(given)
         except UnknownAlgorithm:
-            self._counting.note_unknown(given, perf_counter_ns() - started)
-            self._metrics.lookup(cell_of(strategy, "unknown_algorithm"), started)
+            self._counting.count_unknown(given, perf_counter_ns() - started)
+            self._metrics.lookup(CELLS[strategy, "unknown_algorithm"], started)
             return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
-        settings = opened.engine.identity.settings
         query = self._live.crawls.completed(query, given)
         if query.namespaces:
             self._access.may_read(environ, query.namespaces)
         if as_text and not query.bridge:
             query = replace(query, accepts=partial(spelled_alike, encoding=_encoding(given)))
-        with (
-            opened.engine.view() as base,
-            self._live.crawls.seen(base, settings.keys(), query.crawl, query.namespaces) as view,
-        ):
+        with self._live.view(query.crawl, query.namespaces) as (view, settings):
             decision = decide.decide(view, settings, query)
             content = {} if as_text else decide.as_json(decision)
             if explain:
@@ -167,8 +163,8 @@ class Lookups:
         reply = _text_of(decision) if as_text else (OK, JSON, orjson.dumps(content))
         match = decision.answer.match.value if decision.answer else "none"
         if query.crawl or decision.answer is not None:
-            self._counting.note_answer(query, decision.answer, perf_counter_ns() - started)
-        self._metrics.lookup(cell_of(query.strategy.value, match), started)
+            self._counting.count_answer(query, decision.answer, perf_counter_ns() - started)
+        self._metrics.lookup(CELLS[query.strategy.value, match], started)
         return reply
 
     def _wants_text(self, accept: str) -> bool:

@@ -8,6 +8,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
+from dedupindex.runtime import tables
 from dedupindex.runtime.tables import printable
 
 _SHOWN = 400  # characters of one value
@@ -69,14 +70,7 @@ def number(value: float | None) -> str:
 
 def amount(value: float | None) -> str:
     """Return bytes as ``1.4 MB``."""
-    if value is None:
-        return "not known"
-    count = float(value)
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 1000 or unit == "TB":
-            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
-        count /= 1000
-    return ""
+    return "not known" if value is None else tables.amount(value)
 
 
 def percent(part: float, whole: float) -> str:

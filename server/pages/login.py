@@ -18,9 +18,9 @@ from werkzeug.formparser import parse_form_data
 from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
+from dedupindex.runtime.tables import amount
 from server.api.request_body import BodySlots
 from server.auth import Access
-from server.pages.escape import amount
 from server.responses import RequestError
 
 COOKIE = "dedupindex_token"

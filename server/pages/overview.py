@@ -15,12 +15,12 @@ from dedupindex.crawls.crawl import CrawlState
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
-from server import metrics as counting
 from server.api.crawls import crawls_json
 from server.auth import Access, NamespaceAccess
 from server.live_index import LiveIndex
-from server.metrics import Metrics
+from server.metrics import CELLS, Metrics, lookups_by_class
 from server.pages.login import with_token
+from server.responses import ERRORS
 
 SIZE = 50  # rows of a page of a long list
 _LAST = 1_000_000
@@ -63,8 +63,8 @@ class Overview:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
         visible = NamespaceAccess(self._access, with_token(request.environ))
-        with self._live.crawls.known() as (crawls, _):
-            states = Counter(crawl.state for crawl in crawls if visible.sees(crawl))
+        with self._live.crawls.snapshot() as snapshot:
+            states = Counter(crawl.state for crawl in filter(visible.sees, snapshot.known.crawls))
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -82,14 +82,11 @@ class Overview:
 
     def _lookups(self) -> dict[str, Any]:
         """Return lookups and errors of all workers since the server started."""
+        cells = self._metrics.totals()
         found = dict.fromkeys(CLASSES, 0)
-        errors: dict[str, int] = {}
-        for family in counting.families(self._metrics, self._live):
-            for sample in family.samples:
-                if sample.name == "dedupindex_lookups_total":
-                    found[sample.labels["match"]] += int(sample.value)
-                elif sample.name == "dedupindex_errors_total" and sample.value:
-                    errors[sample.labels["code"]] = int(sample.value)
+        for (_, match), count in lookups_by_class(cells).items():
+            found[match] += count
+        errors = {code: cells[CELLS[code]] for code in ERRORS if cells[CELLS[code]]}
         rows = [(name, CLASSES[name], count) for name, count in found.items()]
         return {
             "lookups": rows,

@@ -19,7 +19,7 @@ import pytest
 from dedupindex.cli.maintenance import read_back
 from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls, statistics
 from dedupindex.crawls.combined_view import CrawlSnapshot
-from dedupindex.crawls.counting import LookupCounter, add_counted
+from dedupindex.crawls.counting import NO_ORIGINAL, LookupCounter, add_counted
 from dedupindex.crawls.crawl_captures import add, of_crawl
 from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsKind, key_of
@@ -84,7 +84,9 @@ def _reported(writing: Writing, name: str) -> None:
     captures = [capture(n + 3, url % (n + 3), container=f"{name}.warc") for n in NUMBERS]
     add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
     for number in NUMBERS:
-        counting.note((name, "EXACT_URL", b"http://%d.example/" % number, None, 7, 1000))
+        counting.count_lookup(
+            (name, "EXACT_URL", b"http://%d.example/" % number, NO_ORIGINAL, 7, 1000)
+        )
     for part in counting.take():
         add_counted(writing, part)
     add_self_report(writing, crawl, {"not_looked_up": 3})

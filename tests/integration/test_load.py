@@ -249,7 +249,7 @@ def alive(process: int) -> bool:
     return state != "Z"
 
 
-def test_new_workers_take_over_under_load(make_index: MakeIndex) -> None:
+def test_new_workers_merge_into_copy_under_load(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1, PAGE)]), "--workers", "2") as server:
         before = set(children(server.process.pid))
         clients = Clients(server.port, 4)

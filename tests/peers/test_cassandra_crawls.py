@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.crawls import crawl_captures, lifecycle, statistics
 from dedupindex.crawls.combined_view import CrawlSnapshot
-from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
+from dedupindex.crawls.counting import LookupCounter, LookupOutcome, add_counted
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import Added, add, of_crawl
 from dedupindex.crawls.store import FILE, Store, Writing
@@ -288,8 +288,8 @@ def test_what_is_counted_while_the_cluster_is_away_is_counted_once(server: Serve
     for server_counts in (store, other):
         counting = LookupCounter()
         for turn in range(6):
-            hit = CountedHit.of("exact_url", capture(1))
-            counting.note(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
+            hit = LookupOutcome.of_hit("exact_url", capture(1))
+            counting.count_lookup(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
             session.down = server_counts is store and turn % 2 == 0
             for part in counting.take():
                 try:

@@ -10,7 +10,7 @@ import pytest
 from dedupindex import timestamps
 from dedupindex.cache import LONGEST, SLOT, Cache, size_of
 from dedupindex.crawls import counting as module
-from dedupindex.crawls.counting import CountedHit, LookupCounter
+from dedupindex.crawls.counting import NO_ORIGINAL, LookupCounter, LookupOutcome
 from dedupindex.errors import BadDate, BadQuery
 from dedupindex.lookup import policy
 from server.api.cdx_query import MOST_FIELDS, cdx_query_of
@@ -106,16 +106,20 @@ def test_statistics_hold_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
     long = "a." * 30_000
     held = capture(1, f"http://{long}example/".encode())._replace(mime=b"m" * 4000, size=7)
     answer = b'{"duplicate":false' + b" " * 60_000 + b"}"
-    counting.note((long, "DIGEST_ANY", f"http://{long}x/", None, -1, 1))
-    counting.note(("one", "DIGEST_ANY", "http://b.example/", answer, -1, 1))
-    assert not counting._noted  # they are added up already
-    counting.note(("one", "DIGEST_ANY", "http://b.example/", CountedHit.of("digest", held), -1, 1))
-    counting.note_stored("one", [held])
-    waiting = [*counting._noted, *counting._stored]
+    counting.count_lookup((long, "DIGEST_ANY", f"http://{long}x/", NO_ORIGINAL, -1, 1))
+    counting.count_lookup(("one", "DIGEST_ANY", "http://b.example/", answer, -1, 1))
+    assert not counting._lookups  # they are added up already
+    counting.count_lookup(
+        ("one", "DIGEST_ANY", "http://b.example/", LookupOutcome.of_hit("digest", held), -1, 1)
+    )
+    counting.count_stored("one", [held])
+    waiting = [*counting._lookups, *counting._stored]
     assert len(waiting) == 2 and max(len(repr(one)) for one in waiting) < 1500
     monkeypatch.setattr(module, "TIMES_KEPT", 3)
     for number in range(10):
-        counting.note((f"crawl-{number}", "DIGEST_ANY", "http://b.example/", None, -1, 1))
+        counting.count_lookup(
+            (f"crawl-{number}", "DIGEST_ANY", "http://b.example/", NO_ORIGINAL, -1, 1)
+        )
     (part,) = counting.take()
     assert max(len(text) for heading in part.rows for text in (heading[0], *heading[3:5])) <= 255
     assert sum(row[module.COLUMN["lookups"]] for row in part.rows.values()) == 13

@@ -6,7 +6,7 @@ the same throughout a `CassandraReading`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import reduce
 from heapq import merge
@@ -245,9 +245,8 @@ def _claim_key(prefix: bytes, namespace: str, crawl: int, until: int) -> bytes:
 
 
 def _joined(kind: bytes, packed: Iterable[bytes]) -> Amounts:
-    form = codec_of(kind)
-    unpacked: Callable[[bytes], Amounts] = form.unpack
-    return reduce(form.combine, (unpacked(bytes(one)) for one in packed))
+    codec = codec_of(kind)
+    return reduce(codec.combine, map(codec.unpack, packed))
 
 
 def at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:

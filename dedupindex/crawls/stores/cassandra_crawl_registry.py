@@ -133,7 +133,7 @@ class Registry:
             lambda row: bytes(row[1]) == token,
         )
         if not done.applied:
-            raise Overtaken("crawls are begun or ended at this moment; send it again")
+            raise Overtaken("another server is beginning or ending crawls; send it again")
         time.sleep(AGE)
 
 

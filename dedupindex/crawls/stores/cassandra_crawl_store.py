@@ -105,12 +105,12 @@ class CassandraStore(Store):
     def writer(self) -> DirectWriter:
         return DirectWriter(self)
 
-    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+    def batches(self) -> Iterator[list[Held]]:
         with self.reading() as reading:
-            for one in reading.crawls() if crawl is None else (crawl,):
-                for keys in reading.keys_of(one):
-                    cells = zip(keys, reading.cells_at(one, keys), strict=True)
-                    yield [(key, one.number, cell) for key, cell in cells if cell]
+            for crawl in reading.crawls():
+                for keys in reading.keys_of(crawl):
+                    cells = zip(keys, reading.cells_at(crawl, keys), strict=True)
+                    yield [(key, crawl.number, cell) for key, cell in cells if cell]
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
         with self.reading() as reading:

@@ -77,11 +77,11 @@ class CassandraWriting(CassandraReading, Writing):
                 (where, claim_of(prefix, where, claim)) for where, *claim in found
             ]
 
-    def map_concurrently(self, work: Callable[[_G], _T], given: Sequence[_G]) -> list[_T]:
-        if len(given) < 2:
-            return super().map_concurrently(work, given)
-        with ThreadPoolExecutor(min(_THREADS, len(given))) as threads:
-            return list(threads.map(work, given))
+    def map_concurrently(self, work: Callable[[_G], _T], items: Sequence[_G]) -> list[_T]:
+        if len(items) < 2:
+            return super().map_concurrently(work, items)
+        with ThreadPoolExecutor(min(_THREADS, len(items))) as threads:
+            return list(threads.map(work, items))
 
     def version(self) -> int:
         return self.known.version + bool(self._crawls)
@@ -170,7 +170,7 @@ class CassandraWriting(CassandraReading, Writing):
     def _free(self) -> None:
         freed, self._freed = self._freed, []
         with suppress(IndexUnavailable):  # they expire by themselves
-            self._all((self.statements.drop_claim, one) for one in freed)
+            self._all((self.statements.drop_claim, claim) for claim in freed)
 
     def sweep_claims(self, now: int) -> int:
         """Do nothing: claims expire by themselves."""

@@ -24,14 +24,14 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, cast
 
 import lmdb
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.statistics_keys import CODECS, KIND, MOST
-from dedupindex.crawls.store import Held, Reading, Writing
+from dedupindex.crawls.store import FILE, Held, Reading, Writing
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import container_of, entries_of, is_sound, sealed, unsealed
@@ -47,7 +47,7 @@ _SWEPT = 1000  # expired claims that one transaction removes
 _FORMAT = b"format"
 _LONGEST_KEY = 400  # bytes of a container's name in a key
 
-_T = TypeVar("_T")
+_Item = tuple[bytes, bytes]  # key and value
 
 
 class CrawlTrees(NamedTuple):
@@ -84,6 +84,15 @@ class LmdbReading(Reading):
         stored = self.txn.get(key, db=tree)
         return None if stored is None else unsealed(key, cast(bytes, stored))
 
+    def _scan(self, tree: Any, prefix: bytes = b"", start: bytes = b"") -> Iterator[_Item]:
+        """Yield the keys with a prefix, from `prefix + start` on, and their values."""
+        with self.txn.cursor(db=tree) as cursor:
+            if cursor.set_range(prefix + start):
+                for key, stored in cast(Iterable[_Item], cursor):
+                    if not key.startswith(prefix):
+                        return
+                    yield key, unsealed(key, stored)
+
     def version(self) -> int:
         return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
 
@@ -94,7 +103,7 @@ class LmdbReading(Reading):
             raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
         value = self._get(number, self.trees.crawls)
         if value is None:
-            raise Damaged(f"the number of crawl {name} is that of none; restore the file of crawls")
+            raise Damaged(f"the number of crawl {name} refers to no crawl; restore {FILE}")
         return _restored(value)
 
     def crawl_numbered(self, number: int) -> Crawl | None:
@@ -102,21 +111,19 @@ class LmdbReading(Reading):
         return None if value is None else _restored(value)
 
     def crawls(self) -> Iterator[Crawl]:
-        cursor = self.txn.cursor(db=self.trees.crawls)
-        for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
-            yield _restored(unsealed(key, stored))
+        return (_restored(value) for _, value in self._scan(self.trees.crawls))
 
     def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
             if cursor.last() if before is None else cursor.set_key(_number(before)):
-                for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor.iterprev()):
+                for key, stored in cast(Iterable[_Item], cursor.iterprev()):
                     if before is None or key != _number(before):
                         yield _restored(unsealed(key, stored))
 
     def counts(self, crawl: Crawl) -> tuple[int, int]:
         value = self._get(_number(crawl), self.trees.counts)
         if value is None:  # it is set when a crawl begins
-            raise Damaged(f"the counts of crawl {crawl.name} are lost; restore crawls.mdb")
+            raise Damaged(f"the counts of crawl {crawl.name} are lost; restore {FILE}")
         with _as_damage():
             captures, size = _COUNTS.unpack(value)
         return captures, size
@@ -126,51 +133,39 @@ class LmdbReading(Reading):
             return ""
         name = self._get(b"#" + number.to_bytes(4, "big"), self.trees.files)
         if name is None:
-            raise Damaged(f"container number {number} has no name; restore the file of crawls")
+            raise Damaged(f"container number {number} has no name; restore {FILE}")
         return name.decode("utf-8", "surrogateescape")
 
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
-        with self.txn.cursor(db=self.trees.captures) as cursor:
-            if not cursor.set_range(prefix):
-                return
-            for place, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
-                if not place.startswith(prefix):
-                    return
-                yield _held(place, stored)
+        for place, cell in self._scan(self.trees.captures, prefix):
+            yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
 
-    def batch(
-        self, after: bytes, crawl: Crawl | None, most: int
-    ) -> tuple[list[Held], bytes | None]:
-        """Return the captures of a crawl, or all, among the next `most` places from `after` on.
+    def batch(self, after: bytes, most: int) -> tuple[list[Held], bytes | None]:
+        """Return the captures at the next `most` places from `after` on.
 
         Also returns the place to continue from, None at the end. Raises `Damaged`.
         """
-        return self._batch(
-            after, crawl, most, lambda place, cursor: _held(place, cast(bytes, cursor.value()))
-        )
+        found: list[Held] = []
+        with self.txn.cursor(db=self.trees.captures) as cursor:
+            if cursor.set_range(after):
+                for place, stored in cast(Iterable[_Item], cursor):
+                    if len(found) == most:
+                        return found, place
+                    number = int.from_bytes(place[-NUMBER:], "big")
+                    found.append((place[:-NUMBER], number, unsealed(place, stored)))
+        return found, None
 
     def keys(self, after: bytes, crawl: Crawl, most: int) -> tuple[list[bytes], bytes | None]:
-        """As `batch`, but return keys only; damaged cells are not noticed."""
-        return self._batch(after, crawl, most, lambda place, _: place[:-NUMBER])
-
-    def _batch(
-        self,
-        after: bytes,
-        crawl: Crawl | None,
-        most: int,
-        take: Callable[[bytes, lmdb.Cursor], _T],
-    ) -> tuple[list[_T], bytes | None]:
-        found: list[_T] = []
-        tail = b"" if crawl is None else _number(crawl)
+        """As `batch`, but return the keys of one crawl; damaged cells are not noticed."""
+        found: list[bytes] = []
         with self.txn.cursor(db=self.trees.captures) as cursor:
-            if not cursor.set_range(after):
-                return found, None
-            places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
-            for looked, place in enumerate(places):
-                if looked >= most:
-                    return found, bytes(place)
-                if place.endswith(tail):
-                    found.append(take(place, cursor))
+            if cursor.set_range(after):
+                places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
+                for looked, place in enumerate(places):
+                    if looked == most:
+                        return found, place
+                    if place.endswith(_number(crawl)):
+                        found.append(place[:-NUMBER])
         return found, None
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
@@ -184,12 +179,8 @@ class LmdbReading(Reading):
         return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, sought)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
-        with self.txn.cursor(db=self.trees.claims) as cursor:
-            if cursor.set_range(prefix):
-                for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
-                    if not key.startswith(prefix):
-                        return
-                    yield key[len(prefix) :].decode(), _claim(unsealed(key, value))
+        for key, value in self._scan(self.trees.claims, prefix):
+            yield key[len(prefix) :].decode(), _claim(value)
 
     def statistic(self, key: bytes) -> Sequence[int] | None:
         value = self._get(key, self.trees.statistics)
@@ -200,13 +191,8 @@ class LmdbReading(Reading):
         self, prefix: bytes, start: bytes = b""
     ) -> Iterator[tuple[bytes, Sequence[int]]]:
         unpacked = CODECS[prefix[KIND]].unpack
-        with self.txn.cursor(db=self.trees.statistics) as cursor:
-            if not cursor.set_range(prefix + start):
-                return
-            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
-                if not key.startswith(prefix):
-                    return
-                yield bytes(key[len(prefix) :]), unpacked(unsealed(key, value))
+        for key, value in self._scan(self.trees.statistics, prefix, start):
+            yield key[len(prefix) :], unpacked(value)
 
     def problems(self) -> Iterator[str]:
         """Check all values and references; yield sentences about what is damaged."""
@@ -214,13 +200,13 @@ class LmdbReading(Reading):
             if name == "urls":
                 continue
             cursor = self.txn.cursor(db=tree)
-            for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
+            for key, stored in cast(Iterable[_Item], cursor):
                 try:
                     self._check(name, key, unsealed(key, stored))
                 except Damaged as error:
                     yield f"{name}: {error}"
                 except (*BROKEN, OverflowError) as error:
-                    yield f"{name}: under {key.hex()} stands what is of another tree: {error!r}"
+                    yield f"{name}: the value of {key.hex()} belongs to another tree: {error!r}"
 
     def _check(self, name: str, key: bytes, value: bytes) -> None:
         """Raise `Damaged` if an intact value refers to something that is missing."""
@@ -240,7 +226,7 @@ class LmdbReading(Reading):
         else:
             return
         if self.crawl_numbered(number) is None:
-            raise Damaged(f"crawl number {number}, of {key.hex()}, is not there")
+            raise Damaged(f"there is no crawl number {number}, which {key.hex()} refers to")
 
 
 class LmdbWriting(LmdbReading, Writing):
@@ -320,7 +306,7 @@ class LmdbWriting(LmdbReading, Writing):
     def sweep_claims(self, now: int) -> int:
         over = []
         with self.txn.cursor(db=self.trees.claims) as cursor:
-            for key, value in cast(Iterable[tuple[bytes, bytes]], cursor):
+            for key, value in cast(Iterable[_Item], cursor):
                 # A damaged claim is removed, too: storing a payload twice is safe.
                 if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now:
                     over.append(bytes(key))
@@ -385,10 +371,6 @@ def _claim(value: bytes) -> Claim:
     with _as_damage():
         crawl, until, token = _CLAIM.unpack(value)
     return Claim(crawl, until, token.hex())
-
-
-def _held(place: bytes, stored: bytes) -> Held:
-    return place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), unsealed(place, stored)
 
 
 def _number(crawl: Crawl) -> bytes:

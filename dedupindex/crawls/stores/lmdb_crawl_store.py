@@ -35,7 +35,7 @@ from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
 from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import pinned, sync_directory
 
-LOOKED_AT_ONCE = 100_000  # cells in one read transaction
+CELLS_PER_READ = 100_000  # cells in one read transaction
 _MAP_SIZE = 1 << 40  # address space, not disk
 
 
@@ -135,18 +135,18 @@ class LmdbStore(Store):
     def writer(self) -> GroupWriter:
         return GroupWriter(self)
 
-    def batches(self, crawl: Crawl | None = None) -> Iterator[list[Held]]:
+    def batches(self) -> Iterator[list[Held]]:
         after: bytes | None = b""
         while after is not None:
             with self.reading() as reading:
-                found, after = reading.batch(after, crawl, LOOKED_AT_ONCE)
+                found, after = reading.batch(after, CELLS_PER_READ)
             yield found
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
         after: bytes | None = b""
         while after is not None:
             with self.reading() as reading:
-                found, after = reading.keys(after, crawl, LOOKED_AT_ONCE)
+                found, after = reading.keys(after, crawl, CELLS_PER_READ)
             yield found
 
     def check(self) -> list[str]:
@@ -183,7 +183,7 @@ _AT_ONCE = 1000  # writes in one transaction
 class _Job:
     """A change. Once `turn` can be acquired, it has a result or failure, or `leads` is set.
 
-    `turn` is a bare lock, as a future costs several times as much for every capture.
+    `turn` is a lock, as a future costs several times as much for every capture.
     """
 
     __slots__ = ("change", "failure", "leads", "result", "turn")
@@ -238,7 +238,7 @@ class GroupWriter:
         with self._changed:
             jobs, self._jobs = self._jobs[:_AT_ONCE], self._jobs[_AT_ONCE:]
         try:
-            self._together(jobs)
+            self._commit(jobs)
         finally:
             with self._changed:
                 following = self._jobs[0] if self._jobs else None
@@ -248,10 +248,10 @@ class GroupWriter:
                 following.leads = True
                 following.turn.release()
 
-    def _together(self, jobs: list[_Job]) -> None:
+    def _commit(self, jobs: list[_Job]) -> None:
         try:
-            if not self._all(jobs):
-                self._each(jobs)
+            if not self._commit_all(jobs):
+                self._commit_each(jobs)
             if not self._store.in_place():
                 raise IndexUnavailable(f"{self._store.path} was replaced; send it again")
         except BaseException as error:
@@ -260,7 +260,7 @@ class GroupWriter:
         for job in jobs:
             job.turn.release()
 
-    def _all(self, jobs: list[_Job]) -> bool:
+    def _commit_all(self, jobs: list[_Job]) -> bool:
         """Make all changes; return False, with none made, if one of them raises."""
         with suppress(_ChangeFailed), self._store.writing() as whole:
             for job in jobs:
@@ -271,7 +271,7 @@ class GroupWriter:
             return True
         return False
 
-    def _each(self, jobs: list[_Job]) -> None:
+    def _commit_each(self, jobs: list[_Job]) -> None:
         """Make every change that does not raise, each in a nested transaction, which costs more."""
         with self._store.writing() as whole:
             for job in jobs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import lmdb
 import orjson
@@ -80,13 +80,6 @@ def sha1_prefix(spelled: str) -> bytes | None:
         raw = bytes.fromhex(spelled)
         return None if raw.endswith(_NEVER) else _SHA1 + raw
     return None
-
-
-class PlainView(Protocol):
-    """A view of an index that has `PlainAnswers`."""
-
-    def cursor(self) -> Any:
-        """Return a cursor of the captures."""
 
 
 class PlainAnswers:

@@ -13,7 +13,7 @@ import pytest
 from dedupindex.cli import lookup as cli
 from dedupindex.crawls import combined_view, crawl_captures, merge_crawls
 from dedupindex.crawls import crawl_captures as claims
-from dedupindex.crawls.combined_view import CombinedView, VisibleCrawls
+from dedupindex.crawls.combined_view import CombinedView, visible_crawls
 from dedupindex.crawls.crawl import Crawl, Visibility
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import lmdb_crawl_store
@@ -45,7 +45,7 @@ def held(store: Store) -> int:
         return int(reading.txn.stat(reading.trees.captures)["entries"])
 
 
-def test_captures_are_sought_and_dropped_in_steps(
+def test_captures_are_read_and_dropped_in_batches(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in "ab":
@@ -55,8 +55,8 @@ def test_captures_are_sought_and_dropped_in_steps(
     with store.reading() as reading:
         crawl = reading.crawl("a")
     with monkeypatch.context() as patched:
-        patched.setattr(lmdb_crawl_store, "LOOKED_AT_ONCE", 7)
-        steps = list(store.batches(crawl))
+        patched.setattr(lmdb_crawl_store, "CELLS_PER_READ", 7)
+        steps = list(store.keys_of(crawl))
         assert sum(map(len, store.batches())) == 50
     assert len(steps) == 8 and sum(map(len, steps)) == 25
     assert max(map(len, steps)) <= 4  # half of what was looked at
@@ -91,7 +91,7 @@ def flip(store: Store, number: int) -> None:
         writing.txn.put(place, bytes(stored), db=writing.trees.captures)
 
 
-def test_a_committed_crawl_with_a_damaged_cell_can_be_taken_away(index: Path) -> None:
+def test_a_committed_crawl_with_a_damaged_cell_can_be_dropped(index: Path) -> None:
     with closing(LmdbStore(index)) as store:
         for name in "ab":
             begin(store, name)
@@ -120,7 +120,7 @@ def test_crawls_with_a_damaged_cell_are_swept(store: Store) -> None:
     assert held(store) == 5 and store.check() == []
 
 
-def test_what_stands_in_the_tree_of_another_is_damage(store: Store) -> None:
+def test_a_value_of_another_tree_is_reported_as_damage(store: Store) -> None:
     """As where a bit flips in the page that says where each tree begins."""
     begin(store, "a")
     with store.writing() as writing:
@@ -138,7 +138,7 @@ def test_what_stands_in_the_tree_of_another_is_damage(store: Store) -> None:
     assert len(store.check()) == 2
 
 
-def test_a_damaged_key_gives_no_number_of_a_crawl_twice(store: Store) -> None:
+def test_a_damaged_key_never_assigns_a_crawl_number_twice(store: Store) -> None:
     for name in "abc":
         begin(store, name)
     with store.writing() as writing:
@@ -149,34 +149,34 @@ def test_a_damaged_key_gives_no_number_of_a_crawl_twice(store: Store) -> None:
         begin(store, "d")
 
 
-def test_swept_crawls_are_not_looked_for(index: Path, store: Store) -> None:
+def test_swept_crawls_are_not_searched(index: Path, store: Store) -> None:
     begin(store)
     put(store, "a", capture(1))
     commit(store)
     with store.reading() as reading:
-        assert VisibleCrawls(list(reading.crawls()))
+        assert visible_crawls(list(reading.crawls()))
     merge_crawls.merge(index, store)
     seen: dict[int, float] = {}
     merge_crawls.sweep(store, 0.0, seen)
     merge_crawls.sweep(store, merge_crawls.KEPT + 1, seen)
     with store.reading() as reading:
-        assert not VisibleCrawls(list(reading.crawls()), "a")
+        assert not visible_crawls(list(reading.crawls()), "a")
     assert found(index, store, 1) == [capture(1, crawl="a")]
 
 
-def test_what_others_hide_does_not_crowd_out_what_is_seen(index: Path, store: Store) -> None:
+def test_hidden_captures_do_not_count_towards_the_limit(index: Path, store: Store) -> None:
     urls = [b"http://example.com/%d" % number for number in range(60)]
     begin(store, "own")
     begin(store, "shared", seen=Visibility.ALL)
     put(store, "own", *(capture(1, url) for url in urls))
     put(store, "shared", *(capture(1, url) for url in urls[:5]))
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        both = CombinedView(base, reading, VisibleCrawls(list(reading.crawls())), SETTINGS.keys())
+        both = CombinedView(base, reading, visible_crawls(list(reading.crawls())), SETTINGS.keys())
         assert len(both.any(sha1(1), 3)) == 3
         assert len(both.any(sha1(1), 100)) == 5
 
 
-def test_hidden_captures_are_passed_over_only_so_far(
+def test_the_number_of_skipped_hidden_captures_is_limited(
     index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store, "own")
@@ -193,12 +193,12 @@ def test_hidden_captures_are_passed_over_only_so_far(
     monkeypatch.setattr(combined_view, "with_prefix", counted)
     monkeypatch.setattr(combined_view, "MAX_HIDDEN", 30)
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        own = VisibleCrawls([reading.crawl("own")])  # which nobody else sees
+        own = visible_crawls([reading.crawl("own")])  # which nobody else sees
         assert CombinedView(base, reading, own, SETTINGS.keys()).any(sha1(1), 10) == []
     assert len(passed) <= 31
 
 
-def test_claims_of_crawls_that_ended_are_over(store: Store) -> None:
+def test_a_claim_ends_with_its_crawl(store: Store) -> None:
     for name in "abc":
         begin(store, name)
     token = bytes(range(16))
@@ -221,7 +221,7 @@ def test_claims_of_crawls_that_ended_are_over(store: Store) -> None:
             assert claims.claim(writing, writing.crawl("c"), sha1(number), 2000, 60)[1]
 
 
-def test_a_batch_of_the_command_line_misses_nothing_that_is_merged_meanwhile(
+def test_a_command_line_batch_finds_captures_that_are_merged_meanwhile(
     index: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     with closing(LmdbStore(index)) as store:

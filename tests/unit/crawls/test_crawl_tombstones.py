@@ -86,7 +86,7 @@ def answers(index: Path, store: Store) -> list[tuple[bytes, bytes] | None]:
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
-def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str, keep: str) -> None:
+def test_answers_are_the_same_before_and_after_a_merge(engine: str, keep: str) -> None:
     @settings(max_examples=examples(50 if engine == "lmdb" else 15))
     @given(st.lists(known, max_size=8), st.lists(heard, min_size=1, max_size=3), st.booleans())
     def check(before: list[Capture], reported: list[Capture], url_index: bool) -> None:
@@ -112,7 +112,7 @@ def test_a_crawl_is_answered_the_same_before_it_is_merged_and_after(engine: str,
     check()
 
 
-def test_what_a_record_names_is_no_original_where_a_revisit_of_it_was_read(tmp_path: Path) -> None:
+def test_a_named_capture_is_no_original_from_the_date_of_a_revisit_on(tmp_path: Path) -> None:
     chain = capture(1, day=5, evidence=Evidence.REVISIT, offset=READ)
     index = built(tmp_path, "lmdb", [chain], Settings())
     with closing(LmdbStore(index)) as store:

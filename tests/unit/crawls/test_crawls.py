@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
-from dedupindex.crawls.combined_view import CombinedView, VisibleCrawls
+from dedupindex.crawls.combined_view import CombinedView, visible_crawls
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.store import Store, Writing
@@ -82,11 +82,11 @@ def found(
     index: Path, store: Store, number: int, asker: str = "", namespaces: tuple[str, ...] = ()
 ) -> list[Capture]:
     with closing(open_index(index)) as engine, engine.view() as base, store.reading() as reading:
-        visible = VisibleCrawls(list(reading.crawls()), asker, namespaces)
+        visible = visible_crawls(list(reading.crawls()), asker, namespaces)
         return CombinedView(base, reading, visible, SETTINGS.keys()).any(sha1(number), 100)
 
 
-def test_a_crawl_sees_its_own_captures_and_others_see_them_when_it_is_committed(
+def test_only_the_crawl_itself_sees_its_captures_before_the_commit(
     index: Path, store: Store
 ) -> None:
     begin(store)
@@ -145,14 +145,14 @@ def test_reporting_again_changes_nothing(store: Store) -> None:
         assert reading.counts(reading.crawl("a")) == (3, 1001 + 1002 + 1001)
 
 
-def test_what_may_be_no_original_is_refused_by_name(store: Store) -> None:
+def test_captures_that_cannot_be_originals_are_refused_with_a_reason(store: Store) -> None:
     begin(store)
     done = put(store, "a", capture(1, status=404), capture(2, mime=b"text/html"), capture(3))
     assert done.results == ["status", "mime", "added"]
     assert done.refused == {"status": 1, "mime": 1}
 
 
-def test_every_step_may_be_asked_for_again(store: Store) -> None:
+def test_every_step_can_be_repeated(store: Store) -> None:
     begin(store)
     begin(store)
     commit(store)
@@ -199,7 +199,7 @@ def test_merged_captures_keep_their_crawl(index: Path, store: Store) -> None:
 
 
 @of_files
-def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: Store) -> None:
+def test_sweeping_removes_merged_captures_from_the_store(index: Path, store: Store) -> None:
     for name in "abc":
         begin(store, name)
         put(store, name, capture(1, day=ord(name) - 90), capture(ord(name)))
@@ -225,7 +225,7 @@ def test_merged_captures_are_in_the_index_and_nowhere_else(index: Path, store: S
 
 
 @of_files
-def test_a_merge_that_was_cut_off_is_done_again(index: Path, store: Store) -> None:
+def test_an_interrupted_merge_can_be_repeated(index: Path, store: Store) -> None:
     begin(store)
     put(store, "a", capture(1), capture(2))
     commit(store)
@@ -283,7 +283,7 @@ def drop(store: Store, name: str = "a") -> None:
 
 
 @of_files
-def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Store) -> None:
+def test_a_crawl_with_an_interrupted_merge_cannot_be_dropped(index: Path, cut_off: Store) -> None:
     with pytest.raises(IndexBusy, match="try again, or bin/purge --crawl a"):
         drop(cut_off)
     assert found(index, cut_off, 1)
@@ -293,14 +293,14 @@ def test_a_crawl_whose_merge_was_killed_is_not_dropped(index: Path, cut_off: Sto
 
 
 @of_files
-def test_a_crawl_whose_merge_was_killed_is_purged(index: Path, cut_off: Store) -> None:
+def test_a_crawl_with_an_interrupted_merge_can_be_purged(index: Path, cut_off: Store) -> None:
     dedupindex("purge", index, "--crawl", "a")
     assert found(index, cut_off, 1) == []
     assert merge_crawls.merge(index, cut_off) is None and found(index, cut_off, 1) == []
 
 
 @of_files
-def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
+def test_a_merge_holds_the_lock_until_its_crawls_are_marked(
     index: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store)
@@ -320,7 +320,7 @@ def test_a_drop_finds_a_merge_going_on_until_it_is_noted(
 
 
 @of_files
-def test_a_copy_made_during_a_merge_drops_nothing_that_its_index_has(
+def test_a_copy_made_during_a_merge_keeps_its_crawls(
     index: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(store)
@@ -341,7 +341,7 @@ def test_a_copy_made_during_a_merge_drops_nothing_that_its_index_has(
             drop(copied)
 
 
-def test_of_two_that_claim_a_payload_one_has_it(store: Store) -> None:
+def test_only_one_of_two_claims_succeeds(store: Store) -> None:
     begin(store, "a")
     begin(store, "b")
     with store.writing() as writing:
@@ -385,7 +385,7 @@ def test_claims_hold_within_a_namespace(store: Store) -> None:
 
 
 @of_files
-def test_claims_that_are_over_are_swept(store: Store) -> None:
+def test_expired_claims_are_swept(store: Store) -> None:
     begin(store)
     with store.writing() as writing:
         for number in range(10):
@@ -417,7 +417,7 @@ def test_many_threads_write_together(store: Store) -> None:
 
 
 @of_files
-def test_a_writer_that_is_closed_or_whose_file_is_gone_says_so(store: Store) -> None:
+def test_a_writer_without_its_file_raises_index_unavailable(store: Store) -> None:
     writer = GroupWriter(store)
     writer.write(lambda writing: lifecycle.begin(writing, "a"))
     store.path.rename(store.path.with_name("moved"))
@@ -521,7 +521,7 @@ class Transactions(RuleBasedStateMachine):
 
 
 @pytest.mark.parametrize("kind", STORES)
-def test_any_order_of_transactions(
+def test_crawls_match_a_model_in_any_order_of_transactions(
     kind: str,
     make_index: MakeIndex,
     request: pytest.FixtureRequest,

@@ -52,7 +52,7 @@ def names(crawls: Crawls) -> list[str]:
         return [] if reading is None else [crawl.name for crawl in reading.crawls()]
 
 
-def test_while_there_is_no_directory_what_is_open_answers_and_takes_no_write(
+def test_an_open_store_answers_but_refuses_writes_while_its_directory_is_missing(
     index: Path, swap: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     crawls = Crawls(index)
@@ -74,7 +74,7 @@ def test_while_there_is_no_directory_what_is_open_answers_and_takes_no_write(
     assert names(crawls) == ["new"]
 
 
-def test_a_server_without_crawls_answers_while_its_directory_is_away(
+def test_a_server_without_crawls_answers_while_its_directory_is_missing(
     make_index: MakeIndex,
 ) -> None:
     index = make_index([capture(1)])
@@ -82,13 +82,11 @@ def test_a_server_without_crawls_answers_while_its_directory_is_away(
     live.refresh()
     index.rename(index.with_name("moved"))
     live.refresh()
-    with live.opened().engine.view() as view, live.crawls.seen(view, view.keys, "") as seen:  # type: ignore[attr-defined]
-        assert seen.any(sha1(1), 10)
+    with live.view("") as (view, _):
+        assert view.any(sha1(1), 10)
 
 
-def test_a_file_of_crawls_that_is_deleted_first_of_all_is_not_missed_silently(
-    index: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deleted_file_of_crawls_is_reported(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crawls = Crawls(index)
     crawls.refresh()
     (index / FILE).unlink()  # as `rm -r` does, which takes a while for the rest
@@ -102,7 +100,7 @@ def test_a_file_of_crawls_that_is_deleted_first_of_all_is_not_missed_silently(
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-def test_a_swap_while_the_file_is_opened(
+def test_an_index_replaced_while_the_file_of_crawls_is_opened(
     index: Path, swap: Callable[[], None], late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is open is known for what it is, so the next look finds the other."""
@@ -146,7 +144,7 @@ def test_a_file_and_its_lock_are_of_one_directory(
         assert given
 
 
-def test_a_swap_after_a_look_makes_no_file(
+def test_an_index_replaced_after_the_check_gets_no_file_of_crawls(
     index: Path, make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bare = make_index([capture(2)])
@@ -167,7 +165,7 @@ def test_a_swap_after_a_look_makes_no_file(
     assert not (index / FILE).exists()
 
 
-def test_an_index_of_two_directories_is_not_taken(
+def test_files_of_two_directories_are_not_opened_as_one_index(
     index: Path, swap: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     really = lmdb.open

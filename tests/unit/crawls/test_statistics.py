@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.counting import (
+    FAILED,
     KEPT,
-    CountedHit,
+    LISTED,
+    NO_ORIGINAL,
+    CountedLookup,
     LookupCounter,
-    Missed,
-    Other,
-    Outcome,
+    LookupOutcome,
     add_counted,
     bound_of,
 )
@@ -70,20 +71,20 @@ class Looked(NamedTuple):
     mime: bytes
     stated: int
 
-    def noted(self) -> tuple[str, str, bytes, Outcome, int, int]:
+    def counted(self) -> CountedLookup:
         url = b"http://" + self.host + b"/" if self.host else b""
-        outcome: Outcome = None
+        outcome = NO_ORIGINAL
         if self.match in CLASSES and self.size % 2:
             held = capture(1)._replace(size=self.size, mime=self.mime)
-            outcome = CountedHit.of(self.match, held)
+            outcome = LookupOutcome.of_hit(self.match, held)
         elif self.match in CLASSES:
             size = None if self.size < 0 else self.size
             held = {"size": size, "mime": self.mime.decode() or None, "status": 200}
             outcome = orjson.dumps({"duplicate": True, "match": self.match, "original": held})
         elif not self.match and self.size % 2:
-            outcome = Missed(self.mime)
+            outcome = LookupOutcome(mime=self.mime)
         elif self.match:
-            outcome = Other.LISTED if self.match == "listed" else Other.FAILED
+            outcome = LISTED if self.match == "listed" else FAILED
         return self.crawl, self.strategy, url, outcome, self.stated, 1000
 
     def row(self) -> StatisticsRow:
@@ -132,7 +133,7 @@ written = st.tuples(st.integers(0, 2), st.booleans())  # a worker writes, or fai
 
 @settings(max_examples=examples(50))
 @given(st.lists(st.one_of(looked, stored, written), max_size=60))
-def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
+def test_statistics_do_not_depend_on_the_order_of_events_and_workers(events: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         for name in CRAWLS:
             with store.writing() as writing:
@@ -148,14 +149,14 @@ def test_every_order_of_events_over_workers_adds_up(events: list[Any]) -> None:
 
         for event in events:
             if isinstance(event, Looked):
-                workers[event.worker].note(event.noted())
+                workers[event.worker].count_lookup(event.counted())
                 if event.crawl != "nobody":
                     expect(event.crawl, event.headings(), event.row())
             elif isinstance(event, Stored):
                 one = capture(event.number)
                 with store.writing() as writing:
                     done = add(writing, writing.crawl(event.crawl), [one, one], SETTINGS, JUDGE)
-                workers[event.worker].note_stored(event.crawl, done.held)
+                workers[event.worker].count_stored(event.crawl, done.held)
                 if (event.crawl, event.number) not in known:
                     known.add((event.crawl, event.number))
                     headings = {"host": b"example.com", "mime": one.mime, "status": b"200"}
@@ -195,9 +196,9 @@ def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> N
             assert answered == total.lookups
 
 
-def note(counting: LookupCounter, host: bytes, crawl: str = "one", size: int = 10) -> None:
-    hit = CountedHit.of("exact_url", capture(1)._replace(size=size))
-    counting.note((crawl, "DIGEST_ANY", b"http://" + host + b"/", hit, -1, 1000))
+def count_hit(counting: LookupCounter, host: bytes, crawl: str = "one", size: int = 10) -> None:
+    hit = LookupOutcome.of_hit("exact_url", capture(1)._replace(size=size))
+    counting.count_lookup((crawl, "DIGEST_ANY", b"http://" + host + b"/", hit, -1, 1000))
 
 
 def test_hours_and_days(store: Store) -> None:
@@ -205,7 +206,7 @@ def test_hours_and_days(store: Store) -> None:
     counting = LookupCounter(lambda: now[0])
     for moment in (0, 3600, 3700, DAY + 1, 3 * DAY):
         now[0] = moment
-        note(counting, b"a.example")
+        count_hit(counting, b"a.example")
         counting.gather()
     write(store, counting)
     with store.reading() as reading:
@@ -222,11 +223,11 @@ def test_hours_and_days(store: Store) -> None:
         assert (times.first, times.last) == (0, 3 * DAY)
 
 
-def test_the_largest_and_pages_of_hosts(store: Store) -> None:
+def test_largest_hosts_and_pages_of_hosts(store: Store) -> None:
     counting = LookupCounter()
     for number in range(100):
         for _ in range(number % 7 + 1):
-            note(counting, b"h%03d.example" % number, size=100 - number)
+            count_hit(counting, b"h%03d.example" % number, size=100 - number)
     write(store, counting)
     with store.reading() as reading:
         crawl = reading.crawl("one")
@@ -244,14 +245,14 @@ def test_the_largest_and_pages_of_hosts(store: Store) -> None:
             list(statistics.rows(reading, crawl, "moon"))
 
 
-def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
+def test_a_dropped_crawl_leaves_no_statistics(store: Store) -> None:
     counting = LookupCounter()
     for crawl in CRAWLS:
         for number in range(50):
-            note(counting, b"h%d.example" % number, crawl)
+            count_hit(counting, b"h%d.example" % number, crawl)
     write(store, counting)
     counts = []
-    while count := store.write(lambda writing: statistics.drop(writing, writing.crawl("one"), 50)):
+    while count := store.write(lambda step: step.drop_statistics(step.crawl("one"), 50)):
         counts.append(count)
     assert counts in ([50, 6], [])  # on a cluster nobody waits for it
     with store.reading() as reading:
@@ -261,9 +262,9 @@ def test_a_crawl_that_is_dropped_leaves_nothing(store: Store) -> None:
 
 
 @of_files
-def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> None:
+def test_totals_under_a_flipped_key_are_reported_as_damage(store: Store) -> None:
     counting = LookupCounter()
-    note(counting, b"a.example")
+    count_hit(counting, b"a.example")
     write(store, counting)
     key = key_of(1, StatisticsKind.TOTAL)
     with store.writing() as writing:
@@ -285,8 +286,10 @@ def test_totals_whose_key_flipped_are_damage_and_not_nothing(store: Store) -> No
 def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
     counting = LookupCounter()
     for taken in (*[1_000_000] * 99, 77_000_000):
-        counting.note(("one", "DIGEST_ANY", b"http://a.example/", None, -1, taken))
-        counting.note(("two", "DIGEST_ANY", b"http://a.example/", None, -1, 77_000_000))
+        counting.count_lookup(("one", "DIGEST_ANY", b"http://a.example/", NO_ORIGINAL, -1, taken))
+        counting.count_lookup(
+            ("two", "DIGEST_ANY", b"http://a.example/", NO_ORIGINAL, -1, 77_000_000)
+        )
     write(store, counting)
     with store.reading() as reading:
         one = statistics.times(reading, reading.crawl("one"))
@@ -298,21 +301,21 @@ def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
 @given(st.integers(0, 1 << 45))
 def test_every_time_has_a_bucket(taken: int) -> None:
     counting = LookupCounter()
-    counting.note(("one", "", b"", None, -1, taken))
+    counting.count_lookup(("one", "", b"", NO_ORIGINAL, -1, taken))
     [part] = counting.take()
     bucket = part.times["one"][3:].index(1)
     assert taken < bound_of(bucket) or bucket == 127
     assert bucket in (0, 127) or bound_of(bucket) <= taken * 5 / 4 + 1
 
 
-def test_numbers_that_are_too_large_stay_the_largest(store: Store) -> None:
+def test_sums_stop_at_the_largest_number(store: Store) -> None:
     counting = LookupCounter()
     for _ in range(30):
-        note(counting, b"a.example", size=10**18 - 1)
+        count_hit(counting, b"a.example", size=10**18 - 1)
     with store.writing() as writing:
         huge = [capture(n)._replace(size=10**18 - 1) for n in range(30)]
         done = add(writing, writing.crawl("one"), huge, SETTINGS, JUDGE)
-    counting.note_stored("one", done.held)
+    counting.count_stored("one", done.held)
     write(store, counting)
     with store.reading() as reading:
         crawl = reading.crawl("one")
@@ -322,7 +325,7 @@ def test_numbers_that_are_too_large_stay_the_largest(store: Store) -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.sampled_from(NAMES), st.integers(0, 99))))
-def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any, ...]]) -> None:
+def test_self_reports_may_be_repeated_in_any_order(said: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(LmdbStore(Path(folder))) as store:
         greatest: dict[tuple[str, str], int] = {}
         with store.writing() as writing:
@@ -338,7 +341,7 @@ def test_what_crawlers_tell_may_come_again_and_in_any_order(said: list[tuple[Any
             assert self_report_of(writing, crawl) == expected
 
 
-def test_not_too_many_may_tell(store: Store) -> None:
+def test_the_number_of_self_reporting_processes_is_limited(store: Store) -> None:
     with store.writing() as writing:
         crawl = writing.crawl("one")
         for number in range(1000):
@@ -354,7 +357,7 @@ def test_memory_does_not_grow_with_hosts(store: Store) -> None:
     counting = LookupCounter()
     hosts = 60_000 if thorough() or not isinstance(store, LmdbStore) else 40_000  # twice KEPT
     for number in range(hosts):
-        note(counting, b"host-%d.example" % number)
+        count_hit(counting, b"host-%d.example" % number)
         if number % 10_000 == 9_999:
             write(store, counting)
     tracemalloc.start()
@@ -369,7 +372,7 @@ def test_memory_does_not_grow_with_hosts(store: Store) -> None:
     finally:
         tracemalloc.stop()
     for number in range(hosts):
-        note(counting, b"other-%d.example" % number)
+        count_hit(counting, b"other-%d.example" % number)
         if number % 10_000 == 9_999:
             counting.gather()
     parts = counting.take()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.cli import main
-from dedupindex.crawls.combined_view import CombinedView, VisibleCrawls
+from dedupindex.crawls.combined_view import CombinedView, visible_crawls
 from dedupindex.crawls.crawl import Visibility
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.lifecycle import begin, cancel, commit
@@ -244,7 +244,7 @@ def listed(index: Path, store: Store, url: bytes, asker: str = "") -> list[Captu
         engine.view() as base,
         store.reading() as reading,
     ):
-        view = CombinedView(base, reading, VisibleCrawls(list(reading.crawls()), asker), keys)
+        view = CombinedView(base, reading, visible_crawls(list(reading.crawls()), asker), keys)
         found = sorted(view.at_url(url))
         assert found == sorted(one for one in view.at_urlkey(urlkey(url)) if one.url == url)
         return found

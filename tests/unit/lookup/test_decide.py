@@ -36,7 +36,7 @@ def ask(make_index: MakeIndex) -> Ask:
     return asked
 
 
-def test_exact_beats_canonical_beats_any_whatever_is_older(ask: Ask) -> None:
+def test_exact_url_is_preferred_to_canonical_url_to_any_digest(ask: Ask) -> None:
     stored = [capture(1, OTHER, 1), capture(1, COUSIN, 2), capture(1, PAGE, 3)]
     for number, match in ((3, Match.EXACT_URL), (2, Match.CANONICAL_URL), (1, Match.DIGEST)):
         answer = ask(stored[:number], Query(sha1(1), PAGE))
@@ -51,7 +51,7 @@ def test_exact_beats_canonical_beats_any_whatever_is_older(ask: Ask) -> None:
         (Strategy.DIGEST_ANY, [PAGE, COUSIN, OTHER]),
     ],
 )
-def test_strategies_find_nothing_beyond_their_name(
+def test_a_strategy_finds_only_its_own_match_classes(
     ask: Ask, strategy: Strategy, found: list[bytes]
 ) -> None:
     for url in (PAGE, COUSIN, OTHER):
@@ -71,7 +71,7 @@ def test_another_digest_is_a_miss(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("digest", sorted(EMPTY))
-def test_the_empty_payload_is_never_answered(ask: Ask, digest: Digest) -> None:
+def test_the_empty_payload_never_has_an_original(ask: Ask, digest: Digest) -> None:
     stored = capture(1, PAGE)._replace(digest=digest)
     assert ask([stored], Query(digest, PAGE)) is None
 
@@ -102,13 +102,13 @@ def test_a_size_that_is_not_of_the_payload_does_not_meet_min_size(ask: Ask) -> N
         assert ask([stored], Query(sha1(1), PAGE)) is not None
 
 
-def test_case_89_a_record_never_finds_itself_but_the_next_best(ask: Ask) -> None:
+def test_a_record_never_finds_itself_but_the_next_best(ask: Ask) -> None:
     stored = [capture(1, PAGE, 1), capture(1, OTHER, 2)]
     answer = ask(stored, Query(sha1(1), PAGE, not_record=stored[0].record_id))
     assert answer == Answer(Match.DIGEST, stored[1])
 
 
-def test_work_is_bounded_and_the_exact_url_is_found_among_many(ask: Ask) -> None:
+def test_the_exact_url_is_found_beyond_the_limit_of_captures(ask: Ask) -> None:
     stored = [capture(1, b"http://h.example/%d" % n, 1 + n % 28) for n in range(10 * LIMIT)]
     for wanted in stored[:: 3 * LIMIT]:
         assert ask(stored, Query(sha1(1), wanted.url)) == Answer(Match.EXACT_URL, wanted)
@@ -122,7 +122,7 @@ def test_one_capture_of_many_that_meets_the_conditions_is_found(ask: Ask, place:
     assert ask(stored, query) == Answer(Match.DIGEST, stored[place])
 
 
-def test_settings_refuse_strategies_by_name(make_index: MakeIndex) -> None:
+def test_a_strategy_that_the_index_cannot_answer_is_refused_by_name(make_index: MakeIndex) -> None:
     for chosen, strategy, word in (
         (Settings(url_index=False, canonical=False), Strategy.EXACT_URL, "--no-url-index"),
         (Settings(url_index=False, canonical=False), Strategy.CANONICAL_URL, "--no-url-index"),
@@ -152,7 +152,7 @@ def test_the_match_class_is_calculated_even_without_urls_in_the_index(
             assert answer is not None and answer.match is match
 
 
-def test_a_strategy_that_needs_a_url_says_so(ask: Ask) -> None:
+def test_a_strategy_that_needs_a_url_is_refused_without_one(ask: Ask) -> None:
     with pytest.raises(BadQuery, match="needs a url"):
         ask([], Query(sha1(1), b"", Strategy.EXACT_URL))
 
@@ -166,16 +166,16 @@ def test_a_strategy_that_needs_a_url_says_so(ask: Ask) -> None:
         ("URL_CANONICAL", Strategy.CANONICAL_URL),
     ],
 )
-def test_both_sets_of_names(name: str, strategy: Strategy) -> None:
+def test_both_sets_of_strategy_names_are_accepted(name: str, strategy: Strategy) -> None:
     assert Strategy.parse(name) is strategy
 
 
-def test_an_unknown_strategy_is_refused_with_the_names_there_are() -> None:
+def test_the_refusal_of_an_unknown_strategy_lists_the_names() -> None:
     with pytest.raises(BadQuery, match="EXACT_URL"):
         Strategy.parse("NEAREST")
 
 
-def test_explain_says_why(make_index: MakeIndex) -> None:
+def test_explain_gives_a_verdict_for_each_capture(make_index: MakeIndex) -> None:
     stored = [capture(1, PAGE, 9), capture(1, COUSIN, 2), capture(1, OTHER, 1)]
     query = Query(sha1(1), PAGE, as_of=b"2026-11-05T00:00:00Z")
     with closing(open_index(make_index(stored))) as engine, engine.view() as view:
@@ -202,7 +202,7 @@ def test_an_explanation_is_bounded_and_has_the_chosen_one(make_index: MakeIndex)
     assert [one.capture for one in considered if one.verdict == "chosen"] == [good]
 
 
-def test_an_outage_is_an_outage(tmp_path: Path, make_index: MakeIndex) -> None:
+def test_an_unreadable_index_is_never_a_miss(tmp_path: Path, make_index: MakeIndex) -> None:
     with pytest.raises(IndexUnavailable):
         open_index(tmp_path / "nothing")
     index = make_index([capture(1, PAGE)])
@@ -212,7 +212,7 @@ def test_an_outage_is_an_outage(tmp_path: Path, make_index: MakeIndex) -> None:
         open_index(index)
 
 
-def test_an_answer_carries_what_a_revisit_needs_to_the_letter(ask: Ask) -> None:
+def test_an_answer_has_the_exact_values_of_the_revisit_header(ask: Ask) -> None:
     stored = capture(
         1,
         "http://example.com/caf\u00e9?a=1&b= 2".encode(),
@@ -231,7 +231,7 @@ def test_an_answer_carries_what_a_revisit_needs_to_the_letter(ask: Ask) -> None:
     )
 
 
-def test_no_answer_is_said_plainly() -> None:
+def test_a_miss_as_json() -> None:
     assert as_json(Decision(None)) == {"duplicate": False}
 
 
@@ -248,7 +248,7 @@ def test_odd_ages_are_refused(text: str) -> None:
         parse_age(text)
 
 
-def test_moments() -> None:
+def test_dates() -> None:
     assert parse_date("20261120091417", days=True) == b"2026-11-20T09:14:17Z"
     assert parse_date("2026-11-20", days=True) == b"2026-11-20T23:59:59Z"
     assert parse_date("2026-11-20T09:14:17.5Z", days=True) == b"2026-11-20T09:14:17.5Z"
@@ -256,7 +256,7 @@ def test_moments() -> None:
         parse_date("yesterday", days=True)
 
 
-def test_a_bridge_to_other_algorithms_and_bytes_is_taken_only_when_asked_for(
+def test_originals_with_other_digests_answer_only_with_bridge(
     make_index: MakeIndex,
 ) -> None:
     other = Digest("sha256", b"x" * 32)

@@ -81,7 +81,7 @@ class Held:
         [{"mime": "x" * 301}], [{}] * (MAX_RULES + 1), [{"never": True, "min_size": 1}],
     ],
 )  # fmt: skip
-def test_what_is_no_policy_is_refused(wrong: Any) -> None:
+def test_invalid_policies_are_refused(wrong: Any) -> None:
     with pytest.raises(BadInput):
         parse_policy(wrong)
     if isinstance(wrong, list) and len(wrong) == 1:
@@ -143,7 +143,7 @@ def test_a_url_is_matched_whole_and_in_bounded_time() -> None:
     assert time.process_time() - start < 1
 
 
-def test_the_rules_of_the_docs_are_rules() -> None:
+def test_policies_in_the_docs_are_valid() -> None:
     text = (ROOT / "docs" / "http.md").read_text()
     written = [one for one in re.findall(r"```toml\n(.*?)```", text, re.DOTALL) if "rules" in one]
     assert [len(parse_policy(tomllib.loads(one)["rules"]).rules) for one in written] == [1]
@@ -230,7 +230,7 @@ def lets(rule: dict[str, Any], one: Capture) -> bool:
 
 
 @given(held, st.lists(rules, max_size=3), st.sampled_from(URLS), st.sampled_from(MIMES))
-def test_what_answers_is_what_the_model_lets_answer(
+def test_policy_decisions_match_the_model(
     captures: list[Capture], given_rules: list[dict[str, Any]], url: bytes, mime: bytes
 ) -> None:
     moment = NOW.encode()
@@ -260,7 +260,7 @@ def test_what_answers_is_what_the_model_lets_answer(
     assert ("chosen" in verdicts) == (decision.answer is not None)
 
 
-def test_no_policy_lets_everything_answer() -> None:
+def test_without_a_policy_everything_may_answer() -> None:
     view = Held([capture(1, PAGE)])
     for policy in (
         NO_POLICY,
@@ -340,7 +340,7 @@ def test_a_crawl_has_a_strategy_of_its_own(web: FlaskClient) -> None:
     assert ask(web, crawl="a", url=other, strategy="DIGEST_ANY")["match"] == "digest"
 
 
-def test_a_crawl_is_begun_again_as_it_was(web: FlaskClient) -> None:
+def test_beginning_a_crawl_again_needs_the_same_settings(web: FlaskClient) -> None:
     how = {"strategy": "EXACT_URL", "policy": [{"never": True}], "namespace": "n"}
     crawl = begin(web, **how)
     assert begin(web, **how) == begin(web) == begin(web, policy=[{"never": True}]) == crawl
@@ -353,7 +353,7 @@ def test_a_crawl_is_begun_again_as_it_was(web: FlaskClient) -> None:
         assert web.post("/crawls", json={"name": "b", **wrong}).status_code == 400
 
 
-def test_the_rules_of_a_crawl_stand_before_those_of_the_server(make_index: MakeIndex) -> None:
+def test_the_rules_of_a_crawl_come_before_those_of_the_server(make_index: MakeIndex) -> None:
     policy = parse_policy([{"host": "example.org", "min_size": 5000}])
     web = served(make_index([capture(1, PAGE)], Settings(by_url=True)), policy)
     begin(web, policy=[{"mime": "image/*"}])
@@ -367,7 +367,7 @@ def test_the_rules_of_a_crawl_stand_before_those_of_the_server(make_index: MakeI
     assert web.get(record + "http://x.net/").status_code == 200
 
 
-def test_in_the_blackout_period_nothing_is_to_be_written(web: FlaskClient) -> None:
+def test_lookups_within_the_blackout_period_are_skipped(web: FlaskClient) -> None:
     begin(web, policy=[{"blackout": "1h"}])
     now = datetime.now(UTC)
     for number, ago in ((3, timedelta(minutes=5)), (4, timedelta(hours=2))):
@@ -382,7 +382,7 @@ def test_in_the_blackout_period_nothing_is_to_be_written(web: FlaskClient) -> No
     assert text.headers["Dedup-Skip"] == "1" and b"WARC-Refers-To" in text.data
 
 
-def test_nothing_is_skipped_for_what_may_not_be_there(web: FlaskClient) -> None:
+def test_a_revocable_original_never_causes_a_skip(web: FlaskClient) -> None:
     """Where nothing was written, nothing can be mended later."""
     now = datetime.now(UTC)
     begin(web, "a", policy=[{"blackout": "1h"}], seen_by="all")
@@ -418,7 +418,7 @@ def test_nothing_is_skipped_for_what_may_not_be_there(web: FlaskClient) -> None:
         ([], "", ""),
     ],
 )
-def test_of_a_new_payload_nobody_waits_where_a_policy_may_refuse_it(
+def test_claims_are_not_exclusive_where_a_policy_may_refuse_the_payload(
     web: FlaskClient, rules: list[Any], mime: str, word: str
 ) -> None:
     begin(web, policy=rules)
@@ -434,7 +434,7 @@ def test_of_a_new_payload_nobody_waits_where_a_policy_may_refuse_it(
     assert [answer.get("in_batch") for answer in two] == [None, None if word else 0]
 
 
-def test_a_claim_that_a_policy_grants_is_not_the_first(web: FlaskClient) -> None:
+def test_a_claim_granted_by_a_policy_is_not_the_first_of_a_batch(web: FlaskClient) -> None:
     begin(web, policy=[{"url": ".*/a", "never": True}])
     other = "http://example.org/other"
     some = [{"digest": str(sha1(5)), "url": url} for url in (PAGE.decode(), other, other)]
@@ -455,7 +455,7 @@ def test_originals_of_certain_crawls(web: FlaskClient) -> None:
         assert ask(web, number, crawl="a") == {"duplicate": False, "policy": "originals_from"}
 
 
-def test_a_namespace_stays_apart(web: FlaskClient) -> None:
+def test_crawls_of_other_namespaces_are_not_seen(web: FlaskClient) -> None:
     begin(web, "a", namespace="news")
     begin(web, "b", namespace="news")
     begin(web, "c", namespace="base")
@@ -474,7 +474,7 @@ def test_a_namespace_stays_apart(web: FlaskClient) -> None:
         assert web.get("/lookup", query_string=question).status_code == 400
 
 
-def test_a_crawl_of_a_namespace_goes_by_itself_alone(make_index: MakeIndex) -> None:
+def test_a_crawl_of_a_namespace_is_never_merged(make_index: MakeIndex) -> None:
     index = make_index([])
     web = served(index)
     for name in ("a", "b"):
@@ -489,14 +489,14 @@ def test_a_crawl_of_a_namespace_goes_by_itself_alone(make_index: MakeIndex) -> N
     assert not web.get("/crawls/b").get_json()["merged"]
 
 
-def test_records_are_never_taken_into_a_namespace(web: FlaskClient) -> None:
+def test_records_are_never_stored_in_a_namespace(web: FlaskClient) -> None:
     begin(web, "doppelganger", namespace="news", seen_by="all")
     record = {"id": str(sha1(3)), "uri": PAGE.decode(), "date": 20261120091417}
     assert web.post("/api/records", json=[record]).status_code == 201
     assert ask(web, 3)["duplicate"]
 
 
-def test_the_command_line_asks_as_its_crawl_does(make_index: MakeIndex) -> None:
+def test_the_command_line_uses_the_options_of_its_crawl(make_index: MakeIndex) -> None:
     index = make_index([capture(1, PAGE)])
     web = served(index)
     begin(web, "a", policy=[{"never": True}], digest_covers="stored", namespace="news")
@@ -521,7 +521,7 @@ def test_the_command_line_asks_as_its_crawl_does(make_index: MakeIndex) -> None:
     )
 
 
-def test_a_policy_has_so_much_text() -> None:
+def test_the_length_of_a_policy_is_limited() -> None:
     rules = [{"host": "h" * 200, "originals_from": ["n" * 290]}] * 100
     assert len(parse_policy(rules).rules) == 100
     with pytest.raises(BadInput, match="50,000 characters"):

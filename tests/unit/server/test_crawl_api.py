@@ -111,7 +111,7 @@ def test_a_crawl_from_begin_to_commit(web: FlaskClient) -> None:
     assert [one["name"] for one in web.get("/crawls").get_json()["crawls"]] == ["a"]
 
 
-def test_what_a_cancelled_crawl_reported_is_gone(web: FlaskClient) -> None:
+def test_captures_of_a_cancelled_crawl_are_gone(web: FlaskClient) -> None:
     begin(web, seen_by="all")
     web.post("/captures", json={"crawl": "a", "captures": [report(1), report(2)]})
     assert ask(web)["original"]["committed"] is False
@@ -122,7 +122,7 @@ def test_what_a_cancelled_crawl_reported_is_gone(web: FlaskClient) -> None:
     assert error(web.post("/crawls", json={"name": "a"})) == (409, "crawl_ended")
 
 
-def test_the_index_answers_crawls_too(web: FlaskClient) -> None:
+def test_crawls_get_originals_of_the_index(web: FlaskClient) -> None:
     begin(web)
     assert ask(web, 90, url="http://example.com/a")["match"] == "exact_url"
     assert ask(web, 90, crawl="a", url="http://example.com/a")["match"] == "exact_url"
@@ -183,7 +183,7 @@ REPORTS: list[tuple[str, bytes, str, int]] = [
 ]
 
 
-def test_the_hot_layer_takes_reports_as_flask_does(make_index: MakeIndex) -> None:
+def test_the_fast_path_answers_reports_as_flask_does(make_index: MakeIndex) -> None:
     said = []
     for hot in (True, False):
         live = LiveIndex(index := make_index([capture(90)]))
@@ -222,7 +222,7 @@ def test_the_hot_layer_takes_reports_as_flask_does(make_index: MakeIndex) -> Non
         {"colour": "red"},
     ],
 )
-def test_a_bad_capture_is_named_and_the_others_are_taken(
+def test_a_bad_capture_is_reported_and_the_others_are_stored(
     web: FlaskClient, wrong: dict[str, Any]
 ) -> None:
     begin(web)
@@ -278,7 +278,7 @@ def test_look_up_or_claim(web: FlaskClient) -> None:
     assert claim("a", 90)["match"] == "digest"
 
 
-def test_a_report_that_is_refused_ends_its_claim(web: FlaskClient) -> None:
+def test_a_refused_capture_ends_its_claim(web: FlaskClient) -> None:
     for name in "ab":
         begin(web, name)
     asked = {"digest": str(sha1(1)), "url": PAGE}
@@ -301,7 +301,7 @@ def test_a_claim_does_not_read_every_crawl(
     assert web.post("/claims", json={**body, "crawl": "b"}).status_code == 200
 
 
-def test_what_an_undone_transaction_began_is_not_kept(make_index: MakeIndex) -> None:
+def test_a_crawl_begun_in_an_undone_transaction_is_not_kept(make_index: MakeIndex) -> None:
     crawls = Crawls(make_index([]))
     crawls.write(lambda writing: lifecycle.begin(writing, "a"), make=True)
     assert crawls.crawl("a")
@@ -340,7 +340,7 @@ def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None
     assert bridged["original"]["digest"] == str(sha1(1))
 
 
-def test_how_often_a_crawl_has_asked_is_shown(web: FlaskClient) -> None:
+def test_the_lookups_of_a_crawl_are_shown(web: FlaskClient) -> None:
     assert begin(web)["warning"] == "begun, no lookup yet"
     begin(web, "b")
     web.post("/captures?crawl=a", json=report(1))
@@ -360,7 +360,7 @@ def test_how_often_a_crawl_has_asked_is_shown(web: FlaskClient) -> None:
     assert other["warning"] == "ended without a lookup"
 
 
-def test_crawls_that_cannot_be_read_are_an_outage(make_index: MakeIndex) -> None:
+def test_unreadable_crawls_are_never_a_miss(make_index: MakeIndex) -> None:
     index = make_index([capture(90)])
     (index / "crawls.mdb").write_bytes(b"no tree" * 1000)
     web = served(index)
@@ -392,7 +392,7 @@ def test_a_hit_is_the_best_of_index_and_crawls(make_index: MakeIndex) -> None:
     assert ask(web, 90)["original"]["committed"] is False
 
 
-def test_what_another_worker_wrote_is_the_best_hit_after_the_next_look(
+def test_writes_of_another_worker_are_found_after_a_refresh(
     make_index: MakeIndex,
 ) -> None:
     live = LiveIndex(make_index([capture(90, PAGE.encode())]))
@@ -409,7 +409,7 @@ def test_what_another_worker_wrote_is_the_best_hit_after_the_next_look(
     assert ask(web, 90)["original"]["date"] == "2026-10-01T09:14:17Z"
 
 
-def test_header_lines_say_that_an_original_is_not_committed(web: FlaskClient) -> None:
+def test_header_lines_mark_uncommitted_originals(web: FlaskClient) -> None:
     begin(web, seen_by="all")
     web.post("/captures?crawl=a", json=report())
     path, plain = f"/lookup?digest={sha1(1)}&url={PAGE}", {"Accept": "text/plain"}
@@ -491,7 +491,7 @@ NOT_OF_THE_WEB = (
 )  # fmt: skip
 
 
-def test_only_urls_of_the_web_become_originals(web: FlaskClient) -> None:
+def test_only_http_urls_become_originals(web: FlaskClient) -> None:
     """Who gets an original shows its URL, perhaps as a link."""
     begin(web)
     for number, url in enumerate(NOT_OF_THE_WEB, 1):
@@ -508,7 +508,7 @@ def test_only_urls_of_the_web_become_originals(web: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("name", [".", ".."])
-def test_no_crawl_is_called_like_a_step_of_a_path(web: FlaskClient, name: str) -> None:
+def test_dot_segments_are_no_crawl_names(web: FlaskClient, name: str) -> None:
     for content in ({"name": name}, {"name": "b", "namespace": name}):
         response = web.post("/crawls", json=content)
         assert response.status_code == 400 and "step" in response.text

@@ -106,7 +106,7 @@ def batch(count: int) -> dict[str, Any]:
     return {"crawl": "a", "captures": [report(number) for number in range(count)]}
 
 
-def test_a_batch_of_captures_is_bounded_and_written_in_pieces(
+def test_a_batch_of_captures_is_limited_and_written_in_chunks(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch, audits: list[str]
 ) -> None:
     web = served(live, max_batch=2500)
@@ -131,7 +131,7 @@ def test_a_batch_of_captures_is_bounded_and_written_in_pieces(
     assert (done["added"], done["unchanged"], len(done["results"])) == (500, 2000, 2500)
 
 
-def test_no_batch_at_all_still_needs_a_crawl(web: FlaskClient) -> None:
+def test_an_empty_batch_still_needs_a_crawl(web: FlaskClient) -> None:
     assert error(web.post("/captures?crawl=a", json={"captures": []})) == (404, "unknown_crawl")
     begin(web)
     assert web.post("/captures?crawl=a", json={"captures": []}).get_json()["added"] == 0
@@ -146,7 +146,7 @@ def send_lines(web: FlaskClient, lines: bytes, length: int) -> TestResponse:
     )
 
 
-def test_nothing_of_lines_that_break_off_is_written(
+def test_nothing_is_written_of_truncated_lines(
     live: LiveIndex, web: FlaskClient, audits: list[str]
 ) -> None:
     """Whether they are held in memory, or in a file because a JSON body may not be as large."""
@@ -164,7 +164,7 @@ def test_nothing_of_lines_that_break_off_is_written(
     assert sorted(live.index.iterdir()) == files
 
 
-def test_lines_have_a_largest_size(live: LiveIndex, web: FlaskClient) -> None:
+def test_the_size_of_lines_is_limited(live: LiveIndex, web: FlaskClient) -> None:
     begin(web)
     line = orjson.dumps(report()) + b"\n"
     server = served(live, max_body=len(line))
@@ -175,7 +175,7 @@ def test_lines_have_a_largest_size(live: LiveIndex, web: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("failing", ["opened", "written", "flushed"])
-def test_lines_that_the_disk_does_not_take_do_nothing(
+def test_nothing_is_written_of_lines_that_the_disk_refuses(
     live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
     """/dev/full is a disk without any room; what is short of the buffer is refused at its end."""
@@ -198,7 +198,7 @@ def test_lines_that_the_disk_does_not_take_do_nothing(
     assert send_lines(server, lines, len(lines)).get_json()["added"] == count
 
 
-def test_only_some_bodies_at_once_are_held_in_files(
+def test_the_number_of_bodies_in_files_is_limited(
     live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin(web)
@@ -209,7 +209,7 @@ def test_only_some_bodies_at_once_are_held_in_files(
     assert send_lines(server, lines[:-1], len(lines) - 1).get_json()["added"] == 10
 
 
-def test_lines_are_logged_as_far_as_they_were_written(
+def test_the_audit_of_interrupted_lines_counts_what_was_written(
     live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch, audits: list[str]
 ) -> None:
     begin(web)
@@ -228,7 +228,7 @@ def test_lines_are_logged_as_far_as_they_were_written(
     assert audits[-1].endswith(f"crawl=a added={done[0]} unchanged=0 bad=0 broken_off=True")
 
 
-def test_every_write_names_its_crawl(web: FlaskClient, audits: list[str]) -> None:
+def test_the_audit_of_every_write_names_its_crawl(web: FlaskClient, audits: list[str]) -> None:
     begin(web)
     web.post("/captures", json={"crawl": "a", **report()})
     web.post("/claims", json={"crawl": "a", "digest": str(sha1(2))})
@@ -242,7 +242,7 @@ def test_every_write_names_its_crawl(web: FlaskClient, audits: list[str]) -> Non
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-www-form-urlencoded", LINES])
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
-def test_all_bodies_are_counted_together(
+def test_all_kinds_of_bodies_share_the_slots(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: Any, kind: str
 ) -> None:
     monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(0))
@@ -255,7 +255,7 @@ def test_all_bodies_are_counted_together(
     assert web.get(f"/lookup?digest={sha1(90)}").status_code == 200
 
 
-def test_a_body_makes_room_for_the_next_however_it_ended(
+def test_a_slot_is_released_however_its_body_ends(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
@@ -267,7 +267,7 @@ def test_a_body_makes_room_for_the_next_however_it_ended(
                 assert web.post(path, data=body, content_type=kind).status_code != 503
 
 
-def test_a_stream_whose_answer_nobody_reads_makes_room_too(
+def test_a_slot_is_released_if_the_answer_is_not_read(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
@@ -285,7 +285,7 @@ def test_a_stream_whose_answer_nobody_reads_makes_room_too(
 
 
 @pytest.mark.parametrize(("method", "path", "body"), WRITES)
-def test_nobody_is_read_who_may_not_write(
+def test_no_body_is_read_without_permission_to_write(
     live: LiveIndex, method: str, path: str, body: Any
 ) -> None:
     reader = tokens.add(live.index, "reader", Role.READ)
@@ -304,7 +304,7 @@ def test_nobody_is_read_who_may_not_write(
     assert response.status_code == (403 if method == "POST" else 404)  # no crawl was begun yet
 
 
-def test_claims_may_be_sent_again_and_end_with_their_crawl(web: FlaskClient) -> None:
+def test_claims_can_be_repeated_and_end_with_their_crawl(web: FlaskClient) -> None:
     begin(web, "a")
     begin(web, "b")
 
@@ -332,8 +332,8 @@ def test_claims_may_be_sent_again_and_end_with_their_crawl(web: FlaskClient) -> 
     assert mine["claimed"] and freed.get_json() == {"released": True}
 
 
-@pytest.mark.parametrize("kind", ["json", "lines"])
-def test_a_merge_in_the_middle_of_a_batch_hides_nothing(
+@pytest.mark.parametrize("kind", ["single", "json", "lines"])
+def test_a_merge_during_a_lookup_hides_no_captures(
     live: LiveIndex, web: FlaskClient, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     begin(web)
@@ -357,19 +357,21 @@ def test_a_merge_in_the_middle_of_a_batch_hides_nothing(
 
     monkeypatch.setattr(engine, "view", overtaken)
     questions = [{"digest": str(sha1(1)), "url": PAGE}] * 2 + [{"digest": str(sha1(1))}]
-    if kind == "json":
+    if kind == "single":
+        answers = [web.get("/lookup", query_string=questions[0]).get_json()]
+    elif kind == "json":
         answers = web.post("/lookup", json={"lookups": questions}).get_json()["answers"]
     else:
         body = b"".join(orjson.dumps(one) + b"\n" for one in questions)
         text = web.post("/lookup", data=body, content_type=LINES).data
         answers = [orjson.loads(line) for line in text.splitlines()]
-    assert merged and [one["duplicate"] for one in answers] == [True] * 3
+    assert merged and answers and all(answer["duplicate"] for answer in answers)
     # The next one sees that they are gone: in truth they are in the index by then.
     answers = web.post("/lookup", json={"lookups": questions}).get_json()["answers"]
     assert [one["duplicate"] for one in answers] == [False] * 3
 
 
-def test_batches_follow_what_becomes_of_crawls(web: FlaskClient) -> None:
+def test_batches_see_changes_of_crawls(web: FlaskClient) -> None:
     question = {"lookups": [{"digest": str(sha1(1)), "url": PAGE}]}
 
     def known(**more: str) -> bool:
@@ -384,14 +386,14 @@ def test_batches_follow_what_becomes_of_crawls(web: FlaskClient) -> None:
     assert known()
 
 
-def test_a_crawl_that_asks_by_url_has_asked(web: FlaskClient) -> None:
+def test_lookups_by_url_count_as_lookups_of_the_crawl(web: FlaskClient) -> None:
     begin(web)
     assert web.get(f"/cdx?url={PAGE}&crawl=a").status_code == 200
     shown = web.post("/crawls/a/commit").get_json()
     assert shown["lookups"] == 1 and shown["warning"] is None
 
 
-def test_records_go_into_no_crawl_that_only_itself_sees(web: FlaskClient) -> None:
+def test_records_are_not_stored_in_a_private_crawl(web: FlaskClient) -> None:
     begin(web, "doppelganger")
     assert web.post("/api/records", json=[RECORD]).status_code == 201
     assert web.get(f"/api/records/{RECORD['id']}").get_json() == RECORD

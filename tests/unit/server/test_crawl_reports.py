@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
-from dedupindex.crawls.counting import CountedHit, LookupCounter, add_counted
+from dedupindex.crawls.counting import NO_ORIGINAL, LookupCounter, LookupOutcome, add_counted
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
@@ -84,7 +84,7 @@ def found(report: dict[str, Any]) -> StatisticsRow:
     return StatisticsRow(**{name: report[name] for name in StatisticsRow._fields})
 
 
-def test_every_way_of_asking_counts(web: Web) -> None:
+def test_every_kind_of_lookup_counts(web: Web) -> None:
     exact = {"exact_url": 1, "exact_url_bytes": 1001}
     expected = StatisticsRow()
 
@@ -131,7 +131,7 @@ def test_every_way_of_asking_counts(web: Web) -> None:
     assert found(web.report(crawl="b")) == StatisticsRow()
 
 
-def test_who_asks_by_url_does_not_say_what_it_found(web: Web) -> None:
+def test_lookups_by_url_count_as_listed(web: Web) -> None:
     web.get("/cdx?url=http://one.example/a&crawl=a")
     web.get("/cdx?url=http://one.example/nothing&crawl=a")
     assert found(web.report()) == StatisticsRow(lookups=2, listed=1)
@@ -143,7 +143,7 @@ def test_who_asks_by_url_does_not_say_what_it_found(web: Web) -> None:
     assert found(web.report()) == hit.plus(StatisticsRow(errors=1))
 
 
-def test_what_is_stored_counts_once(web: Web) -> None:
+def test_stored_captures_count_once(web: Web) -> None:
     sent = {
         "digest": str(sha1(5)),
         "url": "http://new.example/",
@@ -175,7 +175,7 @@ def test_records_count_for_their_crawl(web: Web) -> None:
     assert (row.lookups, row.exact_url, row.stored, row.unsized) == (2, 1, 1, 1)
 
 
-def test_what_crawlers_tell(web: Web) -> None:
+def test_self_reports_of_crawlers(web: Web) -> None:
     assert web.get("/crawls/a").get_json()["not_looked_up"] is None
     told = web.post("/crawls/a/counts", json={"not_looked_up": 4, "who": "one"}).get_json()
     assert (told["not_looked_up"], told["not_reported"]) == (4, None)
@@ -202,8 +202,8 @@ def many_hosts(web: Web) -> list[bytes]:
     counting = web.live.crawls.counting
     for number, host in enumerate(hosts):
         url = b"http://" + host + b"/" if host else b""
-        hit = CountedHit.of("exact_url", capture(1)._replace(size=number))
-        counting.note_all([("a", "DIGEST_ANY", url, hit, -1, 1000)] * (number + 1))
+        hit = LookupOutcome.of_hit("exact_url", capture(1)._replace(size=number))
+        counting.count_lookups([("a", "DIGEST_ANY", url, hit, -1, 1000)] * (number + 1))
     return hosts
 
 
@@ -234,7 +234,7 @@ def test_the_top_of_a_report(web: Web) -> None:
     assert web.report("by=host&top=1&order=stored")["groups"][0]["stored"] == 0
 
 
-def test_what_a_report_cannot_be_asked(web: Web) -> None:
+def test_invalid_report_requests(web: Web) -> None:
     for query in (
         *("by=moon", "top=3", "by=host&top=0", "by=host&top=3&after=x", "by=host&limit=99999"),
         *("by=host&order=stored", "format=pdf", "x=1", "by=host&by=mime", "after=x"),
@@ -260,7 +260,7 @@ def test_pages_of_crawls(web: Web) -> None:
     assert web.get("/crawls?limit=0").status_code == 400
 
 
-def test_formats_say_the_same(web: Web, index: Path) -> None:
+def test_all_formats_have_the_same_numbers(web: Web, index: Path) -> None:
     many_hosts(web)
     groups = web.report("by=host")["groups"]
     rows = list(csv.DictReader(io.StringIO(web.report("by=host&format=csv"))))
@@ -283,14 +283,14 @@ def test_formats_say_the_same(web: Web, index: Path) -> None:
             assert out == over
 
 
-def test_text_of_the_web_does_no_harm(web: Web) -> None:
+def test_reports_escape_text_of_the_web(web: Web) -> None:
     answers = [
-        CountedHit.of("exact_url", capture(1)._replace(mime=mime))
+        LookupOutcome.of_hit("exact_url", capture(1)._replace(mime=mime))
         for mime in (HOSTILE.encode(), b"=cmd|' /C calc'!A0", b"+1", b"@x", b"\x1b[2J\n")
     ]
     for hit in answers:
         url = f'http://{HOSTILE}.example/"'
-        web.live.crawls.counting.note(("a", "DIGEST_ANY", url, hit, -1, 1))
+        web.live.crawls.counting.count_lookup(("a", "DIGEST_ANY", url, hit, -1, 1))
     page = web.get("/crawls/a/report?by=mime&format=html")
     web.live.crawls.write_counts()
     page = web.get("/crawls/a/report?by=mime&format=html")
@@ -302,7 +302,7 @@ def test_text_of_the_web_does_no_harm(web: Web) -> None:
     assert "\x1b" not in web.report("by=mime&format=text")
 
 
-def test_a_page_of_figures_is_for_people() -> None:
+def test_the_html_report() -> None:
     facts = {"merged": True, "bytes": 1_500_000, "average_lookup_ms": 0.25, "ended": None}
     row = {"mime": "text/html", "duplicate_bytes": 2100, "duplicates_percent": 66.67, "new": 1234}
     page = "".join(html_lines("Crawl a", facts, list(row), [row]))
@@ -316,7 +316,7 @@ def test_a_page_of_figures_is_for_people() -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_tables_escape_whatever_comes(title: str, text: str) -> None:
+def test_tables_escape_any_text(title: str, text: str) -> None:
     page = "".join(html_lines(title, {"fact": text}, ["name"], [{"name": text}]))
     bare = re.sub(r"<(/?(html|head|meta|title|style|body|h1|div|table|caption|tr|th|td|thead"
                   r"|tbody)\b[^<>]*|!DOCTYPE html)>", "", page)  # fmt: skip
@@ -350,7 +350,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     assert [one["status"] for one in json.loads(out)["groups"]] == ["200"]
 
 
-def test_who_misspells_a_crawl_is_told_which_there_are(web: Web) -> None:
+def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
     web.post("/crawls", json={"name": "weekly-1"})
     for path in ("/crawls/weekly/report", "/pages/crawl?name=weekly", "/pages/charts?crawl=weekly"):
         answer = web.get(path)
@@ -373,7 +373,7 @@ def test_refusals(web: Web, index: Path, words: list[str], status: int, sentence
     assert sentence in dedupindex("report", index, *words, status=status)[1]
 
 
-def test_an_index_without_crawls_says_so(make_index: MakeIndex) -> None:
+def test_the_report_of_an_index_without_crawls(make_index: MakeIndex) -> None:
     _, talk = dedupindex("report", make_index([]), "--crawl", "a", status=4)
     assert "no crawl has looked up or reported" in talk
 
@@ -417,7 +417,7 @@ def test_statistics_stay_when_crawls_are_merged_and_swept(web: Web) -> None:
     )
 
 
-def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Path) -> None:
+def test_dropped_and_purged_crawls_have_no_statistics(web: Web, index: Path) -> None:
     for name in "ab":
         web.get("/lookup?" + question(1, crawl=name))
         assert web.report(crawl=name)["lookups"] == 1
@@ -436,7 +436,7 @@ def test_a_crawl_that_is_dropped_or_purged_has_no_statistics(web: Web, index: Pa
 
 
 @pytest.mark.parametrize("how", ["dropped", "purged"])
-def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
+def test_crawls_dropped_or_purged_after_their_end_have_no_statistics(
     web: Web, index: Path, how: str
 ) -> None:
     if how == "dropped":
@@ -451,10 +451,10 @@ def test_what_was_cancelled_or_merged_has_no_more_statistics_either(
     assert web.get("/crawls/a").get_json()["first_lookup"] is None
 
 
-def test_counts_of_a_crawl_that_nobody_began_are_left_out(tmp_path: Path) -> None:
+def test_counts_of_unknown_crawls_are_left_out(tmp_path: Path) -> None:
     with closing(LmdbStore(tmp_path)) as store:
         counting = LookupCounter()
-        counting.note(("nobody", "DIGEST_ANY", "http://a.example/", None, -1, 1))
+        counting.count_lookup(("nobody", "DIGEST_ANY", "http://a.example/", NO_ORIGINAL, -1, 1))
         [part] = counting.take()
         with store.writing() as writing:
             lifecycle.begin(writing, "a")

@@ -104,7 +104,7 @@ def send(web: FlaskClient, content: bytes, by: str = "host", **headers: str) -> 
     return web.post("/pages/what-if", data=form, content_type=kind, headers=headers or HERE)
 
 
-def test_pages_of_an_empty_index_say_what_to_type(make_index: MakeIndex) -> None:
+def test_pages_of_an_empty_index_name_commands(make_index: MakeIndex) -> None:
     web = served(make_index())
     shown = {
         path: page(web.get(path), 400 if path == "/pages/crawl" else 200) for path in paths(web)
@@ -135,7 +135,7 @@ def test_every_link_leads_to_an_answer(web: FlaskClient) -> None:
     assert any(path.startswith("/pages/crawl?name=a?b%3Dc%26d%23%252F") for path in seen)
 
 
-def test_what_the_index_holds(web: FlaskClient) -> None:
+def test_the_overview_of_the_index(web: FlaskClient) -> None:
     for number in (1, 2, 2):
         web.get(f"/lookup?digest={sha1(number)}&url={URL}")
     web.get("/lookup?digest=hello")
@@ -145,7 +145,7 @@ def test_what_the_index_holds(web: FlaskClient) -> None:
     assert "surt-0.3.1" in shown
 
 
-def test_an_index_that_is_gone_is_no_empty_one(tmp_path: Path) -> None:
+def test_pages_of_a_missing_index_are_errors(tmp_path: Path) -> None:
     live = LiveIndex(tmp_path / "none")
     live.refresh()
     web = create_app(Config(tmp_path / "none"), live).test_client()
@@ -226,7 +226,7 @@ def test_a_lookup_that_cannot_be_read(web: FlaskClient, query: str) -> None:
     page(shown, status)
 
 
-def test_a_person_who_asks_as_a_crawl_is_not_counted_as_it(web: FlaskClient) -> None:
+def test_the_lookup_page_counts_no_lookups(web: FlaskClient) -> None:
     web.post("/crawls", json={"name": "a"})
     one = {"digest": str(sha1(9)), "url": URL, "date": "2026-11-20T09:14:17Z", "status": 200}
     web.post("/captures?crawl=a", json={**one, "size": 5, "mime": "image/png"})
@@ -303,7 +303,7 @@ def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
 @given(
     st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)), st.sampled_from([*chart_pages.SPANS])
 )
-def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> None:
+def test_a_span_of_time_is_complete_until_now(now: datetime, name: str) -> None:
     span = chart_pages.SPANS[name]
     units = chart_pages._units(span, now)
     assert len(set(units)) == span.units and units == sorted(units)
@@ -317,7 +317,7 @@ def test_a_span_ends_now_and_leaves_nothing_out(now: datetime, name: str) -> Non
     assert met <= set(units)
 
 
-def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
+def test_policies_and_namespaces_are_shown(make_index: MakeIndex) -> None:
     index = make_index([capture(1)], ALL)
     web = served(index)
     rules = [{"host": "x<b>.example", "never": True}, {"originals_from": ["a*", "<i>"]}, {}]
@@ -359,12 +359,12 @@ def test_policies_and_namespaces_show(make_index: MakeIndex) -> None:
     ):
         page(closed.get(f"/pages/lookup?{query}"), 403)
     for path in ("/pages/crawl?name=b", "/pages/charts?crawl=b"):
-        assert "there is none that can be read of" in page(closed.get(path), 404).text
+        assert "there is none to read" in page(closed.get(path), 404).text
     sent = {"Authorization": f"Bearer {reader}"}
     assert "there is none" in closed.get("/crawls/b/report", headers=sent).text
 
 
-def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = begin(tmp_path, chosen=ALL)
     one, other = capture(1, b"http://x.example/<b>", container="/w/a.warc.gz"), capture(2)
     again = capture(1, b"http://y.example/", day=2, container="/w/<i>.warc.gz")
@@ -396,7 +396,7 @@ def test_what_depends_on_captures(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "use bin/impact itself" in page(web.get(asked), 400).text
 
 
-def test_a_lookup_says_beforehand_what_it_can_tell(make_index: MakeIndex) -> None:
+def test_the_lookup_page_shows_what_the_index_can_answer(make_index: MakeIndex) -> None:
     for by_url in (True, False):
         web = served(make_index([capture(1)], Settings(by_url=by_url)))
         shown = page(web.get("/pages/lookup")).text
@@ -416,7 +416,7 @@ def test_the_crawl_of_an_original_is_a_link_if_it_has_a_page(tmp_path: Path) -> 
     assert "elsewhere" in other.text and "/pages/crawl?name=elsewhere" not in other.links
 
 
-def test_a_crawl_says_what_does_not_renew_itself(web: FlaskClient) -> None:
+def test_the_crawl_page_says_which_table_is_not_refreshed(web: FlaskClient) -> None:
     web.post("/crawls", json={"name": "a"})
     web.get(f"/lookup?digest={sha1(1)}&crawl=a&url={URL}")
     counted(web)
@@ -437,7 +437,7 @@ CDX = (
 
 
 @pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)])
-def test_what_a_crawl_would_have_saved(web: FlaskClient, content: bytes) -> None:
+def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
     shown = page(send(web, content)).text
     assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
     assert "<script>x" in shown and r"C:\logs" not in shown
@@ -449,12 +449,14 @@ def test_shares_have_one_decimal(web: FlaskClient) -> None:
     assert "41.7 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
 
 
-def test_a_crawl_log_is_tried_out_too(web: FlaskClient) -> None:
+def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
     shown = page(send(web, (DATA / "heritrix.log").read_bytes())).text
     assert "crawl.cdx: 0 B of" in shown and "Not looked up" in shown
 
 
-def test_what_cannot_be_tried_out(web: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_files_of_the_what_if_page(
+    web: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert "of no known kind" in page(send(web, b"hello\n"), 400).text
     assert "groups by" in page(send(web, CDX, "<b>"), 400).text
     empty = web.post("/pages/what-if", data={"by": "host"}, headers=HERE)
@@ -475,7 +477,7 @@ def test_files_that_are_too_large(make_index: MakeIndex) -> None:
 
 
 @pytest.mark.parametrize("size", [1_000_000, 5_000_000])
-def test_files_as_large_as_those_of_crawls(web: FlaskClient, size: int) -> None:
+def test_uploads_of_many_sizes(web: FlaskClient, size: int) -> None:
     row = CDX.splitlines(keepends=True)[1]
     plain = CDX + row * (size // len(row))
     packed = gzip.compress(os.urandom(size), 0)  # as large, and of no kind
@@ -486,12 +488,12 @@ def test_files_as_large_as_those_of_crawls(web: FlaskClient, size: int) -> None:
         assert "crawl.cdx: " in page(send(web, content)).text
 
 
-def test_fields_of_a_form_are_small_whatever_its_file_may_be(web: FlaskClient) -> None:
+def test_the_fields_of_a_form_are_limited(web: FlaskClient) -> None:
     for size in (17_000, 1_000_000):
         assert "at most 16,384 bytes" in page(send(web, CDX, "x" * size), 413).text
 
 
-def test_commands_are_few_at_a_time_and_end_in_time(
+def test_commands_are_limited_in_number_and_time(
     make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = commands.Commands(make_index([capture(1)]))
@@ -564,7 +566,7 @@ def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
     page(web.get("/"), 401)
 
 
-def test_what_depends_is_for_administrators_where_there_are_tokens(make_index: MakeIndex) -> None:
+def test_the_impact_page_needs_the_role_admin(make_index: MakeIndex) -> None:
     index = make_index([capture(1)])
     secret = tokens.add(index, "root", Role.ADMIN)
     web = served(index)
@@ -581,7 +583,7 @@ def test_what_depends_is_for_administrators_where_there_are_tokens(make_index: M
 
 
 @pytest.mark.parametrize("token", ["\u202e", "a\r\nSet-Cookie: x=y", "a; Domain=evil", "", "é"])
-def test_what_is_no_token_is_no_cookie(make_index: MakeIndex, token: str) -> None:
+def test_an_invalid_token_sets_no_cookie(make_index: MakeIndex, token: str) -> None:
     index = make_index()
     tokens.add(index, "reader", Role.READ)
     web = served(index, private=True)
@@ -613,7 +615,7 @@ def test_signing_in_leads_to_no_other_server(make_index: MakeIndex, target: str)
     assert "Secure" in done.headers["Set-Cookie"]
 
 
-def test_a_page_that_is_not_there(web: FlaskClient) -> None:
+def test_an_unknown_page(web: FlaskClient) -> None:
     page(web.get("/pages/nothing/<b>here"), 404)
     assert web.get("/pagesx").get_json()["error"]["code"] == "not_found"
     assert web.get("/pages/static/../blueprint.py").status_code == 404
@@ -643,7 +645,7 @@ def hostile_captures() -> list[Capture]:
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
-def test_text_of_the_web_is_text(make_index: MakeIndex, number: int) -> None:
+def test_pages_escape_text_of_the_web(make_index: MakeIndex, number: int) -> None:
     web = served(make_index(hostile_captures(), ALL))
     url = hostile_captures()[number].url
     if number == 4:  # no header line can carry it, which is said instead of a revisit
@@ -656,7 +658,7 @@ def test_text_of_the_web_is_text(make_index: MakeIndex, number: int) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(60))
 @given(st.text(max_size=60) | st.sampled_from(HOSTILE), st.sampled_from(["digest", "url", "crawl"]))
-def test_whatever_is_asked_is_only_text(web: FlaskClient, text: str, name: str) -> None:
+def test_pages_escape_parameters(web: FlaskClient, text: str, name: str) -> None:
     sent = quote(text.encode("utf-8", "surrogatepass"))
     for asked in (f"lookup?{name}={sent}", f"crawl?name={sent}", f"sign-in?next={sent}"):
         shown = web.get(f"/pages/{asked}")
@@ -673,7 +675,7 @@ def test_a_bar_is_as_long_as_its_values(values: list[tuple[str, int]]) -> None:
 
 
 @given(st.lists(st.lists(st.integers(0, 10**15), min_size=2, max_size=2), max_size=40))
-def test_columns_stand_on_the_ground(rows: list[list[int]]) -> None:
+def test_columns_of_a_chart_end_at_its_bottom(rows: list[list[int]]) -> None:
     chart = columns([(str(n), [("a", a), ("b", b)]) for n, (a, b) in enumerate(rows)])
     highest = max((a + b for a, b in rows), default=0)
     assert chart.highest == highest and len(chart.titles) == len(rows)
@@ -687,7 +689,7 @@ def test_columns_stand_on_the_ground(rows: list[list[int]]) -> None:
         assert all(part.y >= -0.01 and part.y + part.height <= HEIGHT + 0.02 for part in mine)
 
 
-def test_the_documentation_has_every_page(web: FlaskClient) -> None:
+def test_every_page_is_documented(web: FlaskClient) -> None:
     text = DOCS.read_text()
     for method, path in rules(web):
         assert re.search(rf"`{method} {path}`", text), path
