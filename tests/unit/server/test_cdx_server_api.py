@@ -75,7 +75,7 @@ def lines(web: FlaskClient, query: str, path: str = "/cdx") -> list[str]:
 # --- recorded exchanges --------------------------------------------------------------------------
 
 
-def test_what_warcprox_asks(web: FlaskClient) -> None:
+def test_queries_of_warcprox(web: FlaskClient) -> None:
     tail = "&fl=timestamp%2Cdigest&filter=%21mimetype%3Awarc%2Frevisit&limit=-1"
     url = "http%3A%2F%2F127.0.0.1%3A19301%2Fb%3Fx%3D1%26y%3D2"
     assert web.get(f"/cdx?url={url}{tail}").data == b"20210102030405 %b\n" % text_of(
@@ -90,7 +90,7 @@ def test_what_warcprox_asks(web: FlaskClient) -> None:
     assert lines(web, f"url={url}{tail}&bridge=1&digest=hex") == hexadecimal
 
 
-def test_a_digest_that_its_record_spells_otherwise_is_not_listed(make_index: MakeIndex) -> None:
+def test_a_digest_in_another_encoding_is_not_listed(make_index: MakeIndex) -> None:
     spelled = [capture(n, PAGE)._replace(spelling=Spelling(n % 2, n)) for n in range(6)]
     web = served(make_index(spelled, BY_URL))
     query = f"url={quote_plus(PAGE)}&fl=digest"
@@ -100,7 +100,7 @@ def test_a_digest_that_its_record_spells_otherwise_is_not_listed(make_index: Mak
     assert len(lines(web, query + "&bridge=1")) == 6
 
 
-def test_what_zeno_asks(web: FlaskClient) -> None:
+def test_queries_of_zeno(web: FlaskClient) -> None:
     query = "url=http%3A%2F%2F127.0.0.1%3A19301%2Fb%3Fx%3D1%26y%3D2&limit=-1"
     (line,) = lines(web, query, "/web/timemap/cdx")
     fields = line.split()
@@ -110,7 +110,7 @@ def test_what_zeno_asks(web: FlaskClient) -> None:
     ]  # fmt: skip
 
 
-def test_what_the_wbm_processor_asks_and_reads(web: FlaskClient) -> None:
+def test_queries_of_the_wbm_processor(web: FlaskClient) -> None:
     """It takes 14 digits and 32 characters with a space behind, of the last line."""
     response = web.get("/cdx?url=http%3A%2F%2F127.0.0.1%3A19301%2Fb%3Fx%3D1%26y%3D2&limit=-1")
     assert response.status_code == 200
@@ -119,23 +119,23 @@ def test_what_the_wbm_processor_asks_and_reads(web: FlaskClient) -> None:
     assert (response.status_code, response.data) == (200, b"")
 
 
-def test_what_must_not_become_a_revisit_is_not_listed(web: FlaskClient) -> None:
+def test_captures_that_cannot_be_originals_are_not_listed(web: FlaskClient) -> None:
     assert lines(web, "url=http://bad.org/") == []
 
 
-def test_what_ukwa_asks(web: FlaskClient) -> None:
+def test_queries_of_ukwa(web: FlaskClient) -> None:
     query = "limit=100&matchType=exact&filter=!mimetype:failure-status-code.*&sort=reverse&url="
     found = lines(web, query + quote_plus(PAGE))
     assert [line.split()[1] for line in found] == ["20210102030405", "20200102030405"]
     assert {line.split()[2] for line in found} == {PAGE.decode()}
 
 
-def test_what_jwarc_asks(web: FlaskClient) -> None:
+def test_queries_of_jwarc(web: FlaskClient) -> None:
     query = "sort=reverse&rows=10&matchType=exact&url=" + quote_plus(PAGE)
     assert [line.split()[5] for line in lines(web, query)] == [text_of(sha1(2)), text_of(sha1(1))]
 
 
-def test_what_pywb_asks_to_resolve_a_revisit(web: FlaskClient) -> None:
+def test_queries_of_pywb_that_resolve_a_revisit(web: FlaskClient) -> None:
     query = (
         f"url={quote_plus(PAGE)}&closest=20200102030405&filter=!mime:warc/revisit"
         f"&filter=digest:{text_of(sha1(1))}&output=cdxj"
@@ -149,7 +149,7 @@ def test_what_pywb_asks_to_resolve_a_revisit(web: FlaskClient) -> None:
     assert (content["mime"], content["status"]) == ("image/png", "200")
 
 
-def test_what_pywb_asks_as_a_source_of_its_index(web: FlaskClient) -> None:
+def test_queries_of_pywb_with_a_remote_index(web: FlaskClient) -> None:
     """For one capture the nearest to its date, for its calendar all by time; then by prefix."""
     query = "url=http%3A//127.0.0.1%3A19301/b%3Fx%3D1%26y%3D2"
     tail = "&closest=20200601000000&sort=closest&limit=100&matchType=exact"
@@ -163,7 +163,7 @@ def test_what_pywb_asks_as_a_source_of_its_index(web: FlaskClient) -> None:
     assert error(web.get(f"/cdx?{query}{tail}")) == (400, "bad_query")
 
 
-def test_what_archiveteam_asks(web: FlaskClient) -> None:
+def test_queries_of_archiveteam(web: FlaskClient) -> None:
     tail = "&fl=timestamp,original&filter=!mimetype:warc\\/revisit&limit=100"
     query = f"url={quote_plus(PAGE)}&filter=digest:{text_of(sha1(2))}{tail}"
     path = "/cdx/search"
@@ -172,7 +172,7 @@ def test_what_archiveteam_asks(web: FlaskClient) -> None:
     assert lines(web, f"{query}&to=20210101999999", path) == []  # a time less one
 
 
-def test_what_outbackcdx_clients_ask(web: FlaskClient) -> None:
+def test_queries_of_outbackcdx_clients(web: FlaskClient) -> None:
     query = f"url={quote_plus(PAGE)}&limit=1&output="
     assert web.get(f"/cdx?{query}json").get_json()[0] == list(FIELDS)
     assert web.get(f"/cdx?{query}json&fl=url,digest").get_json() == [
@@ -189,7 +189,7 @@ def test_what_outbackcdx_clients_ask(web: FlaskClient) -> None:
 # --- exactness, errors ---------------------------------------------------------------------------
 
 
-def test_other_urls_are_listed_only_when_asked_for(web: FlaskClient) -> None:
+def test_other_urls_are_listed_only_with_match_type_canonical(web: FlaskClient) -> None:
     query = "url=" + quote_plus(PAGE)
     exact = [line.split()[2] for line in lines(web, query)]
     assert set(exact) == {PAGE.decode()}
@@ -197,7 +197,7 @@ def test_other_urls_are_listed_only_when_asked_for(web: FlaskClient) -> None:
     assert set(canonical) == {PAGE.decode(), "https://127.0.0.1:19301/b?y=2&x=1"}
 
 
-def test_a_url_that_a_line_cannot_carry_is_not_written_otherwise(web: FlaskClient) -> None:
+def test_a_url_that_a_line_cannot_carry_is_left_out(web: FlaskClient) -> None:
     query = "url=" + quote_plus(SPACED)
     assert lines(web, query) == []
     assert lines(web, query + "&fl=timestamp") == ["20200102030405"]
@@ -205,7 +205,7 @@ def test_a_url_that_a_line_cannot_carry_is_not_written_otherwise(web: FlaskClien
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_an_index_without_a_list_says_how_to_get_one(path: str, make_index: MakeIndex) -> None:
+def test_an_index_without_by_url_is_refused_with_advice(path: str, make_index: MakeIndex) -> None:
     web = served(make_index([capture(1, PAGE)]))
     response = web.get(f"{path}?url={quote_plus(PAGE)}")
     assert error(response) == (409, "strategy_unavailable")
@@ -230,11 +230,11 @@ def test_an_index_without_a_list_says_how_to_get_one(path: str, make_index: Make
         "url=a&filter=~url:" + "a" * 201, "url=a&filter=url:" + "a" * 2001,
     ],
 )  # fmt: skip
-def test_what_cannot_be_answered_is_refused(query: str, web: FlaskClient) -> None:
+def test_unanswerable_queries_are_refused(query: str, web: FlaskClient) -> None:
     assert error(web.get(f"/cdx?{query}")) == (400, "bad_query")
 
 
-def test_no_expression_takes_long(make_index: MakeIndex) -> None:
+def test_regular_expressions_take_bounded_time(make_index: MakeIndex) -> None:
     url = "http://a.org/" + "a" * 1900
     web = served(
         make_index([capture(1, url.encode()), capture(2, b"http://a/" + b"a" * 3000)], BY_URL)
@@ -248,7 +248,7 @@ def test_no_expression_takes_long(make_index: MakeIndex) -> None:
     assert lines(web, f"url={long}&filter=!url:b")
 
 
-def test_filters_of_a_query_are_bounded(make_index: MakeIndex) -> None:
+def test_the_filters_of_a_query_are_limited(make_index: MakeIndex) -> None:
     """So many, and all their expressions together so many steps."""
     url = "http://a.org/" + "a" * 1900
     stored = [capture(1, url.encode()), *(capture(number, PAGE) for number in range(2, 7))]
@@ -265,7 +265,7 @@ def test_filters_of_a_query_are_bounded(make_index: MakeIndex) -> None:
     assert lines(web, f"url={url}&filter=~url:.*a.*") == lines(web, f"url={url}")
 
 
-def test_expressions_meet_each_value_once() -> None:
+def test_expressions_are_matched_once_per_value() -> None:
     """What is often the same, as a URL of thousands of captures, costs as much as one."""
     value, asked = "http://a.org/" + "a" * 1900, "url:.*(a.?){40}c"
     met, steps = Sieve((filter_of(asked),)), of_request(".*(a.?){40}c").steps(len(value))
@@ -283,7 +283,7 @@ def test_an_outage_is_not_a_miss(tmp_path: Path) -> None:
     assert error(web.get("/cdx?url=a")) == (503, "index_unavailable")
 
 
-def test_crawls_are_listed_as_they_are_seen(make_index: MakeIndex) -> None:
+def test_captures_are_listed_only_to_crawls_that_see_them(make_index: MakeIndex) -> None:
     web = served(make_index([capture(1, GO.encode())], BY_URL))
     begin(web)
     begin(web, "shared", seen_by="all")
@@ -297,7 +297,7 @@ def test_crawls_are_listed_as_they_are_seen(make_index: MakeIndex) -> None:
     assert error(web.get(f"/cdx?{query}&crawl=b")) == (404, "unknown_crawl")
 
 
-def test_a_crawl_sees_nothing_whose_digest_covers_other_bytes(make_index: MakeIndex) -> None:
+def test_captures_whose_digest_covers_other_bytes_are_not_listed(make_index: MakeIndex) -> None:
     items = [capture(number, PAGE, covers=covers) for number, covers in enumerate(Covers)]
     web = served(make_index(items, BY_URL))
     begin(web, digest_covers="entity")
@@ -415,7 +415,7 @@ asked = st.fixed_dictionaries(
 
 @given(st.sampled_from([*URLS, b"http://nowhere.org/"]), asked)
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_answers_are_what_a_pass_over_everything_finds(
+def test_answers_match_a_scan_of_all_captures(
     full: FlaskClient, url: bytes, given: dict[str, Any]
 ) -> None:
     query = f"url={quote_plus(url)}&fl=timestamp,digest"

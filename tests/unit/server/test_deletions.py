@@ -43,7 +43,7 @@ def date(web: FlaskClient, number: int = 1) -> str:
     return str(answer["original"]["date"][8:10]) if answer["duplicate"] else ""
 
 
-def test_impact_is_told_before_captures_are_deleted(index: Path) -> None:
+def test_impact_before_and_after_a_deletion(index: Path) -> None:
     web = served(index)
     told = web.get("/impact", query_string={"container": "a.warc.gz", "list": "true"}).get_json()
     assert told["found"] == 1 and told["dependents"]["captures"] == 1
@@ -63,7 +63,7 @@ def test_impact_is_told_before_captures_are_deleted(index: Path) -> None:
     assert again["found"] == 0 and len(again["not_found"]) == 1
 
 
-def test_deletions_that_break_off_are_audited(
+def test_interrupted_deletions_are_audited(
     index: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(logs.LOGGER, "propagate", True)
@@ -91,7 +91,7 @@ def test_deletions_that_break_off_are_audited(
     assert broken() == 3
 
 
-def test_a_single_capture_goes_under_all_digests_that_a_crawl_reported(index: Path) -> None:
+def test_a_capture_is_deleted_under_all_its_digests(index: Path) -> None:
     web = served(index)
     begin_crawl(web, "a")
     web.post("/captures?crawl=a", json=report(5, also=[str(sha1(6))]))
@@ -121,13 +121,13 @@ def test_a_single_capture_goes_under_all_digests_that_a_crawl_reported(index: Pa
         ("/captures", {"captures": [], "force": "perhaps"}),
     ],
 )
-def test_what_cannot_be_meant_is_refused(index: Path, path: str, body: Any) -> None:
+def test_invalid_deletions_are_refused(index: Path, path: str, body: Any) -> None:
     web = served(index)
     answer = web.get(path) if body is None else web.delete(path, json=body)
     assert answer.status_code == 400, answer.text
 
 
-def test_a_damaged_ledger_is_told_as_such(tmp_path: Path) -> None:
+def test_a_damaged_ledger_is_reported(tmp_path: Path) -> None:
     index = begin(tmp_path)
     stored = [capture(number, A, 1, container="/w/a.warc.gz") for number in range(5000)]
     load(index, stored, [revisit_of(one, B, 3) for one in stored])
@@ -174,7 +174,7 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     assert web.delete("/crawls/none").status_code == 404
 
 
-def test_only_administrators_may(index: Path) -> None:
+def test_deletions_need_the_role_admin(index: Path) -> None:
     secrets = {role: tokens.add(index, role.name, role) for role in Role}
     web = served(index)
     begun = {"Authorization": f"Bearer {secrets[Role.ADMIN]}"}
@@ -190,7 +190,7 @@ def test_only_administrators_may(index: Path) -> None:
         assert [one.status_code for one in answers] == ([200] * 3 if may else [403] * 3)
 
 
-def test_crawls_whose_revisits_are_not_known_are_named(index: Path) -> None:
+def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
     load(index, [capture(7, A, 1, container="/w/later/x.warc.gz")])
     web, warc = served(index), index.parent / "one.warc.gz"
     warc.write_bytes(gz(response(b"payload")))

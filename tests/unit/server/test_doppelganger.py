@@ -55,7 +55,7 @@ def test_the_uri_is_everything_after_its_name(web: FlaskClient) -> None:
     assert web.get(f"/api/records/{id}").status_code == 200
 
 
-def test_a_crawl_that_is_named_by_the_path(make_index: MakeIndex) -> None:
+def test_lookups_of_a_crawl_named_by_the_path(make_index: MakeIndex) -> None:
     """Its lookups are in its report, it sees what it reported, and its rules hold."""
     known = capture(1, URL, 3)
     index = make_index([known], Settings(by_url=True))
@@ -84,7 +84,7 @@ def test_a_crawl_that_is_named_by_the_path(make_index: MakeIndex) -> None:
     assert unknown.status_code == 404 and "none" in unknown.text
 
 
-def test_a_crawl_of_a_namespace_is_answered_to_its_token_only(make_index: MakeIndex) -> None:
+def test_lookups_in_a_namespace_need_its_token(make_index: MakeIndex) -> None:
     index = make_index([])
     news = bearer(tokens.add(index, "news", Role.WRITE, namespaces="news"))
     other = bearer(tokens.add(index, "other", Role.READ, namespaces="other"))
@@ -101,14 +101,14 @@ def test_a_crawl_of_a_namespace_is_answered_to_its_token_only(make_index: MakeIn
     assert web.get(path, headers=news).get_json()["uri"] == "http://own.org/"
 
 
-def test_an_original_that_replay_would_not_find_is_none(make_index: MakeIndex) -> None:
+def test_originals_with_another_spelling_do_not_answer(make_index: MakeIndex) -> None:
     """The client writes the digest as it asked for it, and replay compares the text."""
     web = served(make_index([capture(1, URL)._replace(spelling=Spelling(1, 2))]))
     assert web.get(f"/api/records/{text_of(sha1(1))}?uri={URL.decode()}").status_code == 404
     assert web.get(f"/api/records/{sha1(1).raw.hex()}?uri={URL.decode()}").status_code == 200
 
 
-def test_another_original_answers_where_the_best_cannot(make_index: MakeIndex) -> None:
+def test_the_next_original_answers_if_the_best_cannot_be_named(make_index: MakeIndex) -> None:
     best = capture(1, URL, 1)._replace(spelling=Spelling(1, 2))
     web = served(make_index([best, capture(1, b"http://aaa.org/", 2)]))
     found = web.get(f"/api/records/{text_of(sha1(1))}?uri={URL.decode()}").get_json()
@@ -125,7 +125,7 @@ def test_a_miss_and_a_bad_id(web: FlaskClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/records", "/api/records/"])
-def test_what_is_posted_is_found_at_once(path: str, web: FlaskClient) -> None:
+def test_posted_records_are_found_at_once(path: str, web: FlaskClient) -> None:
     response = web.post(path, json=[RECORD])
     assert (response.status_code, response.data) == (201, b"")
     assert web.get(f"/api/records/{ID}?uri=http://a.org/").get_json() == RECORD
@@ -136,7 +136,7 @@ def test_what_is_posted_is_found_at_once(path: str, web: FlaskClient) -> None:
     assert answer["original"]["evidence"] == "revisit"
 
 
-def test_when_the_shared_crawl_has_ended_another_begins(web: FlaskClient) -> None:
+def test_another_shared_crawl_begins_after_the_last_has_ended(web: FlaskClient) -> None:
     web.post("/api/records", json=[RECORD])
     assert web.post("/crawls/doppelganger/commit").status_code == 200
     other = {**RECORD, "id": text_of(sha1(7))}
@@ -168,7 +168,7 @@ def test_another_crawl_begins_between_the_check_and_the_write(
     assert error(web.get("/crawls/doppelganger-2")) == (404, "unknown_crawl")
 
 
-def test_crawls_that_have_ended_are_sought_once(
+def test_the_open_crawl_is_searched_once_per_change(
     web: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -204,7 +204,7 @@ def test_crawls_that_have_ended_are_sought_once(
         ([], 201),
     ],
 )
-def test_what_cannot_be_read_changes_nothing(body: Any, status: int, web: FlaskClient) -> None:
+def test_invalid_records_change_nothing(body: Any, status: int, web: FlaskClient) -> None:
     assert web.post("/api/records", json=body).status_code == status
     assert web.get(f"/api/records/{ID}").status_code == 404
 
@@ -221,7 +221,7 @@ def test_an_outage_is_not_a_miss(tmp_path: Path) -> None:
     assert error(web.post("/api/records", json=[RECORD])) == (503, "index_unavailable")
 
 
-def test_tokens_are_asked_for_where_they_are_for_lookups(make_index: MakeIndex) -> None:
+def test_private_records_need_a_token(make_index: MakeIndex) -> None:
     index = make_index([capture(1, URL)], Settings(by_url=True))
     live = LiveIndex(index)
     live.refresh()

@@ -15,7 +15,7 @@ from tests.unit.server.test_crawl_api import PAGE, begin, served
 MANY = 150  # captures of one payload
 
 
-def test_explanations_of_a_batch_are_bounded(make_index: MakeIndex) -> None:
+def test_the_explanations_of_a_batch_are_limited(make_index: MakeIndex) -> None:
     web = served(make_index([capture(1, b"http://example.com/%d" % n) for n in range(MANY)]))
     asked = [{"digest": str(sha1(1)), "url": PAGE, "as_of": "2026-11-20"}] * (EXPLAINED + 2)
     answers = web.post("/lookup", json={"lookups": asked, "explain": True}).get_json()["answers"]
@@ -32,7 +32,7 @@ def test_explanations_of_a_batch_are_bounded(make_index: MakeIndex) -> None:
     assert alone == answers[0]
 
 
-def test_what_conditions_refuse_is_looked_at_so_often_and_no_more(
+def test_the_captures_that_conditions_refuse_are_limited(
     make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rest is not known, which is not "new"; what needs no long search is answered."""
@@ -48,7 +48,7 @@ def test_what_conditions_refuse_is_looked_at_so_often_and_no_more(
     assert web.get("/lookup", query_string=hard).get_json() == answers[0]
 
 
-def test_so_are_claims_and_nobody_else_waits_for_them(
+def test_the_captures_read_by_claims_are_limited(
     make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is not looked up is not claimed either; and by itself it is."""

@@ -83,7 +83,7 @@ def of(found: Samples, name: str) -> dict[str, float]:
     return {"".join(labels): value for (metric, labels), value in found.items() if metric == name}
 
 
-def test_what_writes_did_and_how_crawls_stand(web: Any) -> None:
+def test_metrics_of_writes_and_crawls(web: Any) -> None:
     found = samples(web)
     counted = of(found, "dedupindex_captures_total")
     assert counted == {"added": 1, "unchanged": 1, "refused": 1, "bad": 1}
@@ -133,7 +133,7 @@ def labels_by_name(web: Any) -> dict[str, set[str]]:
     return found
 
 
-def test_the_dashboard_asks_for_what_there_is(web: Any) -> None:
+def test_the_dashboard_uses_existing_metrics(web: Any) -> None:
     dashboard = json.loads((CONF / "grafana" / "dedupindex.json").read_text())
     found = labels_by_name(web)
     variables = {one["name"] for one in dashboard["templating"]["list"]}
@@ -150,7 +150,7 @@ def test_the_dashboard_asks_for_what_there_is(web: Any) -> None:
     assert len(places) == len(set(places)), "panels lie on each other"
 
 
-def test_the_alerts_ask_for_what_there_is(web: Any) -> None:
+def test_the_alerts_use_existing_metrics(web: Any) -> None:
     (group,) = yaml.safe_load((CONF / "prometheus" / "alerts.yml").read_text())["groups"]
     found = labels_by_name(web)
     for rule in group["rules"]:
@@ -170,7 +170,7 @@ def test_every_metric_is_documented(web: Any) -> None:
                 assert f"`{label}`" in text, label
 
 
-def test_many_crawls_cost_no_more_than_some(
+def test_a_scrape_reads_a_limited_number_of_crawls(
     web: Any, make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lists come in pages, and a scrape has the same samples and reads the same rows."""

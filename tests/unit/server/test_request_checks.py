@@ -32,7 +32,7 @@ def get(path: str, *hosts: str, protocol: str = "HTTP/1.1") -> bytes:
     return f"GET {path} {protocol}\r\n{lines}Connection: close\r\n\r\n".encode("latin-1")
 
 
-def test_only_the_names_of_a_server_are_answered(make_index: MakeIndex) -> None:
+def test_only_known_host_names_are_answered(make_index: MakeIndex) -> None:
     """A web page whose name points to this machine is not let in (DNS rebinding)."""
     index = make_index([capture(1, PAGE)])
     options = ("--workers", "1", "--host-name", "Dedup.example.org", "--host-name", "other.")
@@ -62,7 +62,7 @@ def test_a_request_has_one_host(make_index: MakeIndex) -> None:
             assert answer(server.port, get(path, "evil.example", protocol="HTTP/1.0")) == 421
 
 
-def test_every_name_is_taken_where_that_is_said(make_index: MakeIndex) -> None:
+def test_any_host_name_is_accepted_with_the_wildcard(make_index: MakeIndex) -> None:
     options = ("--workers", "1", "--host-name", "*")
     with serving(make_index([capture(1, PAGE)]), *options, command=SHIPPED) as server:
         assert answer(server.port, get(question(1), "evil.example")) == 200
@@ -70,11 +70,11 @@ def test_every_name_is_taken_where_that_is_said(make_index: MakeIndex) -> None:
 
 
 @pytest.mark.parametrize("name", ["http://a", "a:1", "a/b", "", "a b", "\u00e4", "a..b", "*.a"])
-def test_what_is_no_name_is_refused(name: str) -> None:
+def test_invalid_host_names_are_refused(name: str) -> None:
     with pytest.raises(ValueError):
         host_name(name)
 
 
-def test_the_command_says_which_name_is_none(make_index: MakeIndex) -> None:
+def test_the_command_refuses_an_invalid_host_name(make_index: MakeIndex) -> None:
     _, said = typed("serve", make_index([]), "--host-name", "http://a:1", status=4)
     assert "--host-name: 'http://a:1' is no name of a host" in said

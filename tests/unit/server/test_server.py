@@ -125,7 +125,7 @@ def test_header_lines_are_ready_to_be_written(client: Client) -> None:
     assert code(web.get("/lookup?digest=x", headers=plain)) == (400, "bad_digest")
 
 
-def test_header_lines_are_of_an_original_that_is_spelled_alike(client: Client) -> None:
+def test_header_lines_need_an_original_with_the_same_spelling(client: Client) -> None:
     """The asker does not see its digest, and replay seeks it by the text of the revisit's."""
     other = b"http://other.example/"
     in_hex = capture(1, PAGE)._replace(spelling=Spelling(1, 2))
@@ -177,7 +177,7 @@ def test_conditions(client: Client) -> None:
     assert ask(web, digest=bare, unlabelled="sha1").get_json()["duplicate"]
 
 
-def test_an_explanation_says_what_was_considered(client: Client) -> None:
+def test_an_explanation_lists_the_considered_captures(client: Client) -> None:
     response = ask(client([capture(1, PAGE)]), digest=str(sha1(1)), url=PAGE, explain="1")
     (considered,) = response.get_json()["considered"]
     assert considered["verdict"] == "chosen"
@@ -251,7 +251,7 @@ def test_a_url_is_bytes_from_end_to_end(client: Client, url: bytes) -> None:
     assert web.get(f"/lookup?digest={sha1(1)}&url={spaced}").get_json()["match"] == "exact_url"
 
 
-def test_bytes_that_are_no_text_come_back_exactly(client: Client) -> None:
+def test_urls_that_are_not_utf_8_come_back_exactly(client: Client) -> None:
     web = client([capture(1, b"http://e.example/\xff")])
     original = ask(web, digest=str(sha1(1))).get_json()["original"]
     assert original["url"] == "http://e.example/%FF"
@@ -367,14 +367,14 @@ def test_a_query_string_is_ascii(client: Client, url: str) -> None:
 
 @pytest.mark.parametrize("url", [["x"], 5, {}, True, None, ""])
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_url_that_is_no_text(client: Client, url: object, number: int) -> None:
+def test_a_url_that_is_not_utf_8(client: Client, url: object, number: int) -> None:
     web = client([capture(1, PAGE)])
     batch = web.post("/lookup", json={"lookups": [{"digest": str(sha1(number)), "url": url}]})
     (answer,) = batch.get_json()["answers"]
     assert ("error" in answer) is (url not in (None, ""))
 
 
-def test_counts(client: Client) -> None:
+def test_metrics_of_lookups(client: Client) -> None:
     web = client([capture(1, PAGE)])
     for _ in range(3):
         ask(web, digest=str(sha1(1)), url=PAGE)
@@ -421,13 +421,13 @@ ODD = [
             )
             | st.just(b"<" + PAGE + b">"),
             st.sampled_from(["", *("DIGEST_ANY", "EXACT_URL", "URL_CANONICAL")]),
-            st.sampled_from(["", ":/", ":/?=#"]),
+            st.sampled_from(["", ":/", ":/?="]),
         ),
         min_size=1,
         max_size=20,
     )
 )
-def test_quick_answers_are_those_of_the_library(
+def test_fast_answers_equal_those_of_the_library(
     made: tuple[FlaskClient, FlaskClient], asked: list[tuple[Digest, Spelling, bytes, str, str]]
 ) -> None:
     """The hot layer, Flask's route, a batch, and the library with nothing quick about it."""
@@ -445,7 +445,7 @@ def test_quick_answers_are_those_of_the_library(
         assert batch.data == b'{"answers":[' + expected.data + b"]}"
 
 
-def test_a_digest_of_many_urls_is_answered_quickly_too(
+def test_the_fast_path_answers_a_digest_of_many_urls(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     urls = [b"http://%c.example/logo" % letter for letter in b"abcdefgh"]
@@ -476,7 +476,7 @@ def made(make_index: MakeIndex) -> tuple[FlaskClient, FlaskClient]:
     )
 
 
-def test_the_document_names_every_route_parameter_and_status() -> None:
+def test_the_openapi_document_names_every_route_parameter_and_status() -> None:
     content = document()
     for route in ROUTES:
         assert route.method.lower() in content["paths"][route.path]
@@ -497,7 +497,7 @@ def test_the_application_answers_every_route(made: tuple[FlaskClient, FlaskClien
     assert {(one.name, one.method) for one in ROUTES} <= rules
 
 
-def test_the_documentation_has_the_tables_of_the_code() -> None:
+def test_the_docs_have_the_tables_of_the_code() -> None:
     text = DOCS.read_text()
     found = re.findall(r"^\| (\d{3}) \| `([a-z_]+)` \|", text, re.MULTILINE)
     rows = {name: int(status) for status, name in found}
@@ -508,7 +508,7 @@ def test_the_documentation_has_the_tables_of_the_code() -> None:
         assert f"`{route.method} {route.path}`" in text
 
 
-def test_a_short_answer_is_one_piece(make_index: MakeIndex) -> None:
+def test_a_short_answer_is_sent_in_one_piece(make_index: MakeIndex) -> None:
     """In two pieces it would wait for the client's acknowledgement of the first."""
     index = make_index([])
     live = LiveIndex(index)

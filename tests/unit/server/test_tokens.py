@@ -62,7 +62,7 @@ def test_a_token_is_kept_as_a_hash_and_shown_once(index: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", "[1]", "{}", '[{"name": "a"}]'])
-def test_damaged_tokens_let_nobody_in(index: Path, damage: str) -> None:
+def test_damaged_tokens_refuse_writing(index: Path, damage: str) -> None:
     (index / tokens.FILE).write_text(damage)
     if damage != "{}":
         with pytest.raises(Damaged):
@@ -70,7 +70,7 @@ def test_damaged_tokens_let_nobody_in(index: Path, damage: str) -> None:
         assert begin(served(index), "a") == (503, "damaged")
 
 
-def test_writing_needs_a_token_as_soon_as_there_is_one(index: Path) -> None:
+def test_writing_needs_a_token_once_there_is_one(index: Path) -> None:
     secret = tokens.add(index, "a", Role.WRITE, "a*")
     admin = tokens.add(index, "root", Role.ADMIN)
     reader = tokens.add(index, "reader", Role.READ)
@@ -155,7 +155,7 @@ def test_crawls_of_other_namespaces_are_not_listed(index: Path) -> None:
     assert listed(read) == ["e", "c", "a"]
 
 
-def test_records_are_written_by_who_may_write_to_their_crawl(index: Path) -> None:
+def test_posting_records_needs_a_token_for_their_crawl(index: Path) -> None:
     apart = bearer(tokens.add(index, "apart", Role.WRITE, namespaces="news"))
     first = bearer(tokens.add(index, "first", Role.WRITE, "doppelganger"))
     every = bearer(tokens.add(index, "every", Role.WRITE, "doppelganger*"))
@@ -175,16 +175,14 @@ def test_records_are_written_by_who_may_write_to_their_crawl(index: Path) -> Non
     "headers",
     [{"Origin": "http://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
 )
-def test_a_web_page_writes_nothing_where_no_token_is_needed(
-    index: Path, headers: dict[str, str]
-) -> None:
+def test_web_pages_cannot_write_without_tokens(index: Path, headers: dict[str, str]) -> None:
     web = served(index)
     assert begin(web, "of-a-page", **headers) == (403, "forbidden")
     assert web.get("/crawls/of-a-page").status_code == 404
     assert begin(web, "of-a-page") == (200, "")
 
 
-def test_private_lookups_need_one_too(index: Path) -> None:
+def test_private_lookups_need_a_token(index: Path) -> None:
     reader = tokens.add(index, "reader", Role.READ)
     web = served(index, private=True)
     question = f"/lookup?digest={sha1(1)}&url=http://example.com/a"
@@ -197,7 +195,9 @@ def test_private_lookups_need_one_too(index: Path) -> None:
     assert web.get("/healthz").status_code == 200
 
 
-def test_tokens_are_noticed_while_served(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_tokens_apply_while_the_server_runs(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr("server.auth.time.monotonic", lambda: now[0])
     access = Access(index)
@@ -235,7 +235,7 @@ def test_every_write_is_audited(index: Path, caplog: pytest.LogCaptureFixture) -
     assert not any(secret in line for line in lines)
 
 
-def test_an_unknown_token_is_called_so(index: Path) -> None:
+def test_an_unknown_token_is_reported_as_unknown(index: Path) -> None:
     tokens.add(index, "heritrix", Role.WRITE)
     web = served(index, private=True)
     for headers, said in (
@@ -249,14 +249,14 @@ def test_an_unknown_token_is_called_so(index: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--crawls", "--namespaces"])
-def test_an_administrator_cannot_be_confined(index: Path, option: str) -> None:
+def test_an_admin_token_cannot_be_limited(index: Path, option: str) -> None:
     _, said = typed("token", index, "--add", "a", "--role", "admin", option, "x-*", status=2)
     assert "do not limit an admin" in said
     assert tokens.read_tokens(index) == []
     typed("token", index, "--add", "a", "--role", "admin", option, "*")
 
 
-def test_the_command(index: Path) -> None:
+def test_the_token_command(index: Path) -> None:
     out, talk = typed("token", index, "--add", "a", "--role", "read")
     assert out.startswith("dedup_") and "not shown again" in talk
     made, _ = typed("token", index, "--add", "b", "--crawls", "nla-*", "--json")
@@ -270,14 +270,14 @@ def test_the_command(index: Path) -> None:
     typed("token", index, "--add", "x", "--remove", "b", status=2)
 
 
-def test_a_server_beyond_loopback_needs_tokens_or_a_word(index: Path) -> None:
+def test_a_server_beyond_loopback_needs_tokens_or_an_option(index: Path) -> None:
     _, talk = typed("serve", index, "--host", "0.0.0.0", "--port", "0", status=4)
     assert "bin/token" in talk and "--open" in talk
     _, talk = typed("serve", index, "--private", "--port", "0", status=4)
     assert "--private needs a token" in talk
 
 
-def test_an_index_that_is_swapped_or_restored_stays_closed(
+def test_a_replaced_or_restored_index_keeps_refusing_writes(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
