@@ -38,7 +38,6 @@ class BackgroundMerge:
         self._logged = ""
 
     def start(self) -> None:
-        """Start the thread."""
         threading.Thread(target=self._run, name="background-merge", daemon=True).start()
 
     def _run(self) -> None:

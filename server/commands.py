@@ -28,8 +28,6 @@ class CommandTimeout(BadInput):
 
 
 class CommandOutput(NamedTuple):
-    """The output of a command."""
-
     lines: list[bytes]  # the first ones
     last: bytes  # the last one
     messages: list[str]  # the last lines of stderr

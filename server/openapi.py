@@ -114,7 +114,6 @@ def _schema(name: str) -> Schema:
 
 
 def _schemas() -> dict[str, Schema]:
-    """Return all schemas by name."""
     return {**_lookups(), **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
 
 

@@ -100,7 +100,6 @@ class LookupCounter:
             self._add(lookup, hour_of(now), now)
 
     def count_lookups(self, lookups: Iterable[CountedLookup]) -> None:
-        """Count lookups."""
         for lookup in lookups:
             self.count_lookup(lookup)
 

@@ -17,8 +17,6 @@ from dedupindex.lookup.policy import NO_POLICY, Policy, policy_from_json
 
 
 class CrawlState(Enum):
-    """The state of a crawl."""
-
     OPEN = "open"
     COMMITTED = "committed"
     CANCELLED = "cancelled"

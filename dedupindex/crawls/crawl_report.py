@@ -39,8 +39,6 @@ _LABELS = {
 
 
 class ReportRequest(NamedTuple):
-    """The options of a report."""
-
     by: str = ""  # one of `statistics.BY`, or "" for no groups
     top: int = 0  # only so many groups, the largest first; 0: all, in the order of headings
     order: str = "lookups"  # what `top` sorts by, one of `statistics.ORDERS`

@@ -157,8 +157,6 @@ PARAMETERS = {
 
 @dataclass(frozen=True)
 class CdxQuery:
-    """A CDX query."""
-
     url: bytes
     match: str = "exact"
     limit: int = MOST

@@ -41,16 +41,12 @@ _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 
 
 class _Claim(NamedTuple):
-    """One claim of a request."""
-
     query: Query
     lease: int  # seconds
     token: bytes  # of the client; empty: none
 
 
 class Claims:
-    """Routes of claims."""
-
     def __init__(self, live: LiveIndex, access: Access, writers: Writers, metrics: Metrics) -> None:
         self._live, self._access, self._writers, self._metrics = live, access, writers, metrics
 

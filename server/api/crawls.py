@@ -88,8 +88,6 @@ REPORT: dict[str, dict[str, Any]] = {
 
 
 class CrawlRoutes:
-    """Routes of crawls."""
-
     def __init__(self, live: LiveIndex, access: Access, writers: Writers) -> None:
         self._live, self._access, self._writers = live, access, writers
 
@@ -280,7 +278,6 @@ def _report_page(
 
 
 def _next_page(path: str, given: dict[str, Any], after: str) -> str:
-    """Return the URL of the next page."""
     return f"{path}?{urlencode({**given, 'after': after}, errors='surrogateescape')}"
 
 

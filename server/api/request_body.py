@@ -39,7 +39,6 @@ class BodySlots:
             raise RequestError("overloaded", f"{self._limit} bodies are being received; try again")
 
     def release(self) -> None:
-        """Give a slot back."""
         self._free.release()
 
     @contextmanager

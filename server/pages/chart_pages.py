@@ -74,8 +74,6 @@ SPANS = {
 
 
 class Charts:
-    """The page of charts."""
-
     def __init__(self, live: LiveIndex, access: Access) -> None:
         self._live, self._access = live, access
 

@@ -28,17 +28,13 @@ _ROWS = 50  # of the largest groups
 
 
 class WhatIf:
-    """The form and its answer."""
-
     def __init__(self, config: Config, bodies: BodySlots, runner: Commands) -> None:
         self._config, self._bodies, self._commands = config, bodies, runner
 
     def what_if(self) -> str:
-        """Show the form."""
         return self._page()
 
     def try_out(self) -> tuple[str, int]:
-        """Show the answer."""
         form, files = read_form(request.environ, self._bodies, self._config.max_body)
         sent = files.get("crawl")
         by = form.get("by", "host")
@@ -94,8 +90,6 @@ _OURS = (None, "same-origin", "none")
 
 
 class ImpactPage:
-    """The form and its answer."""
-
     def __init__(self, runner: Commands, access: Access) -> None:
         self._commands, self._access = runner, access
 

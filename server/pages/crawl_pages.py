@@ -47,7 +47,6 @@ class CrawlPages:
         return render_template("crawls.html", rows=rows[:SIZE], paging=pages)
 
     def crawl(self) -> str:
-        """Show one crawl."""
         name = request.args.get("name", "")
         if not name:
             raise BadQuery("give the name of a crawl: ?name=…")

@@ -43,7 +43,6 @@ class Login:
         self._access, self._bodies = access, bodies
 
     def sign_in(self) -> Response:
-        """Show the form."""
         return self.form(_local(request.args.get("next", "")))
 
     def form(self, target: str, problem: str = "", status: int = 200) -> Response:
@@ -68,7 +67,6 @@ class Login:
         return answer
 
     def sign_out(self) -> Response:
-        """Delete the cookie."""
         if request.environ.get("CONTENT_LENGTH"):  # an aborted request changes nothing
             read_form(request.environ, self._bodies)
         answer = cast(Response, redirect("/", 303))

@@ -38,8 +38,6 @@ Given = dict[str, bytes]
 
 
 class LookupPage:
-    """The page of lookups."""
-
     def __init__(self, live: LiveIndex, access: Access) -> None:
         self._live, self._access = live, access
 

@@ -57,7 +57,6 @@ class Overview:
         self._live, self._metrics, self._access = live, metrics, access
 
     def overview(self) -> str:
-        """Show the overview."""
         engine = self._live.opened().engine
         with engine.view() as view:
             counts = view.counts()

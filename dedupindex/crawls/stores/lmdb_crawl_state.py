@@ -345,7 +345,6 @@ def format_of(txn: lmdb.Transaction, meta: Any) -> int:
 
 
 def put_format(txn: lmdb.Transaction, meta: Any) -> None:
-    """Store the format of a file."""
     txn.put(_FORMAT, sealed(_FORMAT, FORMAT.to_bytes(4, "big")), db=meta)
 
 

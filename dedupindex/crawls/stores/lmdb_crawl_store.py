@@ -122,7 +122,6 @@ class LmdbStore(Store):
 
     @contextmanager
     def writing(self) -> Iterator[LmdbWriting]:
-        """Open a write transaction."""
         with self._explained(), self._env.begin(write=True) as txn:
             yield LmdbWriting(txn, self.trees)
 
