@@ -27,6 +27,12 @@ class DedupError(Exception):
     http_status: ClassVar[int] = 500
     code: ClassVar[str] = "error"
 
+    def __init_subclass__(cls, code: str = "", exit_status: int = 0, http_status: int = 0) -> None:
+        """Set what the class statement names; the rest is inherited."""
+        cls.code = code or cls.code
+        cls.exit_status = exit_status or cls.exit_status
+        cls.http_status = http_status or cls.http_status
+
 
 def to_install(extra: str) -> str:
     """Return the command that installs the packages of an extra.
@@ -40,125 +46,77 @@ def to_install(extra: str) -> str:
     return f"pip install 'dedupindex[{extra}]'"
 
 
-class BadInput(DedupError):
+class BadInput(DedupError, code="bad_input", exit_status=4, http_status=400):
     """A file, option or request is not valid."""
 
-    exit_status = 4
-    http_status = 400
-    code = "bad_input"
 
-
-class BadDigest(BadInput):
+class BadDigest(BadInput, code="bad_digest"):
     """Text is not a digest of a known algorithm."""
 
-    code = "bad_digest"
 
-
-class BadDate(BadInput):
+class BadDate(BadInput, code="bad_date"):
     """Text is not a WARC-Date or a 14-digit time."""
 
-    code = "bad_date"
 
-
-class BadSource(BadInput):
+class BadSource(BadInput, code="bad_source"):
     """A source is missing, unreadable or of no known kind."""
 
-    code = "bad_source"
 
-
-class BadQuery(BadInput):
+class BadQuery(BadInput, code="bad_query"):
     """A lookup or search is not valid."""
 
-    code = "bad_query"
 
-
-class UnknownCrawl(BadInput):
+class UnknownCrawl(BadInput, code="unknown_crawl", http_status=404):
     """There is no crawl with this name."""
 
-    http_status = 404
-    code = "unknown_crawl"
 
-
-class SettingsConflict(DedupError):
+class SettingsConflict(DedupError, code="settings_conflict", exit_status=5, http_status=409):
     """The index was built with other settings than those asked for."""
 
-    exit_status = 5
-    http_status = 409
-    code = "settings_conflict"
 
-
-class StrategyUnavailable(SettingsConflict):
+class StrategyUnavailable(SettingsConflict, code="strategy_unavailable"):
     """The index was built without the URLs that the strategy needs."""
 
-    code = "strategy_unavailable"
 
-
-class ContainerChanged(SettingsConflict):
+class ContainerChanged(SettingsConflict, code="container_changed"):
     """A file with this name was indexed before with other content."""
 
-    code = "container_changed"
 
-
-class IndexExists(SettingsConflict):
+class IndexExists(SettingsConflict, code="index_exists"):
     """The target of a build is not empty."""
 
-    code = "index_exists"
 
-
-class CrawlEnded(SettingsConflict):
+class CrawlEnded(SettingsConflict, code="crawl_ended"):
     """The crawl has been committed or cancelled."""
 
-    code = "crawl_ended"
 
-
-class CrawlExists(SettingsConflict):
+class CrawlExists(SettingsConflict, code="crawl_exists"):
     """A crawl of this name was begun with other settings."""
 
-    code = "crawl_exists"
 
-
-class HasDependents(SettingsConflict):
+class HasDependents(SettingsConflict, code="has_dependents"):
     """Revisits refer to captures that would be removed."""
 
-    code = "has_dependents"
 
-
-class IndexUnavailable(DedupError):
+class IndexUnavailable(DedupError, code="index_unavailable", exit_status=6, http_status=503):
     """The index cannot be read. Never treat this as "no duplicate"."""
 
-    exit_status = 6
-    http_status = 503
-    code = "index_unavailable"
 
-
-class IndexBusy(IndexUnavailable):
+class IndexBusy(IndexUnavailable, code="index_busy"):
     """Another process is writing to this index."""
 
-    code = "index_busy"
 
-
-class FormatFromFuture(IndexUnavailable):
+class FormatFromFuture(IndexUnavailable, code="format_from_future"):
     """The index was written by a newer version."""
 
-    code = "format_from_future"
 
-
-class FormatFromPast(IndexUnavailable):
+class FormatFromPast(IndexUnavailable, code="format_from_past"):
     """The index was written by an older version whose format is not read any more."""
 
-    code = "format_from_past"
+
+class Damaged(DedupError, code="damaged", exit_status=7, http_status=503):
+    """Stored data is damaged; a lookup that reads it must not answer "new"."""
 
 
-class Damaged(DedupError):
-    """Stored data is damaged."""
-
-    exit_status = 7
-    http_status = 503  # a lookup that reads them must not answer "new"
-    code = "damaged"
-
-
-class NotAnswered(DedupError):
+class NotAnswered(DedupError, code="not_answered", exit_status=9):
     """Lookups do not find what a load, copy, merge or purge has written."""
-
-    exit_status = 9
-    code = "not_answered"
