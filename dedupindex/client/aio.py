@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
@@ -57,31 +56,31 @@ class AsyncClient(ClientBase[AsyncTransport]):
 
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         """See `Client.lookup`."""
-        return await self._run(self._core.lookup(digest, url, more))
+        return await self._run(self._lookup(digest, url, more))
 
     async def lookups(
         self, questions: Iterable[Question | tuple[str, str]], **more: Any
     ) -> list[Answer]:
         """See `Client.lookups`."""
-        return await self._run(self._core.lookups([Question(*one) for one in questions], more))
+        return await self._run(self._lookups([Question(*one) for one in questions], more))
 
     async def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
     ) -> Claim:
         """See `Client.claim`."""
-        return await self._run(self._core.claim(digest, url, lease, more))
+        return await self._run(self._claim(digest, url, lease, more))
 
     async def release(self, digest: str, token: str) -> bool:
         """See `Client.release`."""
-        return await self._run(self._core.release(digest, token))
+        return await self._run(self._release(digest, token))
 
     async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
         """See `Client.begin`."""
-        return await self._run(self._core.begin(name, settings))
+        return await self._run(self._begin(name, settings))
 
     async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
         """See `Client.report`."""
-        return await self._run(self._core.report(crawl, captures))
+        return await self._run(self._report(crawl, captures))
 
     async def flush(self) -> Reported:
         """See `Client.flush`."""
@@ -89,37 +88,32 @@ class AsyncClient(ClientBase[AsyncTransport]):
 
     async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
         """See `Client.commit`."""
-        return await self._run(self._core.end(name, "commit", exit))
+        return await self._run(self._end(name, "commit", exit))
 
     async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
         """See `Client.cancel`."""
-        return await self._run(self._core.end(name, "cancel", exit, force=force))
+        return await self._run(self._end(name, "cancel", exit, force=force))
 
     async def tell(self, name: str) -> dict[str, Any]:
         """See `Client.tell`."""
-        return await self._run(self._core.tell(name))
+        return await self._run(self._tell(name))
 
     async def settings(self) -> dict[str, Any]:
         """See `Client.settings`."""
-        return await self._run(self._core.settings())
+        return await self._run(self._settings())
 
     async def aclose(self) -> None:
         """See `Client.close`."""
         if self.kept:
             await self.flush()
-        await self._run(self._core.finish())
+        await self._run(self._finish())
         self._closed = True
         await self._transport.close()
 
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def _run(self, steps: Steps[_T]) -> _T:
@@ -212,7 +206,7 @@ class AsyncConnections:
 
     async def exchange(self, ask: Ask) -> Reply:
         """Send a request and return the response; repeat a GET on a kept connection, as there."""
-        request = self._pool.requests.encode(ask)
+        request = self._pool.encode(ask)
         connection = self._pool.take()
         if connection is not None:
             try:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
@@ -92,7 +91,7 @@ class Client(ClientBase[Transport]):
         ...     client.lookup("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "http://new.example/")
         Miss(why='', original=None)
         """
-        return self._run(self._core.lookup(digest, url, more))
+        return self._run(self._lookup(digest, url, more))
 
     def lookups(self, questions: Iterable[Question | tuple[str, str]], **more: Any) -> list[Answer]:
         """Look up many payloads, given as (digest, URL); return the answers in the same order.
@@ -105,7 +104,7 @@ class Client(ClientBase[Transport]):
         >>> [answer.match for answer in answers]
         ['exact_url', 'digest']
         """
-        return self._run(self._core.lookups([Question(*one) for one in questions], more))
+        return self._run(self._lookups([Question(*one) for one in questions], more))
 
     def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
@@ -123,7 +122,7 @@ class Client(ClientBase[Transport]):
         ...     type(claim).__name__, client.release(digest, claim.token)
         ('Claimed', True)
         """
-        return self._run(self._core.claim(digest, url, lease, more))
+        return self._run(self._claim(digest, url, lease, more))
 
     def release(self, digest: str, token: str) -> bool:
         """Give back the claim with a token; return whether it was held. Raises nothing.
@@ -132,7 +131,7 @@ class Client(ClientBase[Transport]):
         ...     client.release("sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN", "0" * 32)
         False
         """
-        return self._run(self._core.release(digest, token))
+        return self._run(self._release(digest, token))
 
     def begin(self, name: str, **settings: Any) -> dict[str, Any]:
         """Begin a crawl; return it as ``POST /crawls`` does. It may be repeated.
@@ -147,7 +146,7 @@ class Client(ClientBase[Transport]):
         ...     client.begin("news", strategy="EXACT_URL")["state"]
         'open'
         """
-        return self._run(self._core.begin(name, settings))
+        return self._run(self._begin(name, settings))
 
     def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
         """Report captures that were stored; return what became of them. Raises nothing.
@@ -163,7 +162,7 @@ class Client(ClientBase[Transport]):
         ...     client.report([stored]).added
         1
         """
-        return self._run(self._core.report(crawl, captures))
+        return self._run(self._report(crawl, captures))
 
     def flush(self) -> Reported:
         """Send the captures that were kept. Raises nothing.
@@ -185,7 +184,7 @@ class Client(ClientBase[Transport]):
         ...     client.commit("done", "finished")["state"]
         'committed'
         """
-        return self._run(self._core.end(name, "commit", exit))
+        return self._run(self._end(name, "commit", exit))
 
     def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
         """Discard everything that a crawl reported; return the crawl. It may be repeated.
@@ -198,7 +197,7 @@ class Client(ClientBase[Transport]):
         ...     client.cancel("given-up")["state"]
         'cancelled'
         """
-        return self._run(self._core.end(name, "cancel", exit, force=force))
+        return self._run(self._end(name, "cancel", exit, force=force))
 
     def tell(self, name: str) -> dict[str, Any]:
         """Send the server what this client could not look up and not report; return the crawl.
@@ -210,7 +209,7 @@ class Client(ClientBase[Transport]):
         ...     client.tell("counts")["not_looked_up"]
         0
         """
-        return self._run(self._core.tell(name))
+        return self._run(self._tell(name))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the index, as in ``GET /stats``; raises `DedupError`.
@@ -219,7 +218,7 @@ class Client(ClientBase[Transport]):
         ...     client.settings()["mime"]
         '.*'
         """
-        return self._run(self._core.settings())
+        return self._run(self._settings())
 
     def close(self) -> None:
         """Send kept captures and counts once more, then close the connections.
@@ -229,19 +228,14 @@ class Client(ClientBase[Transport]):
         """
         if self.kept:
             self.flush()
-        self._run(self._core.finish())
+        self._run(self._finish())
         self._closed = True
         self._transport.close()
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _run(self, steps: Steps[_T]) -> _T:
@@ -335,7 +329,7 @@ class Connections(ConnectionPool[_Connection]):
         then sent once more over a new connection. Nothing else is repeated.
         """
         end = time.monotonic() + ask.patience
-        request = self.requests.encode(ask)
+        request = self.encode(ask)
         connection = self.take()
         if connection is not None:
             try:

@@ -1,7 +1,7 @@
 """The logic of both clients, without I/O.
 
-Each operation is a generator that yields requests and pauses, and is sent the replies. The clients
-drive it, with blocking or asynchronous I/O.
+Each operation is a generator that yields requests and pauses, and is sent the replies. The methods
+of the clients run it, with blocking or asynchronous I/O.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class ReportQueue:
 
 
 _T = TypeVar("_T")
+_TransportT = TypeVar("_TransportT")
 Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
 
 KEPT = 100_000  # captures that wait to be reported, at most
@@ -173,34 +174,52 @@ _LOST_TOKENS = 10_000  # kept, of claims whose answer was lost
 _log = logging.getLogger("dedupindex.client")
 
 
-class Core:
-    """The state of a client and its operations."""
+class ClientBase(ABC, Generic[_TransportT]):
+    """The state of a client and its operations; see `Client` for the parameters."""
 
     def __init__(
         self,
-        crawl: str,
-        patience: tuple[float, float],
-        breaker: Breaker,
-        keep: int,
+        url: str = "http://127.0.0.1:8484",
+        *,
+        crawl: str = "",
+        timeout: float = 2.0,
+        patience: float = 10.0,
+        failures: int = 5,
+        quiet: float = 30.0,
+        keep: int = KEPT,
         any_spelling: bool = False,
+        token: str = "",
+        headers: Mapping[str, str] | None = None,
+        tls: str | Path | SSLContext | None = None,
+        transport: _TransportT | None = None,
+        breaker: Breaker | None = None,
     ) -> None:
         self.counts = Counts()
+        """The numbers of lookups and reports so far, and what became of them."""
         self._any_spelling = any_spelling
-        self._crawl, self._breaker = crawl, breaker
-        self._short, self._long = patience
+        self._crawl, self._breaker = crawl, breaker or Breaker(failures, quiet)
+        self._short, self._long = timeout, patience
         self._queue = ReportQueue(keep, BATCH)
         self._who = token_hex(8)  # each process of a crawl has counts of its own
         self._sent_counts: dict[str, dict[str, Any]] = {}  # the last, by crawl
         self._begun: dict[str, dict[str, Any]] = {}  # settings of crawls that were begun here
         # Tokens of claims whose answer was lost: claiming again with them is not `Taken`.
         self._lost: dict[tuple[str, str], str] = {}
+        authorized = requests.authorized(url, token, headers)
+        self._transport = transport or self._connect(url, authorized, tls)
+        self._closed = False
+
+    @abstractmethod
+    def _connect(
+        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
+    ) -> _TransportT: ...
 
     @property
     def kept(self) -> int:
         """The number of captures that wait to be reported."""
         return len(self._queue)
 
-    def lookup(self, digest: str, url: str | bytes, more: Mapping[str, Any]) -> Steps[Answer]:
+    def _lookup(self, digest: str, url: str | bytes, more: Mapping[str, Any]) -> Steps[Answer]:
         """Look one payload up."""
         more = {"crawl": self._crawl, **more}
 
@@ -214,7 +233,7 @@ class Core:
         self.counts.answered(answer, more["crawl"])
         return answer
 
-    def lookups(self, asked: Iterable[Question], more: Mapping[str, Any]) -> Steps[list[Answer]]:
+    def _lookups(self, asked: Iterable[Question], more: Mapping[str, Any]) -> Steps[list[Answer]]:
         """Look many payloads up; return the answers in order."""
         asked, answers, more = list(asked), list[Answer](), {"crawl": self._crawl, **more}
         for at in range(0, len(asked), BATCH):
@@ -244,7 +263,7 @@ class Core:
 
         return (yield from self._ask(make, read))
 
-    def claim(
+    def _claim(
         self, digest: str, url: str | bytes, lease: int | None, more: Mapping[str, Any]
     ) -> Steps[Claim]:
         """Look one payload up, and claim the right to store it."""
@@ -266,7 +285,7 @@ class Core:
         accepted = self._any_spelling or more.get("bridge")
         return answer if accepted else usable(answer, digest)
 
-    def release(self, digest: str, token: str) -> Steps[bool]:
+    def _release(self, digest: str, token: str) -> Steps[bool]:
         """Give a claim back; if this fails, it expires by itself."""
         released = yield from self._ask(
             lambda: requests.post(
@@ -276,18 +295,18 @@ class Core:
         )
         return released is True
 
-    def begin(self, name: str, settings: Mapping[str, Any]) -> Steps[dict[str, Any]]:
+    def _begin(self, name: str, settings: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Begin a crawl; if this fails, the first report begins it."""
         wanted = {"name": name, **{n: v for n, v in settings.items() if v is not None}}
         self._begun[name] = wanted
         return (yield from self._done("/crawls", wanted, f"crawl {name} is not begun"))
 
-    def end(
+    def _end(
         self, name: str, action: str, exit: str, *, force: bool = False
     ) -> Steps[dict[str, Any]]:
         """Commit or cancel a crawl; waiting captures are sent before a commit."""
         if action == "commit":
-            done = yield from self.report("", [])
+            done = yield from self._report("", [])
             if done.kept:  # a committed crawl takes no more captures
                 raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
         value = self._missed(name) | ({"exit": exit} if exit else {})
@@ -299,7 +318,7 @@ class Core:
         self._begun.pop(name, None)
         return crawl
 
-    def tell(self, name: str) -> Steps[dict[str, Any]]:
+    def _tell(self, name: str) -> Steps[dict[str, Any]]:
         """Send the server what was not looked up and not reported for a crawl."""
         value = self._missed(name)
         path = requests.of_crawl(name, "counts")
@@ -307,7 +326,7 @@ class Core:
         self._sent_counts[name] = value
         return crawl
 
-    def finish(self) -> Steps[None]:
+    def _finish(self) -> Steps[None]:
         """Drop waiting captures and send the counts of all crawls, if the server still answers."""
         lost = self._queue.clear()
         for crawl, count in lost.items():
@@ -324,14 +343,14 @@ class Core:
     def _missed(self, name: str) -> dict[str, Any]:
         return {**self.counts.missed(name), "who": self._who}
 
-    def settings(self) -> Steps[dict[str, Any]]:
+    def _settings(self) -> Steps[dict[str, Any]]:
         """Return the settings of the index."""
         stats = yield from self._answered(
             lambda: Ask("GET", "/stats", b"", self._long), "the settings of the index are not known"
         )
         settings = stats.get("settings")
         if not isinstance(settings, dict):
-            raise errors.IndexUnavailable("the server did not tell the settings of the index")
+            raise errors.IndexUnavailable("the answer of the server has no settings of the index")
         return settings
 
     def _done(self, path: str, value: Any, failed: str) -> Steps[dict[str, Any]]:
@@ -347,7 +366,7 @@ class Core:
             raise kind(f"{failed}: {done.why}: {done.message}")
         return done
 
-    def report(self, crawl: str, captures: Iterable[Mapping[str, Any]]) -> Steps[Reported]:
+    def _report(self, crawl: str, captures: Iterable[Mapping[str, Any]]) -> Steps[Reported]:
         """Report captures; waiting ones are sent first."""
         bad, valid = 0, list[bytes]()
         for capture in captures:
@@ -414,51 +433,6 @@ class Core:
         else:
             self._breaker.succeeded()
         return answer
-
-
-_TransportT = TypeVar("_TransportT")
-
-
-class ClientBase(ABC, Generic[_TransportT]):
-    """What the blocking and the asynchronous client have in common; see `Client`."""
-
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:8484",
-        *,
-        crawl: str = "",
-        timeout: float = 2.0,
-        patience: float = 10.0,
-        failures: int = 5,
-        quiet: float = 30.0,
-        keep: int = KEPT,
-        any_spelling: bool = False,
-        token: str = "",
-        headers: Mapping[str, str] | None = None,
-        tls: str | Path | SSLContext | None = None,
-        transport: _TransportT | None = None,
-        breaker: Breaker | None = None,
-    ) -> None:
-        breaker = breaker or Breaker(failures, quiet)
-        self._core = Core(crawl, (timeout, patience), breaker, keep, any_spelling)
-        authorized = requests.authorized(url, token, headers)
-        self._transport = transport or self._connect(url, authorized, tls)
-        self._closed = False
-
-    @abstractmethod
-    def _connect(
-        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
-    ) -> _TransportT: ...
-
-    @property
-    def counts(self) -> Counts:
-        """The numbers of lookups and reports so far, and what became of them."""
-        return self._core.counts
-
-    @property
-    def kept(self) -> int:
-        """The number of captures that wait to be reported."""
-        return self._core.kept
 
 
 _TRANSIENT = ("unreachable", "timeout", "status", "garbage", "quiet")

@@ -30,6 +30,7 @@ _MOST_HEAD = 100_000  # bytes of a status line and headers, or of trailers
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: .*)?")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,16})[ \t]*(?:;.*)?")
 _BODILESS = (204, 304)
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _UNWRITABLE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
@@ -112,10 +113,18 @@ class ConnectionPool(Generic[_C]):
     ) -> None:
         self.server = Server.parse(url)
         self.context = self.server.context(tls)
-        self.requests = Requests(self.server, headers)
+        self._lines = _header_lines(self.server, headers)
         self._idle = deque[_C]()  # the last one was used last
         self._lock = threading.Lock()
         self._closed = False
+
+    def encode(self, ask: Ask) -> bytes:
+        """Return a request as bytes, always with Content-Length."""
+        line = f"{ask.method} {self.server.path}{ask.path} HTTP/1.1\r\n".encode("ascii")
+        body = b""
+        if ask.content:
+            body = f"Content-Type: {ask.type}\r\nContent-Length: {len(ask.content)}\r\n".encode()
+        return b"".join((line, self._lines, body, b"\r\n", ask.content))
 
     def take(self) -> _C | None:
         """Remove and return an idle connection that is still usable, or None."""
@@ -149,25 +158,14 @@ class ConnectionPool(Generic[_C]):
                 self._idle.pop().close()
 
 
-class Requests:
-    """Encodes requests to one server; all have the same `headers`."""
-
-    def __init__(self, server: Server, headers: Mapping[str, str]) -> None:
-        given = {"Host": server.name, "User-Agent": f"dedupindex/{__version__}"}
-        given |= {name.title(): value for name, value in headers.items()}
-        for name, value in given.items():
-            if _UNWRITABLE.search(value) or not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name):
-                raise BadInput(f"the header {name!r} cannot be sent: it has a control character")
-        lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        self._path, self._lines = server.path, lines.encode("latin-1")
-
-    def encode(self, ask: Ask) -> bytes:
-        """Return a request as bytes, always with Content-Length."""
-        line = f"{ask.method} {self._path}{ask.path} HTTP/1.1\r\n".encode("ascii")
-        if not ask.content:
-            return line + self._lines + b"\r\n"
-        body = f"Content-Type: {ask.type}\r\nContent-Length: {len(ask.content)}\r\n\r\n".encode()
-        return line + self._lines + body + ask.content
+def _header_lines(server: Server, headers: Mapping[str, str]) -> bytes:
+    """Return the header lines of every request; raises `BadInput`."""
+    given = {"Host": server.name, "User-Agent": f"dedupindex/{__version__}"}
+    given |= {name.title(): value for name, value in headers.items()}
+    for name, value in given.items():
+        if _UNWRITABLE.search(value) or not _HEADER_NAME.fullmatch(name):
+            raise BadInput(f"the header {name!r} cannot be sent: it has a control character")
+    return "".join(f"{name}: {value}\r\n" for name, value in given.items()).encode("latin-1")
 
 
 class Response:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from functools import partial
 from hashlib import sha1
 from http.client import HTTPConnection
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +42,7 @@ from tests.peers.replay import (
     replay,
 )
 from tests.peers.site import COPIES, PAGES, bodies, site
+from tests.support.stub_server import replying, stub_server
 from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -386,33 +386,10 @@ def test_a_hit_that_replay_would_not_find_is_not_used(index: Path, tmp_path: Pat
     assert "run it with --base32" in (second / "log").read_text()
 
 
-@contextmanager
-def refusing() -> Iterator[str]:
-    """A server that answers 503 to everything."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_error(503)
-
-        do_POST = do_GET
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 @pytest.mark.parametrize("outage", ["down", "503"])
 def test_in_an_outage_everything_is_stored(outage: str, tmp_path: Path) -> None:
     folder = tmp_path / "warcs"
-    with site() as base, refusing() as url:
+    with site() as base, stub_server(replying(503)) as url:
         if outage == "down":
             url = f"http://127.0.0.1:{free_port()}"
         with proxying(folder, url, "one") as port:

@@ -7,11 +7,11 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from email.message import Message
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import DEADLINE, serving
 from tests.support.captures import capture, sha1
+from tests.support.stub_server import body_of, replying, stub_server
 from tests.support.transports import AsyncMock, Mock, ToApp, of_json
 
 PAGE = "http://example.com/a"
@@ -366,9 +367,9 @@ def test_every_request_says_how_long_its_body_is(index: Path) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         seen.append((handler.command, handler.headers))
         reply = app.exchange(Ask(handler.command, handler.path, body_of(handler), 9))
-        saying(*reply)(handler)
+        replying(*reply)(handler)
 
-    with failing(answer, read=False) as url, Client(url, crawl="c") as client:
+    with stub_server(answer, read=False) as url, Client(url, crawl="c") as client:
         client.begin("c")
         client.lookup(OLD, PAGE)
         client.lookup(OLD, "http://a.example/" + "x" * 9000)
@@ -390,9 +391,9 @@ def test_a_name_and_password_in_the_address_are_sent() -> None:
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         seen.append(handler.headers)
-        saying(200, b'{"duplicate": false}')(handler)
+        replying(200, b'{"duplicate": false}')(handler)
 
-    with failing(answer) as url:
+    with stub_server(answer) as url:
         for named, how in (
             (url.replace("//", "//me:p%40ss@"), {}),
             (url + "/behind/a/proxy/", {"token": "t", "headers": {"host": "a.example"}}),
@@ -483,47 +484,6 @@ def test_many_threads_share_a_client(client: Client) -> None:
 # --- servers that fail ------------------------------------------------------------------------
 
 
-def body_of(handler: BaseHTTPRequestHandler) -> bytes:
-    return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-
-
-@contextmanager
-def failing(
-    answer: Callable[[BaseHTTPRequestHandler], None], *, read: bool = True
-) -> Iterator[str]:
-    """A real server that does as `answer` does, which may `read` the body; gives its URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if read:
-                body_of(self)
-            answer(self)
-
-        do_POST = do_DELETE = do_GET
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def saying(status: int, body: bytes, length: int | None = None) -> Any:
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body) if length is None else length))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return answer
-
-
 def an_original(**more: Any) -> bytes:
     original = {"url": PAGE, "date": "2026-11-01T09:14:17Z", "digest": OLD, "record_id": None}
     answer = {"duplicate": True, "match": "digest", "original": {**original, **more}}
@@ -531,22 +491,22 @@ def an_original(**more: Any) -> bytes:
 
 
 ANSWERS = {
-    "503": (saying(503, b'{"error": {"code": "index_unavailable", "message": ""}}'), "status"),
-    "500 of a proxy": (saying(500, b"<html>"), "status"),
-    "404 of another server": (saying(404, b"<html>not here"), "garbage"),
-    "redirect": (saying(302, b""), "garbage"),
-    "204": (saying(204, b""), "garbage"),
-    "not JSON": (saying(200, b"<html>welcome to this hotel"), "garbage"),
-    "not UTF-8": (saying(200, b'{"duplicate": false, "\xff": 1}'), "garbage"),
-    "another answer": (saying(200, b'{"duplicate": "no"}'), "garbage"),
-    "nothing": (saying(200, b""), "garbage"),
-    "a list": (saying(200, b"[]"), "garbage"),
-    "half an answer": (saying(200, b'{"duplicate": false}', 100), "unreachable"),
-    "no original": (saying(200, b'{"duplicate": true, "match": "digest"}'), "garbage"),
-    "a date that is none": (saying(200, an_original(date="yesterday")), "garbage"),
-    "a header line in a URL": (saying(200, an_original(url="http://a\r\nX: y")), "garbage"),
-    "one hidden in base64": (saying(200, an_original(url_base64="YQ0KWDogeQ==")), "garbage"),
-    "nested deeply": (saying(200, b"[" * 100_000), "garbage"),
+    "503": (replying(503, b'{"error": {"code": "index_unavailable", "message": ""}}'), "status"),
+    "500 of a proxy": (replying(500, b"<html>"), "status"),
+    "404 of another server": (replying(404, b"<html>not here"), "garbage"),
+    "redirect": (replying(302, b""), "garbage"),
+    "204": (replying(204, b""), "garbage"),
+    "not JSON": (replying(200, b"<html>welcome to this hotel"), "garbage"),
+    "not UTF-8": (replying(200, b'{"duplicate": false, "\xff": 1}'), "garbage"),
+    "another answer": (replying(200, b'{"duplicate": "no"}'), "garbage"),
+    "nothing": (replying(200, b""), "garbage"),
+    "a list": (replying(200, b"[]"), "garbage"),
+    "half an answer": (replying(200, b'{"duplicate": false}', 100), "unreachable"),
+    "no original": (replying(200, b'{"duplicate": true, "match": "digest"}'), "garbage"),
+    "a date that is none": (replying(200, an_original(date="yesterday")), "garbage"),
+    "a header line in a URL": (replying(200, an_original(url="http://a\r\nX: y")), "garbage"),
+    "one hidden in base64": (replying(200, an_original(url_base64="YQ0KWDogeQ==")), "garbage"),
+    "nested deeply": (replying(200, b"[" * 100_000), "garbage"),
     "no HTTP": (lambda handler: handler.wfile.write(b"SSH-2.0\r\n"), "unreachable"),
     "closed at once": (lambda handler: None, "unreachable"),
 }
@@ -556,7 +516,7 @@ ANSWERS = {
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_failing_server_is_not_asked_and_loses_nothing(case: str, kind: str) -> None:
     answer, why = ANSWERS[case]
-    with failing(answer) as url:
+    with stub_server(answer) as url:
         found, counts = all_of(kind, url, patience=5.0, timeout=5.0)
     assert [type(one) for one in found[:4]] == [NotAsked] * 4
     assert {one.why for one in found[:4]} == {why}
@@ -604,7 +564,7 @@ def test_a_server_that_is_down(kind: str) -> None:
 def test_a_server_that_hangs(kind: str) -> None:
     end = threading.Event()
     try:
-        with failing(lambda handler: end.wait(20) and None) as url:  # type: ignore[func-returns-value]
+        with stub_server(lambda handler: end.wait(20)) as url:
             found, _ = all_of(kind, url, timeout=0.05, patience=0.05)
             end.set()
     finally:
@@ -624,7 +584,7 @@ def test_a_server_that_drips(kind: str) -> None:
         while not end.wait(0.01):
             handler.wfile.write(b" ")
 
-    with failing(drip) as url:
+    with stub_server(drip) as url:
         try:
             found, _ = all_of(kind, url, timeout=0.1, patience=0.1)
         finally:
@@ -633,7 +593,10 @@ def test_a_server_that_drips(kind: str) -> None:
 
 
 def test_half_the_answers_of_a_batch() -> None:
-    with failing(saying(200, b'{"answers": [{"duplicate": false}]}')) as url, Client(url) as client:
+    with (
+        stub_server(replying(200, b'{"answers": [{"duplicate": false}]}')) as url,
+        Client(url) as client,
+    ):
         answers = client.lookups([(OLD, PAGE), (NEW, PAGE)])
     assert [getattr(answer, "why", "") for answer in answers] == ["garbage"] * 2
 
@@ -641,7 +604,7 @@ def test_half_the_answers_of_a_batch() -> None:
 def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """A crawler's own proxy setting must not carry its lookups."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    with failing(saying(200, b'{"duplicate": false}')) as url, Client(url) as client:
+    with stub_server(replying(200, b'{"duplicate": false}')) as url, Client(url) as client:
         assert client.lookup(OLD, PAGE) == Miss()
 
 
@@ -679,7 +642,7 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
                 await client.report([stored()])
         return client.kept
 
-    with failing(lambda handler: end.wait(20) and None) as url:  # type: ignore[func-returns-value]
+    with stub_server(lambda handler: end.wait(20)) as url:
         try:
             assert asyncio.run(crawl(url)) == 1
         finally:
