@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -161,9 +160,9 @@ class _Files:
                 return
             if self._shared.get(str(self._path)) is self:
                 del self._shared[str(self._path)]
-            for one in (self._store, self._engine):
-                if one is not None:
-                    one.close()
+            for opened in (self._store, self._engine):
+                if opened is not None:
+                    opened.close()
             self._store = self._engine = None
 
 
@@ -260,22 +259,21 @@ class Index:
         """
         if url is not None and prefix is not None:
             raise BadQuery("give url or prefix, not both")
-        exact, start = _bytes(url or b""), _bytes(prefix or b"")
-        asked = crawl, tuple(sorted(namespaces))
-        if url is None:
-            return self._captures(start, False, asked)
-        return iter(sorted(self._captures(exact, True, asked), key=lambda one: sort_key(one.date)))
+        asker = crawl, tuple(sorted(namespaces))
+        if url is not None:
+            found = self._captures(_bytes(url), asker)
+            return iter(sorted(found, key=lambda capture: sort_key(capture.date)))
+        start = _bytes(prefix or b"")
+        return (capture for capture in self._captures(None, asker) if capture.url.startswith(start))
 
-    def _captures(
-        self, wanted: bytes, whole: bool, asked: tuple[str, tuple[str, ...]]
-    ) -> Iterator[Capture]:
+    def _captures(self, url: bytes | None, asker: tuple[str, tuple[str, ...]]) -> Iterator[Capture]:
         with self._seen() as state:
             keys = state.settings.keys()
-            if whole and state.settings.by_url:
-                yield from state.snapshot.view_for(state.view, keys, *asked).at_url(wanted)
+            if url is not None and state.settings.by_url:
+                yield from state.snapshot.view_for(state.view, keys, *asker).at_url(url)
                 return
-            for capture in state.snapshot.captures(state.view, keys, *asked):
-                if capture.url == wanted if whole else capture.url.startswith(wanted):
+            for capture in state.snapshot.captures(state.view, keys, *asker):
+                if url is None or capture.url == url:
                     yield capture
 
     def stats(self) -> dict[str, Any]:
@@ -316,12 +314,7 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
