@@ -55,57 +55,43 @@ class AsyncClient(ClientBase[AsyncTransport]):
         return AsyncConnections(url, headers, tls)
 
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
-        """See `Client.lookup`."""
         return await self._run(self._lookup(digest, url, more))
 
     async def lookups(
         self, questions: Iterable[Question | tuple[str, str]], **more: Any
     ) -> list[Answer]:
-        """See `Client.lookups`."""
-        return await self._run(self._lookups([Question(*one) for one in questions], more))
+        return await self._run(self._lookups(questions, more))
 
     async def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
     ) -> Claim:
-        """See `Client.claim`."""
         return await self._run(self._claim(digest, url, lease, more))
 
     async def release(self, digest: str, token: str) -> bool:
-        """See `Client.release`."""
         return await self._run(self._release(digest, token))
 
     async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
-        """See `Client.begin`."""
         return await self._run(self._begin(name, settings))
 
     async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
-        """See `Client.report`."""
         return await self._run(self._report(crawl, captures))
 
     async def flush(self) -> Reported:
-        """See `Client.flush`."""
         return await self.report([])
 
     async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
-        """See `Client.commit`."""
         return await self._run(self._end(name, "commit", exit))
 
     async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
-        """See `Client.cancel`."""
         return await self._run(self._end(name, "cancel", exit, force=force))
 
     async def tell(self, name: str) -> dict[str, Any]:
-        """See `Client.tell`."""
         return await self._run(self._tell(name))
 
     async def settings(self) -> dict[str, Any]:
-        """See `Client.settings`."""
         return await self._run(self._settings())
 
     async def aclose(self) -> None:
-        """See `Client.close`."""
-        if self.kept:
-            await self.flush()
         await self._run(self._finish())
         self._closed = True
         await self._transport.close()

@@ -8,7 +8,7 @@ from base64 import b64decode
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?Z")
 _UNWRITABLE = re.compile(r"[\x00-\x1f\x7f]")
@@ -85,20 +85,6 @@ Answer = Hit | Miss | NotAsked
 Claim = Hit | Miss | Claimed | Taken | NotAsked  # Miss: only spelled_otherwise
 
 SPELLED_OTHERWISE = Miss("spelled_otherwise")
-_T = TypeVar("_T")
-
-
-def usable(answer: _T, digest: str) -> _T | Miss:
-    """Return the answer to a lookup of `digest`, but a miss for a hit that replay would not find.
-
-    A revisit has the digest as its crawler spells it, and replay tools compare that text, without
-    its label, with that of the original.
-    """
-    if isinstance(answer, Hit):
-        found, wanted = (text.rpartition(":")[2] for text in (answer.original.digest, digest))
-        if found != wanted:
-            return SPELLED_OTHERWISE
-    return answer
 
 
 class Question(NamedTuple):
@@ -212,7 +198,7 @@ class Counts:
         self._why: Counter[str] = Counter()
         self._missed: dict[str, Counter[str]] = {}  # by crawl
 
-    def answered(self, answer: Hit | Miss | NotAsked | Claimed | Taken, crawl: object = "") -> None:
+    def answered(self, answer: Claim, crawl: object = "") -> None:
         """Count the answer to a lookup or claim of a crawl."""
         with self._lock:
             self._counts["lookups"] += 1

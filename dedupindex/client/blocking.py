@@ -104,7 +104,7 @@ class Client(ClientBase[Transport]):
         >>> [answer.match for answer in answers]
         ['exact_url', 'digest']
         """
-        return self._run(self._lookups([Question(*one) for one in questions], more))
+        return self._run(self._lookups(questions, more))
 
     def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
@@ -226,8 +226,6 @@ class Client(ClientBase[Transport]):
         >>> client = Client("http://127.0.0.1:8484")
         >>> client.close()
         """
-        if self.kept:
-            self.flush()
         self._run(self._finish())
         self._closed = True
         self._transport.close()

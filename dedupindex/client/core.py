@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
@@ -21,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from dedupindex import errors
 from dedupindex.client import requests
 from dedupindex.client.answers import (
+    SPELLED_OTHERWISE,
     Answer,
     Claim,
     Counts,
+    Hit,
     Miss,
     NotAsked,
     Question,
@@ -32,7 +35,6 @@ from dedupindex.client.answers import (
     read_claim,
     read_reported,
     refusal,
-    usable,
 )
 from dedupindex.client.requests import Ask, Failure, Pause, Reply
 
@@ -163,6 +165,7 @@ class ReportQueue:
 
 
 _T = TypeVar("_T")
+_AnswerT = TypeVar("_AnswerT", bound=Claim)
 _TransportT = TypeVar("_TransportT")
 Steps = Generator[Ask | Pause, Reply | Failure | None, _T]
 
@@ -202,7 +205,7 @@ class ClientBase(ABC, Generic[_TransportT]):
         self._queue = ReportQueue(keep, BATCH)
         self._who = token_hex(8)  # each process of a crawl has counts of its own
         self._sent_counts: dict[str, dict[str, Any]] = {}  # the last, by crawl
-        self._begun: dict[str, dict[str, Any]] = {}  # settings of crawls that were begun here
+        self._begun: dict[str, Ask] = {}  # the requests that begin crawls
         # Tokens of claims whose answer was lost: claiming again with them is not `Taken`.
         self._lost: dict[tuple[str, str], str] = {}
         authorized = requests.authorized(url, token, headers)
@@ -229,31 +232,30 @@ class ClientBase(ABC, Generic[_TransportT]):
             return read_answer(value)
 
         answer = yield from self._ask(lambda: requests.lookup(digest, url, more, self._short), read)
-        answer = self._usable(answer, digest, more)
-        self.counts.answered(answer, more["crawl"])
-        return answer
+        return self._counted(answer, digest, more)
 
-    def _lookups(self, asked: Iterable[Question], more: Mapping[str, Any]) -> Steps[list[Answer]]:
+    def _lookups(
+        self, questions: Iterable[Question | tuple[str, str]], more: Mapping[str, Any]
+    ) -> Steps[list[Answer]]:
         """Look many payloads up; return the answers in order."""
-        asked, answers, more = list(asked), list[Answer](), {"crawl": self._crawl, **more}
+        asked = [Question(*question) for question in questions]
+        answers, more = list[Answer](), {"crawl": self._crawl, **more}
         for at in range(0, len(asked), BATCH):
             batch = asked[at : at + BATCH]
             found = yield from self._lookup_batch(batch, more)
             answers += [found] * len(batch) if isinstance(found, NotAsked) else found
-        answers = [
-            self._usable(answer, one[0], more) for answer, one in zip(answers, asked, strict=True)
+        return [
+            self._counted(answer, question.digest, more)
+            for answer, question in zip(answers, asked, strict=True)
         ]
-        for answer in answers:
-            self.counts.answered(answer, more["crawl"])
-        return answers
 
     def _lookup_batch(
         self, batch: list[Question], more: Mapping[str, Any]
     ) -> Steps[list[Answer] | NotAsked]:
         def make() -> Ask:
-            asked = [requests.question(one[0], one[1], {}) for one in batch]
-            given = {name: value for name, value in more.items() if value not in (None, "")}
-            return requests.post("/lookup", {"lookups": asked, **given}, self._short)
+            asked = [requests.question(digest, url, {}) for digest, url in batch]
+            options = requests.given(more)
+            return requests.post("/lookup", {"lookups": asked, **options}, self._short)
 
         def read(value: Any) -> list[Answer]:
             answers = [read_answer(one) for one in value["answers"]]
@@ -276,14 +278,20 @@ class ClientBase(ABC, Generic[_TransportT]):
         )
         if isinstance(claim, NotAsked) and len(self._lost) < _LOST_TOKENS:
             self._lost[lost] = more["token"]
-        claim = self._usable(claim, digest, more)
-        self.counts.answered(claim, more["crawl"])
-        return claim
+        return self._counted(claim, digest, more)
 
-    def _usable(self, answer: _T, digest: str, more: Mapping[str, Any]) -> _T | Miss:
-        """Turn hits that replay would not find into misses, unless the caller accepts them."""
-        accepted = self._any_spelling or more.get("bridge")
-        return answer if accepted else usable(answer, digest)
+    def _counted(self, answer: _AnswerT, digest: str, more: Mapping[str, Any]) -> _AnswerT | Miss:
+        """Count and return an answer; a hit that replay would not find is a miss.
+
+        A revisit has the digest as its crawler spells it, and replay tools compare that text,
+        without its label, with that of the original.
+        """
+        checked: _AnswerT | Miss = answer
+        if isinstance(answer, Hit) and not (self._any_spelling or more.get("bridge")):
+            found, wanted = (text.rpartition(":")[2] for text in (answer.original.digest, digest))
+            checked = answer if found == wanted else SPELLED_OTHERWISE
+        self.counts.answered(checked, more["crawl"])
+        return checked
 
     def _release(self, digest: str, token: str) -> Steps[bool]:
         """Give a claim back; if this fails, it expires by itself."""
@@ -298,8 +306,12 @@ class ClientBase(ABC, Generic[_TransportT]):
     def _begin(self, name: str, settings: Mapping[str, Any]) -> Steps[dict[str, Any]]:
         """Begin a crawl; if this fails, the first report begins it."""
         wanted = {"name": name, **{n: v for n, v in settings.items() if v is not None}}
-        self._begun[name] = wanted
-        return (yield from self._done("/crawls", wanted, f"crawl {name} is not begun"))
+
+        def make() -> Ask:
+            self._begun[name] = ask = requests.post("/crawls", wanted, self._long)
+            return ask
+
+        return (yield from self._answered(make, f"crawl {name} is not begun"))
 
     def _end(
         self, name: str, action: str, exit: str, *, force: bool = False
@@ -311,9 +323,8 @@ class ClientBase(ABC, Generic[_TransportT]):
                 raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
         value = self._missed(name) | ({"exit": exit} if exit else {})
         sent = value | ({"force": True} if force else {})
-        crawl = yield from self._done(
-            requests.of_crawl(name, action), sent, f"no {action} of {name}"
-        )
+        make = partial(requests.on_crawl, name, action, sent, self._long)
+        crawl = yield from self._answered(make, f"no {action} of {name}")
         self._sent_counts[name] = value
         self._begun.pop(name, None)
         return crawl
@@ -321,13 +332,15 @@ class ClientBase(ABC, Generic[_TransportT]):
     def _tell(self, name: str) -> Steps[dict[str, Any]]:
         """Send the server what was not looked up and not reported for a crawl."""
         value = self._missed(name)
-        path = requests.of_crawl(name, "counts")
-        crawl = yield from self._done(path, value, f"counts of {name} are not sent")
+        make = partial(requests.on_crawl, name, "counts", value, self._long)
+        crawl = yield from self._answered(make, f"counts of {name} are not sent")
         self._sent_counts[name] = value
         return crawl
 
     def _finish(self) -> Steps[None]:
-        """Drop waiting captures and send the counts of all crawls, if the server still answers."""
+        """Send waiting captures once more, and the counts of all crawls."""
+        if self.kept:
+            yield from self._report("", [])
         lost = self._queue.clear()
         for crawl, count in lost.items():
             self.counts.dropped(crawl, count)
@@ -337,8 +350,8 @@ class ClientBase(ABC, Generic[_TransportT]):
         for name in self.counts.crawls():
             value = self._missed(name)
             if not self._sent_counts.get(name, {}).items() >= value.items():
-                ask = requests.post(requests.of_crawl(name, "counts"), value, self._short)
-                yield from self._ask(lambda ask=ask: ask, dict)  # type: ignore[misc]
+                make = partial(requests.on_crawl, name, "counts", value, self._short)
+                yield from self._ask(make, dict)
 
     def _missed(self, name: str) -> dict[str, Any]:
         return {**self.counts.missed(name), "who": self._who}
@@ -352,10 +365,6 @@ class ClientBase(ABC, Generic[_TransportT]):
         if not isinstance(settings, dict):
             raise errors.IndexUnavailable("the answer of the server has no settings of the index")
         return settings
-
-    def _done(self, path: str, value: Any, failed: str) -> Steps[dict[str, Any]]:
-        """Send a request that must succeed; raises `DedupError`."""
-        return (yield from self._answered(lambda: requests.post(path, value, self._long), failed))
 
     def _answered(self, make: Callable[[], Ask], failed: str) -> Steps[dict[str, Any]]:
         """Return the object that the server answers; raises `DedupError` with the text `failed`."""
@@ -395,14 +404,13 @@ class ClientBase(ABC, Generic[_TransportT]):
 
     def _deliver(self, batch: CaptureBatch) -> Steps[Reported | NotAsked]:
         """Send captures, at most `TRIES` times; return `NotAsked` if they can be sent later."""
-        ask = requests.captures(batch.crawl, batch.captures, self._long)
+        make = partial(requests.captures, batch.crawl, batch.captures, self._long)
         for number in range(TRIES):
-            done: Reported | NotAsked = yield from self._ask(lambda: ask, read_reported)
+            done: Reported | NotAsked = yield from self._ask(make, read_reported)
             if isinstance(done, Reported):
                 return done
             if done.why == errors.UnknownCrawl.code and batch.crawl in self._begun:
-                begun = requests.post("/crawls", self._begun[batch.crawl], self._long)
-                yield from self._ask(lambda begun=begun: begun, dict)  # type: ignore[misc]
+                yield from self._ask(lambda: self._begun[batch.crawl], dict)
             elif done.why not in _TRANSIENT:
                 _log.warning("%d captures not reported: %s", len(batch.captures), done.message)
                 self.counts.dropped(batch.crawl, len(batch.captures))

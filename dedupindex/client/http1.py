@@ -103,10 +103,7 @@ _C = TypeVar("_C", bound=Connection)
 
 
 class ConnectionPool(Generic[_C]):
-    """Keeps idle connections to one server, for any number of threads.
-
-    `headers` are sent with every request; `tls` is as for `Client`. Raises `BadInput`.
-    """
+    """Keeps idle connections to one server, for any number of threads. Raises `BadInput`."""
 
     def __init__(
         self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None

@@ -42,8 +42,13 @@ class Failure(NamedTuple):
     refused: bool = False  # no connection could be made
 
 
+def given(more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are neither None nor ""."""
+    return {name: value for name, value in more.items() if value not in (None, "")}
+
+
 def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a lookup as a JSON object; options that are None or "" are left out."""
+    """Return a lookup as a JSON object."""
     if isinstance(url, str):
         url = url.encode("utf-8", "surrogateescape")
     asked: dict[str, Any] = {"digest": digest}
@@ -52,23 +57,17 @@ def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str
             asked["url"] = url.decode()
         except UnicodeDecodeError:
             asked["url_base64"] = b64encode(url).decode()
-    return asked | {name: value for name, value in more.items() if value not in (None, "")}
+    return asked | given(more)
 
 
 def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: float) -> Ask:
     """Make the request of one lookup: a GET, which is fastest, or a POST if it is very long."""
-    fields: dict[str, str | bytes] = {"digest": digest}
-    if url:
-        fields["url"] = url
-    for name, value in more.items():
-        if value not in (None, ""):
-            fields[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    query = "&".join(
-        f"{name}={quote(value, '', errors='surrogateescape')}"
-        if isinstance(value, str)
-        else f"{name}={quote(value, '')}"
-        for name, value in fields.items()
-    )
+    query = f"digest={quote(digest, '', errors='surrogateescape')}"
+    for name, value in given({"url": url or None, **more}).items():
+        if not isinstance(value, bytes):
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            value = text.encode("utf-8", "surrogateescape")
+        query += f"&{name}={quote(value, '')}"
     if len(query) <= LONGEST_QUERY:
         return Ask("GET", f"/lookup?{query}", b"", patience)
     return post("/lookup", {"lookups": [question(digest, url, more)]}, patience)
@@ -94,9 +93,9 @@ def captures(crawl: str, given: list[bytes], patience: float) -> Ask:
     return Ask("POST", f"/captures?crawl={quote(crawl, '')}", body, patience)
 
 
-def of_crawl(name: str, action: str = "") -> str:
-    """Return the path of a crawl, or of an action on it."""
-    return f"/crawls/{quote(name, '')}" + (f"/{action}" if action else "")
+def on_crawl(name: str, action: str, value: Any, patience: float) -> Ask:
+    """Make the request of an action on a crawl."""
+    return post(f"/crawls/{quote(name, '')}/{action}", value, patience)
 
 
 def authorized(url: str, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:

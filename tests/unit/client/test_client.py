@@ -186,6 +186,21 @@ def test_a_crawl_from_begin_to_commit(client: Client) -> None:
     ]  # fmt: skip
 
 
+def test_settings_that_cannot_be_sent_are_not_remembered(client: Client) -> None:
+    with pytest.raises(DedupError, match="unaskable"):
+        client.begin("c", policy=object())
+    assert client.report([stored()], crawl="c") == Reported(dropped=1)
+
+
+def test_names_of_crawls_that_cannot_be_sent(client: Client) -> None:
+    assert client.report([stored()], crawl="\ud800") == Reported(dropped=1)
+    assert isinstance(client.lookup(OLD, PAGE, crawl="\ud800"), NotAsked)
+    for call in (client.commit, client.cancel, client.tell):
+        with pytest.raises(DedupError, match="unaskable"):
+            call("\ud800")
+    client.close()
+
+
 def test_of_two_claims_one_stores(client: Client) -> None:
     client.begin("c")
     assert isinstance(client.claim(OLD, PAGE, crawl="c"), Hit)
@@ -421,7 +436,7 @@ def test_reports_of_an_outage_are_sent_later(switch: Switch) -> None:
     assert client.commit("c")["captures"] == 4
 
 
-def test_what_was_missed_is_told_by_crawl(switch: Switch) -> None:
+def test_missed_lookups_and_reports_are_sent_by_crawl(switch: Switch) -> None:
     """With the commit, before it, and in the end; of two clients the server adds it up."""
     now = [0.0]
     first = switched(switch, breaker=Breaker(1, 5.0, lambda: now[0]), crawl="c", keep=2)
@@ -452,7 +467,7 @@ def test_what_was_missed_is_told_by_crawl(switch: Switch) -> None:
         assert third.cancel("d")["not_looked_up"] == 3
 
 
-def test_what_cannot_be_kept_is_counted(switch: Switch) -> None:
+def test_dropped_captures_are_counted(switch: Switch) -> None:
     client = switched(switch, failures=1, crawl="c", keep=3)
     switch.on = False
     assert client.report([stored(n) for n in range(5)]) == Reported(kept=3, dropped=2)
@@ -649,7 +664,7 @@ def test_a_cancelled_report_is_kept(index: Path) -> None:
             end.set()
 
 
-def test_what_waits_to_be_reported_has_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_captures_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dedupindex.client.core.MOST_BYTES", 1000)
     keeping = ReportQueue(100, 3)
     assert keeping.add("a", [b"x" * 200] * 7) == 2

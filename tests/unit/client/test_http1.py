@@ -93,13 +93,13 @@ def test_responses_without_a_body(status: int) -> None:
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_http(case: str) -> None:
+def test_invalid_responses(case: str) -> None:
     with pytest.raises(ValueError):
         Response().feed(WRONG[case])
 
 
 @pytest.mark.parametrize("case", LONG)
-def test_what_does_not_end(case: str) -> None:
+def test_endless_responses(case: str) -> None:
     with pytest.raises(TooLong):
         Response().feed(LONG[case])
     endless = Response()
@@ -110,7 +110,7 @@ def test_what_does_not_end(case: str) -> None:
 
 
 @given(st.sampled_from(sorted(WHOLE)), st.data())
-def test_what_was_cut_is_no_response(kind: str, data: st.DataObject) -> None:
+def test_truncated_responses(kind: str, data: st.DataObject) -> None:
     end = data.draw(st.integers(0, len(WHOLE[kind]) - 1))
     response = Response()
     assert not (end and response.feed(WHOLE[kind][:end]))
@@ -125,12 +125,12 @@ def test_a_connection_over_which_more_came_is_not_used_again() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8484", "ftp://a.example", "http://", "http://a:b/"])
-def test_what_is_no_server(url: str) -> None:
+def test_invalid_server_urls(url: str) -> None:
     with pytest.raises(BadInput, match="is no URL of a server"):
         Client(url)
 
 
-def test_what_no_header_can_carry() -> None:
+def test_invalid_headers() -> None:
     for token, headers in (("a\r\nX: y", {}), ("", {"X": "a\nb"}), ("", {"X: y": ""})):
         with pytest.raises(BadInput, match="cannot be sent"):
             Client(token=token, headers=headers)
@@ -250,7 +250,7 @@ def test_a_report_is_not_sent_again_by_itself(kind: str) -> None:
 
 
 @both
-def test_what_nobody_asked_for_is_no_answer(kind: str) -> None:
+def test_unrequested_data_is_no_answer(kind: str) -> None:
     """A connection over which more comes than an answer is not read for the next one."""
     sent = threading.Event()
 
@@ -265,7 +265,7 @@ def test_what_nobody_asked_for_is_no_answer(kind: str) -> None:
 
 
 @both
-def test_an_answer_that_came_too_late_is_not_the_next_ones(kind: str) -> None:
+def test_a_late_answer_is_not_taken_for_the_next(kind: str) -> None:
     """Over the connection of a lookup that was given up nothing is asked any more."""
     late = threading.Event()
 
