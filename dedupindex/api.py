@@ -96,10 +96,7 @@ class LookupResult:
 
 
 class _Files:
-    """The open files of an index, shared by all that open its path in this process.
-
-    LMDB can open a file only once in a process.
-    """
+    """The open files of an index, shared in this process, as LMDB can open a file only once."""
 
     _shared: ClassVar[WeakValueDictionary[str, _Files]] = WeakValueDictionary()
     _lock: ClassVar[threading.Lock] = threading.Lock()  # acquired before `_busy`

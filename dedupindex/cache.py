@@ -29,10 +29,7 @@ class Cache(dict[K, V]):
         self._busy = threading.Lock()
 
     def keep(self, key: K, value: V, size: int = 0) -> V:
-        """Add a value, unless it is too long with its key; return the value.
-
-        `size` is the bytes of memory of a value that `size_of` does not know.
-        """
+        """Add a value, unless it is too long; return it. `size` is for what `size_of` lacks."""
         taken = size_of(key) + (size or size_of(value))
         if taken <= LONGEST or size:
             taken += SLOT

@@ -164,10 +164,7 @@ def _label_form(label: str, algorithm: str) -> int:
 
 
 def sha1_of_base32(value: bytes) -> bytes:
-    """Return the 20 bytes of 32 upper-case base32 characters; raises `ValueError`.
-
-    It is ten times as fast as `base64.b32decode`.
-    """
+    """Decode 32 upper-case base32 characters, ten times as fast as `base64`; or `ValueError`."""
     if len(value) != 32:
         raise ValueError("not 32 base32 characters")
     return int(value.translate(FROM_BASE32), 32).to_bytes(20, "big")

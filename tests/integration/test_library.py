@@ -139,7 +139,7 @@ def test_captures_are_those_that_lookups_find(harvested: Path) -> None:
             index.captures(A, A)
 
 
-def test_what_changes_is_seen(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_an_open_index_sees_changes(make_index: MakeIndex, tmp_path: Path) -> None:
     """A first crawl, a merge, another index in its place, and none."""
     index = make_index([capture(90)])
     with open_to_ask(str(index)) as asked:
@@ -169,7 +169,7 @@ def posted(port: int, path: str, body: Any) -> int:
         return connection.getresponse().status
 
 
-def test_what_is_asked_wrongly(make_index: MakeIndex) -> None:
+def test_invalid_lookups(make_index: MakeIndex) -> None:
     with Index(make_index([], Settings(url_index=False, canonical=False))) as index:
         for wrong, kind in (
             ({"digest": "sha1:short"}, BadDigest),

@@ -22,7 +22,7 @@ from tests.support.captures import capture, sha1
 from tests.support.paths import ROOT
 
 
-def test_it_never_holds_more_than_it_may() -> None:
+def test_the_limit_is_never_exceeded() -> None:
     cache = Cache[bytes, bytes](10_000)
     for number in range(1000):
         key, value = b"%d" % number, b"v" * (number % 300)
@@ -33,7 +33,7 @@ def test_it_never_holds_more_than_it_may() -> None:
     assert len(cache) > 10
 
 
-def test_what_is_long_is_not_kept() -> None:
+def test_long_entries_are_not_cached() -> None:
     cache = Cache[str, str]()
     for key, value in (("k" * LONGEST, ""), ("k", "v" * LONGEST)):
         assert cache.keep(key, value) == value and not cache
@@ -51,7 +51,7 @@ def test_it_is_empty_in_another_process() -> None:
     assert (copy.most, copy.held, len(copy)) == (5000, 0, 0)
 
 
-def test_what_lives_in_a_worker_uses_it() -> None:
+def test_long_lived_caches_are_bounded() -> None:
     """`functools` counts entries, not bytes, and keeps them however long they are."""
     counted = re.compile(r"lru_cache|functools import.*\bcache\b|fnmatch import.*fnmatchcase")
     may = {
