@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import orjson
 from dedupindex.corpus import extract, output, select
 from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import CdxServerCaptures, is_server
-from dedupindex.corpus.enrich import Enrichment, Entry, check_packages, check_path, makers_of, named
+from dedupindex.corpus.enrich import Enrichment, Entry, check_path, makers_of, named, of_value
 from dedupindex.corpus.extract import ExtractionPlan, Keep, KeptCapture, Run, Test, nested, nothing
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_cdx import CdxCaptures, line_files
@@ -46,13 +47,17 @@ def split_steps(
 
     DuckDB executes everything before the first filter on values. After it captures are tried one by
     one and can be grouped once (with `once` by digest, at the end); the steps after the group apply
-    to its best capture. Raises `BadInput`.
+    to its best capture. Raises `BadInput`, also for a path without a value.
     """
     early: list[Condition | Best] = []
     tests: list[Test] = []
     after: list[Test] = []
     best: Best | None = None
     enrichments = tuple(step for step in steps if isinstance(step, Enrichment))
+    makers = makers_of(enrichments)
+    filtered = (step.path for step in steps if isinstance(step, Keep))
+    for path in chain(filtered, *(enrichment.paths for enrichment in enrichments)):
+        check_path(makers, path)
     deciding = [step for step in steps if not isinstance(step, Enrichment)]
     for step in (*deciding, *((Best("digest", latest=False),) if once else ())):
         if isinstance(step, Best):
@@ -70,7 +75,6 @@ def split_steps(
             tests.append(step)
         else:
             early.append(step)
-    makers = makers_of(enrichments)
     return early, ExtractionPlan(
         tuple(tests), best, tuple(after), enrichments, makers, most, nested
     )
@@ -84,7 +88,7 @@ def detect(sources: Sequence[str], containers: Sequence[str]) -> CaptureSource:
     """
     if any((Path(source) / FILE).is_file() for source in sources):
         if len(sources) > 1:
-            raise BadSource("an index stands alone: it knows where its captures are")
+            raise BadSource("an index is named alone: it knows where its captures are")
         return IndexCaptures(Path(sources[0]), tuple(containers))
     if all(map(is_wacz_file, sources)):
         return WaczCaptures(tuple(sources), tuple(containers))
@@ -200,30 +204,18 @@ class Corpus:
         return self._with(best_of(by, latest=False))
 
     def filter(self, path: str, test: Callable[[Any], object] = bool) -> Corpus:
-        """Keep captures with a value at a path for which `test` is true.
-
-        A capture whose value cannot be computed is kept, with the error.
-        """
-        check_path(self._makers(), path)
-        self._check(path)
+        """Keep captures whose value at a path passes a test, or cannot be computed."""
         return self._with(Keep(path, test))
 
     # --- derived values ------------------------------------------------------------------------
 
     def enrich(self, *enrichments: str | Enrichment) -> Corpus:
         """Add enrichments, by name or object. The values they need are computed, but not output."""
-        added = [named(one) if isinstance(one, str) else one for one in enrichments]
-        corpus = self._with(*added)
-        for enrichment in added:
-            check_packages(enrichment)
-            if enrichment.of:
-                check_path(corpus._makers(), enrichment.of)
-                corpus._check(enrichment.of)
-        return corpus
+        return self._with(*(named(one) if isinstance(one, str) else one for one in enrichments))
 
     def map(self, path: str, name: str, function: Callable[[Any], Any]) -> Corpus:
         """Add ``function(value)`` of the value at a path, as `name` below it."""
-        return self.enrich(Enrichment(name, path, (name,), lambda value, entry: function(value)))
+        return self.enrich(Enrichment(name, path, (name,), of_value(function)))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -273,16 +265,6 @@ class Corpus:
         corpus._split()
         return corpus
 
-    def _makers(self) -> dict[str, Enrichment]:
-        return makers_of(tuple(step for step in self.steps if isinstance(step, Enrichment)))
-
-    def _check(self, path: str) -> None:
-        """Raise `BadInput` if packages are missing that the value at a path needs."""
-        makers = self._makers()
-        while path in makers:
-            check_packages(makers[path])
-            path = makers[path].of
-
     def _split(self) -> tuple[list[Condition | Best], ExtractionPlan]:
         settings = self.settings
         return split_steps(self.steps, settings.max_record, once=settings.revisits == ONCE)
@@ -328,7 +310,7 @@ class Corpus:
                 if settings.excluded_revisits is not None:
                     excluded = SpooledChunks(settings.excluded_revisits)
                     excluded.fill(database, None, locator, 1, report.revisits, "excluded")
-            run = settings.run or extract.here(settings.processes)
+            run = settings.run or partial(extract.here, settings.processes)
             yield from extract.counted(run(plan, chunks), report, settings.on_progress)
 
 

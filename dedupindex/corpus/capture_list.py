@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
-from typing import BinaryIO, ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol
 
 import orjson
 
@@ -63,44 +64,27 @@ def detect_kind(path: str) -> tuple[str, bytes]:
 
 
 _MAX_LINE = 1 << 23  # bytes of a line of JSON
-_BATCH = 1000  # lines written at once
+_BUFFER = 1 << 18  # bytes written at once
+AddCapture = Callable[..., None]
+"""Takes the values of a capture by the names of `row.COLUMNS`; unknown ones may be omitted."""
 
 
-class JsonlWriter:
-    """Write captures as lines of JSON for DuckDB; unknown values may be omitted."""
+@contextmanager
+def jsonl_writer(path: Path) -> Iterator[AddCapture]:
+    """Yield a function that writes a capture as JSON; it raises `BadInput` for odd file names."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._stream: BinaryIO = open(path, "wb")  # noqa: SIM115 (the block closes it)
-        self._lines: list[bytes] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            self._flush()
-        finally:
-            with named_errors(self._path):
-                self._stream.close()
-
-    def add(self, **values: str | int | bool | None) -> None:
-        """Write a capture; raises `BadInput` for a container name that is no UTF-8."""
+    def add(**values: str | int | bool | None) -> None:
         try:
             line = orjson.dumps({"revisit": False, "good": True, **values})
         except TypeError:
             check_name(str(values.get("container")))
             raise
-        self._lines.append(line + b"\n")
-        if len(self._lines) >= _BATCH:
-            self._flush()
+        stream.write(line + b"\n")
 
-    def _flush(self) -> None:
-        with named_errors(self._path):
-            self._stream.write(b"".join(self._lines))
-        self._lines.clear()
+    with named_errors(path), open(path, "wb", _BUFFER) as stream:
+        yield add
 
 
 def relation(files: Sequence[Path]) -> str:
-    """Return SQL of the captures in files of a `JsonlWriter`."""
+    """Return SQL of the captures in files of a `jsonl_writer`."""
     return f"SELECT * FROM {from_json(files, COLUMNS, _MAX_LINE)}"

@@ -11,7 +11,7 @@ results, and reveal the number of pages only on ``showNumPages``. So all pages a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from urllib.request import Request, urlopen
 import orjson
 
 from dedupindex import __version__
-from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, relation
-from dedupindex.corpus.from_cdx import CdxFile, select
+from dedupindex.corpus.capture_list import Revisits, SourceContext, jsonl_writer, relation
+from dedupindex.corpus.from_cdx import file_of, select
 from dedupindex.corpus.row import COLUMNS, as_text
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, redacted
@@ -62,7 +62,7 @@ class CdxServerCaptures:
 
     def relation(self, context: SourceContext) -> str:
         if not is_server(self.address) and not self.query:
-            raise BadSource(f"{redacted(self.address)} is asked for no url")
+            raise BadSource(f"{redacted(self.address)} needs a query with a url")
         parameters = urlencode(self.query)
         separator = ("&" if "?" in self.address else "?") if parameters else ""
         query = self.address + separator + parameters
@@ -72,14 +72,14 @@ class CdxServerCaptures:
             head = stream.read(HEAD)
         pages = _pages(query, answer)
         if not head.strip():
-            return relation([_write_rows(context.home, iter(()))])
+            return relation([_write_rows(context.home, ())])
         if head.lstrip()[:1] in (b"[", b"{"):
             rows = (row for page in pages for row in _rows(page, query))
             return relation([_write_rows(context.home, rows)])
         kind = kind_of(head)
         if kind not in ("cdx", "cdxj"):
             raise BadSource(
-                f"{redacted(query)} answers with what is no CDX that is known (perhaps it has "
+                f"{redacted(query)} answers with no known format of a CDX (perhaps it has "
                 f"output=json): {head[:100]!r}"
             )
         lines = context.home / "answer.lines"
@@ -88,7 +88,7 @@ class CdxServerCaptures:
                 with open(page, "rb") as file:
                     shutil.copyfileobj(file, stream, 1 << 20)
                 stream.write(b"\n")  # a page may lack the last line end; empty lines are skipped
-        return select([CdxFile(lines, kind, head, "")])
+        return select([file_of(lines, kind, head, "", context.home / "answer.text")])
 
 
 def is_server(source: str) -> bool:
@@ -123,79 +123,68 @@ def _count(query: str) -> int:
             counts = orjson.loads(reply.read(_MAX_COUNT))
     except orjson.JSONDecodeError:
         return 1  # the server ignores showNumPages
-    except HTTPError as error:
-        with error:
-            if is_lasting(error):
-                return 1
-            raise _HttpRefusal(error.code, error.read(_MAX_ERROR)) from error
+    except _HttpRefusal as error:
+        if is_lasting(error):
+            return 1
+        raise
     pages = counts.get("pages") if isinstance(counts, dict) else 1
     return pages if isinstance(pages, int) else 1
 
 
 def _opened(query: str) -> Any:
+    """Send a query; raises `_HttpRefusal`."""
     request = Request(query, headers={"User-Agent": f"dedupindex/{__version__}"})
-    return urlopen(request, timeout=limits().timeout)
-
-
-def _fetch(query: str, answer: Path) -> None:
     try:
-        with _opened(query) as reply, open(answer, "wb") as file:
-            shutil.copyfileobj(reply, file, 1 << 20)
-            stated = reply.headers.get("Content-Length")
+        return urlopen(request, timeout=limits().timeout)
     except HTTPError as error:
         with error:
             raise _HttpRefusal(error.code, error.read(_MAX_ERROR)) from error
+
+
+def _fetch(query: str, answer: Path) -> None:
+    with _opened(query) as reply, open(answer, "wb") as file:
+        shutil.copyfileobj(reply, file, 1 << 20)
+        stated = reply.headers.get("Content-Length")
     if stated is not None and answer.stat().st_size != int(stated):
         raise EOFError(f"{answer.stat().st_size:,} bytes came of {stated}")
 
 
-def _write_rows(home: Path, rows: Iterator[Mapping[str, Any]]) -> Path:
+def _write_rows(home: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
     path = home / "answer.rows"
-    with JsonlWriter(path) as writer:
+    with jsonl_writer(path) as add:
         for row in rows:
-            writer.add(**_capture(row))
+            add(**_capture(row))
     return path
 
 
 def _rows(answer: Path, query: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of an answer in JSON; raises `BadSource`."""
-    with open(answer, "rb") as stream:
-        if not stream.read(HEAD).strip():
-            return
-        stream.seek(0)
-        if stream.read(1) == b"{":
-            stream.seek(0)
-            for line in stream:
-                if line.strip():
-                    yield _object(_parsed(line, query), query)
-            return
-    if answer.stat().st_size > _MAX_ARRAY:
-        raise BadSource(
-            f"{redacted(query)} answers with more JSON than fits: ask for lines, or less"
-        )
-    found = _parsed(answer.read_bytes(), query)
-    if found and isinstance(found[0], list):
-        names = list(map(str, found[0]))
-        for row in found[1:]:
-            named = dict(zip(names, row, strict=False)) if isinstance(row, list) else row
-            yield _object(named, query)
-    else:
-        yield from (_object(item, query) for item in found)
+    for value in _values(answer, query):
+        if not isinstance(value, dict):
+            what = f"JSON that is no capture: {str(value)[:100]}"
+            raise BadSource(f"{redacted(query)} answers with {what}")
+        yield value
 
 
-def _parsed(text: bytes, query: str) -> Any:
+def _values(answer: Path, query: str) -> Iterator[Any]:
+    """Yield lines of JSON, or the items of an array, whose first row may name the columns."""
     try:
-        return orjson.loads(text)
+        with open(answer, "rb") as stream:
+            if stream.peek(HEAD).lstrip()[:1] != b"[":
+                yield from (orjson.loads(line) for line in stream if line.strip())
+                return
+            if answer.stat().st_size > _MAX_ARRAY:
+                what = "more JSON than fits: ask for lines, or less"
+                raise BadSource(f"{redacted(query)} answers with {what}")
+            found = orjson.loads(stream.read())
     except orjson.JSONDecodeError as error:
-        raise BadSource(f"{redacted(query)} answers with what is no JSON: {error}") from error
-
-
-def _object(value: Any, query: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise BadSource(
-            f"{redacted(query)} answers with JSON that is no capture: {str(value)[:100]}"
-        )
-    return value
+        raise BadSource(f"{redacted(query)} answers with invalid JSON: {error}") from error
+    if not (found and isinstance(found[0], list)):
+        yield from found
+        return
+    names, *rows = found
+    for row in rows:
+        yield dict(zip(map(str, names), row, strict=False)) if isinstance(row, list) else row
 
 
 def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
@@ -212,16 +201,16 @@ def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
     capture["timestamp"] = time[:14]
     if "surt" not in capture and "url" in capture:
         capture["surt"] = as_text(urlkey(capture["url"].encode()))
-    capture["good"] = "url" in capture and len(time) in (14, 17) and _is_time(time)
+    capture["good"] = "url" in capture and _is_time(time)
     return capture
 
 
 def _is_time(digits: str) -> bool:
     try:
-        check_digits(digits[:14].encode())
+        check_digits(digits.encode())
     except BadDate:
         return False
-    return digits.isascii() and digits.isdigit()
+    return True
 
 
 def _number(value: Any, column: str) -> int | None:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
 import orjson
 
+from dedupindex.corpus import html_text
 from dedupindex.corpus.read_records import MAX_RECORD, Containers, MissingRecord, Stored
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput, to_install
@@ -144,10 +144,7 @@ class Entry:
 
 
 def as_json(entry: Entry) -> dict[str, Any]:
-    """Return a capture for the output, with values nested below those they derive from.
-
-    A value that has others below it has the key ``_``.
-    """
+    """Return a capture with nested values; one that has others below it has the key ``_``."""
     result: dict[str, Any] = {RECORD: entry.capture.as_json()}
     if entry.errors:
         result[ERROR] = "; ".join(entry.errors.values())
@@ -198,10 +195,16 @@ def _plain(value: Any) -> Any:
 
 
 def check_path(makers: Makers, path: str) -> None:
-    """Raise `BadInput` if there is no value at a path."""
-    if path != RECORD and path not in makers:
-        there = ", ".join(path for path, maker in makers.items() if not maker.step)
-        raise BadInput(f"there is nothing at {path!r}; there are {RECORD}, {there}")
+    """Raise `BadInput` if there is no value at a path, or if packages are missing for it."""
+    while path != RECORD:
+        if path not in makers:
+            there = ", ".join(path for path, maker in makers.items() if not maker.step)
+            raise BadInput(f"there is nothing at {path!r}; there are {RECORD}, {there}")
+        name = makers[path].name
+        of_page = makers[path] in STANDARD and name not in _WITHOUT_PACKAGES
+        if of_page and not html_text.is_installed():
+            raise BadInput(f"the enrichment {name!r} needs packages: {to_install('corpus')}")
+        path = makers[path].of or RECORD
 
 
 # --- the standard enrichments, and those of other packages ----------------------------------------
@@ -212,8 +215,6 @@ PLUGINS = "dedupindex.enrichments"
 _GZIP_BITS = 31  # the `wbits` of zlib for gzip
 _GZIP_MAGIC = b"\x1f\x8b"
 
-NEEDS = f"needs packages: {to_install('corpus')}"
-
 
 def _response(entry: Entry, _: Entry) -> tuple[Any, ...]:
     return tuple(entry.stored())
@@ -222,8 +223,8 @@ def _response(entry: Entry, _: Entry) -> tuple[Any, ...]:
 def _content(payload: bytes, entry: Entry) -> bytes:
     """Undo the content coding of the payload."""
     data = payload
-    for coding in reversed(_codings(field_of(entry, "content-encoding"))):
-        data = _decoded(data, coding)
+    for coding in reversed(field_of(entry, "content-encoding").split(",")):
+        data = _decoded(data, coding.strip().lower().removeprefix("x-"))
     return data
 
 
@@ -233,16 +234,13 @@ def field_of(entry: Entry, name: str) -> str:
     return next((value for key, value in fields.items() if key.lower() == name), "")
 
 
-def _codings(text: str) -> list[str]:
-    found = [coding.strip().lower().removeprefix("x-") for coding in text.split(",")]
-    return [coding for coding in found if coding not in ("", "identity", "none", "utf-8")]
-
-
 def _decoded(data: bytes, coding: str) -> bytes:
     """Undo a content coding; data labelled gzip without its magic number are returned unchanged.
 
     The decoders raise their own errors for other mislabelled data.
     """
+    if coding in ("", "identity", "none", "utf-8"):
+        return data
     if coding == "gzip":
         return _inflated(data, _GZIP_BITS) if data.startswith(_GZIP_MAGIC) else data
     if coding == "deflate":
@@ -294,56 +292,33 @@ def _within(data: bytes) -> bytes:
 
 
 def _string(payload: bytes, entry: Entry) -> str | None:
-    from dedupindex.corpus import html_text
-
     content: bytes = entry.value("payload.content")
     stated = field_of(entry, "content-type")
     return html_text.text_of(content, stated, entry.value("payload.mime"))
 
 
 def _mime(payload: bytes, entry: Entry) -> str:
-    from dedupindex.corpus import html_text
-
     return html_text.sniff_mime(entry.value("payload.content"))
 
 
 def _html(text: str, entry: Entry) -> Any:
-    from dedupindex.corpus import html_text
-
     stated = field_of(entry, "content-type").partition(";")[0].strip().lower()
     is_html = html_text.is_html(stated, entry.value("payload.mime"))
     return html_text.parsed(text) if is_html else None
 
 
-def _title(tree: Any, entry: Entry) -> str | None:
-    from dedupindex.corpus import html_text
-
-    return html_text.title(tree)
-
-
 def _links(tree: Any, entry: Entry) -> list[dict[str, str]]:
-    from dedupindex.corpus import html_text
-
     return html_text.links(tree, entry.url)
 
 
-def _main(tree: Any, entry: Entry) -> str:
-    from dedupindex.corpus import html_text
-
-    return html_text.main_text(tree)
-
-
 def _text(string: str, entry: Entry) -> str:
-    from dedupindex.corpus import html_text
-
     tree = entry.value("payload.string.html")
     return string if tree is None else html_text.visible_text(tree)
 
 
-def _language(text: str, entry: Entry) -> str | None:
-    from dedupindex.corpus import html_text
-
-    return html_text.language(text)
+def of_value(function: Callable[[Any], Any]) -> Callable[[Any, Entry], Any]:
+    """Return the body of an enrichment that needs only the value."""
+    return lambda value, entry: function(value)
 
 
 _STRING, _HTML = "payload.string", "payload.string.html"
@@ -355,11 +330,11 @@ STANDARD = (
     Enrichment("mime", "payload", ("mime",), _mime),
     Enrichment("string", "payload", ("string",), _string),
     Enrichment("html", _STRING, ("html",), _html, step=True),
-    Enrichment("html.title", _HTML, ("title",), _title),
+    Enrichment("html.title", _HTML, ("title",), of_value(html_text.title)),
     Enrichment("html.links", _HTML, ("links",), _links),
-    Enrichment("html.main", _HTML, ("main",), _main),
+    Enrichment("html.main", _HTML, ("main",), of_value(html_text.main_text)),
     Enrichment("text", _STRING, ("text",), _text),
-    Enrichment("language", f"{_STRING}.text", ("language",), _language),
+    Enrichment("language", f"{_STRING}.text", ("language",), of_value(html_text.language)),
 )
 _WITHOUT_PACKAGES = ("response", "content")
 
@@ -391,21 +366,6 @@ def _plugin(name: str) -> Enrichment | None:
     return None
 
 
-def check_packages(enrichment: Enrichment) -> None:
-    """Raise `BadInput` if packages are missing that an enrichment needs."""
-    if enrichment in STANDARD and enrichment.name not in _WITHOUT_PACKAGES and not _has_packages():
-        raise BadInput(f"the enrichment {enrichment.name!r} {NEEDS}")
-
-
-@cache
-def _has_packages() -> bool:
-    try:
-        from dedupindex.corpus import html_text  # noqa: F401
-    except ImportError:
-        return False
-    return True
-
-
 def makers_of(more: Iterable[Enrichment] = ()) -> dict[str, Enrichment]:
     """Return the standard enrichments and `more`; raises `BadInput` on conflicting paths."""
     makers: dict[str, Enrichment] = {}
@@ -415,7 +375,7 @@ def makers_of(more: Iterable[Enrichment] = ()) -> dict[str, Enrichment]:
                 raise BadInput(f"{enrichment.name!r}: a value cannot be called {field!r}")
         for path in enrichment.paths:
             if path.partition(".")[0] in KNOWN:
-                raise BadInput(f"nothing can be made at {path}: there stands what is known")
+                raise BadInput(f"no value can be added at {path}: its metadata are there")
             if makers.setdefault(path, enrichment) != enrichment:
-                raise BadInput(f"two enrichments make {path}: call one of the fields otherwise")
+                raise BadInput(f"two enrichments make {path}: rename one of the fields")
     return makers

@@ -37,15 +37,12 @@ Test = Keep | Condition
 
 
 class ExtractionPlan(NamedTuple):
-    """What to do with each capture; of a group only the first that passes is kept.
-
-    Values for the output are computed last, only for captures that pass the tests.
-    """
+    """What to do with each capture; of a group only the first that passes is kept."""
 
     tests: tuple[Test, ...]
     best: Best | None
     after: tuple[Test, ...]  # tests of the best capture of a group
-    output: tuple[Enrichment, ...]
+    output: tuple[Enrichment, ...]  # computed last, only for captures that pass
     makers: Makers
     max_record: int  # bytes of a record in memory
     render: Callable[[Entry], bytes]  # makes the result for a capture that is kept
@@ -158,16 +155,12 @@ def _rest(chunks: Chunks, done: ChunkResult) -> Chunk | None:
     return None if done.left is None else chunks.after(done.left)
 
 
-def here(jobs: int) -> Run:
+def here(jobs: int, plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
     """Process chunks in `jobs` processes of this machine."""
-
-    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
-        processes = jobs if plan.reads else 1
-        return map_in_order(
-            work, plan, chunks, processes, partial(_isolate, plan), partial(_rest, chunks)
-        )
-
-    return run
+    processes = jobs if plan.reads else 1
+    return map_in_order(
+        work, plan, chunks, processes, partial(_isolate, plan), partial(_rest, chunks)
+    )
 
 
 def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
@@ -210,15 +203,11 @@ def counted(
 
 
 def on(cluster: Cluster) -> Run:
-    """Process chunks on Spark; executors must reach WARC files by the same names.
-
-    User functions are sent there, too: their modules must be installed, or they must be
-    self-contained.
-    """
+    """Process chunks on Spark, where WARC files and modules must have the same names."""
 
     def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
         if not plan.reads:
-            yield from here(1)(plan, chunks)
+            yield from here(1, plan, chunks)
             return
 
         def each(chunk: Chunk) -> Iterator[ChunkResult]:
@@ -249,6 +238,6 @@ class _SingleChunk:
 
 def _work(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     """Run on an executor, in a separate process, whose death must not end the run."""
-    for done in here(2)(plan, _SingleChunk(chunk)):
+    for done in here(2, plan, _SingleChunk(chunk)):
         continues_here = done.left is not None and done.left.groups
         yield done._replace(left=None) if continues_here else done

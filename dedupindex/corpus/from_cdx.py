@@ -47,23 +47,22 @@ class CdxFile(NamedTuple):
     kind: str  # cdx or cdxj
     head: bytes  # the beginning of the file
     origin: str  # see `row.COLUMNS`
-    has_long_lines: bool | None = None  # longer than `MAX_LINE`; None if unknown
+    has_long_lines: bool  # perhaps longer than `MAX_LINE`
 
 
 def file_of(path: Path, kind: str, head: bytes, origin: str, text: Path) -> CdxFile:
-    """Return a file that DuckDB reads correctly: the file, or its lines decompressed to `text`.
+    """Return the file, or its lines in `text` if DuckDB would join rows.
 
-    DuckDB would join two rows if the gzip member of the first does not end with a line end
-    (ZipNum).
+    It does where a gzip member does not end with a line end, as in ZipNum.
     """
     if not _is_gzip(path):
-        return CdxFile(path, kind, head, origin)
+        return CdxFile(path, kind, head, origin, _has_long_lines(path))
     try:
         open_members, has_long_lines = _examine(path)
         if open_members:
             with open(path, "rb") as stream, open(text, "wb") as output:
                 output.writelines(parted(gunzip(iter(partial(stream.read, _BLOCK), b""))))
-            return CdxFile(text, kind, head, origin)
+            return CdxFile(text, kind, head, origin, _has_long_lines(text))
     except zlib.error:  # DuckDB will report it
         text.unlink(missing_ok=True)
         has_long_lines = False
@@ -71,11 +70,7 @@ def file_of(path: Path, kind: str, head: bytes, origin: str, text: Path) -> CdxF
 
 
 def _examine(path: Path) -> tuple[bool, bool]:
-    """Examine a gzip file; raises `zlib.error`.
-
-    Returns whether a member that is followed by another ends without a line end, and whether a line
-    is longer than `MAX_LINE`.
-    """
+    """Return whether a gzip member ends within a line, and whether a line exceeds `MAX_LINE`."""
     since = 0  # bytes since the last line end
     open_members = has_long_lines = is_open = False
     with open(path, "rb") as stream:
@@ -123,10 +118,7 @@ def _format_of(file: CdxFile) -> _CsvFormat:
             layout = guess(lines[0].removesuffix(b"\r"))
         if layout is None:
             raise BadSource(f"{path} is {NO_HEADER}")
-    has_long_lines = file.has_long_lines
-    if has_long_lines is None:
-        has_long_lines = _has_long_lines(path, MAX_LINE)
-    return _CsvFormat(layout, skipped, _is_gzip(path), has_long_lines)
+    return _CsvFormat(layout, skipped, _is_gzip(path), file.has_long_lines)
 
 
 def _captures(csv: _CsvFormat, files: Sequence[CdxFile]) -> str:
@@ -165,7 +157,7 @@ def _of_cdx(source: str, layout: Layout) -> str:
 
 
 def _is_capture(layout: Layout, delimiter: str) -> str:
-    """Return SQL for lines that are neither blank nor a repeated header, as in concatenated files.
+    """Return SQL for lines that are neither blank nor a repeated header.
 
     A header with other columns ends the query, because the lines below it would be misread.
     """
@@ -198,6 +190,7 @@ def _of_cdxj(source: str) -> str:
 
 def _select(columns: Mapping[str, str], valid: str, rows: str) -> str:
     url = f"regexp_replace({columns['url']}, '^<(.*)>$', '\\1')"
+    mime = f"lower({columns.get('mime', 'NULL')})"  # pywb writes ``unk`` for an unknown one
     stamp = f"substr({columns['timestamp']}, 1, 14)"
     is_time = (
         f"regexp_full_match({columns['timestamp']}, '[0-9]{{14}}(?:[0-9]{{3}})?') "
@@ -208,7 +201,7 @@ def _select(columns: Mapping[str, str], valid: str, rows: str) -> str:
         "url": url,
         "timestamp": stamp,
         "revisit": f"coalesce({columns.get('mime', 'NULL')} = 'warc/revisit', false)",
-        "mime": _mime(columns["mime"]) if "mime" in columns else "NULL",
+        "mime": f"CASE WHEN {mime} NOT IN ('warc/revisit', 'unk') THEN {mime} END",
         "origin": "origin",
         "good": f"coalesce({valid} AND {url} <> '' AND {is_time}, false)",
     }
@@ -217,11 +210,6 @@ def _select(columns: Mapping[str, str], valid: str, rows: str) -> str:
             values[name] = f"TRY_CAST({values[name]} AS {COLUMNS[name]})"
     typed = [f'{values.get(name, "NULL")}::{kind} AS "{name}"' for name, kind in COLUMNS.items()]
     return f"SELECT {', '.join(typed)} {rows}"
-
-
-def _mime(column: str) -> str:
-    """Return SQL for a media type; pywb writes ``unk`` for an unknown one."""
-    return f"CASE WHEN lower({column}) NOT IN ('warc/revisit', 'unk') THEN lower({column}) END"
 
 
 def _read(csv: _CsvFormat, paths: Sequence[Path]) -> str:
@@ -248,12 +236,9 @@ def _is_gzip(path: Path) -> bool:
         return stream.read(2) == GZIP
 
 
-def _has_long_lines(path: Path, length: int) -> bool:
-    """Return whether a line may have so many bytes; only samples of the file are read.
-
-    It can also be true if the longest line has between half as many and as many.
-    """
-    step = length // 2
+def _has_long_lines(path: Path) -> bool:
+    """Return whether a line may exceed `MAX_LINE`, or half of it, by samples of the file."""
+    step = MAX_LINE // 2
     with open(path, "rb") as stream:
         for at in range(0, os.fstat(stream.fileno()).st_size - step, step):
             if not any(b"\n" in os.pread(stream.fileno(), count, at) for count in (_BLOCK, step)):
@@ -273,15 +258,17 @@ class CdxCaptures:
         files, others = line_files(self.sources, context.problems)
         if others:
             raise BadSource(f"{others[0]} is no CDX or CDXJ file, as other SOURCEs are: if these "
-                            "tell of it, give it to --containers, or containers=; if not, make a "
-                            "corpus of each kind")  # fmt: skip
+                            "list its captures, give it to --containers, or containers=; if not, "
+                            "make a corpus of each kind")  # fmt: skip
         if not files:
             raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
         lines = []
         for number, (path, (kind, head)) in enumerate(files.items()):
-            here = (
-                _fetched(path, context.home / f"{number}.lines") if is_remote(path) else Path(path)
-            )
+            here = Path(path)
+            if is_remote(path):
+                here = context.home / f"{number}.lines"
+                with RemoteFile(path, in_order=True) as stream, open(here, "wb") as file:
+                    shutil.copyfileobj(stream, file, 1 << 20)
             text = context.home / f"{number}.text"
             lines.append(file_of(here, kind, head, path.rpartition("/")[0], text))
         return select(lines)
@@ -305,9 +292,3 @@ def line_files(
                     else:
                         others.append(path)
     return found, others
-
-
-def _fetched(address: str, here: Path) -> Path:
-    with RemoteFile(address, in_order=True) as stream, open(here, "wb") as file:
-        shutil.copyfileobj(stream, file, 1 << 20)
-    return here

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from dedupindex.capture import Capture
-from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, relation
+from dedupindex.corpus.capture_list import Revisits, SourceContext, jsonl_writer, relation
 from dedupindex.corpus.row import as_text
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest
 from dedupindex.index import open_index
 from dedupindex.index.engine import AHEAD
 from dedupindex.lookup.decide import Query, find
-from dedupindex.lookup.render_json import url_as_json
 from dedupindex.runtime.duckdb import Database
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
@@ -39,22 +38,13 @@ class IndexCaptures:
         with (
             closing(open_index(self.index)) as engine,
             engine.view() as view,
-            JsonlWriter(path) as rows,
+            jsonl_writer(path) as add,
         ):
             for digest, capture in view.captures():
-                if digest != capture.digest:
-                    continue  # listed again under another digest
-                rows.add(
-                    surt=as_text(urlkey(capture.url)),
-                    timestamp=digits_of_date(capture.date).decode(),
-                    url=url_as_json(capture.url)["url"],
-                    mime=capture.mime.decode("latin-1") or None,
-                    status=capture.status or None,
-                    digest=capture.digest.spelled(capture.spelling).removeprefix("sha1:"),
-                    length=capture.size if capture.size_of_record else None,
-                    offset=capture.offset if capture.offset >= 0 else None,
-                    container=capture.container or None,
-                )
+                if digest == capture.digest:  # else it is listed again under another digest
+                    spelled = digest.spelled(capture.spelling).removeprefix("sha1:")
+                    surt = as_text(urlkey(capture.url))
+                    add(surt=surt, digest=spelled, **_columns(capture))
         return relation([path])
 
 
@@ -75,7 +65,12 @@ def found_in(index: Path, database: Database) -> None:
             for key, digest in digests.items():
                 answer = find(view, settings, Query(digest))
                 if answer is not None and answer.original.container:
-                    _insert(database, key, answer.original)
+                    values = {"k": key, **_columns(answer.original)}
+                    names = ", ".join(f'"{name}"' for name in values)
+                    marks = ", ".join("?" * len(values))
+                    database.execute(
+                        f"INSERT INTO {FOUND} ({names}) VALUES ({marks})", list(values.values())
+                    )
 
 
 def _digests(keys: list[str]) -> Iterator[tuple[str, Digest]]:
@@ -86,14 +81,14 @@ def _digests(keys: list[str]) -> Iterator[tuple[str, Digest]]:
             continue  # the index cannot have it
 
 
-def _insert(database: Database, key: str, original: Capture) -> None:
-    offset = original.offset if original.offset >= 0 else None
-    length = original.size if original.size_of_record and original.size >= 0 else None
-    database.execute(
-        f"INSERT INTO {FOUND} VALUES (?, ?, ?, ?, ?, NULL, ?, ?, ?)",
-        (
-            key, url_as_json(original.url)["url"], digits_of_date(original.date).decode(),
-            original.mime.decode("latin-1") or None, original.status or None,
-            original.container, offset, length,
-        ),
-    )  # fmt: skip
+def _columns(original: Capture) -> dict[str, str | int | None]:
+    """Return the columns of ``originals`` that an index knows."""
+    return {
+        "url": as_text(original.url),
+        "timestamp": digits_of_date(original.date).decode(),
+        "mime": original.mime.decode("latin-1") or None,
+        "status": original.status or None,
+        "container": original.container or None,
+        "offset": original.offset if original.offset >= 0 else None,
+        "length": original.size if original.size_of_record and original.size >= 0 else None,
+    }

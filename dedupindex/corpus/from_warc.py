@@ -12,7 +12,7 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
 from dedupindex.corpus import capture_list
-from dedupindex.corpus.capture_list import JsonlWriter, Revisits, SourceContext, detect_kind
+from dedupindex.corpus.capture_list import Revisits, SourceContext, detect_kind
 from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
 from dedupindex.corpus.row import as_text
 from dedupindex.errors import BadSource
@@ -32,13 +32,13 @@ from dedupindex.warc.window import Window, open_window
 Row = dict[str, str | int | bool | None]
 _CAPTURE_TYPES = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
 _MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
-_UNKNOWN = "of {:,} records nobody can tell the URL or the time: they are left out"
+_UNKNOWN = "{:,} records without URL or time are left out"
 _SHARED = "several records share one gzip member: all but the first are left out"
 
 
 class CorpusScanTask(NamedTuple):
     path: str  # or an address
-    output: Path  # for a `JsonlWriter`
+    output: Path  # for a `jsonl_writer`
 
 
 def scan(_: None, task: CorpusScanTask) -> list[Problem]:
@@ -46,13 +46,13 @@ def scan(_: None, task: CorpusScanTask) -> list[Problem]:
     problems: list[Problem] = []
     shared: Problem | None = None
     empty, unknown = True, 0
-    with JsonlWriter(task.output) as rows:
+    with capture_list.jsonl_writer(task.output) as add:
         try:
             with _window(task.path) as window:
                 last: tuple[Record, Row] | None = None
                 for event in read(window):
                     empty &= isinstance(event, Filler)
-                    _keep(rows, task.path, last)
+                    _keep(add, task.path, last)
                     last = None
                     if isinstance(event, Damage):
                         problems.append(Problem(task.path, event.offset, event.message))
@@ -63,7 +63,7 @@ def scan(_: None, task: CorpusScanTask) -> list[Problem]:
                             last = event, row
                         else:
                             unknown += 1
-                _keep(rows, task.path, last)
+                _keep(add, task.path, last)
                 if empty:
                     problems.append(Problem(task.path, -1, "holds no record"))
                 if window.changed():
@@ -91,7 +91,7 @@ def _window(path: str) -> Iterator[Window]:
         yield Window(window.file, path, base=begin, size=size)
 
 
-def _keep(rows: JsonlWriter, path: str, last: tuple[Record, Row] | None) -> None:
+def _keep(add: capture_list.AddCapture, path: str, last: tuple[Record, Row] | None) -> None:
     """Write a capture, now that its record was read to its end."""
     if last is None:
         return
@@ -101,7 +101,7 @@ def _keep(rows: JsonlWriter, path: str, last: tuple[Record, Row] | None) -> None
     except BrokenRecord:
         return  # reported as damage
     stored = record.stored if record.stored > 0 else None
-    rows.add(**row, container=path, offset=record.offset, length=stored)
+    add(**row, container=path, offset=record.offset, length=stored)
 
 
 def row_of(record: Record) -> Row | None:

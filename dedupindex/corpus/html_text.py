@@ -1,20 +1,16 @@
-"""Text and HTML of web pages by Resiliparse, an extra; only this module imports it.
+"""Text and HTML of web pages by Resiliparse, an extra, which is imported on first use.
 
 It decodes, parses and extracts as browsers do. An input that crashes it ends the worker process,
-and costs only that record (`runtime.workers.in_turn`).
+and costs only that record (`runtime.workers.map_in_order`).
 """
 
 from __future__ import annotations
 
 import codecs
 import re
+from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urljoin
-
-from resiliparse.extract.html2text import extract_plain_text
-from resiliparse.parse.encoding import detect_encoding, detect_mime, map_encoding_to_html5
-from resiliparse.parse.html import HTMLTree
-from resiliparse.parse.lang import detect_fast
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
 _WITHIN = dict.fromkeys(map(ord, "\t\n\r"))  # browsers remove these from addresses
@@ -49,8 +45,14 @@ _SIGNS = (  # MIME Sniffing Standard, sections 6 and 7.1
 )  # fmt: skip
 
 
+def is_installed() -> bool:
+    return find_spec("resiliparse") is not None
+
+
 def sniff_mime(content: bytes) -> str:
     """Detect the media type of bytes."""
+    from resiliparse.parse.encoding import detect_mime
+
     start = content[:_SNIFFED]
     for at, sign, mime in _SIGNS:
         if start.startswith(sign, at):
@@ -80,6 +82,8 @@ def text_of(content: bytes, content_type: str, detected: str) -> str | None:
     for bom, name in _BOMS:
         if content.startswith(bom):
             return content[len(bom) :].decode(name, "replace")
+    from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
+
     stated = _CHARSET.search(content_type)
     known = map_encoding_to_html5(stated[1], fallback_utf8=False) if stated else None
     encoding = known or detect_encoding(content, from_html_meta=True) or "utf-8"
@@ -87,6 +91,8 @@ def text_of(content: bytes, content_type: str, detected: str) -> str | None:
 
 
 def parsed(text: str) -> Any:
+    from resiliparse.parse.html import HTMLTree
+
     return HTMLTree.parse(text)
 
 
@@ -121,11 +127,15 @@ def _joined(base: str, href: str) -> str:
 
 
 def visible_text(tree: Any) -> str:
+    from resiliparse.extract.html2text import extract_plain_text
+
     return str(extract_plain_text(tree))
 
 
 def main_text(tree: Any) -> str:
     """Return the text without boilerplate such as menus, footers and comments."""
+    from resiliparse.extract.html2text import extract_plain_text
+
     return str(extract_plain_text(tree, main_content=True, comments=False))
 
 
@@ -133,5 +143,7 @@ def language(text: str) -> str | None:
     """Return the language code, such as ``en``; None if unknown or the text is too short."""
     if sum(map(str.isalpha, text[:_SNIFFED])) < _MIN_LETTERS:
         return None
+    from resiliparse.parse.lang import detect_fast
+
     code = detect_fast(text)[0]
     return None if code == "unknown" else str(code)

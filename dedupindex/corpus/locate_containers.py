@@ -18,7 +18,7 @@ class ContainerLocator:
         self._containers = tuple(map(local, containers))
         for container in self._containers:
             if not is_remote(container) and not os.path.exists(container):
-                raise BadSource(f"{container}, where containers are said to be, is not there")
+                raise BadSource(f"{container}, named as a place of WARC files, does not exist")
         self._known: dict[tuple[str, str], str] = {}
         self._listings: dict[str, dict[str, str]] = {}  # of each directory: paths by file name
 
@@ -35,11 +35,8 @@ class ContainerLocator:
 
     def _locate(self, name: str, origin: str) -> str:
         inside = self._inside(origin)
-        for path in (
-            f"{origin}/{name}",
-            f"{origin}/archive/{name}",
-        ):  # two files may have the same name
-            if path in inside.values():
+        for path in (f"{origin}/{name}", f"{origin}/archive/{name}"):
+            if path in inside.values():  # first, as two files may have the same name
                 return path
         if inner := inside.get(os.path.basename(name)):
             return inner
@@ -54,7 +51,8 @@ class ContainerLocator:
 
     def _at(self, place: str, name: str) -> str:
         if place.endswith("/") and is_remote(place):
-            return place + (_last(name) if _is_path(name) else name)
+            is_path = name.startswith("/") or is_remote(name)
+            return place + (_last(name) if is_path else name)
         if is_remote(place) or os.path.isfile(place):
             if _last(place) == _last(name):
                 return place
@@ -104,10 +102,6 @@ def _below(directory: str, name: str) -> str:
         if _is_there(path):
             return os.path.abspath(path)
     return ""
-
-
-def _is_path(name: str) -> bool:
-    return name.startswith("/") or is_remote(name)
 
 
 def _last(name: str) -> str:

@@ -100,7 +100,7 @@ def _check_columns(paths: Iterable[str]) -> None:
         other = columns.setdefault(path.lower(), path)
         if other != path or path in _KNOWN:
             raise BadInput(
-                f"{path} and {other} would be one column of a Parquet file: call one otherwise, "
+                f"{path} and {other} would be one column of a Parquet file: rename one, "
                 "or write .jsonl"
             )
 
@@ -115,10 +115,7 @@ def _row(entry: Entry) -> bytes:
 
 
 def as_cdxj(corpus: Corpus, path: Path, report: CorpusReport) -> None:
-    """Write a sorted CDXJ as pywb does, with WARC files by file name.
-
-    Those that share a file name are given by path or address.
-    """
+    """Write a sorted CDXJ as pywb does, with the file names of WARC files, or their paths."""
     containers: dict[str, set[str]] = {}  # by file name
 
     def lines() -> Iterator[bytes]:

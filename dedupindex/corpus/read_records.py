@@ -1,7 +1,4 @@
-"""Read the records of captures by range: headers, and payload.
-
-WARC files are opened on demand, a bounded number at a time.
-"""
+"""Read the records of captures by range: headers, and payload."""
 
 from __future__ import annotations
 
@@ -48,10 +45,7 @@ class Containers:
         self._failed: dict[str, str] = {}  # error messages of files that could not be opened
 
     def stored(self, capture: CorpusRow) -> Stored:
-        """Return the parts of a record, for a revisit with its original's payload.
-
-        Raises `MissingRecord`.
-        """
+        """Return a record's parts, a revisit's with its original's payload; or `MissingRecord`."""
         own = self.own(capture)
         header = _header_of(own.record)
         if own.record.type != b"revisit":
@@ -68,8 +62,8 @@ class Containers:
     def own(self, capture: CorpusRow) -> RecordAt:
         """Return the record of a capture itself; raises `MissingRecord`."""
         if capture.container and not capture.record.container:
-            raise MissingRecord(f"{capture.container} is nowhere to be found: say with "
-                                "--containers, or containers=, where it is")  # fmt: skip
+            raise MissingRecord(f"{capture.container} was not found: name its directory with "
+                                "--containers, or containers=")  # fmt: skip
         found = self.ranged(capture.record)
         _check_own(found.record, capture)
         return found
@@ -84,7 +78,7 @@ class Containers:
         unmodified = says_not_modified(fields)
         named = any(refers_to(fields)[:2])
         if unmodified and not capture.unmodified and (named or capture.status != 304):
-            _check_named(found.record, revisit)  # the metadata did not tell that it is unmodified
+            _check_named(found.record, revisit)  # the metadata lack that it is unmodified
         is_payload = not unmodified and _check_payload(found, capture.digest)
         if capture.to_url or not is_payload:
             check(found.record, capture.to_url or capture.url, "another record than its original")
@@ -176,14 +170,14 @@ def _check_own(record: Record, capture: CorpusRow) -> None:
         return  # the record does not state its time
     stated, expected = _digest(as_text(record.values[4])), _digest(capture.digest or "")
     if digits != capture.timestamp and (stated is None or stated != expected):
-        raise MissingRecord(f"another capture stands where its metadata say: that of {digits}")
+        raise MissingRecord(f"another capture is where its metadata say: that of {digits}")
 
 
 def check(record: Record, url: str, what: str) -> None:
     """Raise `MissingRecord` if a record is not of this URL, as with metadata of another file."""
     found = unbracket(record.values[0])
     if as_text(found) != url and urlkey(found) != urlkey(url.encode()):
-        raise MissingRecord(f"{what} stands where its metadata say: {as_text(found)}")
+        raise MissingRecord(f"{what} is where its metadata say: {as_text(found)}")
 
 
 def _check_named(original: Record, revisit: Record) -> None:

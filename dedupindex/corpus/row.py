@@ -58,12 +58,12 @@ class CorpusRow(NamedTuple):
     revisit: bool
     to_url: str | None
     to_timestamp: str | None
-    unmodified: bool
+    unmodified: bool | None
     container: str | None  # as the source names it
+    named_url: str | None  # what a revisit refers to, which may differ from what is read
+    named_timestamp: str | None
     record: RecordPlace
     payload: RecordPlace | None  # of the original of a revisit
-    named_url: str | None = None  # what a revisit refers to, which may differ from what is read
-    named_timestamp: str | None = None
 
     @property
     def key(self) -> str:
@@ -72,10 +72,7 @@ class CorpusRow(NamedTuple):
 
     @property
     def revisit_of(self) -> dict[str, str] | None:
-        """The capture that a revisit refers to, or else the one that is read for it.
-
-        Replay tools look for the former; an index may have the payload elsewhere.
-        """
+        """The capture that a revisit refers to, as replay reads it, or else the one read here."""
         url, timestamp = self.named_url, self.named_timestamp
         if not (url and timestamp):
             url, timestamp = self.to_url, self.to_timestamp

@@ -9,8 +9,9 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_index import FOUND, found_in
@@ -63,12 +64,7 @@ class Condition(NamedTuple):
 
     node: Node
     sql: str
-    names: frozenset[str]
-
-    @property
-    def of_payload(self) -> bool:
-        """Whether a revisit can be tested only after its original is found."""
-        return not self.names.isdisjoint(OF_PAYLOAD)
+    of_payload: bool  # a revisit can be tested only after its original is found
 
     def holds(self, capture: CorpusRow) -> bool:
         return holds(self.node, partial(_value, capture))
@@ -77,7 +73,9 @@ class Condition(NamedTuple):
 def conditions(text: str) -> tuple[Condition, ...]:
     """Parse conditions joined by ``and``; raises `BadQuery`."""
     return tuple(
-        Condition(node, to_sql(node, _column), frozenset(leaf.name for leaf in leaves(node)))
+        Condition(
+            node, to_sql(node, _column), any(leaf.name in OF_PAYLOAD for leaf in leaves(node))
+        )
         for node in conjuncts(condition(text, VOCABULARY))
     )
 
@@ -110,10 +108,7 @@ class Best(NamedTuple):
 
     @property
     def order(self) -> str:
-        """SQL of a total order that puts the best of a group first.
-
-        Captures of the same second are ordered by their place.
-        """
+        """SQL of a total order that puts the best of a group first; by place within a second."""
         order = "DESC" if self.latest else "ASC"
         return f'"timestamp" {order}, revisit, url, container {order}, "offset" {order}'
 
@@ -397,38 +392,29 @@ class SpooledChunks:
             open(self._further, "wb") as further,
         ):
             groups: list[Group] = []
-            pieces = 0  # written of the current group
-            last: object = None
-            for key, capture in _captures(database, best, locator, table):
-                same = best is not None and key is not None and key == last
-                if same and len(groups[-1]) >= MAX_CHUNK:  # a long group gets its own chunks
-                    if len(groups) > 1:
-                        pickle.dump(Chunk(groups[:-1]), first)
-                    self._put(first, further, groups[-1:], pieces, more=True)
-                    groups, pieces = [[]], pieces + 1
-                elif not same and groups and (pieces or sum(map(len, groups)) >= size):
-                    self._put(first, further, groups, pieces)
-                    groups, pieces = [], 0
-                if not same:
-                    groups.append([])
-                groups[-1].append(capture)
-                last = key
+            for _, members in groupby(_captures(database, best, locator, table), _group_key):
+                captures = (capture for _, capture in members)
+                piece = list(islice(captures, MAX_CHUNK))
+                rest = list(islice(captures, MAX_CHUNK))
+                if groups and (rest or sum(map(len, groups)) >= size):
+                    pickle.dump(Chunk(groups), first)
+                    groups = []
+                if not rest:
+                    groups.append(piece)
+                    continue
+                stream = first  # a long group gets its own chunks, the others in `further`
+                while rest:
+                    pickle.dump(Chunk([piece], len(self._starts)), stream)
+                    self._starts.append(further.tell())
+                    stream, piece, rest = further, rest, list(islice(captures, MAX_CHUNK))
+                pickle.dump(Chunk([piece]), stream)
             if groups:
-                self._put(first, further, groups, pieces)
+                pickle.dump(Chunk(groups), first)
 
-    def _put(
-        self,
-        first: BinaryIO,
-        further: BinaryIO,
-        groups: list[Group],
-        pieces: int,
-        *,
-        more: bool = False,
-    ) -> None:
-        """Write a chunk, or a further piece of a long group."""
-        if pieces:
-            self._starts.append(further.tell())
-        pickle.dump(Chunk(groups, len(self._starts) if more else -1), further if pieces else first)
+
+def _group_key(keyed: tuple[object, CorpusRow]) -> object:
+    """A capture without a key is a group of its own."""
+    return object() if keyed[0] is None else keyed[0]
 
 
 def _captures(
@@ -437,26 +423,19 @@ def _captures(
     """Yield the captures of a table, each with the key of its group."""
     key = KEYS[best.by] if best is not None else "NULL"
     order = f"k, {best.order}" if best is not None else 'container, "offset", url, "timestamp"'
+    metadata = ", ".join(f'"{name}"' for name in CorpusRow._fields[:-2])
     rows = database.execute(
-        f'SELECT surt, "timestamp", url, mime, status, digest, redirect, meta, length, revisit, '
-        "to_url, to_timestamp, coalesce(unmodified, false), container, container, origin, "
-        '"offset", at_container, at_origin, at_offset, '
-        f"at_length, named_url, named_timestamp, {key} AS k FROM {table} ORDER BY {order}"
+        f'SELECT {metadata}, origin, "offset", at_container, at_origin, at_offset, at_length, '
+        f"{key} AS k FROM {table} ORDER BY {order}"
     )
     while batch := rows.fetchmany(_ROWS):
-        for row in batch:
-            yield row[-1], _capture(row, locator)
-
-
-def _capture(row: tuple[Any, ...], locator: ContainerLocator) -> CorpusRow:
-    columns, (container, origin, offset), named = row[:14], row[14:17], row[21:23]
-    at_container, at_origin, at_offset, at_length = row[17:21]
-    length, revisit = columns[8], columns[9]
-    record = _place(locator, container, origin, offset, length)
-    payload = None
-    if revisit and at_container is not None and at_offset is not None:
-        payload = _place(locator, at_container, at_origin or origin, at_offset, at_length)
-    return CorpusRow._make((*columns, record, payload, *named))
+        for *columns, origin, offset, at_container, at_origin, at_offset, at_length, k in batch:
+            row = CorpusRow._make((*columns, None, None))
+            record = _place(locator, row.container, origin, offset, row.length)
+            payload = None
+            if row.revisit and at_container is not None and at_offset is not None:
+                payload = _place(locator, at_container, at_origin or origin, at_offset, at_length)
+            yield k, row._replace(record=record, payload=payload)
 
 
 def _place(

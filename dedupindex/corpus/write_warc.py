@@ -36,7 +36,7 @@ from dedupindex.warc.random_access import RecordAt, Unreadable
 if TYPE_CHECKING:
     from dedupindex.corpus.archive import Corpus
 
-_LEVEL = 6  # of deflate, for records that are not gzip members
+_GZIP = 31  # the `wbits` of zlib for gzip
 _RECORD_END = b"\r\n\r\n"
 
 
@@ -97,12 +97,15 @@ def _write_records(
     corpus: Corpus, name: str, stream: BinaryIO, report: CorpusReport
 ) -> Iterator[bytes]:
     """Write all records, and yield the lines of the CDXJ."""
-    stream.write(_gzipped(_warcinfo(name)))
+    stream.write(zlib.compress(_warcinfo(name), wbits=_GZIP))
     left_out = _ProblemSummary()  # by WARC file
     with (
         closing(Containers(corpus.settings.max_record)) as containers,
-        closing(_WrittenPlaces()) as written,
+        closing(sqlite3.connect("")) as written,
     ):
+        written.execute("PRAGMA synchronous = OFF")
+        written.execute("CREATE TABLE written (container TEXT, offset INTEGER, "
+                        "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
         for kept in corpus.kept(report, nothing):
             capture = kept.capture
             try:
@@ -113,7 +116,7 @@ def _write_records(
                 if any(found and found.record.type == DOCUMENT for found in (own, original)):
                     raise MissingRecord("it is in an ARC file: run bin/convert first")
                 for found, place in ((original, capture.payload), (own, capture.record)):
-                    if found is None or place is None or not written.add(place):
+                    if found is None or place is None or not _is_new(written, place):
                         continue
                     row = capture if found is own else _original_row(capture, found)
                     revisit = found.record.type == b"revisit"
@@ -145,13 +148,8 @@ def _copy(stream: BinaryIO, name: str, found: RecordAt) -> RecordPlace:
     if found.gzipped and found.alone:
         stream.write(found.raw)
     else:
-        stream.write(_gzipped(found.record.text + found.block() + _RECORD_END))
+        stream.write(zlib.compress(found.record.text + found.block() + _RECORD_END, wbits=_GZIP))
     return RecordPlace(name, offset, stream.tell() - offset)
-
-
-def _gzipped(record: bytes) -> bytes:
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    return packer.compress(record) + packer.flush()
 
 
 def _warcinfo(name: str) -> bytes:
@@ -168,19 +166,7 @@ def _warcinfo(name: str) -> bytes:
     return head.encode("utf-8", "surrogateescape") + block + _RECORD_END
 
 
-class _WrittenPlaces:
-    """The places of records that were written, in a temporary SQLite file."""
-
-    def __init__(self) -> None:
-        self._database = sqlite3.connect("")
-        self._database.execute("PRAGMA synchronous = OFF")
-        self._database.execute("CREATE TABLE written (container TEXT, offset INTEGER, "
-                               "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
-
-    def add(self, place: RecordPlace) -> bool:
-        """Add a place; return False if it was there."""
-        insert = "INSERT OR IGNORE INTO written VALUES (?, ?)"
-        return self._database.execute(insert, place[:2]).rowcount > 0
-
-    def close(self) -> None:
-        self._database.close()
+def _is_new(written: sqlite3.Connection, place: RecordPlace) -> bool:
+    """Remember a place in a temporary database; return False if it was there."""
+    insert = "INSERT OR IGNORE INTO written VALUES (?, ?)"
+    return written.execute(insert, place[:2]).rowcount > 0

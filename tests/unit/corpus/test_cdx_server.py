@@ -94,14 +94,14 @@ def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
 
 
 @pytest.mark.parametrize("said", [b"4\n", b"", b"{}", b"[1]", b'{"pages": "4"}', b"org,a)/ 2026"])
-def test_what_says_nothing_of_pages(tmp_path: Path, said: bytes) -> None:
+def test_servers_that_do_not_count_pages(tmp_path: Path, said: bytes) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     line = forms(cdx)["cdxj"].encode()
     with telling(lambda path: (200, said if "showNumPages" in path else line)) as there:
         assert Corpus.from_archive(f"{there.url}/cdx", url="a.org").count() == 1
 
 
-def test_answers_that_are_none(tmp_path: Path) -> None:
+def test_invalid_answers(tmp_path: Path) -> None:
     (tmp_path / "page").write_text("<html>sorry</html>")
     (tmp_path / "half").write_text('[{"url": "http://a.org/"')
     (tmp_path / "odd").write_text('["a", "b"]')
@@ -111,15 +111,15 @@ def test_answers_that_are_none(tmp_path: Path) -> None:
         report = Corpus.from_archive(f"{there.url}/unnamed", url="x").save_as_json(tmp_path / "o.j")
         assert (report.refused, report.entries) == (1, 0)
         for name, word in (
-            ("page", "no CDX"),
+            ("page", "no known format of a CDX"),
             ("number", "no capture: 5"),
-            ("half", "no JSON"),
+            ("half", "invalid JSON"),
             ("odd", "no capture"),
             ("gone", "cannot be read: HTTP 404"),
         ):
             with pytest.raises(BadSource, match=word):
                 Corpus.from_archive(f"{there.url}/{name}", url="x").count()
-        with pytest.raises(BadSource, match="asked for no url"):
+        with pytest.raises(BadSource, match="needs a query with a url"):
             Corpus.from_archive(f"{there.url}/page").count()
 
 

@@ -67,7 +67,7 @@ def news(folder: Path) -> Path:
     )
 
 
-def test_nothing_is_opened_of_what_metadata_leave_out(tmp_path: Path) -> None:
+def test_files_of_excluded_captures_are_not_opened(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(news(tmp_path)).enrich("html.title")
     (tmp_path / "c.warc").unlink()
     chosen = corpus.where("hostname == 'news.org' and timestamp == '2026-11-01'")
@@ -92,7 +92,7 @@ def test_only_ranges_are_read(tmp_path: Path) -> None:
     assert (report.bytes_read, report.records, report.entries) == (len(page.stored), 1, 1)
 
 
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_corpus_is_lazy(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(tmp_path / "later.cdx").where("status == 200").enrich("response")
     with pytest.raises(BadSource, match=r"later\.cdx"):
         corpus.count()
@@ -135,7 +135,7 @@ def test_the_json_is_that_of_archivespark(tmp_path: Path) -> None:
     assert set(whole) == {"record", "payload", "httpStatusLine", "httpHeader", "recordHeader"}
 
 
-def test_a_value_is_made_once_whatever_is_made_of_it(tmp_path: Path) -> None:
+def test_a_value_is_computed_once(tmp_path: Path) -> None:
     made: list[str] = []
 
     def words(text: str, entry: Entry) -> list[str]:
@@ -188,7 +188,9 @@ def _exit(data: bytes) -> None:
 
 @pytest.mark.parametrize("function", [_circle, _deep, _exit])
 @pytest.mark.parametrize("save", ["save_as_json", "save_as_parquet"])
-def test_nothing_of_a_function_ends_the_run(tmp_path: Path, function: Any, save: str) -> None:
+def test_errors_of_user_functions_do_not_end_the_run(
+    tmp_path: Path, function: Any, save: str
+) -> None:
     corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=2).map("payload", "size", len)
     corpus = corpus.map("payload", "odd", function)
     report = getattr(corpus, save)(tmp_path / "out")
@@ -199,7 +201,7 @@ def test_nothing_of_a_function_ends_the_run(tmp_path: Path, function: Any, save:
     assert Corpus.from_cdx(tmp_path / "all.cdx").filter("payload", function).count() == 5
 
 
-def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
+def test_errors_are_kept_with_their_capture(tmp_path: Path) -> None:
     cdx = archive(
         tmp_path,
         Page("http://a.org/1", body=html("one")),
@@ -219,12 +221,10 @@ def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
     errors = {entry["record"]["originalUrl"]: entry.get("error", "") for entry in corpus}
     assert errors["http://a.org/1"].startswith("half: TypeError: ")
     assert errors["http://a.org/2"] == (
-        "response: nowhere.warc.gz is nowhere to be found: say with --containers, or containers=, "
-        "where it is"
+        "response: nowhere.warc.gz was not found: name its directory with --containers, or "
+        "containers="
     )
-    assert (
-        "another capture stands where its metadata say: http://a.org/1" in errors["http://a.org/3"]
-    )
+    assert "another capture is where its metadata say: http://a.org/1" in errors["http://a.org/3"]
     assert (
         "content: ValueError: its content coding 'sdch' is not known; half"
         in errors["http://a.org/4"]
@@ -237,7 +237,7 @@ def test_what_fails_is_kept_with_its_capture(tmp_path: Path) -> None:
     assert sorted(urls(kept)) == [f"http://a.org/{n}" for n in (1, 2, 3, 4)]
 
 
-def test_values_end_with_their_capture(tmp_path: Path) -> None:
+def test_values_are_released_with_their_capture(tmp_path: Path) -> None:
     class Tree:
         pass
 
@@ -266,18 +266,18 @@ def test_values_end_with_their_capture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", bytes(100_000), gzip.compress(b"")], ids=["empty", "zeros", "gzip of nothing"]
 )
-def test_a_file_without_a_record_is_told(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_a_record_is_reported(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.warc.gz").write_bytes(data)
     report = Corpus.from_warcs(tmp_path / "a.warc.gz").save_as_json(tmp_path / "o.jsonl")
     assert [problem.message for problem in report.problems] == ["holds no record"]
 
 
-def test_who_has_no_report_is_warned(tmp_path: Path) -> None:
+def test_problems_become_a_warning_without_a_report(tmp_path: Path) -> None:
     odd = {"Date": b"2026-13-01T00:00:00Z"}
     pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
     archive(tmp_path, *pages, Page("http://a.org/odd", fields=odd)).unlink()
     corpus = Corpus.from_warcs(tmp_path)
-    said = "of 1 records nobody can tell the URL or the time"
+    said = "1 records without URL or time are left out"
     with pytest.warns(UserWarning, match=said):
         assert len(list(corpus)) == 3
     with pytest.warns(UserWarning, match=said):
@@ -308,7 +308,7 @@ def test_a_page_that_kills_its_reader_costs_one_capture(tmp_path: Path) -> None:
     assert "killed the process" in failed["error"]
 
 
-def test_a_page_that_takes_for_ever_costs_one_capture(
+def test_a_page_that_takes_too_long_costs_one_capture(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedupindex.corpus.extract._SECONDS", 0.2)
@@ -324,14 +324,14 @@ def test_a_page_that_takes_for_ever_costs_one_capture(
     assert ["error" in entry for entry in entries] == [False, True, False]
 
 
-def test_a_page_of_many_links_takes_no_longer_than_they_are_many(tmp_path: Path) -> None:
+def test_many_links_take_linear_time(tmp_path: Path) -> None:
     page = Page("http://a.org/", body=html("x") + b"<a href='y'>z</a>" * 20_000)
     (entry,) = Corpus.from_cdx(archive(tmp_path, page)).enrich("html.links")
     links = entry["payload"]["string"]["html"]["links"]
     assert links == [{"url": "http://a.org/y", "text": "z"}] * 20_000
 
 
-def test_the_latest_of_those_that_pass_is_looked_for_from_the_end(tmp_path: Path) -> None:
+def test_the_latest_that_passes_is_searched_from_the_newest(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=1).where("mime == 'text/html'")
     latest = {
         "http://news.org/": "2026-11-03T09:14:17Z",
@@ -353,7 +353,7 @@ def test_the_latest_of_those_that_pass_is_looked_for_from_the_end(tmp_path: Path
 
 @pytest.mark.parametrize("jobs", [1, 2])
 @pytest.mark.parametrize("wanted", [0, 2, 3, 9])
-def test_a_long_group_is_tried_bit_by_bit(
+def test_a_long_group_is_read_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, wanted: int
 ) -> None:
     """Of ten captures of a URL the newest that passes, whichever it is; older ones are not read."""
@@ -371,7 +371,7 @@ def test_a_long_group_is_tried_bit_by_bit(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_is_made_at_once_is_bounded(
+def test_the_result_of_a_chunk_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int
 ) -> None:
     pages = [Page(f"http://a.org/{n:02d}", body=html(f"{n}")) for n in range(50)]
@@ -438,7 +438,7 @@ def test_originals_of_an_index(tmp_path: Path) -> None:
     assert entry["payload"]["string"]["html"]["title"] == "original"
 
 
-def test_an_original_with_another_payload_is_none(tmp_path: Path) -> None:
+def test_a_record_with_another_payload_is_no_original(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("original"))
     other = Page("http://b.org/x", 2, of=one, file="b.warc.gz")
     cdx = archive(tmp_path, one, other)
@@ -487,7 +487,7 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
                      "chunks": whole, "cut": whole, "bare": whole}  # fmt: skip
 
 
-def test_what_pages_hold(tmp_path: Path) -> None:
+def test_enrichments_of_pages(tmp_path: Path) -> None:
     body = (
         b"<html><body><svg><title>not this</title></svg><title> The\n title </title>"
         b"<nav><a href='/menu'>menu</a></nav><p>The "
@@ -565,13 +565,13 @@ def test_an_enrichment_of_another_package(tmp_path: Path, monkeypatch: pytest.Mo
         (lambda c: c.map("payload", "_", len), BadInput, "cannot be called '_'"),
         (lambda c: c.map("payload", "", len), BadInput, "cannot be called ''"),
         (lambda c: c.map("payload", "a.b", len), BadInput, "cannot be called 'a.b'"),
-        (lambda c: c.enrich(Enrichment("x", "", ("error",), len)), BadInput, "made at error"),
+        (lambda c: c.enrich(Enrichment("x", "", ("error",), len)), BadInput, "be added at error"),
         (lambda c: c.latest("colour"), BadInput, "grouped by url, surt, digest"),
         (lambda c: c.having(revisits="none"), BadInput, "resolve, skip, once"),
         (lambda c: c.having(memory="lots").count(), BadInput, "--memory lots"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant(tmp_path: Path, ask: Any, error: type[Exception], word: str) -> None:
+def test_invalid_operations(tmp_path: Path, ask: Any, error: type[Exception], word: str) -> None:
     corpus = Corpus.from_cdx(news(tmp_path))
     with pytest.raises(error, match=word):
         ask(corpus)

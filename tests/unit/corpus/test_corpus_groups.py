@@ -23,7 +23,7 @@ from tests.unit.indexer.test_pipeline import EVERYTHING, content, run
 
 @pytest.mark.parametrize("held", [0, 1 << 20])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_of_each_group_the_best_that_passes(
+def test_the_best_of_each_group_that_passes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: int, held: int
 ) -> None:
     """Short groups before long ones, those of several pieces, and ends at the end of a piece."""
@@ -54,7 +54,7 @@ def test_of_each_group_the_best_that_passes(
             assert sorted(found) == wanted, (seed, lengths)
 
 
-def test_what_failed_does_not_settle_a_group(tmp_path: Path) -> None:
+def test_a_failed_capture_does_not_settle_a_group(tmp_path: Path) -> None:
     """Nobody knows whether the latest would have passed: the next that does is there, too."""
     pages = [Page("http://a.org/", day, html(f"t{day}"), file=f"{day}.warc.gz")
              for day in (1, 2, 3)]  # fmt: skip
@@ -67,14 +67,14 @@ def test_what_failed_does_not_settle_a_group(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_tasks_leave_several_things_to_be_done() -> None:
+def test_a_task_may_have_several_follow_up_tasks() -> None:
     left = {"a": ["b", "", "c"], "b": ["", ""], "c": ["d"], "d": [""]}
     done = run_to_end(lambda task: iter([(task, one) for one in left[task]]), "a",
                       lambda result: result[1] or None)  # fmt: skip
     assert sorted(done) == [(task, one) for task in "abcd" for one in sorted(left[task])]
 
 
-def test_the_earliest_original_is_taken_wherever_it_stands(tmp_path: Path) -> None:
+def test_the_earliest_original_is_taken_in_any_order(tmp_path: Path) -> None:
     body = html("same")
     for seed in range(6):
         chance = Random(seed)
@@ -108,11 +108,11 @@ def test_304_is_not_read_as_a_revisit_that_may_be_one_itself(tmp_path: Path) -> 
 def _asked(path: Path, page: Page, **known: object) -> CorpusRow:
     place = RecordPlace(str(path / page.file), page.offset, len(page.stored))
     found = CorpusRow(None, page.timestamp, page.url, None, None, page.digest, None, None, None,
-                    False, None, None, False, page.file, place, None)  # fmt: skip
+                    False, None, None, False, page.file, None, None, place, None)  # fmt: skip
     return found._replace(**known)
 
 
-def test_what_stands_at_a_place_is_what_metadata_say(tmp_path: Path) -> None:
+def test_a_record_must_agree_with_its_metadata(tmp_path: Path) -> None:
     """Of another time it may be, if it has the same payload."""
     stated = Page("http://a.org/", 1, html("x"))
     silent = Page("http://a.org/", 1, html("x"), fields={"Payload_Digest": None}, file="b.warc.gz")
@@ -124,9 +124,7 @@ def test_what_stands_at_a_place_is_what_metadata_say(tmp_path: Path) -> None:
         for page, more in ((silent, other), (silent, {**other, "digest": None}),
                            (stated, {**other, "digest": None}),
                            (stated, {**other, "digest": NOTHING})):  # fmt: skip
-            with pytest.raises(
-                MissingRecord, match="another capture stands where its metadata say"
-            ):
+            with pytest.raises(MissingRecord, match="another capture is where its metadata say"):
                 containers.own(_asked(tmp_path, page, **more))
 
 

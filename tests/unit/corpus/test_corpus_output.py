@@ -23,7 +23,7 @@ import zstandard
 
 from dedupindex.cli import main
 from dedupindex.corpus import Corpus, Enrichment
-from dedupindex.corpus.capture_list import JsonlWriter
+from dedupindex.corpus.capture_list import jsonl_writer
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.duckdb import open_database, write_parquet
@@ -85,7 +85,7 @@ def test_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["digest", "Digest"])
-def test_columns_that_would_be_one(tmp_path: Path, name: str) -> None:
+def test_columns_whose_names_differ_only_in_case(tmp_path: Path, name: str) -> None:
     own = Enrichment("own", "", (name,), lambda nothing, entry: "x")
     corpus = Corpus.from_cdx(news(tmp_path)).enrich(own)
     with pytest.raises(BadInput, match="would be one column"):
@@ -116,7 +116,7 @@ def test_a_cdxj(tmp_path: Path) -> None:
     assert list(again) == list(Corpus.from_cdx(cdx).enrich("html.title"))
 
 
-def test_a_cdxj_of_containers_that_are_called_alike(tmp_path: Path) -> None:
+def test_a_cdxj_of_containers_with_one_file_name(tmp_path: Path) -> None:
     """Of one URL, at one place in each: read back every capture has its own payload."""
     for year, title in ((1, "one"), (2, "two")):
         archive(tmp_path / f"{year}", Page("http://a.org/", year, html(title)), cdx="all.cdxj")
@@ -134,7 +134,7 @@ def test_a_cdxj_of_containers_that_are_called_alike(tmp_path: Path) -> None:
         {"string": {"html": {"title": "one"}}}
     ]
     (wrong,) = (entry["error"] for entry in found if "error" in entry)
-    assert "another capture stands where its metadata say: that of 20261101091417" in wrong
+    assert "another capture is where its metadata say: that of 20261101091417" in wrong
 
 
 def test_a_cdxj_says_what_it_knows_of_odd_captures(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_cdxj_says_what_it_knows_of_odd_captures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["", ".gz"])
-def test_a_warc_of_its_own(tmp_path: Path, ending: str) -> None:
+def test_a_self_contained_warc(tmp_path: Path, ending: str) -> None:
     one = Page("http://a.org/", 1, html("original" * 99), file=f"a.warc{ending}")
     again = Page("http://b.org/", 2, of=one, file=f"b.warc{ending}")
     more = Page("http://c.org/", 3, html("other"), file=f"b.warc{ending}")
@@ -180,7 +180,7 @@ def test_a_warc_of_its_own(tmp_path: Path, ending: str) -> None:
         Corpus.from_cdx(cdx).save_as_warc(tmp_path / "o.warc")
 
 
-def test_one_line_for_what_is_wrong_with_many_records(tmp_path: Path) -> None:
+def test_one_line_for_each_kind_of_defect(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("original"))
     unnamed = {"Refers_To_Target_URI": None, "Refers_To_Date": None}  # as wget leaves them out
     more = [Page("http://a.org/", day, of=one, fields=unnamed) for day in (2, 3, 4)]
@@ -193,7 +193,7 @@ def test_one_line_for_what_is_wrong_with_many_records(tmp_path: Path) -> None:
     assert f"it refers to a revisit: {tmp_path}/o.warc.gz at " in told["chained"]
 
 
-def test_one_line_for_each_container_that_is_nowhere(tmp_path: Path) -> None:
+def test_one_line_for_each_missing_container(tmp_path: Path) -> None:
     pages = [
         Page(f"http://a.org/{n}", body=html(f"{n}"), file=f"{n % 2}.warc.gz") for n in range(7)
     ]
@@ -209,7 +209,7 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text().splitlines()
 
 
-def test_of_several_records_in_a_member_one_is_taken(tmp_path: Path) -> None:
+def test_only_the_first_record_of_a_shared_member_is_taken(tmp_path: Path) -> None:
     one, two = (Page(f"http://a.org/{name}", body=html(name)) for name in ("one", "two"))
     stored = gz(one.record(1) + two.record(2))
     (tmp_path / "a.warc.gz").write_bytes(stored)
@@ -220,7 +220,7 @@ def test_of_several_records_in_a_member_one_is_taken(tmp_path: Path) -> None:
     assert written.endswith(one.record(1)) and two.url.encode() not in written
 
 
-def test_what_goes_into_no_warc(tmp_path: Path) -> None:
+def test_records_that_cannot_be_written_to_a_warc(tmp_path: Path) -> None:
     (tmp_path / "x.arc.gz").write_bytes(gz(header()) + gz(document()))
     archive(tmp_path, Page("http://a.org/", body=html("x")))
     (tmp_path / "all.cdx").unlink()
@@ -237,7 +237,7 @@ def small_files() -> None:
 
 
 @pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.parquet", "o.warc.gz"])
-def test_a_full_disk_is_told_with_the_file(tmp_path: Path, name: str) -> None:
+def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, name: str) -> None:
     pages = (Page(f"http://a.org/{n}", body=html("t", os.urandom(3000).hex())) for n in range(60))
     words = ["corpus", archive(tmp_path / "a", *pages), "-o", tmp_path / name]
     words += [] if name.endswith("warc.gz") else ["--enrich", "text"]
@@ -250,7 +250,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path: Path, name: str) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_full_disk_for_what_is_put_aside_is_told_as_that(tmp_path: Path) -> None:
+def test_the_error_of_a_full_disk_names_the_temporary_file(tmp_path: Path) -> None:
     """The output may be on a disk that has room."""
     pages = (Page(f"http://a.org/{n}", body=html("t", os.urandom(3000).hex())) for n in range(60))
     source = archive(tmp_path / "a", *pages)
@@ -262,10 +262,10 @@ def test_a_full_disk_for_what_is_put_aside_is_told_as_that(tmp_path: Path) -> No
     with (
         pytest.raises(OSError, match="File too large") as failed,
         small(),
-        JsonlWriter(tmp_path / "spool") as spool,
+        jsonl_writer(tmp_path / "spool") as add,
     ):
         for number in range(3000):
-            spool.add(url=f"http://a.org/{number}", container="x" * 50)
+            add(url=f"http://a.org/{number}", container="x" * 50)
     assert failed.value.filename == f"{tmp_path}/spool"
 
 
@@ -280,7 +280,7 @@ def small() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_what_duckdb_cannot_write_is_told_with_the_file(tmp_path: Path) -> None:
+def test_errors_of_duckdb_name_the_file(tmp_path: Path) -> None:
     with open_database(tmp_path, "100MB", 1) as (database, _):
         rows = "SELECT hash(range) FROM range(200000)"
         with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet was not made: "), small():
@@ -355,7 +355,7 @@ def test_the_command(tmp_path: Path) -> None:
         (["--map", "payload", "x", "os:fspath", "-o", "new.cdxj"], 4, "has no place in it"),
         (["--json"], 2, "--json needs -o"),
         (["--originals", "nowhere"], 6, "nowhere"),
-        (["--containers", "nowhere"], 4, "is not there"),
+        (["--containers", "nowhere"], 4, "does not exist"),
     ],
 )  # fmt: skip
 def test_the_command_refuses(tmp_path: Path, words: list[str], status: int, said: str) -> None:
@@ -420,7 +420,7 @@ def _deadly(text: str) -> bool:
 
 
 @pytest.mark.parametrize("days", [(1, 2, 3), range(1, 260)])
-def test_what_kills_its_process_costs_no_other_capture_of_its_url(
+def test_a_capture_that_kills_its_process_costs_no_other_of_its_url(
     tmp_path: Path, days: Iterable[int]
 ) -> None:
     """Also where a group is longer than a chunk."""
@@ -496,7 +496,7 @@ def test_nothing_that_is_read_is_written_over(
 
 @pytest.mark.parametrize("links", [True, False])
 @pytest.mark.parametrize("taken", ["o.warc.gz", "o.cdxj"])
-def test_what_appears_meanwhile_is_not_overwritten(
+def test_files_that_appear_meanwhile_are_not_overwritten(
     tmp_path: Path, taken: str, links: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by another run with the same name, or on a file system without hard links."""
@@ -524,7 +524,7 @@ def test_what_appears_meanwhile_is_not_overwritten(
     assert sorted(path.name for path in out.iterdir()) == ["o.cdxj", "o.warc.gz"]
 
 
-def test_packages_for_addresses_are_missed_before_anything_is_read(
+def test_missing_packages_are_reported_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)

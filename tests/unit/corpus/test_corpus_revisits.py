@@ -17,7 +17,7 @@ def _days(corpus: Corpus) -> list[tuple[str, int]]:
     return sorted((e["record"]["originalUrl"], int(e["record"]["timestamp"][8:10])) for e in corpus)
 
 
-def test_each_digest_once_of_those_that_pass(tmp_path: Path) -> None:
+def test_each_digest_that_passes_once(tmp_path: Path) -> None:
     same, other = html("Y"), html("X")
     pages = (Page("http://b.org/", 1, same), Page("http://a.org/", 2, other),
              Page("http://a.org/", 3, same), Page("http://a.org/", 4, other))  # fmt: skip
@@ -34,7 +34,7 @@ def test_each_digest_once_of_those_that_pass(tmp_path: Path) -> None:
         titled.having(revisits="resolve").latest("url").having(revisits="once")
 
 
-def test_a_place_that_metadata_name_is_of_the_capture_that_is_there(tmp_path: Path) -> None:
+def test_a_stated_place_decides_the_original(tmp_path: Path) -> None:
     body = html("same")
     early = Page("http://early.org/", 1, body)
     one = Page("http://orig.org/", 2, body, file="b.warc.gz")
@@ -125,7 +125,7 @@ def _read_as(corpus: Corpus) -> str:
     return of
 
 
-def test_which_original_comes_first(tmp_path: Path) -> None:
+def test_the_order_of_originals(tmp_path: Path) -> None:
     """At the place, of the name, of the URL, of the digest, of the index: in this order."""
     body = html("same")
     early, own, named = (
@@ -151,7 +151,7 @@ def test_which_original_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("latest", [True, False])
-def test_of_one_time_an_original_stays(tmp_path: Path, latest: bool) -> None:
+def test_of_one_second_the_original_is_kept(tmp_path: Path, latest: bool) -> None:
     one = Page("http://b.org/", 1, html("same"), file="z.warc.gz")
     again = Page("http://b.org/", 1, of=one, file="a.warc.gz")
     corpus = Corpus.from_cdx(archive(tmp_path, one, again)).having(jobs=1)

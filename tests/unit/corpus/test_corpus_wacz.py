@@ -54,7 +54,7 @@ def test_a_wacz_is_its_own_metadata(tmp_path: Path) -> None:
     assert titles(Corpus.from_cdx(tmp_path / "o.cdxj")) == TITLES
 
 
-def test_what_names_files_that_are_in_a_wacz(tmp_path: Path) -> None:
+def test_metadata_that_name_files_in_a_wacz(tmp_path: Path) -> None:
     path = packed(tmp_path)
     assert titles(Corpus.from_cdx(tmp_path / "all.cdx", containers=path)) == TITLES
     assert titles(Corpus.from_cdx(tmp_path / "all.cdx", containers=tmp_path)) == TITLES
@@ -65,7 +65,7 @@ def test_what_names_files_that_are_in_a_wacz(tmp_path: Path) -> None:
     path.rename(tmp_path / "elsewhere" / "x.wacz")
     moved = Corpus.from_index(index, containers=tmp_path / "elsewhere")
     assert titles(moved) == ["original", "plain"]
-    assert "nowhere to be found" in titles(Corpus.from_index(index))[0]
+    assert "was not found" in titles(Corpus.from_index(index))[0]
 
 
 def test_sources_of_several_kinds(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_sources_of_several_kinds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["index.cdx.gz", "index.cdxj", "all.cdx"])
-def test_its_own_index_tells(tmp_path: Path, name: str) -> None:
+def test_a_wacz_is_listed_by_its_own_index(tmp_path: Path, name: str) -> None:
     """Of two that call what is in them alike each its own; only what is wanted is read."""
     paths = []
     for number, day in enumerate((1, 3), 1):
@@ -103,7 +103,7 @@ def test_its_own_index_tells(tmp_path: Path, name: str) -> None:
     assert (report.entries, report.records, report.containers) == (1, 1, 1)
 
 
-def test_an_index_in_a_wacz_that_is_none(tmp_path: Path) -> None:
+def test_an_invalid_index_in_a_wacz(tmp_path: Path) -> None:
     path = packed(tmp_path)
     with ZipFile(path, "a") as container:
         container.writestr("indexes/index.cdxj", "what is this\n")
@@ -121,7 +121,7 @@ def test_an_index_in_a_wacz_that_is_none(tmp_path: Path) -> None:
         ("index.cdxj", b'!meta {"a": 1}\n'),
     ],
 )
-def test_an_index_without_lines_tells_nothing(tmp_path: Path, name: str, data: bytes) -> None:
+def test_an_empty_index_in_a_wacz_is_ignored(tmp_path: Path, name: str, data: bytes) -> None:
     path = packed(tmp_path / "1")
     with ZipFile(path, "a") as container:
         container.writestr(f"indexes/{name}", data)
@@ -134,7 +134,7 @@ def test_an_index_without_lines_tells_nothing(tmp_path: Path, name: str, data: b
     assert titles(Corpus.of(path, good)) == [*TITLES, "told"]
 
 
-def test_of_two_kinds_of_index_cdxj_tells(tmp_path: Path) -> None:
+def test_cdxj_is_preferred_to_cdx_in_a_wacz(tmp_path: Path) -> None:
     folder = tmp_path / "made"
     cdx = archive(folder, ONE, Page("http://c.org/", 2, html("plain")))
     Corpus.from_cdx(cdx).where("hostname == 'a.org'").save_as_cdxj(folder / "index.cdxj")
@@ -209,7 +209,7 @@ def test_over_http_by_ranges(tmp_path: Path) -> None:
         assert asked and all(wanted.startswith("bytes=") for wanted in asked)
 
 
-def test_what_cannot_be_read_by_ranges(tmp_path: Path) -> None:
+def test_wacz_files_that_cannot_be_read_by_ranges(tmp_path: Path) -> None:
     deflated = packed(tmp_path, "deflated.wacz", ZIP_DEFLATED)
     corpus = Corpus.from_warcs(deflated)
     with pytest.warns(UserWarning, match=r"must be stored.* \(and 2 problems more\)"):

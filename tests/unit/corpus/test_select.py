@@ -91,7 +91,7 @@ def resolved(found: list[Row], row: Row) -> Row:
 
 @settings(max_examples=examples(25))
 @given(st.lists(rows, max_size=12), st.data())
-def test_what_is_chosen(found: list[Row], data: st.DataObject) -> None:
+def test_selection(found: list[Row], data: st.DataObject) -> None:
     revisits = data.draw(st.sampled_from(["resolve", "skip", "once"]))
     group = data.draw(st.sampled_from([None, ("url", True), ("url", False), ("digest", False)]))
     conditions = {
@@ -214,9 +214,7 @@ def test_layouts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cdx", "cdxj"])
-def test_each_line_has_an_end_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_line_ends_may_be_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """Whichever it is, and wherever DuckDB parts the file between its threads."""
     monkeypatch.setattr("dedupindex.corpus.from_cdx.MAX_LINE", 1 << 10)
     chance = Random(7)
@@ -251,7 +249,7 @@ def test_a_line_of_any_length_is_counted(tmp_path: Path, name: str, size: int) -
     assert report.refused == 1
 
 
-def test_a_cdx_that_says_where_originals_are(tmp_path: Path) -> None:
+def test_a_cdx_with_the_places_of_originals(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("original"))
     again = Page("http://b.org/", 2, of=one, file="b.warc.gz")
     cdx = archive(tmp_path, one, again)
@@ -319,7 +317,7 @@ def test_lines_that_are_no_captures_are_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_files_that_were_put_together(tmp_path: Path, end: str) -> None:
+def test_concatenated_files(tmp_path: Path, end: str) -> None:
     """Headers come again, lines are blank or of warcinfo records; none of it was a capture."""
     pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
     cdx = archive(tmp_path, *pages)
@@ -368,7 +366,7 @@ def test_where_containers_are(tmp_path: Path) -> None:
         (entry,) = Corpus.from_cdx(cdx, containers=tuple(map(str, containers))).enrich("html.title")
         return entry.get("error") or entry["payload"]["string"]["html"]["title"]
 
-    assert "nowhere to be found" in title("a.warc.gz")
+    assert "was not found" in title("a.warc.gz")
     assert title("a.warc.gz", tmp_path / "warcs") == "x"
     assert title("/data/of/others/a.warc.gz", tmp_path / "warcs") == "x"
     assert title("2026/a.warc.gz", tmp_path / "warcs") == "x"
@@ -378,7 +376,7 @@ def test_where_containers_are(tmp_path: Path) -> None:
     title("a.warc.gz")
     (entry,) = Corpus.of(cdx, tmp_path / "warcs").enrich("html.title")
     assert "error" not in entry
-    with pytest.raises(BadSource, match="where containers are said to be, is not there"):
+    with pytest.raises(BadSource, match="named as a place of WARC files, does not exist"):
         title("a.warc.gz", tmp_path / "nowhere")
 
 
@@ -396,7 +394,7 @@ def test_a_cdx_in_a_directory_hides_no_capture(tmp_path: Path) -> None:
     assert urls(Corpus.of(tmp_path / "sub")) == ["http://a.org/"]
 
 
-def test_sources_that_are_none(tmp_path: Path) -> None:
+def test_invalid_sources(tmp_path: Path) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     with ZipFile(tmp_path / "x.wacz", "w") as packed:
         packed.writestr("datapackage.json", "{}")
