@@ -3,5 +3,5 @@
 Documents (`load_documents`) and a coverage relation (`relation`) make pairs (`pairs`), pairs make
 connected components (`components`), and each component gets a least set of documents that covers
 the others (`set_cover`); `find_cover.run` does all of it. After "User-Defined Redundancy in Web
-Archives" (Pehlivan, Saad, Gançarski; UD in our docs). Nothing is ever deleted.
+Archives" (Pehlivan, Saad, Gançarski). Nothing is ever deleted.
 """

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any
 
 from dedupindex.runtime.spark import Cluster, spark_errors
@@ -16,48 +17,23 @@ Labels = Iterable[tuple[int, int]]
 """Documents, each with its component."""
 
 
-class Components:
-    """Union-find over documents 0 to `count` - 1; takes 8 bytes for each."""
+def connected_components(pairs: Iterable[tuple[int, int]], count: int) -> Labels:
+    """Yield documents of 0 to `count` - 1 in components of at least two; 8 bytes for each."""
+    parent = array("q", range(count))
 
-    def __init__(self, count: int) -> None:
-        self._parent = array("q", range(count))
-
-    def join(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Put the two documents of each pair into one component."""
-        parent = self._parent
-        for a, b in pairs:
-            while (above := parent[a]) != a:
-                parent[a] = a = parent[above]  # path halving
-            while (above := parent[b]) != b:
-                parent[b] = b = parent[above]
-            if a < b:
-                parent[a] = b
-            elif b < a:
-                parent[b] = a
-
-    def of(self, document: int) -> int:
-        """Return the component of a document."""
-        parent = self._parent
+    def component_of(document: int) -> int:
         while (above := parent[document]) != document:
-            parent[document] = document = parent[above]
+            parent[document] = document = parent[above]  # path halving
         return document
 
-    def labels(self) -> Labels:
-        """Yield the documents of components that have at least two."""
-        joined = bytearray(len(self._parent))
-        for document in range(len(self._parent)):
-            if (component := self.of(document)) != document:
-                joined[document] = joined[component] = 1
-        return (
-            (document, self.of(document)) for document, is_joined in enumerate(joined) if is_joined
-        )
-
-
-def connected_components(pairs: Iterable[tuple[int, int]], count: int) -> Labels:
-    """Find the components of documents 0 to `count` - 1 in this process."""
-    components = Components(count)
-    components.join(pairs)
-    return components.labels()
+    for a, b in pairs:
+        a, b = component_of(a), component_of(b)
+        parent[min(a, b)] = max(a, b)
+    joined = bytearray(count)
+    for document in range(count):
+        if (component := component_of(document)) != document:
+            joined[document] = joined[component] = 1
+    return ((document, component_of(document)) for document in range(count) if joined[document])
 
 
 def spark_components(cluster: Cluster, pairs: Iterable[tuple[int, int]], _: int = 0) -> Labels:
@@ -68,6 +44,7 @@ def spark_components(cluster: Cluster, pairs: Iterable[tuple[int, int]], _: int 
     from pyspark import StorageLevel  # an extra
 
     slices, persisted = 2 * cluster.cores, []
+    value, swapped = itemgetter(1), itemgetter(1, 0)
 
     def persist(rows: Any) -> Any:
         persisted.append(rows.persist(StorageLevel.DISK_ONLY))
@@ -80,10 +57,10 @@ def spark_components(cluster: Cluster, pairs: Iterable[tuple[int, int]], _: int 
             labels = persist(neighbours.reduceByKey(max, slices).map(_at_least_itself))
             changed = True
             while changed:
-                received = neighbours.join(labels, slices).map(_value)
+                received = neighbours.join(labels, slices).map(value)
                 maxima = persist(labels.union(received).reduceByKey(max, slices))
                 # each document takes the label of its label, which halves the number of rounds
-                following = persist(maxima.map(_swap).join(maxima, slices).map(_value))
+                following = persist(maxima.map(swapped).join(maxima, slices).map(value))
                 changed = not following.join(labels, slices).filter(_differs).isEmpty()
                 labels = following
             yield from labels.toLocalIterator()
@@ -100,14 +77,6 @@ def _both_directions(pair: tuple[int, int]) -> Iterator[tuple[int, int]]:
 
 def _at_least_itself(labelled: tuple[int, int]) -> tuple[int, int]:
     return labelled[0], max(labelled)
-
-
-def _value(joined: tuple[int, tuple[int, int]]) -> tuple[int, int]:
-    return joined[1]
-
-
-def _swap(labelled: tuple[int, int]) -> tuple[int, int]:
-    return labelled[1], labelled[0]
 
 
 def _differs(joined: tuple[int, tuple[int, int]]) -> bool:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,48 +40,39 @@ class DrawnDocument(NamedTuple):
     why: str
 
 
-@dataclass
-class DrawnGraph:
-    """A component, or the part of it that is drawn."""
-
-    component: int
-    size: int  # documents of the whole component
-    documents: Sequence[DrawnDocument]
-    pairs: Iterable[tuple[int, int]]
-
-
 Point = tuple[float, float]
 
 
-def svg(graph: DrawnGraph) -> Iterator[str]:
+def svg(
+    title: str, documents: Sequence[DrawnDocument], pairs: Iterable[tuple[int, int]]
+) -> Iterator[str]:
     """Draw a lane for each URL, with its captures from left to right; it needs `STYLE`."""
-    places, lanes = _layout(graph.documents)
+    places, lanes = _layout(documents)
     height = TOP + LANE * len(lanes) + LANE
-    label = f"component {graph.component}: {graph.size:,} documents"
     yield (
         f'<svg class="graph" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-        f'role="img" aria-label="{label}; the result has all of it">\n'
+        f'role="img" aria-label="{title}; the result has all of it">\n'
         '<defs><marker id="head" viewBox="0 0 8 8" refX="13" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="head" d="M0 0L8 4L0 8z"/></marker></defs>\n'
     )
     for url, y in lanes.items():
         yield f'<line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text x="6" y="{y + 4}">{_text(_short(url))}<title>{_text(url)}</title></text>\n'
-    times = sorted(document.timestamp for document in graph.documents if document.timestamp)
+    times = sorted(document.timestamp for document in documents if document.timestamp)
     if times:
         yield f'<text x="{LEFT}" y="{height - 8}">{_day(times[0])}</text>'
         last = WIDTH - RIGHT
         yield f'<text x="{last}" y="{height - 8}" text-anchor="end">{_day(times[-1])}</text>\n'
-    covering = {(one.n, one.by) for one in graph.documents}
-    thin = (pair for pair in graph.pairs if pair not in covering)
-    for _, (a, b) in zip(range(MAX_LINES), thin, strict=False):
+    covering = {(document.n, document.by) for document in documents}
+    others = (pair for pair in pairs if pair not in covering)
+    for a, b in islice(others, MAX_LINES):
         if a in places and b in places:
             yield f'<path class="pair" d="{_line(places[a], places[b])}"/>'
-    for document in graph.documents:
+    for document in documents:
         if document.by is not None and document.by in places:
             line = _line(places[document.n], places[document.by])
             yield f'<path class="covers" marker-end="url(#head)" d="{line}"/>'
-    for document in graph.documents:
+    for document in documents:
         at_x, at_y = places[document.n]
         label = f"{document.url} {_day(document.timestamp)}: {document.why}"
         yield (
@@ -202,14 +193,7 @@ def _pictures(
         thresholds = sorted(tried, key=Fraction)
         rows = ((name, tried[name].bytes_kept, tried[name].bytes_covered) for name in thresholds)
         yield from _bars(title, key, rows, size)
-    for number, graph in enumerate(_graphs(database, relation)):
-        if not number:
-            yield _HOW
-        drawn = len(graph.documents)
-        part = f", of which {drawn} are shown" if graph.size > drawn else ""
-        yield f"<h2>Component {graph.component}: {graph.size:,} documents{part}</h2>\n<div>"
-        yield from svg(graph)
-        yield "</div>\n"
+    yield from _graphs(database, relation)
 
 
 def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
@@ -226,35 +210,33 @@ def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: floa
     yield f"</table>\n{key}"
 
 
-def _graphs(database: Database, relation: Relation) -> Iterator[DrawnGraph]:
-    """Yield the largest components, first those that can be drawn as a whole."""
-    found = database.execute(
+def _graphs(database: Database, relation: Relation) -> Iterator[str]:
+    """Draw the largest components, first those that can be drawn as a whole."""
+    largest = database.execute(
         "SELECT component, count(*) AS size FROM chosen GROUP BY component "
         f"ORDER BY size > {MAX_DOCUMENTS}, size DESC, component LIMIT {_GRAPHS}"
     ).fetchall()
-    for component, size in found:
-        yield DrawnGraph(component, size, *_of_component(database, relation, component))
-
-
-def _of_component(
-    database: Database, relation: Relation, component: int
-) -> tuple[list[DrawnDocument], list[tuple[int, int]]]:
+    if largest:
+        yield _HOW
     columns = result.shared_columns(relation)
-    documents = database.execute(
-        f"SELECT d.n, d.url, coalesce(d.digits, ''), c.kept, k.by{columns} FROM documents d "
-        "JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n WHERE c.component = ? "
-        f"ORDER BY c.kept DESC, d.n LIMIT {MAX_DOCUMENTS}",
-        [component],
-    ).fetchall()
-    numbers = ", ".join(str(row[0]) for row in documents)
-    pairs = database.execute(
-        f"SELECT a, b FROM live WHERE a IN ({numbers}) AND b IN ({numbers}) ORDER BY a, b"
-    ).fetchall()
-    shown = [
-        DrawnDocument(n, url, digits, kept, by, _why(relation, by, shared))
-        for n, url, digits, kept, by, *shared in documents
-    ]
-    return shown, pairs
+    for component, size in largest:
+        rows = database.execute(
+            f"SELECT d.n, d.url, coalesce(d.digits, ''), c.kept, k.by{columns} FROM documents d "
+            "JOIN chosen c ON d.n = c.n LEFT JOIN coverers k ON d.n = k.n WHERE c.component = ? "
+            f"ORDER BY c.kept DESC, d.n LIMIT {MAX_DOCUMENTS}",
+            [component],
+        ).fetchall()
+        numbers = ", ".join(str(row[0]) for row in rows)
+        pairs = database.execute(
+            f"SELECT a, b FROM live WHERE a IN ({numbers}) AND b IN ({numbers}) ORDER BY a, b"
+        ).fetchall()
+        documents = [
+            DrawnDocument._make((*row[:5], _why(relation, row[4], row[5:]))) for row in rows
+        ]
+        part = f", of which {len(rows)} are shown" if size > len(rows) else ""
+        yield f"<h2>Component {component}: {size:,} documents{part}</h2>\n<div>"
+        yield from svg(f"component {component}: {size:,} documents", documents, pairs)
+        yield "</div>\n"
 
 
 def _why(relation: Relation, by: int | None, shared: Sequence[int]) -> str:

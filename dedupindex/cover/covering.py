@@ -1,7 +1,8 @@
 """Turn pairs into components, components into covers, and name the coverer of each document.
 
-``chosen(n, component, kept)``           documents of components that have several
-``coverers(n, by, likeness, shared…)``   of each covered document the most similar one that is kept
+``chosen(n, component, kept)``         documents of components that have several
+``coverers(n, by, …, several)``        of each covered document the most similar one that is kept,
+                                       the sizes of `pairs`, and how many kept ones cover it
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import document_store
 from dedupindex.cover.components import Labels
+from dedupindex.cover.document_store import fetch
 from dedupindex.cover.pairs import measure, satisfied
 from dedupindex.cover.reduce import joining_pairs, reduce_large, solve_from_files
 from dedupindex.cover.relation import Relation
@@ -26,8 +28,6 @@ from dedupindex.cover.set_cover import CoverTask, Solution, solve
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, number
 from dedupindex.runtime.spark import AT_ONCE, Cluster
-
-_ROWS = 10_000  # fetched from DuckDB at once
 
 # --- executors: this process, several processes, or Spark -----------------------------------------
 
@@ -86,10 +86,7 @@ def map_ahead(
     most: int,
     is_large: Callable[[Any], bool] = lambda task: False,
 ) -> Iterator[Any]:
-    """Yield ``work(task)`` in the order of tasks, of which at most `most` are submitted at once.
-
-    A large one is submitted alone.
-    """
+    """Yield ``work(task)`` in order, submitting at most `most` tasks at once, large ones alone."""
     waiting: deque[Future[Any]] = deque()
     for task in tasks:
         large = is_large(task)
@@ -138,7 +135,7 @@ def cover(database: Database, relation: Relation, execution: CoverExecution) -> 
     )
     counts.pairs = number(database, "SELECT count(*) FROM live")
     documents = number(database, "SELECT max(n) + 1 FROM documents")
-    labels = execution.join(_rows(database, joining_pairs(database)), documents)
+    labels = execution.join(fetch(database, joining_pairs(database)), documents)
     lines = (f"{document}\t{component}\n" for document, component in labels)
     document_store.fill(database, "labels", "n INTEGER, component INTEGER", home / "labels", lines)
     reduce_large(database)
@@ -161,22 +158,14 @@ def _shared(k: int) -> tuple[str, str, str]:
     return f"shared_{k}", f"of_a_{k}", f"of_b_{k}"
 
 
-def _rows(database: Database, query: str) -> Iterator[Any]:
-    """Yield the rows of a query, on a connection of its own."""
-    with database.cursor() as cursor:
-        rows = cursor.execute(query)
-        while batch := rows.fetchmany(_ROWS):
-            yield from batch
-
-
 def _tasks(database: Database) -> Iterator[CoverTask]:
     """Yield all components that are solved in memory."""
-    costs = _rows(
+    costs = fetch(
         database,
         "SELECT l.component, l.n, d.cost FROM labels l JOIN costs d ON l.n = d.n "
         "ANTI JOIN large g ON l.component = g.component ORDER BY l.component, l.n",
     )
-    pairs = _rows(
+    pairs = fetch(
         database,
         "SELECT component, a, b FROM edges ANTI JOIN large USING (component) "
         "ORDER BY component, a, b",
@@ -196,11 +185,11 @@ def _solve_large(database: Database, execution: CoverExecution) -> Iterator[list
     """Cover the components that are too large for memory."""
     for (component,) in database.execute("FROM large ORDER BY component").fetchall():
         where = f"WHERE component = {component}"
-        costs = _rows(
+        costs = fetch(
             database, f"SELECT n, cost FROM labels JOIN costs USING (n) {where} ORDER BY n"
         )
         by_covered, by_covering = (
-            _rows(database, f"SELECT {columns} FROM edges {where} ORDER BY {columns}")
+            fetch(database, f"SELECT {columns} FROM edges {where} ORDER BY {columns}")
             for columns in ("a, b", "b, a")
         )
         yield [solve_from_files(component, dict(costs), by_covered, by_covering, execution.home)]

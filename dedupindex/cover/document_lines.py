@@ -17,10 +17,10 @@ from typing import Any
 
 import orjson
 
-from dedupindex.cover.relation import Document
 from dedupindex.digest import Digest, is_cut
 from dedupindex.errors import BadDate, BadDigest, BadSource
-from dedupindex.timestamps import check_date, check_digits, digits_of_date
+from dedupindex.expression.evaluate import hostname
+from dedupindex.timestamps import check_date, check_digits, date_of_digits, digits_of_date, seconds
 
 _TEXTS = (  # the places of the text in a line of bin/corpus, the best first
     ("payload", "string", "html", "main"),
@@ -31,8 +31,11 @@ _REVISIT = "warc/revisit"  # the media type of a revisit whose original is unkno
 _TITLE = ("payload", "string", "html", "title")
 
 
-def document(line: bytes, where: str) -> Document:
-    """Parse a line; raises `BadSource`, with the place `where` in the message."""
+def document(line: bytes, where: str) -> dict[str, Any]:
+    """Parse a line to values of `document_store.COLUMNS`, and its ``text``; some may be absent.
+
+    Raises `BadSource`, with the place `where` in the message.
+    """
     try:
         fields = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -41,60 +44,64 @@ def document(line: bytes, where: str) -> Document:
         raise BadSource(f"{where} is no JSON object")
     record = fields.get("record")
     try:
-        return _of_corpus(fields, record) if isinstance(record, dict) else _flat(fields)
+        row = _row(_as_flat(fields, record) if isinstance(record, dict) else fields)
     except (BadDate, TypeError, ValueError) as error:
         raise BadSource(f"{where} is no document: {error}") from error
+    digits = row["digits"]
+    row["hostname"] = hostname(row["url"])
+    row["timestamp"] = seconds(date_of_digits(digits.encode())) if digits else None
+    for name, value in row.items():
+        if isinstance(value, str):
+            row[name] = value.replace("\0", "\ufffd")  # DuckDB cannot hold NUL
+    return row
 
 
-def _flat(fields: Mapping[str, Any]) -> Document:
-    url, timestamp = _text(fields, "url") or "", _digits(fields.get("timestamp"))
+def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
+    url, digits = _text(fields, "url"), _digits(fields.get("timestamp"))
     if not url:
         raise ValueError("it has no url")
     quality, text = fields.get("quality"), _text(fields, "text") or ""
-    return Document(
-        id=_text(fields, "id") or f"{timestamp or '-'}/{url}",
-        url=url,
-        timestamp=timestamp,
-        text=text,
-        mime=_text(fields, "mime"),
-        title=_text(fields, "title"),
-        status=_whole(fields.get("status")),
-        size=_size(fields.get("bytes", fields.get("size")), text),
-        quality=None if quality is None else float(quality),
-        container=_text(fields, "container"),
-        offset=_whole(fields.get("offset")),
-        length=_whole(fields.get("length")),
-        original_place=_original_place(fields.get("of")),
-        original_capture=_original_capture(fields.get("revisitOf")),
-        digest=_digest(fields.get("digest")),
-        original_digest=_digest(fields.get("ofDigest")),
-    )
+    return {
+        "id": _text(fields, "id") or f"{digits or '-'}/{url}",
+        "url": url,
+        "digits": digits,
+        "text": text,
+        "mime": _text(fields, "mime"),
+        "title": _text(fields, "title"),
+        "status": _whole(fields.get("status")),
+        "size": _size(fields.get("bytes", fields.get("size")), text),
+        "quality": None if quality is None else float(quality),
+        "container": _text(fields, "container"),
+        "offset": _whole(fields.get("offset")),
+        "length": _whole(fields.get("length")),
+        "digest": _digest(fields.get("digest")),
+        "of_digest": _digest(fields.get("ofDigest")),
+        **_original_place(fields.get("of")),
+        **_original_capture(fields.get("revisitOf")),
+    }
 
 
-def _of_corpus(fields: Mapping[str, Any], record: Mapping[str, Any]) -> Document:
-    url, timestamp = _text(record, "originalUrl") or "", _digits(record.get("timestamp"))
-    if not url:
+def _as_flat(fields: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a line of ``bin/corpus`` as those of a flat one."""
+    if not record.get("originalUrl"):
         raise ValueError("its record has no originalUrl")
-    text = next(filter(None, (_text_at(fields, path) for path in _TEXTS)), "")
-    mime, original = _text(record, "mime"), _original_capture(record.get("revisitOf"))
-    digest, is_revisit = _digest(record.get("digest")), original is not None or mime == _REVISIT
-    return Document(
-        id=f"{timestamp or '-'}/{url}",
-        url=url,
-        timestamp=timestamp,
-        text=text,
-        mime=None if mime == "-" else mime,
-        title=_text_at(fields, _TITLE) or None,
-        status=_whole(record.get("status")),
-        size=_size(record.get("compressedSize"), text),
-        original_capture=original,
-        digest=None if is_revisit else digest,
-        original_digest=digest if is_revisit else None,
-    )
+    mime, original = record.get("mime"), record.get("revisitOf")
+    is_revisit = mime == _REVISIT or bool(_original_capture(original))
+    return {
+        "url": record["originalUrl"],
+        "timestamp": record.get("timestamp"),
+        "text": next(filter(None, (_text_at(fields, path) for path in _TEXTS)), ""),
+        "mime": None if mime == "-" else mime,
+        "title": _text_at(fields, _TITLE) or None,
+        "status": record.get("status"),
+        "bytes": record.get("compressedSize"),
+        "revisitOf": original,
+        "ofDigest" if is_revisit else "digest": record.get("digest"),
+    }
 
 
 def _size(stated: Any, text: str) -> int | None:
-    return len(text.encode("utf-8", "replace")) if stated is None else _whole(stated)
+    return len(text.encode()) if stated is None else _whole(stated)
 
 
 def _text_at(node: Any, path: tuple[str, ...]) -> str:
@@ -121,26 +128,26 @@ def _whole(value: Any) -> int | None:
     return value
 
 
-def _original_place(value: Any) -> tuple[str, int] | None:
+def _original_place(value: Any) -> dict[str, Any]:
     if value is None:
-        return None
+        return {}
     container, number = value
     if not isinstance(container, str) or (offset := _whole(number)) is None:
         raise TypeError(f"{value!r} is no container with an offset")
-    return container, offset
+    return {"of_container": container, "of_offset": offset}
 
 
-def _original_capture(value: Any) -> tuple[str, str] | None:
-    """Return URL and timestamp; None also for an invalid date, which matches no document."""
+def _original_capture(value: Any) -> dict[str, Any]:
+    """Return URL and timestamp; nothing also for an invalid date, which matches no document."""
     if value is None:
-        return None
+        return {}
     if not isinstance(value, dict) or not isinstance(url := value.get("originalUrl"), str):
         raise TypeError(f"{value!r} is no originalUrl with a timestamp")
     try:
-        timestamp = _digits(value.get("timestamp"))
+        digits = _digits(value.get("timestamp"))
     except BadDate:
-        return None
-    return (url, timestamp) if timestamp else None
+        return {}
+    return {"of_url": url, "of_digits": digits} if digits else {}
 
 
 def _digest(value: Any) -> str | None:

@@ -1,9 +1,6 @@
 """Documents and shingles in DuckDB, and the state of a run that a later run continues.
 
-documents(n, id, url, hostname, mime, title, timestamp, digits, status, size, quality, container,
-          offset, length, digest, of_container, of_offset, of_url, of_digits, of_digest, content,
-          fresh, kept, s5, …)
-                                   n: number; s5: the number of shingles of 5 terms
+documents(…, fresh, kept, s5, …)   with `COLUMNS`; s5: the number of shingles of 5 terms
 contents(content, first, s5, …)    each text once, with the first document that has it
 shingles_5(n, shingle)             of these first documents
 
@@ -15,7 +12,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +27,10 @@ from dedupindex.runtime.files import sync_directory, write_file
 
 FORMAT = 3
 _STATE = "state.json"
+_ROWS = 10_000  # fetched from DuckDB at once
 MAX_LINE = 1 << 24  # bytes of the metadata of a document, or of a shingle
 COLUMNS = {
-    "n": "INTEGER",
+    "n": "INTEGER",  # number of the document
     "id": "VARCHAR",
     "url": "VARCHAR",
     "hostname": "VARCHAR",
@@ -94,7 +92,7 @@ class Spools:
         self._files.close()
         sizes = {f"s{k}": "INTEGER" for k in self._ks}
         rows = from_json([self._home / "documents.json"], {**COLUMNS, **sizes}, MAX_LINE)
-        names = ", ".join(map(_quoted, [*COLUMNS, *sizes]))
+        names = ", ".join(f'"{name}"' for name in (*COLUMNS, *sizes))
         old = f"UNION ALL SELECT *, false AS fresh FROM {earlier(before, 'documents')}"
         database.execute(
             f"CREATE TABLE loaded AS SELECT {names}, NULL::BOOLEAN AS kept, true AS fresh "
@@ -118,10 +116,7 @@ class Spools:
         return self._deduplicate(database)
 
     def _deduplicate(self, database: Database) -> LoadCounts:
-        """Keep one document of each capture, the first with a text if one has any.
-
-        A capture is identified by its place, or if that is unknown, by id, URL, time and text.
-        """
+        """Keep one document of each capture, by place or metadata: the first that has a text."""
         known = 'container IS NOT NULL AND "offset" IS NOT NULL'
         others = ("id", "url", "digits", "content", "of_url", "of_digits")
         identity = ", ".join(f"if({known}, NULL, {name})" for name in others)
@@ -166,10 +161,10 @@ def save(database: Database, state: Path, ks: Sequence[int], settings: dict[str,
     state.mkdir(exist_ok=True)
     files = Path(tempfile.mkdtemp(prefix="files-", dir=state))
     try:
-        columns = [*COLUMNS, *(f"s{k}" for k in ks)]
+        columns = ", ".join(f'd."{name}"' for name in (*COLUMNS, *(f"s{k}" for k in ks)))
         after = number(database, "SELECT max(n) + 1 FROM documents")
         for name, rows in {
-            "documents": f"SELECT {', '.join(f'd.{_quoted(column)}' for column in columns)}, "
+            "documents": f"SELECT {columns}, "
             "coalesce(c.kept, true) AS kept FROM documents d LEFT JOIN chosen c ON d.n = c.n",
             "contents": "FROM contents",
             "pairs": "FROM pairs",
@@ -200,9 +195,12 @@ def fill(database: Database, table: str, columns: str, path: Path, rows: Iterabl
     path.unlink()
 
 
-def _quoted(column: str) -> str:
-    """`offset` is a keyword of SQL."""
-    return f'"{column}"'
+def fetch(database: Database, query: str) -> Iterator[Any]:
+    """Yield the rows of a query, on a connection of its own."""
+    with database.cursor() as cursor:
+        rows = cursor.execute(query)
+        while batch := rows.fetchmany(_ROWS):
+            yield from batch
 
 
 def _csv(path: Path, types: str) -> str:

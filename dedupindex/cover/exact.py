@@ -36,10 +36,7 @@ def check_installed() -> None:
 def solve(
     coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float
 ) -> ExactCover:
-    """Keep at least one coverer of each document for the lowest cost, within the time limit.
-
-    The highest cost is at most `SPAN` times the lowest.
-    """
+    """Find a minimum cover in limited time; the highest cost is at most `SPAN` times the lowest."""
     import highspy  # an extra
     import numpy  # comes with HiGHS
 

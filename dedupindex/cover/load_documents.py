@@ -26,11 +26,9 @@ from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import SpooledChunks
 from dedupindex.counts import OnProgress
 from dedupindex.cover.document_lines import document
-from dedupindex.cover.relation import Document, content_of, shingles, terms
+from dedupindex.cover.relation import content_of, shingles, terms
 from dedupindex.errors import BadInput, BadSource, to_install
-from dedupindex.expression.evaluate import hostname
 from dedupindex.runtime.files import named_errors
-from dedupindex.timestamps import date_of_digits, seconds
 
 BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
 _MAX_PREPARED = 100_000  # hashes of texts that a process remembers
@@ -90,11 +88,11 @@ def prepare(batch: LineBatch) -> Prepared:
         _prepared.clear()
     for n, (where, line) in enumerate(batch.lines, batch.first):
         size += len(line)
-        found = document(line, where)
-        words = terms(found.text) if batch.ks else []
+        row = document(line, where)
+        words = terms(row.pop("text")) if batch.ks else []
         content = content_of(words)
         empty += not words
-        row = row_of(n, found, content)
+        row |= {"n": n, "content": content}
         for k in batch.ks:
             text_shingles = shingles(words, k)
             row[f"s{k}"] = len(text_shingles)
@@ -105,41 +103,6 @@ def prepare(batch: LineBatch) -> Prepared:
         rows.append(orjson.dumps(row))
     encoded = {k: "".join(spool).encode() for k, spool in spools.items()}
     return Prepared(b"\n".join(rows) + b"\n", encoded, len(rows), empty, size)
-
-
-def row_of(n: int, found: Document, content: str) -> dict[str, Any]:
-    """Return a document as a row of `document_store`."""
-    place, capture = found.original_place, found.original_capture
-    return {
-        "n": n,
-        "id": _clean(found.id),
-        "url": _clean(found.url),
-        "hostname": _clean(hostname(found.url)),
-        "mime": _clean(found.mime),
-        "title": _clean(found.title),
-        "timestamp": seconds(date_of_digits(found.timestamp.encode())) if found.timestamp else None,
-        "digits": found.timestamp,
-        "status": found.status,
-        "size": found.size,
-        "quality": found.quality,
-        "container": _clean(found.container),
-        "offset": found.offset,
-        "length": found.length,
-        "of_container": _clean(place[0]) if place else None,
-        "of_offset": place[1] if place else None,
-        "of_url": _clean(capture[0]) if capture else None,
-        "of_digits": capture[1] if capture else None,
-        "digest": found.digest,
-        "of_digest": found.original_digest,
-        "content": content,
-    }
-
-
-def _clean(text: str | None) -> str | None:
-    """Replace lone surrogates and NUL, which JSON and DuckDB cannot hold."""
-    if text is None:
-        return None
-    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 # --- sources: lines of JSON, and archives through `corpus` ----------------------------------------
@@ -257,7 +220,7 @@ def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
                 for number, line in enumerate(stream, 1):
                     if line.strip():
                         yield f"{path} line {number}", line
-            except _damage() as error:
+            except (OSError, EOFError, zlib.error) as error:
                 raise BadSource(f"{path} cannot be read: {error}") from error
 
 
@@ -297,14 +260,15 @@ def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
         import zstandard  # an extra
     except ImportError as error:
         raise BadInput(f"{path} needs a package: {to_install('corpus')}") from error
-    return io.BufferedReader(_Frames(stream, zstandard.ZstdDecompressor()), 1 << 20)
+    return io.BufferedReader(_Frames(stream, zstandard), 1 << 20)
 
 
 class _Frames(io.RawIOBase):
     """The content of zstd frames; unlike zstandard's reader, it rejects a truncated one."""
 
-    def __init__(self, stream: BinaryIO, decompressor: Any) -> None:
-        self._stream, self._decompressor = stream, decompressor
+    def __init__(self, stream: BinaryIO, zstandard: Any) -> None:
+        self._stream, self._damage = stream, zstandard.ZstdError
+        self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
         self._rest = self._made = b""
 
@@ -319,19 +283,12 @@ class _Frames(io.RawIOBase):
                     raise EOFError("it ends within a compressed frame")
                 return 0
             frame = self._frame or self._decompressor.decompressobj()
-            self._made = frame.decompress(data)
+            try:
+                self._made = frame.decompress(data)
+            except self._damage as error:
+                raise OSError(str(error)) from error
             self._rest = frame.unused_data
             self._frame = None if frame.eof else frame
         count = min(len(self._made), len(into))
         into[:count], self._made = self._made[:count], self._made[count:]
         return count
-
-
-def _damage() -> tuple[type[Exception], ...]:
-    """Return the exceptions that a damaged file raises."""
-    errors: tuple[type[Exception], ...] = (OSError, EOFError, zlib.error)
-    try:
-        import zstandard  # an extra
-    except ImportError:
-        return errors
-    return (*errors, zstandard.ZstdError)

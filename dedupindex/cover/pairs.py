@@ -36,11 +36,6 @@ def _required(constraint: Constraint, size: str) -> str:
     return f"(({product} + {denominator - 1}) // {denominator})"
 
 
-def _required_of_b(constraint: Constraint, size: str) -> str:
-    """The same for `b`, for which containment requires nothing."""
-    return "1" if constraint.measure == "containment" else _required(constraint, size)
-
-
 def _possible(constraint: Constraint, of_a: str, of_b: str) -> str:
     """Whether sets of these sizes can meet the constraint."""
     possible = f"{of_b} >= {_required(constraint, of_a)}"
@@ -104,10 +99,7 @@ def bands(jaccard: float) -> tuple[int, int]:
 
 
 def enough(jaccard: float, hashes: int) -> int:
-    """Return in how many hashes two sets at the threshold agree, less three standard deviations.
-
-    One pair in 700 falls below that.
-    """
+    """Return how many hashes agree for all but one in 700 pairs at the threshold (3 sigma)."""
     return floor(hashes * jaccard - 3 * sqrt(hashes * jaccard * (1 - jaccard)))
 
 
@@ -165,10 +157,7 @@ def find(
     approximate: bool = False,
     at: Callable[[str], None] = lambda phase: None,
 ) -> PairCounts:
-    """Make the table ``pairs``, of documents of which at least one is fresh.
-
-    `at` is called with the name of each step when it begins.
-    """
+    """Make ``pairs``, each with a fresh document; `at` is called with the name of each step."""
     search = _PairSearch(database, relation, at)
     search.begin("grouping documents")
     search.group()
@@ -313,10 +302,11 @@ class _PairSearch:
             f"+ {size} - count(*) OVER (PARTITION BY p.unit) AS place "
             f"FROM postings_{k} p JOIN units u ON p.unit = u.unit",
         )
+        required = _required(chosen, size)  # of `b` too, except for containment
         covered = f"coverable AND u.unit IN (SELECT unit FROM {only})" if only else "coverable"
         for table, able, least in (
-            ("rare_a", covered, _required(chosen, size)),
-            ("rare_b", "covers", _required_of_b(chosen, size)),
+            ("rare_a", covered, required),
+            ("rare_b", "covers", "1" if chosen.measure == "containment" else required),
         ):
             self._make(
                 table,

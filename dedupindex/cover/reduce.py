@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from dedupindex.cover.set_cover import Solution, greedy
@@ -19,10 +20,7 @@ MOST = 500_000  # pairs: components with more are covered from files
 
 
 class FileSets(Mapping[int, set[int]]):
-    """Sets of documents in a file, by document; each contains the document itself.
-
-    Memory holds two numbers for each document.
-    """
+    """Sets, each of a document that it contains, in a file; memory has two numbers for each."""
 
     def __init__(
         self, stream: BinaryIO, documents: Iterable[int], rows: Iterable[tuple[int, int]]
@@ -59,18 +57,11 @@ def solve_from_files(
     """Cover a component whose pairs come in the order of each side, from files in `home`."""
     with ExitStack() as stack:
         coverers, covered = (
-            FileSets(stack.enter_context(_nameless(home / name)), costs, rows)
-            for name, rows in (("coverers", by_covered), ("covered", by_covering))
+            FileSets(stack.enter_context(TemporaryFile(dir=home)), costs, rows)
+            for rows in (by_covered, by_covering)
         )
         kept, bound = greedy(coverers, covered, costs)
     return Solution(component, kept, sum(costs[document] for document in kept), bound, "greedy")
-
-
-def _nameless(path: Path) -> BinaryIO:
-    """Open a file that disappears when it is closed."""
-    stream = open(path, "w+b")  # noqa: SIM115 (the caller closes it)
-    path.unlink()
-    return stream
 
 
 def reduce_large(database: Database) -> None:

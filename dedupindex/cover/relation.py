@@ -40,28 +40,6 @@ _MAX_TERM = 64  # characters; a longer term is replaced by its beginning and a h
 _TERM = re.compile(f"[{_UNSPACED}]|[^\\W_{_UNSPACED}]+")
 
 
-@dataclass(slots=True)
-class Document:
-    """A capture. Unknown values are None; `size` is in bytes, `timestamp` has 14 digits."""
-
-    id: str
-    url: str
-    timestamp: str | None
-    text: str = ""
-    mime: str | None = None
-    title: str | None = None
-    status: int | None = None
-    size: int | None = None
-    quality: float | None = None  # a number of the user's, for the cost of keeping the document
-    container: str | None = None  # the WARC file
-    offset: int | None = None
-    length: int | None = None
-    original_place: tuple[str, int] | None = None  # of a revisit: container, offset
-    original_capture: tuple[str, str] | None = None  # of a revisit: URL, timestamp
-    digest: str | None = None  # of its payload
-    original_digest: str | None = None  # of a revisit, whose payload is elsewhere
-
-
 def terms(text: str) -> list[str]:
     """Return the words of a text, case-folded, without punctuation."""
     found = _TERM.findall(text.casefold())
@@ -120,10 +98,6 @@ class Constraint:
         if self.measure == "jaccard":
             return Fraction(shared, of_a + of_b - shared)
         return Fraction(2 * shared, of_a + of_b)
-
-    def holds(self, shared: int, of_a: int, of_b: int) -> bool:
-        found = self.value(shared, of_a, of_b)
-        return found > self.threshold if self.above else found >= self.threshold
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ import orjson
 
 from dedupindex.corpus.output import compressed
 from dedupindex.cover import revisit_dependencies
+from dedupindex.cover.document_store import fetch
 from dedupindex.cover.relation import Relation
 from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import csv_lines
 
-_ROWS = 1000  # fetched from DuckDB at once
 _IDS = (  # an id that several documents have gets a number
     "SELECT n, CASE WHEN place = 1 THEN id ELSE id || '#' || place END AS id FROM (SELECT n, id, "
     "row_number() OVER (PARTITION BY id ORDER BY n) AS place FROM documents)"
@@ -36,11 +36,8 @@ def rows(database: Database, relation: Relation) -> Iterator[dict[str, Any]]:
         "LEFT JOIN ids i ON d.n = i.n LEFT JOIN ids b ON k.by = b.n "
         "LEFT JOIN needed f ON d.n = f.n ORDER BY d.n"
     )
-    with database.cursor() as cursor:
-        found = cursor.execute(query)
-        while batch := found.fetchmany(_ROWS):
-            for row in batch:
-                yield _row(row, relation)
+    for row in fetch(database, query):
+        yield _row(row, relation)
 
 
 def shared_columns(relation: Relation) -> str:

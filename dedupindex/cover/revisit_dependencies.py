@@ -17,7 +17,7 @@ import orjson
 
 from dedupindex.cover.document_lines import document
 from dedupindex.cover.document_store import COLUMNS, MAX_LINE, earlier
-from dedupindex.cover.load_documents import Line, row_of
+from dedupindex.cover.load_documents import Line
 from dedupindex.runtime.duckdb import Database, from_json
 
 _OF = ("of_container", "of_offset", "of_url", "of_digits", "of_digest")
@@ -29,8 +29,8 @@ def load(database: Database, left_out: Iterable[Line], before: Path | None, home
     spool, names = home / "left_out.json", ("id", *_OF)
     with open(spool, "wb") as stream:
         for where, line in left_out:
-            row = row_of(0, document(line, where), "")
-            stream.write(orjson.dumps({name: row[name] for name in names}) + b"\n")
+            row = document(line, where)
+            stream.write(orjson.dumps({name: row.get(name) for name in names}) + b"\n")
     rows = from_json([spool], {name: COLUMNS[name] for name in names}, MAX_LINE)
     old = f"UNION SELECT * FROM {earlier(before, 'left_out')}" if before else ""
     database.execute(f"CREATE TABLE left_out AS SELECT DISTINCT * FROM {rows} {old}")

@@ -123,10 +123,7 @@ def _forced(instance: Instance) -> list[int]:
 
 
 def _reduced(instance: Instance, costs: Costs) -> list[int]:
-    """Drop documents that another one of at most their cost can replace; keep only coverers.
-
-    A document is examined once, and again only when it covers less than before.
-    """
+    """Drop documents that another one of at most their cost can replace; keep only coverers."""
     kept: list[int] = []
     waiting = [(len(covered), document) for document, covered in instance.covered.items()]
     heapify(waiting)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.cover.components import Components
+from dedupindex.cover.components import connected_components
 from tests.peers.spark import Session
 from tests.support.covering import JOURNALIST
 from tests.unit.cover.test_cover import BASE, page
@@ -32,10 +32,9 @@ def test_what_executors_find_is_what_is_found_here(
     words = [str(source), "--relation", *relation]
     labels = spark.together(pairs)
     told = spark.run("cover", *words, "-o", tmp_path / "there.jsonl")
-    components = Components(99)
-    components.join(pairs)
+    components = dict(connected_components(pairs, 99))
     numbers = sorted({number for pair in pairs for number in pair})
-    assert labels == [[number, components.of(number)] for number in numbers]
+    assert labels == [[number, components.get(number, number)] for number in numbers]
     assert main(["cover", *words, "-o", str(tmp_path / "here.jsonl"), "--json"]) == 0
     here = json.loads(capsys.readouterr().out)
     for report in (told, here):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cover import result
 from dedupindex.cover.find_cover import CoverOptions, CoverReport, run
-from dedupindex.cover.relation import Relation, parse, shingles, terms
+from dedupindex.cover.relation import Constraint, Relation, parse, shingles, terms
 from dedupindex.expression.evaluate import holds, hostname
 from dedupindex.expression.tree import Attribute, Leaf, Value
 from dedupindex.runtime.duckdb import Database
@@ -85,17 +85,18 @@ def all_pairs(documents: Sequence[Found], relation: Relation) -> set[tuple[str, 
                 break
         else:
             alike = all(
-                sets[a, one.k]
-                and sets[b, one.k]
-                and one.holds(
-                    len(sets[a, one.k] & sets[b, one.k]), len(sets[a, one.k]), len(sets[b, one.k])
-                )
+                sets[a, one.k] and sets[b, one.k] and is_met(one, sets[a, one.k], sets[b, one.k])
                 for one in relation.content
             )
             others = (*relation.of_a, *relation.of_b, *relation.across)
             if alike and all(holds(node, asked) for node in others):
                 found.add((a, b))
     return found
+
+
+def is_met(constraint: Constraint, a: set[str], b: set[str]) -> bool:
+    found = constraint.value(len(a & b), len(a), len(b))
+    return found > constraint.threshold if constraint.above else found >= constraint.threshold
 
 
 def values(one: Found) -> dict[str, Value]:

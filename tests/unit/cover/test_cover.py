@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cover import set_cover
-from dedupindex.cover.components import Components
+from dedupindex.cover.components import connected_components
 from dedupindex.cover.exact import ExactCover
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.pairs import AIM, HASHES, bands
@@ -131,7 +131,7 @@ def test_small_costs_are_no_reason_to_stop_early(
         (1.5e-7, 1.49e-7, False),
     ],
 )
-def test_what_is_as_good_as_equal(cost: float, bound: float, minimal: bool) -> None:
+def test_costs_that_differ_only_by_rounding(cost: float, bound: float, minimal: bool) -> None:
     assert (set_cover._settled(cost, bound, set_cover._SLACK) == cost) == minimal
 
 
@@ -181,7 +181,7 @@ def test_a_hard_component_is_solved_exactly_in_time_or_bounded() -> None:
     assert quickly.bound <= exactly.cost
 
 
-def test_a_long_chain_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_chain_is_reduced_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions of a page that changes slowly: each is covered by the next five."""
     versions, looked = 3000, []
 
@@ -199,15 +199,12 @@ def test_a_long_chain_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 @_SETTINGS
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=40))
 def test_components(pairs: list[tuple[int, int]]) -> None:
-    components = Components(31)
-    components.join(pairs)
     groups = {one: {one} for one in range(31)}
     for a, b in pairs:
         joined = groups[a] | groups[b]
         for one in joined:
             groups[one] = joined
-    assert [components.of(one) for one in range(31)] == [max(groups[one]) for one in range(31)]
-    together = dict(components.labels())
+    together = dict(connected_components(pairs, 31))
     assert together == {one: max(group) for one, group in groups.items() if len(group) > 1}
 
 
@@ -243,7 +240,7 @@ def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
                              "bytes": 650, "covered_bytes": 300}  # fmt: skip
 
 
-def test_costs_decide_what_stays(tmp_path: Path) -> None:
+def test_costs_decide_what_is_kept(tmp_path: Path) -> None:
     either = "jaccard(k=5) >= 0.6 and hostname(a) == hostname(b)"
     said = made(VERSIONS, either, tmp_path, CoverOptions(cost="size"))
     assert said.kept == {"v1", "alone", "else"} or said.report.covered.minimal
@@ -262,7 +259,7 @@ def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
 
 @_WHOLE
 @given(DOCUMENTS.filter(bool), st.integers(1, 4))
-def test_so_many_stay_of_every_host(documents: list[dict[str, Any]], count: int) -> None:
+def test_a_minimum_is_kept_of_every_host(documents: list[dict[str, Any]], count: int) -> None:
     text = "containment(k=1) >= 0.3 and hostname(a) == hostname(b)"
     with tempfile.TemporaryDirectory() as home:
         said = made(documents, text, Path(home), CoverOptions(per_host=count))
@@ -303,7 +300,7 @@ def test_the_latest_of_several_is_that_of_time(order: tuple[int, ...], tmp_path:
     assert made(dear, first, tmp_path, options).kept == {"2020", "2021"}
 
 
-def test_of_one_time_the_last_that_came_covers(tmp_path: Path) -> None:
+def test_of_one_time_the_last_in_the_input_covers(tmp_path: Path) -> None:
     moment, host = "20200101000000", "jaccard(k=5) >= 0.9 and title(a) != title(b)"
     sides = [page(name, moment, BASE, title="t") for name in ("one", "two")]
     other = page("other", moment, BASE, title="u", quality=9)
@@ -434,12 +431,12 @@ def test_bands_reach_the_aim(jaccard: float) -> None:
         ("containment(k=5) >= size(a)", r"is written containment\(k=5\) >= 0.7"),
     ],
 )
-def test_relations_that_make_no_sense(text: str, said: str) -> None:
+def test_invalid_relations(text: str, said: str) -> None:
     with pytest.raises(BadQuery, match=said):
         parse(text)
 
 
-def test_remarks_and_lines_of_a_relation() -> None:
+def test_comments_and_lines_of_a_relation() -> None:
     text = "# near-equal pages\njaccard(k=3) >= 0.8\n  and 0.5 <= dice(k=2)\n"
     relation = parse(text)
     assert [str(one) for one in relation.content] == ["jaccard(k=3) >= 0.8", "dice(k=2) >= 0.5"]
@@ -487,7 +484,7 @@ def test_hostile_text_is_only_text(tmp_path: Path) -> None:
     assert said.kept == {"\t\n"}
 
 
-def test_what_is_not_of_this_version_is_refused(tmp_path: Path) -> None:
+def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     with pytest.raises(BadSource, match="there is no state of a run"):

@@ -36,14 +36,14 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("reduced")
-def test_a_dearer_document_does_not_stand_for_a_cheaper(tmp_path: Path) -> None:
+def test_a_more_expensive_document_does_not_replace_a_cheaper(tmp_path: Path) -> None:
     costs = {"p": 1, "x": 1, "y": 10, "z": 1}
     said = drawn(tmp_path, costs, "x>y p>y p>x y>z")
     assert said.kept == {"x", "z"} and said.report.covered.minimal
 
 
 @pytest.mark.usefixtures("reduced")
-def test_what_covers_other_documents_does_not_stand_for_another(tmp_path: Path) -> None:
+def test_a_coverer_of_other_documents_does_not_replace_another(tmp_path: Path) -> None:
     costs = dict.fromkeys(("x", "y", "p1", "p2", "p3", "q1", "q2"), 1)
     said = drawn(tmp_path, costs, "p1>x p2>x p3>x x>y p1>y q1>y q2>y")
     assert said.kept == {"x", "y"} and said.report.covered.minimal
@@ -68,7 +68,7 @@ def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
     assert above  # or this would say nothing
 
 
-def test_of_needless_documents_the_dearest_goes_first() -> None:
+def test_the_most_expensive_redundant_document_is_dropped_first() -> None:
     graph = {10: {1, 3}, 20: {2, 3}}, {1: {10}, 2: {20}, 3: {10, 20}}
     assert _pruned([1, 2, 3], *graph, {1: 1.0, 2: 1.0, 3: 5.0}) == [1, 2]
     assert _pruned([1, 2, 3], *graph, {1: 3.0, 2: 3.0, 3: 1.0}) == [3]
@@ -114,7 +114,7 @@ def test_what_if_may_be_asked_in_any_order(tmp_path: Path) -> None:
     assert said["0.3"].pairs > said["0.6"].pairs > said["0.8"].pairs
 
 
-def test_more_of_a_host_may_have_been_had_for_less(tmp_path: Path) -> None:
+def test_the_minimum_of_a_host_may_have_a_cheaper_solution(tmp_path: Path) -> None:
     """`x` alone costs 3; with the cheapest beside it 5, while `p` and `q` cost 4."""
     relation = (
         "hostname(a) == hostname(b) and ((url(a) =~ '/[pq]$' and url(b) =~ '/x$') "
@@ -154,7 +154,7 @@ def test_an_update_knows_what_was_in_no_pair(
     assert said["changed"] == {"covered_now": 1, "kept_again": 0}
 
 
-def test_of_a_page_what_is_its_own_counts_first(tmp_path: Path) -> None:
+def test_the_main_text_of_a_page_is_preferred(tmp_path: Path) -> None:
     """Menus are in the text of a page, and not in its main part."""
     record = {"originalUrl": "http://a.example/", "mime": "text/html"}
     menu = " ".join(f"menu{n}" for n in range(99))

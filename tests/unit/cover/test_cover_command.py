@@ -51,7 +51,7 @@ def cover(*words: str | Path) -> int:
     return main(["cover", *map(str, words)])
 
 
-def test_what_it_writes_and_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_results_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     out = tmp_path / "cover.jsonl"
     status = cover(
@@ -107,9 +107,7 @@ def test_lines_of_a_corpus(tmp_path: Path) -> None:
     assert {row["bytes"] for row in said.rows} == {77}
 
 
-def test_an_archive_and_what_a_revisit_needs(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_archive_with_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The later capture is a revisit of the earlier one, which it covers and cannot be without."""
     source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"
     out, listed = tmp_path / "cover.jsonl", tmp_path / "list.csv"
@@ -261,9 +259,7 @@ def test_nobody_else_loads_the_solver() -> None:
 # --- updates -----------------------------------------------------------------------------------
 
 
-def test_an_update_tells_what_has_changed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_update_reports_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "cover.jsonl"
     first = written(tmp_path / "first.jsonl", VERSIONS)
     assert cover(first, "--relation", EXAMPLE, "-o", out, "--updatable") == 0
@@ -405,7 +401,7 @@ def unpacked(path: Path) -> bytes:
     return found
 
 
-def test_a_relation_that_is_wrong_is_told_where(
+def test_errors_of_a_relation_name_the_position(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = written(tmp_path / "pages.jsonl", VERSIONS)
@@ -423,7 +419,7 @@ def test_a_relation_that_is_wrong_is_told_where(
     assert "a corpus cannot be read from stdin" in capsys.readouterr().err
 
 
-def test_the_bound_is_not_of_what_stays_for_hosts(
+def test_the_bound_excludes_documents_kept_for_hosts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = written(tmp_path / "pages.jsonl", VERSIONS)

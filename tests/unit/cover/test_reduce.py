@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.cover.components import Components
+from dedupindex.cover.components import connected_components
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.relation import parse
 from tests.support.budgets import examples
@@ -52,15 +52,17 @@ def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: i
     names = [one["id"] for one in documents]
     assert said.pairs == pairs
     assert not uncovered(names, said.kept, pairs)
-    components = Components(len(names))
-    components.join((names.index(a), names.index(b)) for a, b in pairs)
-    assert [row["component"] for row in said.rows] == [components.of(n) for n in range(len(names))]
+    numbered = ((names.index(a), names.index(b)) for a, b in pairs)
+    components = dict(connected_components(numbered, len(names)))
+    assert [row["component"] for row in said.rows] == [
+        components.get(n, n) for n in range(len(names))
+    ]
     return said
 
 
 @_WHOLE
 @given(DOCUMENTS.filter(bool), _FEW_TEXTS, RELATIONS, _COSTS)
-def test_what_is_made_smaller_is_still_covered_for_the_least(
+def test_reduced_components_have_minimum_covers(
     documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
 ) -> None:
     documents = _repeating(documents, texts)

@@ -47,7 +47,7 @@ def test_lines_of_a_corpus_say_what_revisits_repeat(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["all.cdx", "warcs"])
-def test_revisits_that_conditions_leave_out_stay(tmp_path: Path, name: str) -> None:
+def test_originals_of_excluded_revisits_are_needed(tmp_path: Path, name: str) -> None:
     source = archive(tmp_path, FIRST, NEWER, AGAIN)
     sources = [source] if name == "all.cdx" else sorted(tmp_path.glob("*.warc.gz"))
     early = "timestamp < '2026-11-03'"
@@ -62,7 +62,7 @@ def test_revisits_that_conditions_leave_out_stay(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("known_by", ["name", "digest"])
-def test_what_an_update_adds_may_repeat_what_was_there(tmp_path: Path, known_by: str) -> None:
+def test_an_update_may_add_revisits_of_earlier_documents(tmp_path: Path, known_by: str) -> None:
     archive(tmp_path / "a", FIRST, NEWER)
     source = archive(tmp_path / "b", AGAIN)  # says nothing of its original but the digest
     out = tmp_path / "out"
@@ -188,7 +188,7 @@ def test_nothing_is_needed_for_itself(tmp_path: Path) -> None:
     assert (by["p1"], by["p2"]) == ("p2", "p3")
 
 
-def test_a_file_that_has_another_name_now(tmp_path: Path) -> None:
+def test_a_renamed_file(tmp_path: Path) -> None:
     source = archive(tmp_path, FIRST, NEWER, AGAIN)
     lines = []
     for one in (FIRST, NEWER, AGAIN):
@@ -207,7 +207,7 @@ def test_a_file_that_has_another_name_now(tmp_path: Path) -> None:
     assert needed(tmp_path) == {at(FIRST): at(AGAIN)}
 
 
-def test_what_may_not_know_all_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sources_that_may_lack_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = archive(tmp_path, FIRST, NEWER)
     warc = tmp_path / FIRST.file
     assert listed(tmp_path, warc) == [FIRST.timestamp]
