@@ -89,7 +89,8 @@ def prepare(batch: LineBatch) -> Prepared:
     for n, (where, line) in enumerate(batch.lines, batch.first):
         size += len(line)
         row = document(line, where)
-        words = terms(row.pop("text")) if batch.ks else []
+        text = row.pop("text")
+        words = terms(text) if batch.ks else []
         content = content_of(words)
         empty += not words
         row |= {"n": n, "content": content}

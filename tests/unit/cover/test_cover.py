@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dedupindex.cover import set_cover
 from dedupindex.cover.components import connected_components
+from dedupindex.cover.document_store import MAX_LINE
 from dedupindex.cover.exact import ExactCover
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.pairs import AIM, HASHES, bands
@@ -358,6 +359,11 @@ def test_metadata_alone_make_a_relation(tmp_path: Path) -> None:
     said = made(documents, text, tmp_path)
     assert said.kept == {"else"}
     assert said.pairs == all_pairs(documents, parse(text))
+
+
+def test_a_text_may_be_longer_than_a_line_of_metadata(tmp_path: Path) -> None:
+    documents = [{**one, "text": "a" * (3 * MAX_LINE)} for one in VERSIONS[:2]]
+    assert made(documents, "hostname(a) == hostname(b)", tmp_path).report.loaded.documents == 2
 
 
 def test_the_same_capture_twice_is_one_document(tmp_path: Path) -> None:
