@@ -375,7 +375,7 @@ def makers_of(more: Iterable[Enrichment] = ()) -> dict[str, Enrichment]:
                 raise BadInput(f"{enrichment.name!r}: a value cannot be called {field!r}")
         for path in enrichment.paths:
             if path.partition(".")[0] in KNOWN:
-                raise BadInput(f"no value can be added at {path}: its metadata are there")
+                raise BadInput(f"no value can be added at {path}: this name is reserved")
             if makers.setdefault(path, enrichment) != enrichment:
                 raise BadInput(f"two enrichments make {path}: rename one of the fields")
     return makers

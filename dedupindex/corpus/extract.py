@@ -203,7 +203,7 @@ def counted(
 
 
 def on(cluster: Cluster) -> Run:
-    """Process chunks on Spark, where WARC files and modules must have the same names."""
+    """Process chunks on Spark; executors have WARC files and modules under the same names."""
 
     def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
         if not plan.reads:

@@ -125,6 +125,11 @@ _HOW = (
     "hollow ones covered; an arrow leads to the covering document, thin lines are other pairs.</p>"
     "\n"
 )
+_KEY = (
+    '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
+    '</svg>kept<svg class="key" width="12" height="12"><rect class="covered" width="12" '
+    'height="12"/></svg>covered</p>\n'
+)
 _STYLE = (
     STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
     "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
@@ -177,26 +182,21 @@ def _share(part: float, of: float) -> float:
 def _pictures(
     database: Database, relation: Relation, report: CoverReport, hosts: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
-    key = (
-        '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
-        '</svg>kept<svg class="key" width="12" height="12"><rect class="covered" width="12" '
-        'height="12"/></svg>covered</p>\n'
-    )
     most = max((host["bytes"] for host in hosts), default=0)
     rows = ((host["host"] or "-", host["bytes"] - host["covered_bytes"], host["covered_bytes"])
             for host in hosts[:_BARS])  # fmt: skip
-    yield from _bars("Bytes by host, those first of which most are covered", key, rows, most)
+    yield from _bars("Bytes by host, those first of which most are covered", rows, most)
     if report.what_if:
         tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
         size = report.covered.bytes_kept + report.covered.bytes_covered
         title = f"Bytes by threshold of {relation.content[0].name}"
         thresholds = sorted(tried, key=Fraction)
         rows = ((name, tried[name].bytes_kept, tried[name].bytes_covered) for name in thresholds)
-        yield from _bars(title, key, rows, size)
+        yield from _bars(title, rows, size)
     yield from _graphs(database, relation)
 
 
-def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
+def _bars(title: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
     yield f'<table class="bars"><caption>{escape(title)}</caption>\n'
     for name, kept, covered in rows:
         shown = escape(printable(name))
@@ -207,7 +207,7 @@ def _bars(title: str, key: str, rows: Iterable[tuple[str, int, int]], most: floa
         for part in bar([("kept", kept), ("covered", covered)], most):
             yield f'<rect class="{part.name}" x="{part.x}%" width="{part.width}%" height="14"/>'
         yield f"</svg></td><td>{amount(covered)} of {amount(kept + covered)}</td></tr>\n"
-    yield f"</table>\n{key}"
+    yield f"</table>\n{_KEY}"
 
 
 def _graphs(database: Database, relation: Relation) -> Iterator[str]:
