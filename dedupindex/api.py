@@ -34,14 +34,14 @@ from dedupindex.timestamps import sort_key
 LOOK_EVERY = 0.25  # seconds between two looks at whether the index was replaced
 
 
-class Seen(NamedTuple):
+class IndexSnapshot(NamedTuple):
     """One state of the index and its crawls."""
 
     view: View
     settings: Settings
     snapshot: CrawlSnapshot
 
-    def by(self, query: Query, given: Mapping[str, bytes]) -> tuple[Query, Finder]:
+    def for_query(self, query: Query, given: Mapping[str, bytes]) -> tuple[Query, Finder]:
         """Return a query with the defaults of its crawl, and the view that the crawl has."""
         query = with_crawl_defaults(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
         keys = self.settings.keys()
@@ -49,12 +49,14 @@ class Seen(NamedTuple):
 
 
 @contextmanager
-def seen(engine: Engine, store: Store | None, known: KnownCrawls = NO_CRAWLS) -> Iterator[Seen]:
+def index_snapshot(
+    engine: Engine, store: Store | None, known: KnownCrawls = NO_CRAWLS
+) -> Iterator[IndexSnapshot]:
     """Open one state of crawls and index, in the order that `CrawlSnapshot` requires."""
     with nullcontext(None) if store is None else store.reading() as reading:
         snapshot = CrawlSnapshot(reading, known)
         with engine.view() as view:
-            yield Seen(view, engine.identity.settings, snapshot)
+            yield IndexSnapshot(view, engine.identity.settings, snapshot)
 
 
 @dataclass(frozen=True)
@@ -222,8 +224,8 @@ class Index:
             query, _ = parse_query(given)
         except UnknownAlgorithm:
             return LookupResult(None, reason="unknown_algorithm")
-        with self._seen() as state:
-            query, view = state.by(query, given)
+        with self._state() as state:
+            query, view = state.for_query(query, given)
             found, policy, reason = decide.decide(view, state.settings, query)
         if found is None:
             return LookupResult(None, policy=policy, reason=reason)
@@ -264,7 +266,7 @@ class Index:
         return (capture for capture in self._captures(None, asker) if capture.url.startswith(start))
 
     def _captures(self, url: bytes | None, asker: tuple[str, tuple[str, ...]]) -> Iterator[Capture]:
-        with self._seen() as state:
+        with self._state() as state:
             keys = state.settings.keys()
             if url is not None and state.settings.by_url:
                 yield from state.snapshot.view_for(state.view, keys, *asker).at_url(url)
@@ -287,9 +289,9 @@ class Index:
         return stats_of(self._current()[0])
 
     @contextmanager
-    def _seen(self) -> Iterator[Seen]:
+    def _state(self) -> Iterator[IndexSnapshot]:
         engine, store = self._current()
-        with seen(engine, store, self._files.known) as state:
+        with index_snapshot(engine, store, self._files.known) as state:
             self._files.known = state.snapshot.known
             yield state
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 import click
 import orjson
 
-from dedupindex.api import Seen, seen
+from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
 from dedupindex.cli.options import json_option
@@ -86,14 +86,14 @@ def command(
 
 
 @contextmanager
-def _opened(index: Path) -> Iterator[Seen]:
+def _opened(index: Path) -> Iterator[IndexSnapshot]:
     """Yield one consistent state of crawls and index."""
     with ExitStack() as stack:
         store = open_store(index)
         if store is not None:
             stack.enter_context(closing(store))
         engine = stack.enter_context(closing(open_index(index)))
-        yield stack.enter_context(seen(engine, store))
+        yield stack.enter_context(index_snapshot(engine, store))
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -142,14 +142,14 @@ def _object(line: bytes) -> Any:
         return None
 
 
-def _line(state: Seen, given: Given, line: bytes) -> dict[str, Any]:
+def _line(state: IndexSnapshot, given: Given, line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
         asked = {**given, **params_from_json(own)}
         query, explained = parse_query(asked)
-        query, view = state.by(query, asked)
+        query, view = state.for_query(query, asked)
         answer = decide.as_json(decide.decide(view, state.settings, query))
         if explained:
             answer |= explain.explanation_json(view, state.settings, query)
@@ -170,7 +170,7 @@ def _miss_line(decision: decide.Decision) -> str:
     return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
 
 
-def _one(state: Seen, given: Given, as_json: bool) -> None:
+def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
     try:
         query, explained = parse_query(given)
     except UnknownAlgorithm:
@@ -178,7 +178,7 @@ def _one(state: Seen, given: Given, as_json: bool) -> None:
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    query, view = state.by(query, given)
+    query, view = state.for_query(query, given)
     decision = decide.decide(view, state.settings, query)
     found, answer = decision.answer, decide.as_json(decision)
     if explained:
