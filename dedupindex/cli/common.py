@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 import orjson
@@ -13,7 +15,8 @@ from click.core import ParameterSource
 
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, Damaged
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
 _FILE = "dedupindex.settings"  # key of a context: its settings file
@@ -186,7 +189,7 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def print_json(value: Any) -> None:
-    """Print a JSON value on one line of stdout."""
+    """Print a value or a dataclass as JSON on one line of stdout."""
     click.echo(orjson.dumps(value))
 
 
@@ -195,9 +198,34 @@ def interrupt_on_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
+@contextmanager
+def text_output(path: Path) -> Iterator[BinaryIO]:
+    """Open stdout for ``-``, otherwise a file that appears when the block ends without error."""
+    if path == Path("-"):
+        yield sys.stdout.buffer
+    else:
+        with atomic_file(path) as stream:
+            yield stream
+
+
+def print_counts(
+    label: str, counts: Mapping[str, int], meanings: Mapping[str, str] | None = None
+) -> None:
+    """Print a line for each count, sorted by name, with what the name means."""
+    for name, count in sorted(counts.items()):
+        meaning = (meanings or {}).get(name, "")
+        click.echo(f"  {label + name:<28}{count:>12,}  {meaning}".rstrip())
+
+
 def say(text: str) -> None:
     """Print a line on stderr, with control characters made visible."""
     click.echo(printable(text), err=True)
+
+
+def status_7(message: str) -> int:
+    """Print why a command ends with status 7, and return it."""
+    say(f"status {Damaged.exit_status}: {message}")
+    return Damaged.exit_status
 
 
 def warn(problems: Iterable[Problem]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
-from dedupindex.cli.options import jobs_option, json_option
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
 from dedupindex.post_crawl.convert.convert_files import conversion_tasks, convert_all, restore_tasks
@@ -23,19 +23,13 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="ARC...")
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Write the files below this directory.",
-)
-@click.option("--back", is_flag=True, help="Restore the ARC files from such WARC files.")
-@click.option(
-    "--content-only", is_flag=True,
+@option("--out", required=True, type=PATH, help="Write the files below this directory.")
+@flag("--back", help="Restore the ARC files from such WARC files.")
+@flag(
+    "--content-only",
     help="Do not keep gzip members that zlib cannot reproduce, only their content.",
 )  # fmt: skip
-@jobs_option()
-@json_option
+@shared_options("--jobs", "--json")
 def command(
     sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool
 ) -> int:

@@ -22,7 +22,7 @@ from dedupindex.cli.common import (
     warn_of_lines,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import jobs_option, memory_option, spark_option, verbose_option
+from dedupindex.cli.options import FILE, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, on
@@ -46,48 +46,47 @@ _LOOK = "write module:function, of a module on PYTHONPATH"
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@click.option(
+@option(
     "--containers", multiple=True, metavar="WHERE",
     help="Where WARC files are, if not beside SOURCE: directory, file, address with a slash.",
 )  # fmt: skip
-@click.option(
-    "--where", multiple=True, metavar="EXPR",
-    help="Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold.",
-)  # fmt: skip
-@click.option(
+@shared_options("--where")
+@option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
     help="Only captures whose value at PATH matches REGEX.",
 )  # fmt: skip
-@click.option(
+@option(
     "--latest", type=click.Choice(list(KEYS)),
     help="Only the latest selected capture of each URL, canonical URL or payload.",
 )  # fmt: skip
-@click.option("--first", type=click.Choice(list(KEYS)), help="Only the first, likewise.")
-@click.option(
+@option("--first", type=click.Choice(list(KEYS)), help="Only the first, likewise.")
+@option(
     "--enrich", multiple=True, metavar="NAMES",
     help="What to derive, separated by commas: response, string, text, html.title, language, …",
 )  # fmt: skip
-@click.option(
+@option(
     "--map", "maps", multiple=True, nargs=3, metavar="PATH NAME FUNCTION",
     help="Add the result of module:function for the value at PATH, as NAME below it.",
 )  # fmt: skip
-@click.option(
-    "--revisits", type=click.Choice(REVISITS), default="resolve", show_default=True,
+@option(
+    "--revisits", type=click.Choice(REVISITS), default="resolve",
     help="Read revisits as their originals, leave them out, or take each payload once.",
 )  # fmt: skip
-@click.option(
+@option(
     "--originals", metavar="INDEX", type=click.UNPROCESSED,
     help="Where to look up originals that are not in SOURCE.",
 )  # fmt: skip
-@click.option(
-    "-o", "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+@option(
+    "-o", "--out", type=FILE, metavar="FILE",
     help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
 )  # fmt: skip
-@jobs_option("Processes that read records; with 1, a page that crashes the reader ends the run.")
-@memory_option("Memory for DuckDB; the rest goes to disk.")
-@spark_option
-@verbose_option
-@click.option("--json", "as_json", is_flag=True, help="What was written as one JSON object.")
+@shared_options(
+    "--jobs",
+    help="Processes that read records; with 1, a page that crashes the reader ends the run.",
+)
+@shared_options("--memory", help="Memory for DuckDB; the rest goes to disk.")
+@shared_options("--spark", "--verbose")
+@flag("--json", "as_json", help="What was written as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
     """Extract a corpus from SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
 

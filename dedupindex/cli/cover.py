@@ -21,13 +21,7 @@ from dedupindex.cli.common import (
     warn_of_lines,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import (
-    jobs_option,
-    json_option,
-    memory_option,
-    spark_option,
-    verbose_option,
-)
+from dedupindex.cli.options import FILE, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
@@ -49,7 +43,6 @@ bin/cover more.jsonl --relation r.txt --update cover.jsonl -o cover.jsonl
 """
 STATE = ".state"  # suffix of the file for --update
 _SHOWN = 20  # hosts
-_FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple[Fraction, ...]:
@@ -70,62 +63,47 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "--relation", required=True, metavar="FILE|EXPR", help="When document b covers document a.",
-)  # fmt: skip
-@click.option(
-    "-o", "--out", type=_FILE, required=True, metavar="RESULT",
+@option("--relation", required=True, metavar="FILE|EXPR", help="When document b covers document a.")
+@option(
+    "-o", "--out", type=FILE, required=True, metavar="RESULT",
     help="Where to write a line of JSON for each document.",
 )  # fmt: skip
-@click.option(
-    "--where", multiple=True, metavar="EXPR",
-    help="Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold.",
-)  # fmt: skip
-@click.option(
+@shared_options("--where")
+@option(
     "--containers", multiple=True, metavar="WHERE",
     help="Where WARC files are, if not beside a CDX: directory, file, address with a slash.",
 )  # fmt: skip
-@click.option(
+@option(
     "--originals", type=any_index, metavar="INDEX",
     help="Where to look up originals that the archives do not have.",
 )  # fmt: skip
-@click.option(
+@option(
     "--what-if", default="", metavar="T,T…", callback=_thresholds,
     help="Report the result for other thresholds of the first content constraint, too.",
 )  # fmt: skip
-@click.option(
-    "--cost", default="1", show_default=True, metavar="EXPR",
+@option(
+    "--cost", default="1", metavar="EXPR",
     help="Cost of keeping a document: size, 1 / quality, …; the total is minimized.",
 )  # fmt: skip
-@click.option(
+@option(
     "--min-per-host", "per_host", type=click.IntRange(0), default=0,
     help="Keep at least this many documents of each host.",
 )  # fmt: skip
-@click.option(
-    "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, show_default=True,
-    callback=_seconds,
+@option(
+    "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, callback=_seconds,
     help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
-@click.option(
-    "--approximate", is_flag=True,
-    help="Find pairs by MinHash; the share of pairs found is measured.",
-)  # fmt: skip
-@click.option("--updatable", is_flag=True, help="Keep a file beside RESULT that --update needs.")
-@click.option(
-    "--update", type=_FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.",
-)  # fmt: skip
-@click.option(
-    "--report", "shown_on", type=_FILE, metavar="FILE", help="Write an HTML page with charts, too."
+@flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")
+@flag("--updatable", help="Keep a file beside RESULT that --update needs.")
+@option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
+@option(
+    "--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts, too."
 )
-@click.option(
-    "--list", "listed", type=_FILE, metavar="FILE",
+@option(
+    "--list", "listed", type=FILE, metavar="FILE",
     help="Write the covered documents as CSV; nothing is deleted.",
 )  # fmt: skip
-@memory_option()
-@jobs_option()
-@spark_option
-@verbose_option
-@json_option
+@shared_options("--memory", "--jobs", "--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
     relation: str,

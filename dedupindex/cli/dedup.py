@@ -12,13 +12,7 @@ import click
 
 from dedupindex.cli.common import UNSOUND, ComparingCommand, interrupt_on_sigterm, say, warn
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import (
-    jobs_option,
-    json_option,
-    match_options,
-    memory_option,
-    verbose_option,
-)
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
@@ -36,37 +30,30 @@ bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bi
 bin/rewrite ~/warcs.dedup/plan --commit            discards the removed records
 """
 _SHOWN, _FEW = 20, 5  # files that are named in the report
-_FILE = click.Path(path_type=Path)
 
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option("--out", type=_FILE, metavar="DIR", help="Write the new files below this.")
-@click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
-@click.option("--dry-run", is_flag=True, help="Do everything but write archives.")
-@click.option(
-    "--restart", is_flag=True, allow_from_autoenv=False,
+@shared_options("--out", "--in-place")
+@flag("--dry-run", help="Do everything but write archives.")
+@flag(
+    "--restart", setting=False,
     help="Give up an interrupted run in place and plan again; what it did can be undone.",
 )  # fmt: skip
-@click.option(
-    "--work", type=_FILE, metavar="DIR",
+@option(
+    "--work", type=PATH, metavar="DIR",
     help="Where to keep manifest and plan.  [default: beside DIR or SOURCE, named after it]",
 )  # fmt: skip
-@click.option(
+@option(
     "--index", type=any_index, metavar="INDEX",
     help="Use originals in other files of INDEX, too; captures of SOURCEs in INDEX are kept.",
 )  # fmt: skip
-@click.option(
-    "--compare", default="strong-digest", show_default=True, metavar="HOW",
+@option(
+    "--compare", default="strong-digest", metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
-@match_options
-@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of the smallest body.")
-@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes of the smallest gain.")
-@memory_option()
-@jobs_option()
-@verbose_option
-@json_option
+@shared_options("--any-status", "--same-type", "--other-second")
+@shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
     out: Path | None,

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
-from dedupindex.cli.options import (
-    jobs_option,
-    json_option,
-    memory_option,
-    spark_option,
-    verbose_option,
-)
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, status_7, warn
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
 from dedupindex.documents.generate import GeneratorOptions, generate
-from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
+from dedupindex.documents.hash_objects import HashOptions, hash_documents
 from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
-from dedupindex.errors import Damaged
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable
 
@@ -44,29 +38,28 @@ bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
 """
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-_characters_option = click.option(
-    "--characters", type=click.IntRange(1, CHARACTERS), default=1, show_default=True,
+_characters_option = option(
+    "--characters", type=click.IntRange(1, CHARACTERS), default=1,
     help="Digits of the hash that name the shard: 16 shards with one, 65,536 with four.",
 )  # fmt: skip
-_format_option = click.option(
-    "--format", "form", type=click.Choice(FORMATS), default="parquet", show_default=True,
+_format_option = option(
+    "--format", "form", type=click.Choice(FORMATS), default="parquet",
     help="Format of the shards; csv has no sizes.",
 )  # fmt: skip
 
 
 @click.command(cls=Command, examples=HASH_EXAMPLES)
 @click.argument("input_glob", metavar="INPUT_GLOB")
-@click.argument("output_dir", metavar="OUTPUT_DIR", type=click.Path(path_type=Path))
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=PATH)
 @_characters_option
 @_format_option
-@click.option(
-    "--deterministic", is_flag=True,
+@flag(
+    "--deterministic",
     help="Derive the run id from INPUT_GLOB, so that the same input gives the same files.",
 )  # fmt: skip
-@jobs_option("Processes; large objects are hashed by as many threads.")
-@memory_option("Memory for DuckDB; the rest goes to disk, in OUTPUT_DIR.")
-@verbose_option
-@json_option
+@shared_options("--jobs", help="Processes; large objects are hashed by as many threads.")
+@shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, in OUTPUT_DIR.")
+@shared_options("--verbose", "--json")
 def hash_command(
     input_glob: str,
     output_dir: Path,
@@ -91,38 +84,29 @@ def hash_command(
             input_glob, output_dir, options, lambda problem: warn([problem]), progress
         )
     if as_json:
-        print_json(report.as_json())
+        print_json(report)
     else:
-        _print_hash_report(report, output_dir)
-    if not report.problems:
-        return 0
-    say(f"status 7: {report.problems:,} objects, named above, are in no shard")
-    return Damaged.exit_status
-
-
-def _print_hash_report(report: HashReport, output_dir: Path) -> None:
-    click.echo(
-        f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
-        f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
-        f"{report.known:,}, gone: {report.gone:,}"
-    )
-    click.echo(
-        f"{printable(str(output_dir))}: {report.rows:,} rows in {report.shards:,} shards of run "
-        f"{report.run}"
-    )
+        click.echo(
+            f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
+            f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
+            f"{report.known:,}, gone: {report.gone:,}"
+        )
+        click.echo(
+            f"{printable(str(output_dir))}: {report.rows:,} rows in {report.shards:,} shards of "
+            f"run {report.run}"
+        )
+    if report.problems:
+        return status_7(f"{report.problems:,} objects, named above, are in no shard")
+    return 0
 
 
 @click.command(cls=Command, examples=DEDUP_EXAMPLES)
 @click.argument("input_glob", metavar="INPUT_GLOB")
-@click.argument("output_file", metavar="OUTPUT_FILE", type=click.Path(path_type=Path))
-@memory_option("Memory for DuckDB; the rest goes to disk, beside OUTPUT_FILE.")
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Threads of DuckDB.",
-)  # fmt: skip
-@spark_option
-@click.option("-v", "--verbose", is_flag=True, help="Print which shards are read.")
-@json_option
+@click.argument("output_file", metavar="OUTPUT_FILE", type=PATH)
+@shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, beside OUTPUT_FILE.")
+@shared_options("--threads", "--spark")
+@shared_options("--verbose", help="Print which shards are read.")
+@shared_options("--json")
 def dedup_command(
     input_glob: str,
     output_file: Path,
@@ -138,18 +122,16 @@ def dedup_command(
     ends in .csv, otherwise Parquet, with the size and the number of equal files.
     """
     interrupt_on_sigterm()
-    say_shards = say if verbose else lambda text: None
+    options: dict[str, Any] = {"memory": memory, "threads": threads}
+    if verbose:
+        options["say"] = say
     if spark:
         with spark_session(spark) as cluster:
-            report = dedup_on(
-                cluster, input_glob, output_file, memory=memory, threads=threads, say=say_shards
-            )
+            report = dedup_on(cluster, input_glob, output_file, **options)
     else:
-        report = dedup_hashes(
-            input_glob, output_file, memory=memory, threads=threads, say=say_shards
-        )
+        report = dedup_hashes(input_glob, output_file, **options)
     if as_json:
-        print_json(report.as_json())
+        print_json(report)
     else:
         _print_dedup_report(report, output_file)
     return 0
@@ -171,15 +153,13 @@ def _print_dedup_report(report: HashDedupReport, output: Path) -> None:
 
 @click.command(cls=Command, examples=PIPELINE_EXAMPLES)
 @click.argument("globs", metavar="GLOBS")
-@click.argument("output_dir", metavar="OUTPUT_DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--debug", is_flag=True, help="Run the processes one by one, and print what each did."
-)
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=PATH)
+@flag("--debug", help="Run the processes one by one, and print what each did.")
 @_characters_option
 @_format_option
-@jobs_option("Processes for all globs together.")
-@memory_option("Memory for DuckDB, in each process.")
-@json_option
+@shared_options("--jobs", help="Processes for all globs together.")
+@shared_options("--memory", help="Memory for DuckDB, in each process.")
+@shared_options("--json")
 def pipeline_command(
     globs: str,
     output_dir: Path,
@@ -203,24 +183,21 @@ def pipeline_command(
     report = run_pipeline(
         named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None
     )
-    failed = 0
-    for done in report.hashing:
-        warn(done.problems)
-        failed += done.report.as_json()["problems"]
-    said = report.as_json()
+    for step in report.hashing:
+        warn(step.problems)
+    totals = report.as_json()
     if as_json:
-        print_json(said)
+        print_json(totals)
     else:
         click.echo(
-            f"{printable(str(output_dir))}: {said['unique_files']:,} unique of "
-            f"{said['total_files']:,} files in {said['elapsed_time_secs']:.1f} s; "
-            f"{said['duplicate_files']:,} duplicates"
-            + (f", {amount(said['bytes_saved'])} saved" if said["bytes_saved"] else "")
+            f"{printable(str(output_dir))}: {totals['unique_files']:,} unique of "
+            f"{totals['total_files']:,} files in {totals['elapsed_time_secs']:.1f} s; "
+            f"{totals['duplicate_files']:,} duplicates"
+            + (f", {amount(totals['bytes_saved'])} saved" if totals["bytes_saved"] else "")
         )
-    if not failed:
-        return 0
-    say(f"status 7: {failed:,} objects could not be read, and are left out")
-    return Damaged.exit_status
+    if failed := sum(step["problems"] for step in totals["hash_documents"]):
+        return status_7(f"{failed:,} objects could not be read, and are left out")
+    return 0
 
 
 def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
@@ -232,24 +209,19 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 
 
 @click.command(cls=Command, examples=GENERATE_EXAMPLES)
-@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option(
-    "--size", callback=_size, default="2GiB", show_default=True, help="Size of all files."
-)
-@click.option(
-    "--duplicates", type=click.FloatRange(0, 1), default=0.05, show_default=True,
+@click.argument("directory", metavar="DIR", type=PATH)
+@option("--size", callback=_size, default="2GiB", help="Size of all files.")
+@option(
+    "--duplicates", type=click.FloatRange(0, 1), default=0.05,
     help="Share of files that are copies of the one before.",
 )  # fmt: skip
-@click.option(
-    "--mean", callback=_size, default="500KiB", show_default=True, help="Mean size of a file."
-)
-@click.option(
-    "--deviation", callback=_size, default="5KiB", show_default=True,
+@option("--mean", callback=_size, default="500KiB", help="Mean size of a file.")
+@option(
+    "--deviation", callback=_size, default="5KiB",
     help="Standard deviation; no file is smaller than 1 KiB.",
 )  # fmt: skip
-@click.option("--seed", default=0, show_default=True, help="The same seed gives the same files.")
-@verbose_option
-@json_option
+@option("--seed", default=0, help="The same seed gives the same files.")
+@shared_options("--verbose", "--json")
 def generate_command(
     directory: Path,
     size: int,
@@ -270,7 +242,7 @@ def generate_command(
             directory, GeneratorOptions(size, duplicates, mean, deviation, seed), progress
         )
     if as_json:
-        print_json(corpus.as_json())
+        print_json(corpus)
     else:
         click.echo(
             f"{printable(str(directory))}: {corpus.files:,} files, {amount(corpus.bytes)}; "

@@ -15,7 +15,7 @@ import click
 
 from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say, warn
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import cores, json_option
+from dedupindex.cli.options import PATH, cores, flag, option, shared_options
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
@@ -37,92 +37,69 @@ bin/export --self-contained my-warcs --url http://example.org/docs/ -o docs.warc
 bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o november
 """
 
-_SUBSET_OPTIONS = {
-    "urls": click.option(
-        "--url", "urls", multiple=True, metavar="PREFIX", allow_from_autoenv=False,
-        help="--self-contained: only URLs that begin so; may be given again.",
-    ),
-    "host": click.option(
-        "--host", multiple=True, metavar="NAME", allow_from_autoenv=False,
-        help="--self-contained: or of this host, or of one below it.",
-    ),
-    "begin": click.option(
-        "--from", "begin", metavar="DATE", allow_from_autoenv=False,
-        help="--self-contained: only captures of this year, day or second, or later.",
-    ),
-    "end": click.option(
-        "--to", "end", metavar="DATE", allow_from_autoenv=False,
-        help="--self-contained: only captures of this year, day or second, or earlier.",
-    ),
-    "originals": click.option(
-        "--originals", multiple=True, metavar="SOURCE", allow_from_autoenv=False,
-        help="--self-contained: where originals may be that are not in SOURCE.",
-    ),
-    "jobs": click.option(
-        "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
-        allow_from_autoenv=False, help="--self-contained: processes that read files side by side.",
-    ),
-}  # fmt: skip
+_SUBSET_OPTIONS = ("urls", "host", "begin", "end", "originals", "jobs")
 _YEAR_START = "00010101000000"
 _DIGITS = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 
 
-def _subset_options(command: _Command) -> _Command:
-    """Add the options of --self-contained to a command."""
-    for option in reversed(_SUBSET_OPTIONS.values()):
-        command = option(command)
-    return command
+def _subset_option(*names: str, help: str, **details: Any) -> Callable[[_Command], _Command]:
+    return option(*names, setting=False, help=f"--self-contained: {help}", **details)
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[INDEX | SOURCE...]")
-@click.option(
-    "--wget", is_flag=True, allow_from_autoenv=False, help="The CDX that wget --warc-dedup takes."
-)
-@click.option(
+@flag("--wget", setting=False, help="The CDX that wget --warc-dedup takes.")
+@option(
     "--redis", metavar="URL",
     help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
 )  # fmt: skip
-@click.option(
-    "--self-contained", is_flag=True, allow_from_autoenv=False,
+@flag(
+    "--self-contained", setting=False,
     help="Copy records of WARC and ARC files, with the originals of their revisits.",
 )  # fmt: skip
-@click.option(
-    "-o", "--out", type=click.Path(path_type=Path), allow_from_autoenv=False,
+@option(
+    "-o", "--out", type=PATH, setting=False,
     help="Where to write. --wget: a file; default: standard output. --self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
-@_subset_options
-@click.option(
+@_subset_option(
+    "--url", "urls", multiple=True, metavar="PREFIX", help="only URLs that begin so; repeatable."
+)
+@_subset_option(
+    "--host", multiple=True, metavar="NAME", help="or of this host, or of one below it."
+)
+@_subset_option(
+    "--from", "begin", metavar="DATE", help="only captures of this year, day or second, or later."
+)
+@_subset_option(
+    "--to", "end", metavar="DATE", help="only captures of this year, day or second, or earlier."
+)
+@_subset_option("--originals", multiple=True, metavar="SOURCE", help="where else originals may be.")
+@_subset_option(
+    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+    help="processes that read files side by side.",
+)  # fmt: skip
+@option(
     "--seeds", "--seed", type=click.File("rb"),
     help="URLs, one a line: if a digest has several URLs, one of these is written.",
 )  # fmt: skip
-@click.option(
+@option(
     "--hosts", type=click.File("rb"),
     help="Hosts, one a line: after seeds, a URL of one of these or a subdomain is written.",
 )  # fmt: skip
-@click.option(
-    "--bridge", is_flag=True, help="Also originals whose own record states another digest."
-)
-@click.option(
-    "--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls."
-)
-@click.option(
+@flag("--bridge", help="Also originals whose own record states another digest.")
+@option("--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls.")
+@option(
     "--as", "other", metavar="NAME",
     help="--redis: the crawl of captures of no crawl. Default: the name of INDEX.",
 )  # fmt: skip
-@click.option(
+@option(
     "--algorithm", type=click.Choice(list(browsertrix_keys.ENCODINGS)), default="sha256",
-    show_default=True,
     help="--redis: digest algorithm of the crawler.",
 )  # fmt: skip
-@click.option(
-    "--commit", metavar="CRAWL", allow_from_autoenv=False, help="--redis: commit this crawl."
-)
-@click.option(
-    "--cancel", metavar="CRAWL", allow_from_autoenv=False, help="--redis: remove this crawl."
-)
-@json_option
+@option("--commit", metavar="CRAWL", setting=False, help="--redis: commit this crawl.")
+@option("--cancel", metavar="CRAWL", setting=False, help="--redis: remove this crawl.")
+@shared_options("--json")
 def command(
     sources: tuple[str, ...], wget: bool, redis: str | None, self_contained: bool, **options: Any
 ) -> int:

@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import click
 
 from dedupindex.cli.common import Command, print_json
-from dedupindex.cli.options import json_option
+from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
@@ -47,15 +47,11 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     """Write the files of a job; raises `BadSource` for another Heritrix, `BadInput`."""
     target = directory / "crawler-beans.cxml"
     if target.exists():
-        raise BadInput(f"{target} is there already; name a new directory")
-    for option, values in (
-        ("--seed", job.seeds),
-        ("--contact", (job.contact,)),
-        ("--server", (job.server,)),
-    ):
-        for value in values:
-            if not _ADDRESS.match(value):
-                raise BadInput(f"{option} {value!r} is no URL: it begins with http:// or https://")
+        raise BadInput(f"{target} already exists; name a new directory")
+    addresses = [("--contact", job.contact), ("--server", job.server)]
+    for name, value in [*(("--seed", seed) for seed in job.seeds), *addresses]:
+        if not _ADDRESS.match(value):
+            raise BadInput(f"{name} {value!r} is no URL: it begins with http:// or https://")
     profile = configured(profile_of(heritrix), job)
     beans = beans_for(job)
     directory.mkdir(parents=True, exist_ok=True)
@@ -150,24 +146,21 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("heritrix", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("job", type=click.Path(file_okay=False, path_type=Path))
-@click.option(
-    "--server", default="http://127.0.0.1:8484", show_default=True,
-    help="Where bin/serve answers.",
-)  # fmt: skip
-@click.option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
-@click.option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
-@click.option(
+@option("--server", default="http://127.0.0.1:8484", help="Where bin/serve answers.")
+@option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
+@option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
+@option(
     "--contact", required=True, metavar="URL", help="A page where webmasters read who crawls them."
 )
-@click.option(
+@option(
     "--strategy", type=click.Choice([one.value for one in Strategy]),
-    default=Strategy.DIGEST_ANY.value, show_default=True,
+    default=Strategy.DIGEST_ANY.value,
     help="What is a duplicate.",
 )  # fmt: skip
-@click.option("--everything", is_flag=True, help="Look text up, too: for an index with -w -m '.*'.")
-@click.option("--http2", is_flag=True, help="Fetch with FetchHTTP2 in place of FetchHTTP.")
-@click.option("--no-delay", is_flag=True, help="Fetch without pauses: only from your own server.")
-@json_option
+@flag("--everything", help="Look text up, too: for an index with -w -m '.*'.")
+@flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
+@flag("--no-delay", help="Fetch without pauses: only from your own server.")
+@shared_options("--json")
 def command(heritrix: Path, job: Path, no_delay: bool, as_json: bool, **chosen: Any) -> int:
     """Make the directory JOB of a crawl by HERITRIX, an unpacked Heritrix 3, that asks dedupindex.
 

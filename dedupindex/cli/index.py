@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from dedupindex.cli.common import Command, print_json, say, setting_source, warn
+from dedupindex.cli.common import (
+    Command,
+    print_counts,
+    print_json,
+    say,
+    setting_source,
+    status_7,
+    warn,
+)
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
-from dedupindex.cli.options import jobs_option, json_option, spark_option
+from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import BuildTally
-from dedupindex.errors import BadInput, Damaged, SettingsConflict
+from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
@@ -42,61 +49,57 @@ bin/index --stats my-index
 
 _ACTIONS = ("check", "stats", "compact", "copy", "merge")
 _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
-_action = partial(click.option, allow_from_autoenv=False)  # no setting: it is done once
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=any_index, required=False)
-@click.option("-a", "--add", is_flag=True, help="Add to an existing index, with its own settings.")
-@click.option("-e", "--etag", is_flag=True, help="Keep ETag and Last-Modified.")
-@click.option(
-    "-i", "--iterator", default=None, metavar="KIND",
+@flag("-a", "--add", help="Add to an existing index, with its own settings.")
+@flag("-e", "--etag", help="Keep ETag and Last-Modified.")
+@option(
+    "-i", "--iterator", metavar="KIND",
     help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
     "By default the content tells.",
 )  # fmt: skip
-@click.option(
-    "-m", "--mime", default="^text/.*", show_default=True, help="Leave these media types out."
-)
-@click.option("-w", "--whitelist", is_flag=True, help="Take only the media types of --mime.")
-@click.option("-s", "--no-canonicalized", is_flag=True, help="Do not index canonical URLs.")
-@click.option("-u", "--no-url-index", is_flag=True, help="Do not index URLs: digests only.")
-@click.option(
-    "--by-url", is_flag=True, help="List captures by URL too, for clients of CDX servers."
-)
-@click.option("-v", "--verbose", is_flag=True, help="Progress every second, and all settings.")
-@click.option(
-    "--engine", type=any_engine, default="lmdb", show_default=True, metavar="ENGINE",
+@option("-m", "--mime", default="^text/.*", help="Leave these media types out.")
+@flag("-w", "--whitelist", help="Take only the media types of --mime.")
+@flag("-s", "--no-canonicalized", help="Do not index canonical URLs.")
+@flag("-u", "--no-url-index", help="Do not index URLs: digests only.")
+@flag("--by-url", help="List captures by URL too, for clients of CDX servers.")
+@flag("-v", "--verbose", help="Progress every second, and all settings.")
+@option(
+    "--engine", type=any_engine, default="lmdb", metavar="ENGINE",
     help=f"{', '.join(ENGINES)}, or the address of a cluster; INDEX may then be left out.",
 )  # fmt: skip
-@click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
-@click.option(
-    "--min-size", type=click.IntRange(0), default=0, show_default=True, help="Bytes of payload."
-)
-@click.option(
+@option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
+@option("--min-size", type=click.IntRange(0), default=0, help="Bytes of payload.")
+@option(
     "--also-digest", default="", metavar="NAMES", help="Compute these digests too: sha256,blake3."
 )
-@click.option(
-    "--keep", type=click.Choice(["earliest", "latest"]), default="earliest", show_default=True,
+@option(
+    "--keep", type=click.Choice(["earliest", "latest"]), default="earliest",
     help="Which capture of a URL and digest is kept.",
 )  # fmt: skip
-@click.option("--crawl", default="", metavar="NAME", help="The crawl that made these files.")
-@jobs_option("Processes that read files.")
-@spark_option
-@click.option("--replace", is_flag=True, help="As --add; changed files replace their old captures.")
-@click.option("--reread", is_flag=True, help="As --add; reads known files again, as a repair.")
-@click.option("--resume", is_flag=True, help="Resume a build that was killed.")
-@click.option(
+@option("--crawl", default="", metavar="NAME", help="The crawl that made these files.")
+@shared_options("--jobs", help="Processes that read files.")
+@shared_options("--spark")
+@flag("--replace", help="As --add; changed files replace their old captures.")
+@flag("--reread", help="As --add; reads known files again, as a repair.")
+@flag("--resume", help="Resume a build that was killed.")
+@option(
     "--revisit-annotation", default="", metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
 )  # fmt: skip
-@_action("--empty", is_flag=True, help="Make an empty index, for crawls to write to.")
-@_action("--check", is_flag=True, help="Read the whole index and verify it.")
-@_action("--stats", is_flag=True, help="Print what the index holds.")
-@_action("--compact", is_flag=True, help="Rewrite the index, packed.")
-@_action("--merge", is_flag=True, help="Load the captures of committed crawls.")
-@_action("--copy", metavar="PATH", help="Copy the index, even in use; PATH may be an address.")
-@json_option
+@flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
+@flag("--check", setting=False, help="Read the whole index and verify it.")
+@flag("--stats", setting=False, help="Print what the index holds.")
+@flag("--compact", setting=False, help="Rewrite the index, packed.")
+@flag("--merge", setting=False, help="Load the captures of committed crawls.")
+@option(
+    "--copy", metavar="PATH", setting=False,
+    help="Copy the index, even in use; PATH may be an address.",
+)  # fmt: skip
+@shared_options("--json")
 def command(
     sources: tuple[str, ...],
     index: Path | None,
@@ -233,20 +236,15 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: 
         )
         if tally.purged:
             click.echo(f"  of these purged: {tally.purged:,}; --replace reads them again")
-        for name, meaning in _OUTCOMES.items():
-            click.echo(f"  {name:<28}{getattr(tally, name):>12,}  {meaning}")
-        for reason, count in sorted(tally.refused.items()):
-            hint = f"left out by --mime; {_ALL}" if reason == "mime" else ""
-            click.echo(f"  refused: {reason:<19}{count:>12,}  {hint}".rstrip())
-        for remark, count in sorted(tally.remarks.items()):
-            click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
+        print_counts("", {name: getattr(tally, name) for name in _OUTCOMES}, _OUTCOMES)
+        print_counts("refused: ", tally.refused, {"mime": f"left out by --mime; {_ALL}"})
+        print_counts("remark: ", tally.remarks, REMARKS)
         if built.skipped:
             click.echo(f"  files skipped, not of a known kind: {built.skipped:,}")
         click.echo(_next(tally, shown_as))
-    if not built.problems:
-        return 0
-    say("status 7: damaged data was left out, everything else is in the index")
-    return Damaged.exit_status
+    if built.problems:
+        return status_7("damaged data was left out, everything else is in the index")
+    return 0
 
 
 def _next(tally: BuildTally, index: str) -> str:

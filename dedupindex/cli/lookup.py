@@ -15,12 +15,13 @@ import orjson
 from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
-from dedupindex.cli.options import json_option
+from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.lookup import decide, explain
+from dedupindex.lookup.decide import Query
 from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query, query_digests
 from dedupindex.runtime.tables import printable
 
@@ -37,40 +38,35 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index, required=False)
-@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
-@click.option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
-@click.option("--url", default="", help="The URL that was fetched.")
-@click.option(
+@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
+@option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
+@option("--url", default="", help="The URL that was fetched.")
+@option(
     "--strategy", default="", show_default="the crawl's, or DIGEST_ANY",
     help="DIGEST_ANY (prefers the same URL), EXACT_URL or CANONICAL_URL.",
 )  # fmt: skip
-@click.option(
+@option(
     "--unlabelled", type=click.Choice(list(SIZES)),
     help="The algorithm of digests that carry no label.",
 )  # fmt: skip
-@click.option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
-@click.option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
-@click.option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
-@click.option(
-    "--not-record",
-    metavar="ID",
-    help="Record id of the capture itself: not an original of it.",
+@option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
+@option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
+@option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
+@option(
+    "--not-record", metavar="ID", help="Record id of the capture itself: not an original of it."
 )
-@click.option("--not-date", metavar="DATE", help="WARC-Date of the capture itself, likewise.")
-@click.option(
-    "--covers",
-    type=click.Choice(["stored", "entity", "both"]),
+@option("--not-date", metavar="DATE", help="WARC-Date of the capture itself, likewise.")
+@option(
+    "--covers", type=click.Choice(["stored", "entity", "both"]),
     help="What the digest covers: the body with its transfer coding, without, or both.",
-)
-@click.option(
-    "--bridge", is_flag=True, help="Accept originals of other digest algorithms or coverage."
-)
-@click.option("--crawl", metavar="NAME", help="The crawl that asks; it sees what it reported.")
-@click.option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
-@click.option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
-@click.option("--explain", is_flag=True, help="List the captures considered, with verdicts.")
-@click.option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
-@json_option
+)  # fmt: skip
+@flag("--bridge", help="Accept originals of other digest algorithms or coverage.")
+@option("--crawl", metavar="NAME", help="The crawl that asks; it sees what it reported.")
+@option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
+@option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
+@flag("--explain", help="List the captures considered, with verdicts.")
+@option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
+@shared_options("--json")
 def command(
     index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **asked: Any
 ) -> int:
@@ -142,18 +138,23 @@ def _object(line: bytes) -> Any:
         return None
 
 
+def _decide(state: IndexSnapshot, given: Given) -> tuple[decide.Decision, dict[str, Any], Query]:
+    """Look up one digest; returns the answer also as JSON, with its explanation if asked for."""
+    query, explained = parse_query(given)
+    query, view = state.for_query(query, given)
+    decision = decide.decide(view, state.settings, query)
+    answer = decide.as_json(decision)
+    if explained:
+        answer |= explain.explanation_json(view, state.settings, query)
+    return decision, answer, query
+
+
 def _line(state: IndexSnapshot, given: Given, line: bytes) -> dict[str, Any]:
     try:
         own = orjson.loads(line)
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
-        asked = {**given, **params_from_json(own)}
-        query, explained = parse_query(asked)
-        query, view = state.for_query(query, asked)
-        answer = decide.as_json(decide.decide(view, state.settings, query))
-        if explained:
-            answer |= explain.explanation_json(view, state.settings, query)
-        return answer
+        return _decide(state, {**given, **params_from_json(own)})[1]
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
     except orjson.JSONDecodeError:
@@ -172,17 +173,13 @@ def _miss_line(decision: decide.Decision) -> str:
 
 def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
     try:
-        query, explained = parse_query(given)
+        decision, answer, query = _decide(state, given)
     except UnknownAlgorithm:
         raise BadDigest(
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
-    query, view = state.for_query(query, given)
-    decision = decide.decide(view, state.settings, query)
-    found, answer = decision.answer, decide.as_json(decision)
-    if explained:
-        answer |= explain.explanation_json(view, state.settings, query)
+    found = decision.answer
     if as_json:
         print_json(answer)
         return
@@ -194,7 +191,7 @@ def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
         for name, value in answer["original"].items():
             if value is not None:
                 click.echo(f"  {name:<12}{printable(str(value))}")
-    if explained and not answer["considered"] and not decision.reason:
+    if answer.get("considered") == [] and not decision.reason:
         click.echo(f"considered: nothing has the digest {query.digest}")
     for entry in answer.get("considered", ()):
         original = entry["original"]

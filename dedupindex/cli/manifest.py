@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import IO
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say, warn
-from dedupindex.cli.options import jobs_option, json_option, spark_option, verbose_option
+from dedupindex.cli.common import (
+    UNSOUND,
+    Command,
+    print_counts,
+    print_json,
+    say,
+    status_7,
+    text_output,
+    warn,
+)
+from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import SIZES
-from dedupindex.errors import BadInput, Damaged
+from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
 from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.warcsum_format import VERDICTS, TextCheck, text_line
-from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import NOTHING, find
 from dedupindex.warc.record import REMARKS
@@ -34,31 +41,29 @@ _SHOWN = 1000  # differences that are named
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="MANIFEST",
+@option(
+    "-o", "--output", required=True, type=PATH, metavar="MANIFEST",
     help="Directory to make or to update.",
 )  # fmt: skip
-@click.option(
-    "-H", "--hash", "algorithm", type=click.Choice(_ALGORITHMS), default="sha1", show_default=True,
+@option(
+    "-H", "--hash", "algorithm", type=click.Choice(_ALGORITHMS), default="sha1",
     help="Digest to compute of every payload.",
 )  # fmt: skip
-@click.option(
-    "-f", "--force", is_flag=True,
+@flag(
+    "-f", "--force",
     help="Digest the body as stored, even if the record's digest covers the entity.",
 )  # fmt: skip
-@click.option("-s", "--skip-empty", is_flag=True, help="Leave out responses with an empty body.")
-@click.option(
-    "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+@flag("-s", "--skip-empty", help="Leave out responses with an empty body.")
+@option(
+    "--text", type=PATH_OR_DASH, metavar="FILE",
     help="Write the lines in the format of warcsum, too; - is stdout.",
 )  # fmt: skip
-@click.option(
-    "--check", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+@option(
+    "--check", type=PATH_OR_DASH, metavar="FILE",
     help="Compare lines of warcsum or warccollres with the files; - is stdin.",
 )  # fmt: skip
-@jobs_option("Processes that read files.")
-@spark_option
-@verbose_option
-@json_option
+@shared_options("--jobs", help="Processes that read files.")
+@shared_options("--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
     output: Path,
@@ -85,17 +90,10 @@ def command(
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)
     with show_progress(verbose=verbose) as progress:
-        made = make(
-            found, output, options,
-            jobs=jobs, spark=spark, on_progress=progress,
-        )  # fmt: skip
+        made = make(found, output, options, jobs=jobs, spark=spark, on_progress=progress)
     if text is not None:
-        manifest = open_manifest(output)
-        if text == Path("-"):
-            _write_text(manifest, sys.stdout.buffer)
-        else:
-            with atomic_file(text) as stream:
-                _write_text(manifest, stream)
+        with text_output(text) as stream:
+            _write_text(open_manifest(output), stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
     status = _print_report(made, output, checked, as_json=as_json, quiet=text == Path("-"))
     return status or (UNSOUND if checked and not checked.fine else 0)
@@ -141,15 +139,14 @@ def _print_report(
             f"{printable(str(output))}: "
             + singular(f"{made.lines:,} lines of {amount(made.bytes)} of files")
         )
-        for kind, count in sorted(made.records.items()):
-            click.echo(f"  {kind:<28}{count:>12,}")
-        for remark, count in sorted(made.remarks.items()):
-            click.echo(f"  remark: {remark:<20}{count:>12,}  read; {REMARKS[remark]}")
+        print_counts("", made.records)
+        print_counts("remark: ", made.remarks, REMARKS)
         if made.skipped:
             click.echo(f"  files skipped, neither WARC nor ARC: {made.skipped:,}")
-        for verdict, count in sorted(checked.counted.items()) if checked is not None else ():
-            click.echo(f"  checked: {verdict:<19}{count:>12,}")
-    if not made.problems:
-        return 0
-    say("status 7: damaged files and files being written are named above; all others are listed")
-    return Damaged.exit_status
+        if checked is not None:
+            print_counts("checked: ", checked.counted)
+    if made.problems:
+        return status_7(
+            "damaged files and files being written are named above; all others are listed"
+        )
+    return 0

@@ -1,14 +1,45 @@
-"""Options that several commands have."""
+"""Declare the options of commands, and those that several commands share."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+PATH_OR_DASH = click.Path(path_type=Path, allow_dash=True)
+
+
+def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Command], _Command]:
+    """Add an option, with its default in its help, to a command.
+
+    With `setting` False it is for the command line only, not for settings files.
+    """
+    details.setdefault("show_default", details.get("default") not in (None, "", ()))
+    return click.option(*names, allow_from_autoenv=setting, **details)
+
+
+def flag(*names: str, help: str, setting: bool = True) -> Callable[[_Command], _Command]:
+    """Add an option without a value to a command."""
+    return option(*names, is_flag=True, setting=setting, help=help)
+
+
+def shared_options(*names: str, help: str = "") -> Callable[[_Command], _Command]:
+    """Add options of `_SHARED` by their names, with `help` in place of the usual help."""
+
+    def add(command: _Command) -> _Command:
+        for name in reversed(names):
+            command = _SHARED[name](**({"help": help} if help else {}))(command)
+        return command
+
+    return add
 
 
 def cores() -> int:
@@ -16,36 +47,33 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def jobs_option(help: str = "Processes.") -> Callable[[_Command], _Command]:
-    """`--jobs`: a number of processes; 0 is passed on as the number of cores."""
-    return click.option(
-        "--jobs", type=click.IntRange(0), default=0, show_default="number of cores", help=help,
-        callback=lambda context, option, number: number or cores(),
-    )  # fmt: skip
-
-
-def memory_option(help: str = "Memory for DuckDB.") -> Callable[[_Command], _Command]:
-    """`--memory`: what DuckDB may allocate, as it writes sizes."""
-    return click.option("--memory", default="1GB", show_default=True, help=help)
-
-
-def match_options(command: _Command) -> _Command:
-    """The options that are the fields of `MatchCriteria`."""
-    for name, help in (
-        ("--other-second", "one with its own URL and second (for OutbackCDX)."),
-        ("--same-type", "one with another HTTP Content-Type."),
-    ):
-        help = f"Let no record be a revisit of {help}"
-        command = click.option(name, is_flag=True, help=help)(command)
-    return click.option(
-        "--any-status", is_flag=True,
-        help="Let a record be a revisit of one with another HTTP status, such as 404 of 200.",
-    )(command)  # fmt: skip
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-spark_option = click.option(
-    "--spark", default="", metavar="MASTER",
-    help="Run on Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md).",
-)  # fmt: skip
-verbose_option = click.option("-v", "--verbose", is_flag=True, help="Progress every second.")
+_SMALLEST = "Bytes of the smallest "
+_NUMBER: dict[str, Any] = {
+    "type": click.IntRange(0),
+    "default": 0,
+    "show_default": "number of cores",
+}
+_LET_NO = "Let no record be a revisit of one with"
+_LET_ANY = "Let a record be a revisit of one with another HTTP status, such as 404 of 200."
+_SPARK = "Run on Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
+_WHERE = "Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold."
+_SHARED = {
+    next(name for name in added.args if name.startswith("--")): added
+    for added in (
+        partial(flag, "--any-status", help=_LET_ANY),
+        partial(flag, "--same-type", help=f"{_LET_NO} another HTTP Content-Type."),
+        partial(flag, "--other-second", help=f"{_LET_NO} its own URL and second (OutbackCDX)."),
+        partial(flag, "--in-place", help="Replace the files, with a journal to undo it."),
+        partial(flag, "--json", "as_json", help="One JSON object on stdout."),
+        partial(flag, "-v", "--verbose", help="Progress every second."),
+        partial(option, "--jobs", **_NUMBER, help="Processes.",
+                callback=lambda context, option, number: number or cores()),
+        partial(option, "--threads", **_NUMBER, help="Threads of DuckDB."),
+        partial(option, "--memory", default="1GB", help="Memory for DuckDB."),
+        partial(option, "--min-size", type=click.IntRange(0), default=0, help=_SMALLEST + "body."),
+        partial(option, "--min-gain", type=click.IntRange(1), default=1, help=_SMALLEST + "gain."),
+        partial(option, "--out", type=PATH, help="Write the files below this directory."),
+        partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
+        partial(option, "--where", multiple=True, metavar="EXPR", help=_WHERE),
+    )
+}  # fmt: skip

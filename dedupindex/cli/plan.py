@@ -11,7 +11,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity.markdown import capture_lines, document_lines, picture
 from dedupindex.capacity.rates import Table, load
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.options import cores, json_option
+from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
@@ -34,32 +34,29 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.option("--documents", is_flag=True, help="Plan exact deduplication of documents.")
-@click.option(
+@flag("--documents", help="Plan exact deduplication of documents.")
+@option(
     "--captures", callback=_counts, default="", metavar="N,N…",
     help="Plan indexes of these numbers of captures.",
 )  # fmt: skip
-@click.option(
-    "--rates", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
+@option(
+    "--rates", type=FILE, metavar="FILE",
     help="TOML with values in place of those in dedupindex/capacity/inputs.toml.",
 )  # fmt: skip
-@click.option(
-    "--measure", is_flag=True,
+@flag(
+    "--measure",
     help="Measure rates for documents on this machine; takes 1.2 GB of disk and a minute.",
 )  # fmt: skip
-@click.option(
+@option(
     "--work", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".",
-    metavar="DIR", show_default="this directory", help="Directory for the samples of --measure.",
+    metavar="DIR", show_default="this directory",
+    help="Directory for the samples of --measure.",
 )  # fmt: skip
-@click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE",
-    help="Write the rates of --measure to a file for --rates.",
-)  # fmt: skip
-@click.option(
-    "--svg", type=click.Path(path_type=Path), metavar="FILE",
-    help="Draw runtime and cost for --documents.",
-)  # fmt: skip
-@json_option
+@option(
+    "--save", type=PATH, metavar="FILE", help="Write the rates of --measure to a file for --rates."
+)
+@option("--svg", type=PATH, metavar="FILE", help="Draw runtime and cost for --documents.")
+@shared_options("--json")
 def command(
     documents: bool,
     captures: list[float],

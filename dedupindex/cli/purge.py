@@ -12,7 +12,7 @@ import orjson
 
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import json_option
+from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
@@ -28,7 +28,7 @@ from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
 IMPACT_EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    what names its records, in which files
@@ -42,25 +42,25 @@ bin/purge my-index --url http://example.com/secret --force
 """
 
 
-def _target_options(function: _F) -> _F:
+def _target_options(command: _Command) -> _Command:
     """Add INDEX, the options that name captures, --list and --json."""
-    for option in reversed(
+    for add in reversed(
         (
             click.argument("index", type=any_index),
-            click.option("--container", multiple=True, metavar="NAME", help="All of this file."),
-            click.option("--crawl", multiple=True, metavar="NAME", help="All of this crawl."),
-            click.option("--url", multiple=True, help="All of this URL, exactly as it was."),
-            click.option("--prefix", is_flag=True, help="With --url: all URLs that begin so."),
-            click.option(
+            option("--container", multiple=True, metavar="NAME", help="All of this file."),
+            option("--crawl", multiple=True, metavar="NAME", help="All of this crawl."),
+            option("--url", multiple=True, help="All of this URL, exactly as it was."),
+            flag("--prefix", help="With --url: all URLs that begin so."),
+            option(
                 "--captures", type=click.File("rb"), metavar="FILE",
                 help="JSON lines with digest, url and perhaps date; - for stdin.",
             ),
-            click.option("--list", "listed", is_flag=True, help="First print each as JSON."),
-            json_option,
+            flag("--list", "listed", help="First print each as JSON."),
+            shared_options("--json"),
         )
     ):  # fmt: skip
-        function = option(function)
-    return function
+        command = add(command)
+    return command
 
 
 @click.command(cls=Command, examples=IMPACT_EXAMPLES)
@@ -77,7 +77,7 @@ def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
-@click.option("--force", is_flag=True, help="Even if revisits refer to these captures.")
+@flag("--force", help="Even if revisits refer to these captures.")
 def command(index: Path, force: bool, listed: bool, as_json: bool, **options: Any) -> int:
     """Take captures out of INDEX; the next copies that it knows become the originals.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say
-from dedupindex.cli.options import jobs_option, memory_option, verbose_option
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
 from dedupindex.runtime.tables import amount, printable
@@ -20,18 +20,14 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@click.option(
-    "--work", required=True, type=click.Path(path_type=Path), metavar="DIR",
+@option(
+    "--work", required=True, type=PATH, metavar="DIR",
     help="Directory for the copies; needs four times the space of SOURCEs.",
 )  # fmt: skip
-@click.option(
-    "--sample", type=click.IntRange(0), default=100, show_default=True, help="Revisits to rebuild."
-)
-@click.option("--seed", default=0, show_default=True, help="Chooses the sample.")
-@memory_option()
-@jobs_option()
-@verbose_option
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each step.")
+@option("--sample", type=click.IntRange(0), default=100, help="Revisits to rebuild.")
+@option("--seed", default=0, help="Chooses the sample.")
+@shared_options("--memory", "--jobs", "--verbose")
+@flag("--json", "as_json", help="JSON on stdout, a line for each step.")
 def command(
     sources: tuple[str, ...],
     work: Path,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
+from dedupindex.cli.options import flag, option
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -54,120 +53,76 @@ _LABELS = {
 }
 
 
-def _print_json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """Print one JSON object on one line, group by group: they may not fit in memory."""
-    write = sys.stdout.buffer.write
-    write(orjson.dumps(head)[:-1] + b',"groups":[')
+def _json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield one JSON object on one line, group by group: they may not fit in memory."""
+    yield orjson.dumps(head)[:-1].decode() + ',"groups":['
     for number, group in enumerate(groups):
-        write((b"," if number else b"") + orjson.dumps(group))
-    write(b"]}\n")
-    sys.stdout.buffer.flush()
+        yield ("," if number else "") + orjson.dumps(group).decode()
+    yield "]}\n"
 
 
-def _print_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """Print the groups of a report as CSV."""
-    for line in csv_lines(_names(head), groups):
-        click.echo(line, nl=False)
+def _csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield the groups as CSV."""
+    names = [head["by"], *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
+    return csv_lines(names, groups)
 
 
-def _print_html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """Print a page with the figures of a report and its groups."""
+def _html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield a page with the figures of a report and its groups."""
     facts = {name: value for name, value in head.items() if isinstance(value, int | float | str)}
     names = [head["by"], *_READABLE]
-    for line in html_lines("What the crawl would have saved", facts, names, groups):
-        click.echo(line, nl=False)
+    return html_lines("What the crawl would have saved", facts, names, groups)
 
 
-def _names(head: dict[str, Any]) -> list[str]:
-    return [head["by"], *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
-
-
-def _print_text(content: dict[str, Any], groups: Iterable[dict[str, Any]]) -> None:
-    """Print a report as text, with every field that the DeDuplicator reports."""
-    for line in (*_totals(content), *_strategies(content), ""):
-        click.echo(line)
-    for line in _groups(content["by"], groups):
-        click.echo(line)
-    for line in ("", *_index(content["index"])):
-        click.echo(line)
-
-
-def _totals(content: dict[str, Any]) -> list[str]:
-    lines = [
-        f"Records read:         {content['records']:,}",
-        *(
-            f"  not handled: {name:<28}{count:>12,}"
-            for name, count in content["not_handled"].items()
-        ),
-        f"Total handled:        {content['handled']:,}",
-        f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)",
-        f"Bytes total:          {content['handled_bytes']:,} ({amount(content['handled_bytes'])})"
-        + _unsized(content["size_unknown"]),
-        f"Bytes duplicate:      {content['duplicate_bytes']:,} "
-        f"({content['duplicate_bytes_percent']} %)",
-        f"  of these stored as revisits: {content['already_revisits']:,}, "
-        f"bytes: {content['already_revisits_bytes']:,}",
-        f"New (no hits):        {content['new']:,}, bytes: {content['new_bytes']:,}",
-    ]
+def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Yield a report as text, with every field that the DeDuplicator reports."""
+    by, unsized = head["by"], head["size_unknown"]
+    size = f"{head['handled_bytes']:,} ({amount(head['handled_bytes'])})"
+    yield f"Records read:         {head['records']:,}\n"
+    for name, count in head["not_handled"].items():
+        yield f"  not handled: {name:<28}{count:>12,}\n"
+    yield f"Total handled:        {head['handled']:,}\n"
+    yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
+    more = f", and {unsized:,} captures of unknown size" if unsized else ""
+    yield f"Bytes total:          {size}{more}\n"
+    share = head["duplicate_bytes_percent"]
+    yield f"Bytes duplicate:      {head['duplicate_bytes']:,} ({share} %)\n"
+    revisits = f"{head['already_revisits']:,}, bytes: {head['already_revisits_bytes']:,}"
+    yield f"  of these stored as revisits: {revisits}\n"
+    yield f"New (no hits):        {head['new']:,}, bytes: {head['new_bytes']:,}\n"
     for name, label in _LABELS.items():
-        lines.append(f"{label + ':':<22}{content[name]:,}, bytes: {content[f'{name}_bytes']:,}")
-    return [
-        *lines,
-        f"Average lookup time:  {content['average_lookup_ms']} ms",
-        f"Last lookup time:     {content['last_lookup_ms']} ms",
-    ]
-
-
-def _strategies(content: dict[str, Any]) -> list[str]:
-    lines = [
-        "",
-        "What each strategy would have saved (each includes the one above it):",
-    ]
-    for row in content["filters"]:
+        yield f"{label + ':':<22}{head[name]:,}, bytes: {head[f'{name}_bytes']:,}\n"
+    yield f"Average lookup time:  {head['average_lookup_ms']} ms\n"
+    yield f"Last lookup time:     {head['last_lookup_ms']} ms\n"
+    yield "\nWhat each strategy would have saved (each includes the one above it):\n"
+    for row in head["filters"]:
         left_out = f"without {row['mime']}" if row["mime"] else "all media types"
-        lines.append(f"  {left_out}, from {row['min_size']} bytes")
+        yield f"  {left_out}, from {row['min_size']} bytes\n"
         for strategy, saving in row["strategies"].items():
-            lines.append(
-                f"    {strategy:<15}{saving['captures']:>12,} captures"
-                f"{amount(saving['bytes']):>12} ({saving['percent']} %)"
-            )
-    return lines
-
-
-def _unsized(count: int) -> str:
-    return f", and {count:,} captures of unknown size" if count else ""
-
-
-def _groups(by: str, groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    yield f"{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}"
+            saved = f"{saving['captures']:>12,} captures{amount(saving['bytes']):>12}"
+            yield f"    {strategy:<15}{saved} ({saving['percent']} %)\n"
+    yield f"\n{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}\n"
     for group in groups:
-        yield (
-            f"{group['handled']:>9,} {group['exact_url']:>8,} {group['canonical_url']:>9,} "
-            f"{group['digest']:>8,} {amount(group['duplicate_bytes']):>10}  {printable(group[by])}"
-        )
+        hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
+        saved = amount(group["duplicate_bytes"])
+        yield f"{group['handled']:>9,} {hits} {saved:>10}  {printable(group[by])}\n"
+    yield "\nIndex:\n"
+    index = head["index"]
+    flags = {name: "yes" if value else "no" for name, value in index.items()}
+    yield _INDEX.format(**flags, records=index["records_in_index"])
 
 
-def _index(index: dict[str, Any]) -> list[str]:
-    return [
-        "Index:",
-        f"  URL indexed:        {_yes(index['url_indexed'])}",
-        f"  Digest indexed:     {_yes(index['digest_indexed'])}",
-        f"  Canonical URL available: {_yes(index['canonical_url_available'])}",
-        "  Search strategy:    all, calculated from one lookup",
-        f"  Digest in index includes hashing algorithm: {_yes(index['digest_includes_algorithm'])}",
-        f"  Records in index:   {index['records_in_index']:,}",
-        "  BloomFilter size:   none (none is needed: a miss costs one seek)",
-        "  BloomFilter hits:   none",
-    ]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-PRINT = {"text": _print_text, "json": _print_json, "csv": _print_csv, "html": _print_html}
-
-
+_INDEX = """\
+  URL indexed:        {url_indexed}
+  Digest indexed:     {digest_indexed}
+  Canonical URL available: {canonical_url_available}
+  Search strategy:    all, calculated from one lookup
+  Digest in index includes hashing algorithm: {digest_includes_algorithm}
+  Records in index:   {records:,}
+  BloomFilter size:   none (none is needed: a miss costs one seek)
+  BloomFilter hits:   none
+"""
+WRITERS = {"text": _text, "json": _json, "csv": _csv, "html": _html}
 EXAMPLES = """
 bin/report my-index --crawl weekly-20261120
 bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate_bytes --format csv
@@ -183,44 +138,42 @@ _PROGRESS_EVERY = 2048  # records
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index, required=False)
 @click.argument("more", nargs=-1, metavar="[SOURCE...]")
-@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
-@click.option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
-@click.option(
-    "-i", "--iterator", default=None, metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}."
-)
-@click.option(
+@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
+@option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
+@option("-i", "--iterator", metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}.")
+@option(
     "--crawl", default="", metavar="NAME", help="A crawl that looked up and reported while it ran."
 )
-@click.option(
-    "--by", type=click.Choice(_BY), default=None,
+@option(
+    "--by", type=click.Choice(_BY),
     help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
 )  # fmt: skip
-@click.option(
-    "--order", type=click.Choice(list(ORDERS)), default="lookups", show_default=True,
+@option(
+    "--order", type=click.Choice(list(ORDERS)), default="lookups",
     help="With --crawl: the column that groups are ranked by.",
 )  # fmt: skip
-@click.option(
+@option(
     "-m", "--mime", multiple=True, default=("",),
     help="Leave out these media types; several are compared. Default: none left out.",
 )  # fmt: skip
-@click.option(
+@option(
     "--min-size", multiple=True, type=click.IntRange(0), default=(0,),
     help="Smallest payload, in bytes; several are compared. Default: 0.",
 )  # fmt: skip
-@click.option("--status", default="200", show_default=True, help="HTTP codes: 200,203 or 2xx.")
-@click.option(
-    "--limit", "--top", type=click.IntRange(0), default=None,
+@option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
+@option(
+    "--limit", "--top", type=click.IntRange(0),
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
 )  # fmt: skip
-@click.option(
+@option(
     "--revisit-annotation", default="", metavar="REGEX",
     help="crawl.log: further annotations that mark duplicates.",
 )  # fmt: skip
-@click.option(
-    "--format", type=click.Choice(list(FORMATS)), default="text", show_default=True,
+@option(
+    "--format", type=click.Choice(list(FORMATS)), default="text",
     help="csv has the groups only; html is a page.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+@flag("--json", "as_json", help="The same as --format json.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -268,30 +221,27 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
 
 def _against(index: Path, sources: list[str], **options: Any) -> int:
     """Print what a crawl would have saved; returns the exit status."""
-    kind = options["iterator"]
     filters = [ReportFilter(mime, size) for mime in options["mime"] for size in options["min_size"]]
     status = statuses(options["status"])
     report = DuplicationReport(filters, by=options["by"] or "host", status=status)
-    reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
-        kinds = _read(report, expand(sources, kind), kind, reading, view, settings)
+        kinds = _read(report, expand(sources, options["iterator"]), options, view, settings)
         head = report.head(settings, view.counts().captures)
     warn(report.problems)
     _warn_of_overlaps(report, kinds)
-    PRINT[options["format"]](head, report.groups(options["limit"]))
+    for piece in WRITERS[options["format"]](head, report.groups(options["limit"])):
+        click.echo(piece, nl=False)
     return Damaged.exit_status if report.problems else 0
 
 
 def _read(
-    report: DuplicationReport,
-    found: Expanded,
-    kind: str | None,
-    reading: SourceOptions,
-    view: View,
+    report: DuplicationReport, found: Expanded, options: dict[str, Any], view: View,
     settings: Settings,
-) -> set[str]:
+) -> set[str]:  # fmt: skip
     """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
+    kind = options["iterator"]
+    reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
     urlkey(b"http://[::1]:1/")  # keeps its imports for unusual URLs out of the lookup times
     report.problems += found.problems
     unsized = any(map(is_stream, found.paths))
@@ -303,22 +253,18 @@ def _read(
         for path in found.paths:
             with open_source(path, kind, reading) as source:
                 kinds.add("rows" if isinstance(source, TextSource) else "records")
-                notify = partial(_notify, progress, source, before, of, report)
-                report.add(_watched(source.items(), notify), view, settings)
+                report.add(_watched(source, progress, before, of, report), view, settings)
                 before += max(source.size, 0)
     return kinds
 
 
-def _notify(
-    progress: OnProgress, source: Source, before: int, of: int, report: DuplicationReport
-) -> None:
-    progress(ProgressUpdate("reading", before + source.position, of, report.records))
-
-
-def _watched(items: Iterable[Item], notify: Callable[[], None]) -> Iterator[Item]:
-    for number, item in enumerate(items, 1):
+def _watched(
+    source: Source, progress: OnProgress, before: int, of: int, report: DuplicationReport
+) -> Iterator[Item]:
+    """Yield the items of a source, and report the progress now and then."""
+    for number, item in enumerate(source.items(), 1):
         if not number % _PROGRESS_EVERY:
-            notify()
+            progress(ProgressUpdate("reading", before + source.position, of, report.records))
         yield item
 
 

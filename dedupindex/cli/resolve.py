@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import ComparingCommand, print_json, say
+from dedupindex.cli.common import ComparingCommand, print_counts, print_json, say, text_output
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import json_option, match_options, memory_option, spark_option
+from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
-from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, singular
 
@@ -30,46 +29,40 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
-@click.argument(
-    "manifests", nargs=-1, required=True, metavar="MANIFEST...", type=click.Path(path_type=Path)
-)
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path), metavar="PLAN",
+@click.argument("manifests", nargs=-1, required=True, metavar="MANIFEST...", type=PATH)
+@option(
+    "-o", "--output", required=True, type=PATH, metavar="PLAN",
     help="Directory to make, or to put a part of a plan in.",
 )  # fmt: skip
-@click.option(
+@option(
     "--index", type=any_index, metavar="INDEX",
     help="Use originals in other files of INDEX, too, if these exist now; captures of the set that "
     "are in INDEX are kept.",
 )  # fmt: skip
-@click.option(
-    "--compare", default="strong-digest", show_default=True, metavar="HOW",
+@option(
+    "--compare", default="strong-digest", metavar="HOW",
     help="Read copies and originals again and compare their bytes: always, or sample N of the "
     "payloads that have copies. BLAKE3 and length are compared anyway.",
 )  # fmt: skip
-@click.option(
+@option(
     "--base-url", "base_urls", multiple=True, metavar="URL",
     help="Where containers are that are not here, for --compare: below it they have the paths "
     "that they have below the sources. Several are tried in turn.",
 )  # fmt: skip
-@click.option("--later", is_flag=True, help="Accept later originals where none is earlier.")
-@match_options
-@click.option(
-    "--partition", default="1/1", show_default=True, metavar="K/N",
+@flag("--later", help="Accept later originals where none is earlier.")
+@shared_options("--any-status", "--same-type", "--other-second")
+@option(
+    "--partition", default="1/1", metavar="K/N",
     help="Make only part K of N, to share the work between hosts; put all parts into one PLAN.",
 )  # fmt: skip
-@memory_option("Memory for DuckDB; the rest goes to disk, beside PLAN.")
-@click.option(
-    "--threads", type=click.IntRange(0), default=0, show_default="number of cores",
-    help="Threads of DuckDB.",
-)  # fmt: skip
-@spark_option
-@click.option(
-    "--text", type=click.Path(path_type=Path, allow_dash=True), metavar="FILE",
+@shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, beside PLAN.")
+@shared_options("--threads", "--spark")
+@option(
+    "--text", type=PATH_OR_DASH, metavar="FILE",
     help="Write all lines with extension, copy number and the original's URI and date, as "
     "warccollres has them, too; - is stdout.",
 )  # fmt: skip
-@json_option
+@shared_options("--json")
 def command(
     manifests: tuple[Path, ...], output: Path, text: Path | None, as_json: bool, **options: Any
 ) -> int:
@@ -92,10 +85,8 @@ def command(
     )
     if options["spark"]:
         found = _on_cluster(options["spark"], manifests, output, chosen, text)
-    elif text is None or text == Path("-"):
-        found = resolve(manifests, output, chosen, say, sys.stdout.buffer if text else None)
     else:
-        with atomic_file(text) as stream:
+        with nullcontext() if text is None else text_output(text) as stream:
             found = resolve(manifests, output, chosen, say, stream)
     if as_json:
         print_json(found.as_json())
@@ -134,8 +125,7 @@ def _print_report(found: Resolved) -> None:
     )
     if totals.outside:
         click.echo(singular(f"  {totals.outside:,} copies of originals that only the index has"))
-    for reason, count in sorted(totals.stayed.items()):
-        click.echo(f"  stay: {reason:<22}{count:>12,}")
+    print_counts("stay: ", totals.stayed)
     if totals.collisions:
         click.echo(
             singular(f"  collisions: {totals.collisions:,} digests of {totals.collided:,} payloads")
@@ -144,7 +134,6 @@ def _print_report(found: Resolved) -> None:
         click.echo(
             singular(f"  {totals.reframed:,} digests of payloads that differ in their chunks")
         )
-    for what, count in sorted(totals.compared.items()):
-        click.echo(f"  compared: {what:<18}{count:>12,}")
+    print_counts("compared: ", totals.compared)
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in found.seconds.items())
     click.echo(f"  {seconds}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say
-from dedupindex.cli.options import jobs_option, json_option
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
@@ -36,26 +36,19 @@ bin/rewrite my-plan --commit                           discards it for good
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("plan", type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the files below this directory."
-)
-@click.option("--in-place", is_flag=True, help="Replace the files, with a journal to undo it.")
-@click.option("--undo", is_flag=True, help="Restore bit for bit what --in-place replaced.")
-@click.option("--commit", "discard", is_flag=True, help="Discard what --undo needs.")
-@click.option("--dry-run", is_flag=True, help="With --out or --in-place: do all but write.")
-@click.option("--min-size", type=click.IntRange(0), default=0, help="Bytes of the smallest body.")
-@click.option("--min-gain", type=click.IntRange(1), default=1, help="Bytes of the smallest gain.")
-@click.option(
-    "--offsets", type=click.Path(path_type=Path), help="Write a map of old to new offsets here."
-)
-@click.option("--cdxj", type=click.Path(path_type=Path), help="Write an index of captures here.")
-@click.option(
-    "--manifest", "manifests", multiple=True, type=click.Path(path_type=Path),
+@click.argument("plan", type=PATH)
+@shared_options("--out", "--in-place")
+@flag("--undo", help="Restore bit for bit what --in-place replaced.")
+@flag("--commit", "discard", help="Discard what --undo needs.")
+@flag("--dry-run", help="With --out or --in-place: do all but write.")
+@shared_options("--min-size", "--min-gain")
+@option("--offsets", type=PATH, help="Write a map of old to new offsets here.")
+@option("--cdxj", type=PATH, help="Write an index of captures here.")
+@option(
+    "--manifest", "manifests", multiple=True, type=PATH,
     help="What the plan was made of, for --cdxj; may be given again.",
 )  # fmt: skip
-@jobs_option()
-@json_option
+@shared_options("--jobs", "--json")
 def command(
     plan: Path,
     out: Path | None,

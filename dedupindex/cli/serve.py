@@ -16,6 +16,7 @@ from dedupindex.cli.index_location import (
     index_name,
     index_or_engine,
 )
+from dedupindex.cli.options import FILE, PATH, flag, option
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import read_tokens
 from dedupindex.lookup.policy import NO_POLICY, read_policy
@@ -35,68 +36,60 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index, required=False)
-@click.option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
+@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
+@option("--host", default="127.0.0.1", help="Address to listen on.")
+@option(
     "--host-name", "host_names", multiple=True, default=(), metavar="NAME",
     help="A host name that clients use for this server; repeatable. IP addresses need none.",
 )  # fmt: skip
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8484, show_default=True,
+@option(
+    "--port", type=click.IntRange(0, 65535), default=8484,
     help="Port to listen on; 0 for a free one.",
 )  # fmt: skip
-@click.option(
+@option(
     "--workers", type=click.IntRange(0, 64), default=0,
     help="Worker processes; 0 for one a core, at most 4.",
 )  # fmt: skip
-@click.option("--private", is_flag=True, help="Lookups need a token, too.")
-@click.option("--open", "for_all", is_flag=True, help="Listen beyond loopback without any token.")
-@click.option(
-    "--tls-cert", type=click.Path(path_type=Path),
-    help="Certificate chain for HTTPS, PEM; read again on SIGHUP.",
-)  # fmt: skip
-@click.option(
-    "--tls-key", type=click.Path(path_type=Path), help="Its key, PEM, PKCS#8, not encrypted."
-)
-@click.option(
-    "--policy", type=click.Path(dir_okay=False, path_type=Path),
+@flag("--private", help="Lookups need a token, too.")
+@flag("--open", "for_all", help="Listen beyond loopback without any token.")
+@option("--tls-cert", type=PATH, help="Certificate chain for HTTPS, PEM; read again on SIGHUP.")
+@option("--tls-key", type=PATH, help="Its key, PEM, PKCS#8, not encrypted.")
+@option(
+    "--policy", type=FILE,
     help="Rules for what may become a revisit, for all lookups: TOML or JSON.",
 )  # fmt: skip
-@click.option("--access-log", is_flag=True, help="Log every request on stderr.")
-@click.option(
-    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True,
+@flag("--access-log", help="Log every request on stderr.")
+@option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text",
     help="Log lines as text or as JSON objects.",
 )  # fmt: skip
-@click.option(
+@option(
     "--rate-limit", type=click.IntRange(0), default=0,
     help="Requests a second of a client to a worker; 0 for no limit.",
 )  # fmt: skip
-@click.option(
-    "--max-body", type=click.IntRange(1), default=16 << 20, show_default=True,
+@option(
+    "--max-body", type=click.IntRange(1), default=16 << 20,
     help="Largest JSON body, in bytes; 64 times as much for JSON lines of captures, no limit for "
     "those of lookups.",
 )  # fmt: skip
-@click.option(
-    "--max-batch", type=click.IntRange(1), default=100_000, show_default=True,
+@option(
+    "--max-batch", type=click.IntRange(1), default=100_000,
     help="Most lookups, captures or records in a JSON body.",
 )  # fmt: skip
-@click.option(
-    "--max-line", type=click.IntRange(1), default=1 << 20, show_default=True,
-    help="Longest JSON line, in bytes.",
-)  # fmt: skip
-@click.option(
-    "--body-timeout", type=click.IntRange(1, 3600), default=60, show_default=True,
+@option("--max-line", type=click.IntRange(1), default=1 << 20, help="Longest JSON line, in bytes.")
+@option(
+    "--body-timeout", type=click.IntRange(1, 3600), default=60,
     help="Seconds in which each 64 KiB of a body, or the rest, must arrive.",
 )  # fmt: skip
-@click.option(
-    "--max-connections", type=click.IntRange(1), default=4096, show_default=True,
+@option(
+    "--max-connections", type=click.IntRange(1), default=4096,
     help="Connections of one worker, idle ones included; more wait.",
 )  # fmt: skip
-@click.option(
-    "--stop-timeout", type=click.IntRange(1), default=30, show_default=True,
+@option(
+    "--stop-timeout", type=click.IntRange(1), default=30,
     help="Seconds to finish requests when stopping.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout when ready.")
+@flag("--json", "as_json", help="One JSON object on stdout when ready.")
 def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""
     where = index_or_engine(index, engine)

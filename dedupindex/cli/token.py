@@ -8,7 +8,7 @@ import click
 
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import json_option
+from dedupindex.cli.options import option, shared_options
 from dedupindex.index import tokens
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import Role
@@ -25,20 +25,18 @@ _ROLES = [role.name.lower() for role in Role]
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index)
-@click.option("--add", metavar="NAME", help="Make a token and print it.")
-@click.option("--remove", metavar="NAME", help="Remove a token; servers notice within a second.")
-@click.option(
-    "--role", type=click.Choice(_ROLES), default="write", show_default=True,
+@option("--add", metavar="NAME", help="Make a token and print it.")
+@option("--remove", metavar="NAME", help="Remove a token; servers notice within a second.")
+@option(
+    "--role", type=click.Choice(_ROLES), default="write",
     help="read: look up; write: report to its crawls as well; admin: to all.",
 )  # fmt: skip
-@click.option(
-    "--crawls", default="*", show_default=True, help="Pattern of the crawls that it may write to."
-)
-@click.option(
-    "--namespaces", default="*", show_default=True,
+@option("--crawls", default="*", help="Pattern of the crawls that it may write to.")
+@option(
+    "--namespaces", default="*",
     help="Pattern of the namespaces that it may write to and, with bin/serve --private, read.",
 )  # fmt: skip
-@json_option
+@shared_options("--json")
 def command(
     index: Path,
     add: str | None,

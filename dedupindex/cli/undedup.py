@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command
-from dedupindex.cli.options import jobs_option, json_option
+from dedupindex.cli.options import PATH, shared_options
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -30,13 +30,10 @@ bin/undedup /data/rewritten --out /data/again   every record as it was
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("directories", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the files below this directory."
-)
-@click.option("--in-place", is_flag=True, help="Replace the files that were rewritten in place.")
-@jobs_option()
-@json_option
+@click.argument("directories", nargs=-1, required=True, type=PATH)
+@shared_options("--out")
+@shared_options("--in-place", help="Replace the files that were rewritten in place.")
+@shared_options("--jobs", "--json")
 def command(
     directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int, as_json: bool
 ) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import UNSOUND, Command, print_json, say
+from dedupindex.cli.options import flag, option
 from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.object_store import check_here
@@ -42,19 +43,19 @@ PLACE = _Here(path_type=Path)
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
-@click.option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
-@click.option(
+@option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
+@option(
     "--originals", multiple=True, type=PLACE, help="Where originals may be that are not in PLACE."
 )
-@click.option(
-    "--records", is_flag=True,
+@flag(
+    "--records",
     help="With --against: compare records, not gzip members, as after bin/undedup --out.",
 )  # fmt: skip
-@click.option(
-    "--remarks", "list_remarks", is_flag=True,
+@flag(
+    "--remarks", "list_remarks",
     help="List remarks, too: what is unusual but replays. By default they are counted.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON on stdout, a line for each finding.")
+@flag("--json", "as_json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],
     against: Path | None,

@@ -38,7 +38,7 @@ class PipelineReport:
     def as_json(self) -> dict[str, Any]:
         steps = {"hash_documents": self.hashing, "dedup_hashes": self.deduping}
         reports = {
-            step: [{"name": result.name, **result.report.as_json()} for result in results]
+            step: [{"name": result.name, **vars(result.report)} for result in results]
             for step, results in steps.items()
         }
         totals: Counter[str] = Counter()
@@ -72,7 +72,7 @@ def run_pipeline(
     try:
         for result in side_by_side(_hash, (hashes, each), globs, at_once):
             report.hashing.append(result)
-            say(f"hashed {result.name}: {json.dumps(result.report.as_json())}")
+            say(f"hashed {result.name}: {json.dumps(vars(result.report))}")
     except BadSource:  # remove the directories unless something was hashed
         with suppress(OSError):
             hashes.rmdir()
@@ -87,7 +87,7 @@ def run_pipeline(
         shared = (hidden, options, at_once)
         for result in side_by_side(_dedup, shared, shards, at_once):
             report.deduping.append(result)
-            say(f"deduplicated {result.name}: {json.dumps(result.report.as_json())}")
+            say(f"deduplicated {result.name}: {json.dumps(vars(result.report))}")
     report.deduping.sort(key=lambda result: result.name)
     report.elapsed_time_secs = time.monotonic() - begin
     return report
@@ -108,5 +108,5 @@ def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> 
     top, options, at_once = shared
     output = top / f"{shard.first or 'all'}.{options.layout.format}"
     threads = max(1, options.jobs // at_once)
-    report = dedup_shards.dedup_shards([shard], output, memory=options.memory, threads=threads)
+    report = dedup_shards.dedup_shards([shard], output, options.memory, threads)
     return StepResult(output.name, report, [])

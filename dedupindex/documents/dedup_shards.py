@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
@@ -16,6 +15,7 @@ from dedupindex.documents.read_shards import Shard, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
 from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
+from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 UNIQUE = """
@@ -49,34 +49,23 @@ class HashDedupReport:
     unsized: int = 0  # rows without a size, as in CSV
     shards: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def _silent(text: str) -> None:
+    """Print nothing."""
 
 
 def dedup_hashes(
-    pattern: str,
-    output: Path,
-    *,
-    memory: str = "1GB",
-    threads: int = 0,
-    say: Callable[[str], None] = lambda text: None,
+    pattern: str, output: Path, *, memory: str = "1GB", threads: int = 0, say: Say = _silent
 ) -> HashDedupReport:
     """Write the first path of each hash in the shards that match a glob.
 
     `output` is CSV by its name, else Parquet. Raises `BadSource`, `BadInput`.
     """
-    return dedup_shards(
-        shards_of(pattern, output=output), output, memory=memory, threads=threads, say=say
-    )
+    return dedup_shards(shards_of(pattern, output=output), output, memory, threads, say)
 
 
 def dedup_shards(
-    shards: list[Shard],
-    output: Path,
-    *,
-    memory: str = "1GB",
-    threads: int = 0,
-    say: Callable[[str], None] = lambda text: None,
+    shards: list[Shard], output: Path, memory: str, threads: int, say: Say = _silent
 ) -> HashDedupReport:
     """Like `dedup_hashes`, for the given shards."""
     begin = time.monotonic()
@@ -125,9 +114,8 @@ def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport)
     if not valid:
         raise BadInput(f"{shard.files[0]} or one of its shard has rows without BLAKE3 or path")
     for digest in (first, last):
-        if digest is not None and not (
-            shard.first <= digest.lower()[: len(shard.first)] <= shard.last
-        ):
+        prefix = shard.first if digest is None else digest.lower()[: len(shard.first)]
+        if not shard.first <= prefix <= shard.last:
             raise BadInput(
                 f"{shard.files[0]} or another of shards {shard.first} to {shard.last} has the hash "
                 f"{digest.lower()}: by its name it is of another shard, and would not be compared"
@@ -154,25 +142,28 @@ def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport)
 # --- on Spark: each shard is deduplicated by one task ---------------------------------------------
 
 _OUTPUT = "unique.parquet"
+_OF_WHOLE = ("elapsed_time_secs", "rate_rps", "shards")  # counts that are no sums of those of tasks
 Task = tuple[int, list[Shard], list[int]]  # number, shards, and the sizes of all their files
 
 
 def dedup_on(
-    cluster: Cluster,
-    pattern: str,
-    output: Path,
-    *,
-    memory: str = "1GB",
-    threads: int = 0,
-    say: Callable[[str], None] = lambda text: None,
-) -> HashDedupReport:
+    cluster: Cluster, pattern: str, output: Path, *, memory: str = "1GB", threads: int = 0,
+    say: Say = _silent,
+) -> HashDedupReport:  # fmt: skip
     """Like `dedup_hashes`, for shards on storage that driver and executors mount."""
     begin = time.monotonic()
     shards = [
         shard._replace(files=tuple(file.absolute() for file in shard.files))
         for shard in shards_of(pattern, output=output)
     ]
-    tasks = list(_tasks(shards, 4 * cluster.cores))
+    count = min(len(shards), 4 * cluster.cores)
+    parts = [
+        shards[i * len(shards) // count : (i + 1) * len(shards) // count] for i in range(count)
+    ]
+    tasks = [
+        (number, part, [file.stat().st_size for shard in part for file in shard.files])
+        for number, part in enumerate(parts)
+    ]
     report = HashDedupReport(shards=len(shards))
     say(f"{len(shards):,} shards in {len(tasks):,} tasks")
     with open_database(output.absolute().parent, memory, threads) as (database, home):
@@ -182,19 +173,13 @@ def dedup_on(
                 if isinstance(row, FilePiece):
                     files.take(row)
                 else:
-                    _add(report, row)
+                    for name, value in vars(row).items():
+                        if name not in _OF_WHOLE:
+                            setattr(report, name, getattr(report, name) + value)
         files.finish()
         paths = ", ".join(quoted(literal(home / name)) for name in files.names)
         write_rows(database, f"SELECT * FROM read_parquet([{paths}])", output)
     return _timed(report, begin)
-
-
-def _tasks(shards: list[Shard], most: int) -> Iterator[Task]:
-    """Divide shards among at most so many tasks."""
-    count = min(len(shards), most)
-    for number in range(count):
-        part = shards[number * len(shards) // count : (number + 1) * len(shards) // count]
-        yield number, part, [file.stat().st_size for shard in part for file in shard.files]
 
 
 def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDedupReport]:
@@ -209,12 +194,6 @@ def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDe
             )
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         output = Path(home) / _OUTPUT
-        report = dedup_shards(shards, output, memory=memory, threads=threads)
+        report = dedup_shards(shards, output, memory, threads)
         yield from pieces(output, f"{number:06d}-{_OUTPUT}")
     yield report
-
-
-def _add(report: HashDedupReport, part: HashDedupReport) -> None:
-    for name in ("unique_files", "total_files", "duplicate_files", "repeated", "total_bytes",
-                 "bytes_saved", "unsized"):  # fmt: skip
-        setattr(report, name, getattr(report, name) + getattr(part, name))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from blake3 import blake3
 
@@ -35,9 +34,6 @@ class GeneratedCorpus:
     duplicates: int = 0
     duplicate_bytes: int = 0
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def generate(
     top: Path, options: GeneratorOptions, on_progress: OnProgress = lambda seen: None
@@ -47,29 +43,25 @@ def generate(
     File names are 32 hexadecimal digits, so that globs divide the files evenly.
     """
     if top.exists() and (not top.is_dir() or any(top.iterdir())):
-        raise IndexExists(f"{top} is there already: remove it, or name another directory")
-    with atomic_directory(top) as hidden:
-        return _generate(hidden, options, on_progress)
-
-
-def _generate(top: Path, options: GeneratorOptions, on_progress: OnProgress) -> GeneratedCorpus:
+        raise IndexExists(f"{top} already exists: remove it, or name another directory")
     chance, corpus = random.Random(options.seed), GeneratedCorpus()
     original: tuple[int, int] | None = None  # number and size of the last file that is no copy
-    while corpus.bytes < options.size:
-        size = max(round(chance.gauss(options.mean, options.deviation)), MIN_SIZE)
-        if original is not None and chance.random() < options.duplicates:
-            number, size = original
-            corpus.duplicates += 1
-            corpus.duplicate_bytes += size
-        else:
-            original = number, size = corpus.files, size
-            corpus.unique += 1
-        name = blake3(f"name {options.seed} {corpus.files}".encode()).hexdigest(16)
-        content = blake3(f"content {options.seed} {number}".encode())
-        (top / f"{name}.bin").write_bytes(content.digest(size))
-        corpus.files += 1
-        corpus.bytes += size
-        on_progress(ProgressUpdate("generating", corpus.bytes, options.size, corpus.files))
+    with atomic_directory(top) as hidden:
+        while corpus.bytes < options.size:
+            size = max(round(chance.gauss(options.mean, options.deviation)), MIN_SIZE)
+            if original is not None and chance.random() < options.duplicates:
+                number, size = original
+                corpus.duplicates += 1
+                corpus.duplicate_bytes += size
+            else:
+                original = number, size = corpus.files, size
+                corpus.unique += 1
+            name = blake3(f"name {options.seed} {corpus.files}".encode()).hexdigest(16)
+            content = blake3(f"content {options.seed} {number}".encode())
+            (hidden / f"{name}.bin").write_bytes(content.digest(size))
+            corpus.files += 1
+            corpus.bytes += size
+            on_progress(ProgressUpdate("generating", corpus.bytes, options.size, corpus.files))
     return corpus
 
 
@@ -86,10 +78,6 @@ def generate_shards(top: Path, count: int) -> None:
     with open_database(top, "1GB", 0) as (database, _):
         database.execute(f"CREATE TABLE rows AS {_ROWS.format(count=count)}")
         for digit in "0123456789abcdef":
-            low, high = int(digit, 16) << 4, (int(digit, 16) << 4) + 15
-            write_rows(
-                database,
-                "SELECT * FROM rows WHERE hash[:1] BETWEEN "
-                f"unhex('{low:02x}') AND unhex('{high:02x}') ORDER BY path",
-                top / ShardLayout().name(digit, "madeup"),
-            )
+            first_byte = f"hash[:1] BETWEEN unhex('{digit}0') AND unhex('{digit}f')"
+            rows = f"SELECT * FROM rows WHERE {first_byte} ORDER BY path"
+            write_rows(database, rows, top / ShardLayout().name(digit, "generated"))

@@ -15,18 +15,18 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from blake3 import blake3
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.list_objects import ListedObject, Warn, absolute_glob, find, stamp_of
-from dedupindex.documents.shards import ShardLayout, clear, publish, shards_in
+from dedupindex.documents.shards import ShardLayout, clear, publish, shards_in, write_shards
 from dedupindex.errors import BadSource, Damaged, FormatFromFuture
 from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
 from dedupindex.runtime.files import exclusive, sync_directory
@@ -124,30 +124,27 @@ class HashState:
 
     def __init__(self, path: Path, pattern: str, run: str) -> None:
         """Open or create it; `run` is the id of a new one. Raises `FormatFromFuture`."""
-        self._database = sqlite3.connect(path, isolation_level=None)
-        try:
-            self._open(path, pattern, run)
-        except BaseException:
-            self._database.close()
-            raise
-
-    def _open(self, path: Path, pattern: str, run: str) -> None:
-        self._database.executescript(_SCHEMA)
-        about = self._database.execute("SELECT format, run, turn FROM about").fetchone()
-        self._begin()
-        if about is None:
-            about = (FORMAT, run, 0)
-            self._database.execute(
-                "INSERT INTO about VALUES (?, ?, ?, 0)", (FORMAT, os.fsencode(pattern), run)
+        with ExitStack() as stack:
+            database = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+            database.executescript(_SCHEMA)
+            about = database.execute("SELECT format, run, turn FROM about").fetchone()
+            database.execute("BEGIN")
+            if about is None:
+                about = (FORMAT, run, 0)
+                row = (FORMAT, os.fsencode(pattern), run)
+                database.execute("INSERT INTO about VALUES (?, ?, ?, 0)", row)
+            elif about[0] > FORMAT:
+                raise FormatFromFuture(f"{path} has format {about[0]}, this knows {FORMAT}")
+            self._database, self.pattern, self.run, self._turn = (
+                database,
+                pattern,
+                str(about[1]),
+                about[2] + 1,
             )
-        elif about[0] > FORMAT:
-            raise FormatFromFuture(f"{path} has format {about[0]}, this knows {FORMAT}")
-        self.run: str = about[1]
-        self.pattern = pattern
-        self._turn = about[2] + 1
-        self._database.execute("UPDATE about SET turn = ?", (self._turn,))
-        self._fresh = not self._database.execute("SELECT 1 FROM object LIMIT 1").fetchone()
-        self._commit_then_begin()
+            database.execute("UPDATE about SET turn = ?", (self._turn,))
+            self._fresh = not database.execute("SELECT 1 FROM object LIMIT 1").fetchone()
+            self._commit_then_begin()
+            stack.pop_all()
 
     def close(self) -> None:
         self._database.execute("COMMIT")
@@ -187,9 +184,6 @@ class HashState:
 
     def _commit_then_begin(self) -> None:
         self._database.execute("COMMIT")
-        self._begin()
-
-    def _begin(self) -> None:
         self._database.execute("BEGIN")
         self._due = time.monotonic() + _COMMIT_SECONDS
 
@@ -223,9 +217,6 @@ class HashReport:
     shards: int = 0
     run: str = ""  # run id
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def hash_documents(
     pattern: str,
@@ -247,11 +238,14 @@ def hash_documents(
         warn(problem)
 
     found = find(pattern, report_problem, top)
-    key = _key(pattern, options)
+    host = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
+    key = blake3(host + os.fsencode(pattern)).hexdigest()[:12]  # shared by all runs of the glob
+    run = key if options.deterministic else secrets.token_hex(6)
     with _directory(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
         try:
-            with closing(HashState(top / f".{key}.state", pattern, _run_id(key, options))) as state:
-                _HashRun(top, options, state, report).execute(found, report_problem, on_progress)
+            with closing(HashState(top / f".{key}.state", pattern, run)) as state:
+                report.run = state.run
+                _hash_and_write(top, options, state, report, found, report_problem, on_progress)
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 f"{top}/.{key}.state: {error}; remove it, and all is hashed again"
@@ -275,64 +269,44 @@ def _directory(top: Path) -> Iterator[None]:
         raise
 
 
-class _HashRun:
-    """A run that holds its lock."""
+def _hash_and_write(
+    top: Path, options: HashOptions, state: HashState, report: HashReport,
+    found: Iterator[ListedObject], warn: Warn, on_progress: OnProgress,
+) -> None:  # fmt: skip
+    """Hash what the state does not know, and write the shards; the lock is held."""
 
-    def __init__(
-        self, top: Path, options: HashOptions, state: HashState, report: HashReport
-    ) -> None:
-        self._top, self._options, self._state, self._report = top, options, state, report
-        report.run = state.run
-
-    def execute(self, found: Iterator[ListedObject], warn: Warn, on_progress: OnProgress) -> None:
-        top, state, report = self._top, self._state, self._report
-        clear(top, state.run)
-        marker = top / f".{state.run}{UNFINISHED}"
-        before = bool(shards_in(top, state.run))
-        if not before:
-            _touch(marker)
-        for batch in _hash_all(self._unknown(found), self._options.jobs):
-            import dedupindex.documents.shards  # noqa: F401 (slow, with DuckDB; by now all hash)
-
-            state.put(hashed for hashed in batch if not hashed.problem)
-            for hashed in batch:
-                if hashed.problem:
-                    warn(Problem(hashed.path, -1, hashed.problem))
-                    continue
-                report.num_files_processed += 1
-                report.bytes += hashed.size
-            on_progress(ProgressUpdate("hashing", report.bytes, 0, report.num_files_processed))
-        report.rows = report.num_files_processed + report.known
-        if not report.rows and not report.problems:
-            if not before:
-                marker.unlink()
-            raise BadSource(f"nothing matches {state.pattern}")
-        report.gone = state.forget_others()
-        from dedupindex.documents.shards import write_shards  # slow: DuckDB
-
-        layout, memory = self._options.layout, self._options.memory
-        names = write_shards(state.rows(), top, state.run, layout, memory)
-        _touch(marker)
-        publish(top, state.run, names)
-        marker.unlink()
-        report.shards = len(names)
-
-    def _unknown(self, found: Iterator[ListedObject]) -> Iterator[ListedObject]:
+    def unknown() -> Iterator[ListedObject]:
         for listed in found:
-            if self._state.knows(listed):
-                self._report.known += 1
+            if state.knows(listed):
+                report.known += 1
             else:
                 yield listed
 
-
-def _key(pattern: str, options: HashOptions) -> str:
-    """Return the key of the state that runs of the same glob share."""
-    host = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
-    return blake3(host + os.fsencode(pattern)).hexdigest()[:12]
-
-
-def _run_id(key: str, options: HashOptions) -> str:
-    return key if options.deterministic else secrets.token_hex(6)
+    clear(top, state.run)
+    marker = top / f".{state.run}{UNFINISHED}"
+    before = bool(shards_in(top, state.run))
+    if not before:
+        _touch(marker)
+    for batch in _hash_all(unknown(), options.jobs):
+        state.put(hashed for hashed in batch if not hashed.problem)
+        for hashed in batch:
+            if hashed.problem:
+                warn(Problem(hashed.path, -1, hashed.problem))
+                continue
+            report.num_files_processed += 1
+            report.bytes += hashed.size
+        on_progress(ProgressUpdate("hashing", report.bytes, 0, report.num_files_processed))
+    report.rows = report.num_files_processed + report.known
+    if not report.rows and not report.problems:
+        if not before:
+            marker.unlink()
+        raise BadSource(f"nothing matches {state.pattern}")
+    report.gone = state.forget_others()
+    names = write_shards(state.rows(), top, state.run, options.layout, options.memory)
+    _touch(marker)
+    publish(top, state.run, names)
+    marker.unlink()
+    report.shards = len(names)
 
 
 def _touch(marker: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 import os
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
 
 from dedupindex.documents.hash_objects import UNFINISHED
-from dedupindex.documents.shards import parse_name, run_of
+from dedupindex.documents.shards import parse_name
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.runtime.duckdb import Database, literal, quoted
@@ -47,7 +47,7 @@ def shards_of(
         path = os.path.join(glob.escape(path), "*_*.*")
     files = [Path(name) for name in glob.iglob(path, recursive=True) if os.path.isfile(name)]
     if runs is not None:
-        files = [file for file in files if run_of(file.name) in runs]
+        files = [file for file in files if parse_name(file.name)[1] in runs]
     if not files:
         raise BadSource(f"nothing matches {pattern}")
     if output is not None and output.exists() and any(map(output.samefile, files)):
@@ -57,37 +57,30 @@ def shards_of(
             run = marker.name[1 : -len(UNFINISHED)]
             if runs is None or run in runs:
                 raise BadInput(
-                    f"the run {run} in {directory} has not come to its end: run bin/hash_documents "
-                    f"again, or remove {marker} to do without it"
+                    f"the run {run} in {directory} is unfinished: run bin/hash_documents again, "
+                    f"or remove {marker} to do without it"
                 )
-    return list(_grouped(files))
-
-
-def _grouped(files: Sequence[Path]) -> Iterator[Shard]:
-    named = {file: parse_name(file.name) for file in files}
-    lengths = [len(name[0]) if name else 0 for name in named.values()]
-    shortest = min(lengths)  # runs may have prefixes of different lengths
+    prefixes = {file: parse_name(file.name)[0] for file in files}
+    shortest = min(map(len, prefixes.values()))  # runs may have prefixes of different lengths
     groups: defaultdict[str, list[Path]] = defaultdict(list)
-    for file, name in named.items():
-        groups[name[0][:shortest] if name else ""].append(file)
-    for prefix in sorted(groups):
-        yield Shard(prefix, prefix, tuple(sorted(groups[prefix])))
+    for file, prefix in prefixes.items():
+        groups[prefix[:shortest]].append(file)
+    return [Shard(prefix, prefix, tuple(sorted(groups[prefix]))) for prefix in sorted(groups)]
 
 
-def merged(shards: Iterable[Shard]) -> Iterator[Shard]:
+def merged(shards: Iterable[Shard]) -> list[Shard]:
     """Merge small neighbours, because each query takes some milliseconds."""
-    now: Shard | None = None
+    result: list[Shard] = []
     size = 0
     for shard in shards:
         more = sum(file.stat().st_size for file in shard.files)
-        if now is not None and size + more <= _MERGED:
-            now, size = Shard(now.first, shard.last, now.files + shard.files), size + more
-            continue
-        if now is not None:
-            yield now
-        now, size = shard, more
-    if now is not None:
-        yield now
+        if result and size + more <= _MERGED:
+            result[-1] = Shard(result[-1].first, shard.last, result[-1].files + shard.files)
+            size += more
+        else:
+            result.append(shard)
+            size = more
+    return result
 
 
 def relation(database: Database, shard: Shard) -> str:
@@ -95,25 +88,23 @@ def relation(database: Database, shard: Shard) -> str:
 
     Raises `BadInput` for files with other columns.
     """
-    parts = []
-    csv = {file: end for file in shard.files if (end := _line_end(file))}
-    for end in sorted(set(csv.values())):
-        group = [file for file in csv if csv[file] == end]
-        # other tools write a header line
-        parts.append(f"""
+    csv: defaultdict[str, list[Path]] = defaultdict(list)  # by line end
+    parquet: defaultdict[str, list[Path]] = defaultdict(list)  # by columns
+    for file in shard.files:
+        if end := _line_end(file):
+            csv[end].append(file)
+        else:
+            parquet[_columns(database, file)].append(file)
+    parts = [  # other tools write a header line
+        f"""
             SELECT unhex(nullif(hash, 'hash')) AS hash, path, NULL::BIGINT AS size
-            FROM read_csv([{_list(group)}], auto_detect = false, header = false, delim = ',',
+            FROM read_csv([{_list(files)}], auto_detect = false, header = false, delim = ',',
               quote = '"', escape = '"', new_line = '{end}', max_line_size = {_MAX_LINE},
               columns = {{'hash': 'VARCHAR', 'path': 'VARCHAR'}})
-            WHERE hash <> 'hash'""")
-    by_columns: defaultdict[str, list[Path]] = defaultdict(list)
-    for file in shard.files:
-        if file not in csv:
-            by_columns[_columns(database, file)].append(file)
-    parts += [
-        f"SELECT {columns} FROM read_parquet([{_list(group)}])"
-        for columns, group in by_columns.items()
+            WHERE hash <> 'hash'"""
+        for end, files in csv.items()
     ]
+    parts += [f"SELECT {names} FROM read_parquet([{_list(p)}])" for names, p in parquet.items()]
     return f"({' UNION ALL '.join(parts)})"
 
 

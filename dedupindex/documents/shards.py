@@ -19,7 +19,7 @@ from dedupindex.runtime.files import sync_directory
 
 FORMATS = ("parquet", "csv")
 CHARACTERS = 4  # at most: 65,536 shards
-_NAME = re.compile(r"([0-9a-f]*)_([^_]+)\.(parquet|csv)", re.IGNORECASE)
+_NAME = re.compile(r"([0-9a-f]*)_([^_]+)\.(?:parquet|csv)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,10 @@ class ShardLayout:
         return f"{prefix}_{run}.{self.format}"
 
 
-def parse_name(name: str) -> tuple[str, str] | None:
-    """Return prefix and format by the name of a shard."""
+def parse_name(name: str) -> tuple[str, str]:
+    """Return the prefix and the run id in the name of a shard, empty for other names."""
     match = _NAME.fullmatch(name)
-    return (match[1].lower(), match[3].lower()) if match else None
-
-
-def run_of(name: str) -> str:
-    """Return the run id by the name of a shard, or ""."""
-    match = _NAME.fullmatch(name)
-    return match[2] if match else ""
+    return (match[1].lower(), match[2]) if match else ("", "")
 
 
 def publish(top: Path, run: str, names: list[str]) -> None:
@@ -55,7 +49,7 @@ def publish(top: Path, run: str, names: list[str]) -> None:
 def shards_in(top: Path, run: str) -> list[str]:
     """Return the names of the existing shards of a run."""
     with os.scandir(top) as entries:
-        return [entry.name for entry in entries if run_of(entry.name) == run]
+        return [entry.name for entry in entries if parse_name(entry.name)[1] == run]
 
 
 def clear(top: Path, run: str) -> None:
@@ -117,9 +111,9 @@ def write_shards(
 def _write(database: Database, prefix: str, target: Path, form: str) -> None:
     rows = f"FROM rows WHERE hash >= '{prefix}' AND hash < '{prefix}g' ORDER BY path"
     if form == "parquet":
-        database.execute(_copy(f"SELECT unhex(hash) AS hash, path, size {rows}", target, _PARQUET))
+        _copy(database, f"SELECT unhex(hash) AS hash, path, size {rows}", target, _PARQUET)
     else:
-        database.execute(_copy(f"SELECT hash, path {rows}", target, _CSV))
+        _copy(database, f"SELECT hash, path {rows}", target, _CSV)
     with open(target, "rb") as stream:
         os.fsync(stream.fileno())
 
@@ -131,14 +125,13 @@ def write_rows(database: Database, rows: str, target: Path) -> None:
     """
     with atomic_output(target) as hidden:
         if target.suffix.lower() == ".csv":
-            rows = f"SELECT lower(hex(hash)), path FROM ({rows})"
-            database.execute(_copy(rows, hidden, _CSV))
+            _copy(database, f"SELECT lower(hex(hash)), path FROM ({rows})", hidden, _CSV)
         else:
-            database.execute(_copy(rows, hidden, _PARQUET))
+            _copy(database, rows, hidden, _PARQUET)
 
 
-def _copy(rows: str, target: Path, options: str) -> str:
-    return f"COPY ({rows}) TO {quoted(str(target))} ({options})"
+def _copy(database: Database, rows: str, target: Path, options: str) -> None:
+    database.execute(f"COPY ({rows}) TO {quoted(str(target))} ({options})")
 
 
 def _line(row: tuple[bytes, int, bytes]) -> str:

@@ -332,7 +332,7 @@ def test_a_killed_run_goes_on_to_the_same_end(
         unfinished = list(out.glob(f".*{UNFINISHED}"))
         assert shards == whole or unfinished or not shards
         if shards and unfinished:
-            with pytest.raises(BadInput, match="has not come to its end"):
+            with pytest.raises(BadInput, match="is unfinished"):
                 dedup_hashes(str(out), tmp_path / "unique.csv")
         if turn % 3 == 2:
             report = patiently(top, out)
