@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Any
 
 from dedupindex.capacity.rates import HOURS_A_MONTH, Table
 from dedupindex.errors import BadInput
@@ -12,15 +11,8 @@ from dedupindex.errors import BadInput
 YEAR = 365 * 86400  # seconds
 
 
-class Estimate:
-    """A dataclass of figures."""
-
-    def as_json(self) -> dict[str, Any]:
-        return dict(vars(self))
-
-
 @dataclass(frozen=True)
-class ClusterPlan(Estimate):
+class ClusterPlan:
     """A Cassandra cluster, and one machine with LMDB for comparison. Sizes are in decimal units."""
 
     captures: float
@@ -75,7 +67,7 @@ def plan_cluster(captures: float, inputs: Table) -> ClusterPlan:
 
 
 @dataclass(frozen=True)
-class FleetPlan(Estimate):
+class FleetPlan:
     """A number of instances of one kind for each of the two steps."""
 
     instance: str
@@ -92,7 +84,7 @@ class FleetPlan(Estimate):
 
 
 @dataclass(frozen=True)
-class FixedCosts(Estimate):
+class FixedCosts:
     """Costs and savings that do not depend on the instances."""
 
     gets: float

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -41,7 +41,7 @@ bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/wa
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
-_LOOK = "write module:function, of a module on PYTHONPATH"
+_HINT = "write module:function, of a module on PYTHONPATH"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -151,12 +151,11 @@ def _function(text: str) -> Callable[[Any], Any]:
     try:
         found = getattr(import_module(module), name)
     except Exception as error:  # anything, from a module of the user
-        told = f"{type(error).__name__}: {error}"
-        raise BadInput(f"--map: {text!r} cannot be loaded: {told}; {_LOOK}") from error
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"--map: {text!r} cannot be loaded: {reason}; {_HINT}") from error
     if not callable(found):
         raise BadInput(f"--map: {text!r} is no function")
-    made: Callable[[Any], Any] = found
-    return made
+    return cast("Callable[[Any], Any]", found)
 
 
 def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
@@ -171,13 +170,11 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
         return corpus.save_as_json(out)
     if out.name.endswith(".parquet"):
         return corpus.save_as_parquet(out)
-    if corpus.paths and (name.endswith(".cdxj") or out.name.endswith(WARC)):
-        raise BadInput(f"{out}: what --enrich and --map derive has no place in it: leave them out, "
-                       "or write .jsonl or .parquet")  # fmt: skip
-    if name.endswith(".cdxj"):
-        return corpus.save_as_cdxj(out)
-    if out.name.endswith(WARC):
-        return corpus.save_as_warc(out)
+    if name.endswith(".cdxj") or out.name.endswith(WARC):
+        if corpus.paths:
+            raise BadInput(f"{out} cannot hold what --enrich and --map derive: leave them out, "
+                           "or write .jsonl or .parquet")  # fmt: skip
+        return corpus.save_as_cdxj(out) if name.endswith(".cdxj") else corpus.save_as_warc(out)
     raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, {WARC}; "
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 

@@ -245,11 +245,10 @@ def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
         click.echo(f"since the last result, {count:,} are {name.replace('_', ' ')}")
     if report.hosts:
         click.echo(f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}")
-        for host in report.hosts:
-            name = printable(host["host"]) or "-"
-            size = amount(host["covered_bytes"])
-            line = f"{host['documents']:>12,}{host['covered']:>12,}{size:>12}"
-            click.echo(f"{name[:40]:<41}{line}")
+        for row in report.hosts:
+            counts = f"{row['documents']:>12,}{row['covered']:>12,}"
+            name = printable(row["host"])[:40] or "-"
+            click.echo(f"{name:<41}{counts}{amount(row['covered_bytes']):>12}")
     if report.what_if:
         click.echo(f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}")
         for threshold, there in report.what_if.items():

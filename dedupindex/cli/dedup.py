@@ -10,11 +10,18 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, ComparingCommand, interrupt_on_sigterm, say, warn
+from dedupindex.cli.common import (
+    UNSOUND,
+    ComparingCommand,
+    interrupt_on_sigterm,
+    print_counts,
+    say,
+    status_7,
+    warn,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.plan.compare_payloads import Compare
@@ -97,36 +104,39 @@ def command(
     else:
         _print_report(report)
         if in_place and report.journal:
-            _print_undo(report)
+            plan = printable(shlex.quote(str(report.work / "plan")))
+            click.echo(f"undo: bin/rewrite {plan} --undo")
+            click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")
         if options["index"] and report.revisits and report.proof.sound and not dry_run:
-            _print_next(sources, out, options["index"])
-    return _status(report, in_place=in_place)
+            words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
+            typed = printable(shlex.join(map(str, [*words, options["index"]])))
+            purpose = "so that bin/impact and bin/purge know what the revisits need"
+            click.echo(f"next: {typed}    {purpose}")
+    if not report.proof.sound:
+        advice = (
+            "restore the files with bin/rewrite --undo" if in_place else "do not use the result"
+        )
+        say(f"status {UNSOUND}: verification failed; {advice}")
+        return UNSOUND
+    if report.left:
+        return status_7("the files named above were left alone, or have damage that was kept")
+    return 0
 
 
-def _status(report: DedupReport, *, in_place: bool) -> int:
-    if report.proof.sound:
-        if report.left:
-            say("status 7: the files named above were left alone, or have damage that was kept")
-        return Damaged.exit_status if report.left else 0
-    say(
-        "status 8: verification failed; "
-        + ("restore the files with bin/rewrite --undo" if in_place else "do not use the result")
-    )
-    return UNSOUND
+def _print_files(lines: list[str], shown: int) -> None:
+    for line in lines[:shown]:
+        click.echo(f"  {printable(line)}")
+    if len(lines) > shown:
+        click.echo(f"  and {len(lines) - shown:,} more, which --json names")
 
 
-def _print_not_copied(report: DedupReport) -> None:
+def _print_other_files(report: DedupReport) -> None:
+    """Print the files that were not copied, and those outside that revisits need."""
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
         click.echo(f"NOT COPIED, so keep the source: {files}, {size}")
-        for absent in report.absent[:_SHOWN]:
-            click.echo(f"  not copied: {printable(absent.file)}")
-        if len(report.absent) > _SHOWN:
-            click.echo(f"  and {len(report.absent) - _SHOWN:,} more, which --json names")
-
-
-def _print_outside(report: DedupReport) -> None:
+        _print_files([f"not copied: {absent.file}" for absent in report.absent], _SHOWN)
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
         click.echo(
@@ -134,10 +144,7 @@ def _print_outside(report: DedupReport) -> None:
             + singular(f"in {len(outside):,} files to be kept: ")
             + f"bin/verify takes --originals {where}"
         )
-        for path in outside[:_FEW]:
-            click.echo(f"  {report.outside[path]:,} to {printable(path)}")
-        if len(outside) > _FEW:
-            click.echo(f"  and {len(outside) - _FEW:,} more, which --json names")
+        _print_files([f"{report.outside[path]:,} to {path}" for path in outside], _FEW)
 
 
 def _print_report(report: DedupReport) -> None:
@@ -157,18 +164,14 @@ def _print_report(report: DedupReport) -> None:
         net -= sum(absent.bytes - absent.there for absent in report.absent)
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
         click.echo(f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}")
-    _print_not_copied(report)
-    _print_outside(report)
-    for reason, number in sorted(report.refused.items()):
-        click.echo(f"  stays: {reason:<32}{number:>12,}")
+    _print_other_files(report)
+    print_counts("stays: ", report.refused)
     if report.skipped:
         click.echo(f"  files skipped, neither WARC nor ARC: {report.skipped:,}")
     click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
     for host in report.hosts:
-        name = printable(host.host)
-        click.echo(
-            f"{name[:40]:<41}{host.captures:>12,}{host.revisits:>12,}{amount(host.bytes_saved):>12}"
-        )
+        counts = f"{host.captures:>12,}{host.revisits:>12,}{amount(host.bytes_saved):>12}"
+        click.echo(f"{printable(host.host)[:40]:<41}{counts}")
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
     click.echo(f"\n{seconds}; manifest and plan are in {printable(str(report.work))}")
     if not report.dry_run:
@@ -176,15 +179,3 @@ def _print_report(report: DedupReport) -> None:
             f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
         )
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
-
-
-def _print_undo(report: DedupReport) -> None:
-    plan = printable(shlex.quote(str(report.work / "plan")))
-    click.echo(f"undo: bin/rewrite {plan} --undo")
-    click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")
-
-
-def _print_next(sources: tuple[str, ...], out: Path | None, index: Path) -> None:
-    words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
-    typed = printable(shlex.join(map(str, [*words, index])))
-    click.echo(f"next: {typed}    so that bin/impact and bin/purge know what the revisits need")

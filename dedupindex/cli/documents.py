@@ -38,14 +38,13 @@ bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
 """
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_DIGITS = "Digits of the hash that name the shard: 16 shards with one, 65,536 with four."
 _characters_option = option(
-    "--characters", type=click.IntRange(1, CHARACTERS), default=1,
-    help="Digits of the hash that name the shard: 16 shards with one, 65,536 with four.",
-)  # fmt: skip
+    "--characters", type=click.IntRange(1, CHARACTERS), default=1, help=_DIGITS
+)
 _format_option = option(
-    "--format", "form", type=click.Choice(FORMATS), default="parquet",
-    help="Format of the shards; csv has no sizes.",
-)  # fmt: skip
+    "--format", type=click.Choice(FORMATS), default="parquet", help="csv has no sizes."
+)
 
 
 @click.command(cls=Command, examples=HASH_EXAMPLES)
@@ -64,12 +63,10 @@ def hash_command(
     input_glob: str,
     output_dir: Path,
     characters: int,
-    form: str,
-    deterministic: bool,
-    jobs: int,
-    memory: str,
+    format: str,
     verbose: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Hash every object that INPUT_GLOB matches; write hashes and paths to shards in OUTPUT_DIR.
 
@@ -78,10 +75,10 @@ def hash_command(
     status is then 7.
     """
     interrupt_on_sigterm()
-    options = HashOptions(ShardLayout(characters, form), jobs, deterministic, memory)
+    chosen = HashOptions(ShardLayout(characters, format), **options)
     with show_progress(verbose=verbose) as progress:
         report = hash_documents(
-            input_glob, output_dir, options, lambda problem: warn([problem]), progress
+            input_glob, output_dir, chosen, lambda problem: warn([problem]), progress
         )
     if as_json:
         print_json(report)
@@ -108,13 +105,7 @@ def hash_command(
 @shared_options("--verbose", help="Print which shards are read.")
 @shared_options("--json")
 def dedup_command(
-    input_glob: str,
-    output_file: Path,
-    memory: str,
-    threads: int,
-    spark: str,
-    verbose: bool,
-    as_json: bool,
+    input_glob: str, output_file: Path, spark: str, verbose: bool, as_json: bool, **options: Any
 ) -> int:
     """Write each hash in the shards of INPUT_GLOB once, with its first path by name.
 
@@ -122,7 +113,6 @@ def dedup_command(
     ends in .csv, otherwise Parquet, with the size and the number of equal files.
     """
     interrupt_on_sigterm()
-    options: dict[str, Any] = {"memory": memory, "threads": threads}
     if verbose:
         options["say"] = say
     if spark:
@@ -165,10 +155,9 @@ def pipeline_command(
     output_dir: Path,
     debug: bool,
     characters: int,
-    form: str,
-    jobs: int,
-    memory: str,
+    format: str,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Hash what GLOBS (separated by commas) match, a process for each, and keep one path a hash.
 
@@ -179,9 +168,9 @@ def pipeline_command(
     named = [part.strip() for part in globs.split(",") if part.strip()]
     if not named:
         raise click.UsageError("GLOBS is empty")
-    options = HashOptions(ShardLayout(characters, form), jobs, memory=memory)
+    chosen = HashOptions(ShardLayout(characters, format), **options)
     report = run_pipeline(
-        named, output_dir, options, one_by_one=debug, say=say if debug else lambda text: None
+        named, output_dir, chosen, one_by_one=debug, say=say if debug else lambda text: None
     )
     for step in report.hashing:
         warn(step.problems)
@@ -222,25 +211,14 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )  # fmt: skip
 @option("--seed", default=0, help="The same seed gives the same files.")
 @shared_options("--verbose", "--json")
-def generate_command(
-    directory: Path,
-    size: int,
-    duplicates: float,
-    mean: int,
-    deviation: int,
-    seed: int,
-    verbose: bool,
-    as_json: bool,
-) -> int:
+def generate_command(directory: Path, verbose: bool, as_json: bool, **options: Any) -> int:
     """Make DIR with random files, some of them copies of others.
 
     Names have 32 hexadecimal digits; sizes are normally distributed.
     """
     interrupt_on_sigterm()
     with show_progress(verbose=verbose) as progress:
-        corpus = generate(
-            directory, GeneratorOptions(size, duplicates, mean, deviation, seed), progress
-        )
+        corpus = generate(directory, GeneratorOptions(**options), progress)
     if as_json:
         print_json(corpus)
     else:

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import closing
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.common import (
+    UNSOUND,
+    Command,
+    interrupt_on_sigterm,
+    print_json,
+    say,
+    text_output,
+    warn,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, cores, flag, option, shared_options
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.export import browsertrix_redis as browsertrix_keys
 from dedupindex.export import wget_cdx
-from dedupindex.export.browsertrix_redis import writing
+from dedupindex.export.browsertrix_redis import (
+    ENCODINGS,
+    BrowsertrixExport,
+    ExportChoice,
+    originals,
+    writing,
+)
 from dedupindex.index import open_index
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
-from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
@@ -94,7 +105,7 @@ def _subset_option(*names: str, help: str, **details: Any) -> Callable[[_Command
     help="--redis: the crawl of captures of no crawl. Default: the name of INDEX.",
 )  # fmt: skip
 @option(
-    "--algorithm", type=click.Choice(list(browsertrix_keys.ENCODINGS)), default="sha256",
+    "--algorithm", type=click.Choice(list(ENCODINGS)), default="sha256",
     help="--redis: digest algorithm of the crawler.",
 )  # fmt: skip
 @option("--commit", metavar="CRAWL", setting=False, help="--redis: commit this crawl.")
@@ -136,22 +147,20 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
     out: Path | None = options["out"]
     if out is not None and out.is_dir():
         raise click.UsageError(f"{out} is a directory")
-    seeds: BinaryIO | None = options["seeds"]
-    hosts: BinaryIO | None = options["hosts"]
     if options["as_json"] and out is None:
         raise click.UsageError("--json needs --out: standard output carries the CDX")
-    wanted = wget_cdx.CrawlScope.of(seeds or (), hosts or ())
+    wanted = wget_cdx.read_scope(options["seeds"] or (), options["hosts"] or ())
     exported = wget_cdx.WgetExport()
-    with ExitStack() as stack:
-        engine = stack.enter_context(closing(open_index(index)))
-        view = stack.enter_context(engine.view())
-        stream = stack.enter_context(atomic_file(out)) if out else sys.stdout.buffer
+    with (
+        closing(open_index(index)) as engine,
+        engine.view() as view,
+        text_output(out or Path("-")) as stream,
+    ):
         bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
-    if out is None:
-        sys.stdout.buffer.flush()
+        stream.flush()
     if options["as_json"]:
-        print_json({**vars(exported), "left_out": dict(exported.left_out)})
+        print_json(exported)
         return 0
     say(
         f"{exported.written:,} originals written, {exported.for_seeds:,} of them with the URL of "
@@ -165,22 +174,14 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
 
 def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     home = index.resolve()
-    choice = browsertrix_keys.ExportChoice(
-        options["other"] or home.name,
-        frozenset(options["crawls"]),
-        options["algorithm"],
-        options["bridge"],
-    )
-    exported = browsertrix_keys.BrowsertrixExport()
-    with ExitStack() as stack:
-        engine = stack.enter_context(closing(open_index(index)))
-        view = stack.enter_context(engine.view())
-        database = stack.enter_context(writing(address))
-        files = browsertrix_keys.ContainerFiles(view.container)
-        found = browsertrix_keys.originals(view.captures(), files, choice, exported)
-        database.export(found, os.fsencode(home), choice.crawls)
+    crawls, algorithm = frozenset(options["crawls"]), options["algorithm"]
+    choice = ExportChoice(options["other"] or home.name, crawls, algorithm, options["bridge"])
+    exported = BrowsertrixExport()
+    with closing(open_index(index)) as engine, engine.view() as view, writing(address) as database:
+        found = originals(view.captures(), view.container, choice, exported)
+        database.export(found, os.fsencode(home), crawls)
     if options["as_json"]:
-        print_json({**vars(exported), "left_out": dict(exported.left_out)})
+        print_json(exported)
         return 0
     say(f"{exported.written:,} originals written and committed")
     for crawl, count in sorted(exported.crawls.items()):
@@ -192,11 +193,11 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
         )
     _report_left_out(exported.left_out)
     if not exported.written and exported.left_out["spelled-otherwise"]:
-        say(f"their records state other digests than {choice.algorithm}; --bridge includes them")
+        say(f"their records state other digests than {algorithm}; --bridge includes them")
     elif not exported.written:
         say(
-            f"the index may have no {choice.algorithm} digests: bin/index --also-digest "
-            f"{choice.algorithm} computes them from WARCs"
+            f"the index may have no {algorithm} digests: bin/index --also-digest {algorithm} "
+            "computes them from WARCs"
         )
     return 0
 
@@ -204,7 +205,10 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
 def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
     """Commit or cancel a crawl in a Redis."""
     with writing(address) as database:
-        getattr(database, action)(crawl)
+        if action == "commit":
+            database.commit(crawl)
+        else:
+            database.cancel(crawl)
     state = "committed" if action == "commit" else "cancelled"
     if as_json:
         print_json({"crawl": crawl, "state": state})

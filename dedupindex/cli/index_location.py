@@ -44,16 +44,14 @@ def any_engine(text: str) -> str:
 
 def home_of(address: str, ctx: click.Context | None = None) -> Path:
     """Return the directory of an address, its identity taken from the cluster."""
-    found = Address.parse(address)
     if ctx is not None:
-        ctx.meta[_ADDRESS] = str(found)
+        ctx.meta[_ADDRESS] = str(Address.parse(address))
     return directory_of(address)
 
 
 def given_address() -> str:
     """Return the address that was given as INDEX, "" for a directory."""
-    found: str = click.get_current_context().meta.get(_ADDRESS, "")
-    return found
+    return str(click.get_current_context().meta.get(_ADDRESS, ""))
 
 
 def index_or_engine(index: Path | None, engine: str) -> Path:
@@ -119,10 +117,7 @@ def sources_and_index(
 
 def _is_source(typed: str) -> bool:
     """Whether the last argument is a source rather than an INDEX."""
-    from dedupindex.object_store import (  # commands that only ask need not wait for them
-        is_remote,
-        local,
-    )
+    from dedupindex.object_store import is_remote, local  # lookups need not wait for them
     from dedupindex.sources import is_stream
 
     path = Path(local(typed))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
@@ -55,9 +56,9 @@ def check(index: Path, as_json: bool) -> int:
     else:
         for problem in wrong:
             click.echo(printable(problem))
-        said = f"{len(wrong)} problems" if wrong else "no problem found"
+        result = f"{len(wrong)} problems" if wrong else "no problem found"
         checked = "" if counts is None else f"{counts.captures:,} captures checked, "
-        click.echo(f"{printable(index_name(index))}: {checked}{said}")
+        click.echo(f"{printable(index_name(index))}: {checked}{result}")
     return Damaged.exit_status if wrong else 0
 
 
@@ -84,19 +85,16 @@ def stats(index: Path, as_json: bool) -> int:
     if as_json:
         print_json(content)
         return 0
-    for name in ("captures", "digests", "containers"):
-        click.echo(f"{name:<22}{content[name]:>16,}")
-    if content["bytes"] is not None:
-        click.echo(f"{'bytes':<22}{content['bytes']:>16,}")
-        click.echo(f"{'bytes per capture':<22}{content['bytes_per_capture']:>16}")
+    for name in ("captures", "digests", "containers", "bytes", "bytes_per_capture"):
+        if content[name] is not None:
+            click.echo(f"{name.replace('_', ' '):<22}{content[name]:>16,}")
     click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
-    click.echo(f"engine {content['engine']}, format {content['format']}, urlkeys of ", nl=False)
-    click.echo(content["canonicaliser"])
+    made = f"engine {content['engine']}, format {content['format']}"
+    click.echo(f"{made}, urlkeys of {content['canonicaliser']}")
     click.echo(f"options: {content['options'] or 'all at their defaults'}")
     for row in content["crawls"]:
-        name = printable(row["crawl"]) or "(no name)"
-        said = singular(f"{row['files']:,} files, {row['records']:,} records")
-        click.echo(f"crawl {name}: {said}")
+        counts = singular(f"{row['files']:,} files, {row['records']:,} records")
+        click.echo(f"crawl {printable(row['crawl']) or '(no name)'}: {counts}")
     click.echo(f"hosts: {content['hosts']:,}; the largest:")
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
@@ -114,49 +112,38 @@ def _stats(engine: Engine, index: Path) -> dict[str, Any]:
             payload += size
             hosts.add(host_of(capture.url), 1, size)
         crawls = _crawls(view)
-    stored = None if is_cluster(engine.identity.engine) else _size(index)
-    largest = hosts.largest(_HOSTS_SHOWN, 0)
+    identity = engine.identity
+    stored = None if is_cluster(identity.engine) else _size(index)
     return {
         **counts._asdict(),
         "bytes": stored,
-        "bytes_per_capture": _each(stored, counts.captures),
+        "bytes_per_capture": stored and round(stored / max(counts.captures, 1), 1),
         "payload_bytes": payload,
-        "engine": engine.identity.engine,
+        "engine": identity.engine,
         "format": FORMAT,
-        "canonicaliser": engine.identity.canonicaliser,
-        "generation": engine.identity.generation,
-        "settings": asdict(engine.identity.settings),
-        "options": engine.identity.settings.as_options(),
+        "canonicaliser": identity.canonicaliser,
+        "generation": identity.generation,
+        "settings": asdict(identity.settings),
+        "options": identity.settings.as_options(),
         "crawls": crawls,
         "hosts": len(hosts),
         "largest_hosts": [
-            {
-                "host": host.decode("utf-8", "backslashreplace"),
-                "captures": sums[0],
-                "payload_bytes": sums[1],
-            }
-            for host, sums in largest
+            {"host": host.decode("utf-8", "backslashreplace"), "captures": count,
+             "payload_bytes": size}
+            for host, (count, size) in hosts.largest(_HOSTS_SHOWN, 0)
         ],
-    }
-
-
-def _each(size: int | None, captures: int) -> float | None:
-    """Return bytes per capture, None for a cluster."""
-    if size is None:
-        return None
-    return round(size / captures, 1) if captures else 0
+    }  # fmt: skip
 
 
 def _crawls(view: View) -> list[dict[str, Any]]:
     """Return files and records by crawl; "" stands for files indexed without --crawl."""
-    sums: dict[str, list[int]] = {}
+    files, records = Counter[str](), Counter[str]()
     for container in view.containers():
-        of_crawl = sums.setdefault(container.crawl, [0, 0])
-        of_crawl[0] += 1
-        of_crawl[1] += container.records
+        files[container.crawl] += 1
+        records[container.crawl] += container.records
     return [
-        {"crawl": crawl, "files": files, "records": records}
-        for crawl, (files, records) in sorted(sums.items())
+        {"crawl": crawl, "files": files[crawl], "records": records[crawl]}
+        for crawl in sorted(files)
     ]
 
 
@@ -188,8 +175,8 @@ def merge(index: Path, as_json: bool) -> int:
     if as_json:
         print_json(counts)
     else:
-        told = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        click.echo(f"{printable(str(index))}: {told}")
+        text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        click.echo(f"{printable(str(index))}: {text}")
     return 0
 
 
@@ -218,11 +205,8 @@ def _copy_files(index: Path, target: Path) -> None:
     with closing(open_index(index)) as source, source.view() as view:
         asked = spot_check.sample_index(view)
     before = spot_check.check_source(index, asked)
-    store = open_store(index)
-    if (
-        store is not None
-    ):  # first, so that what is merged meanwhile is in both rather than in neither
-        with closing(store):
+    if (store := open_store(index)) is not None:
+        with closing(store):  # first, so that what is merged meanwhile is in both, not in neither
             store.copy(target)
     tokens.copy(index, target)
     with closing(open_index(index)) as source:
@@ -250,18 +234,18 @@ def _new_copy(index: Path, target: Path) -> Iterator[bool]:
     """
     if target.resolve().is_relative_to(index.resolve()):
         raise IndexExists(f"the copy cannot be inside the index; name a directory beside {index}")
-    begun = target / UNFINISHED
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not begun.exists())):
+    marker = target / UNFINISHED
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not marker.exists())):
         raise IndexExists(f"{target} is not an empty directory; name a new one")
     target.mkdir(parents=True, exist_ok=True)
-    with exclusive(begun, f"the copy at {target}"):
+    with exclusive(marker, f"the copy at {target}"):
         for path in target.iterdir():
             if path.is_dir():
                 rmtree(path)
-            elif path != begun:
+            elif path != marker:
                 path.unlink()
         yield False
-        begun.unlink()
+        marker.unlink()
 
 
 def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
@@ -276,10 +260,9 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
         repair = _copy_again(index, to, engine)
         copied, taken = _copied_to_engine(index, target, engine, repair, again=again)
     if as_json:
-        name = engine if is_cluster(to) else str(target)
+        name = printable(engine if is_cluster(to) else str(target))
         counts = copied.counts._asdict()
-        told = {"copy": printable(name), **counts, "content": copied.content}
-        print_json({**told, "of_crawls": taken})
+        print_json({"copy": name, **counts, "content": copied.content, "of_crawls": taken})
     else:
         click.echo(
             f"{copied.counts.captures:,} captures of {copied.counts.digests:,} digests in "
@@ -293,21 +276,21 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
 
 @contextmanager
 def _new_on_cluster(home: Path, engine: str) -> Iterator[bool]:
-    """Yield whether a copy to this cluster was begun before; raises `IndexExists`."""
-    begun = home / UNFINISHED
-    again = begun.exists()
-    if not again and (home / FILE).exists() and read_identity(home).generation:
+    """Yield whether an earlier copy to this cluster is unfinished; raises `IndexExists`."""
+    marker = home / UNFINISHED
+    resumed = marker.exists()
+    if not resumed and (home / FILE).exists() and read_identity(home).generation:
         raise IndexExists(f"there is an index at {engine}; name another keyspace")
-    with exclusive(begun, f"the copy at {engine}"):
-        yield again
-        begun.unlink()
+    with exclusive(marker, f"the copy at {engine}"):
+        yield resumed
+        marker.unlink()
 
 
 def _copied_to_engine(
     index: Path, target: Path, engine: str, repair: str, *, again: bool
 ) -> tuple[Copied, int]:
     """Copy entries and committed crawls; returns the counts of both."""
-    drawn: list[spot_check.SampledEntry] = []
+    sample: list[spot_check.SampledEntry] = []
     writable = os.access(index, os.W_OK)  # otherwise nothing can be merged into it
     # No crawl may be merged meanwhile: its captures could be missed in both places.
     with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
@@ -318,12 +301,12 @@ def _copied_to_engine(
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:
-                drawn.extend(spot_check.sample_load(load, keys))
+                sample.extend(spot_check.sample_load(load, keys))
 
             copied = compared_before(target) if again else None
             if copied is None:
                 copied = copy_to_engine(source, target, engine, draw, again=again)
-        spot_check.confirm(target, drawn, repair)
+        spot_check.confirm(target, sample, repair)
         note_compared(target, copied)
         taken = _crawls_too(index, target, repair)
     tokens.copy(index, target)
@@ -345,8 +328,7 @@ def compared_before(target: Path) -> Copied | None:
 
 def _crawls_too(index: Path, target: Path, repair: str) -> int:
     """Load committed crawls into a copy; returns the number of captures added."""
-    store = open_store(index)
-    if store is None:
+    if (store := open_store(index)) is None:
         return 0
     with closing(store):
         with store.reading() as reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import click
 
 from dedupindex.capacity import estimates
 from dedupindex.capacity.markdown import capture_lines, document_lines, picture
-from dedupindex.capacity.rates import Table, load
+from dedupindex.capacity.rates import as_toml, load
+from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
 from dedupindex.runtime.files import write_file
@@ -24,13 +26,11 @@ bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
 
 def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[float]:
     """Numbers with commas between them."""
-    try:
+    with suppress(ValueError):
         counts = [float(part) for part in value.split(",")] if value else []
-    except ValueError:
-        counts = [0.0]
-    if any(not 1 <= count <= 1e15 for count in counts):
-        raise click.BadParameter(f"{value}: write numbers with commas, as 1e9,1e10")
-    return counts
+        if all(1 <= count <= 1e15 for count in counts):
+            return counts
+    raise click.BadParameter(f"{value}: write numbers with commas, as 1e9,1e10")
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -80,40 +80,28 @@ def command(
         raise click.UsageError("--save needs --measure")
     inputs = load(rates)
     if measure:
-        _measure(inputs, work, save)
+        found = measure_rates(work, cores(), say=say)
+        inputs["documents"].update(found)
+        if save is not None:
+            write_file(save, as_toml(found).encode())
     if svg is not None:
         requests = estimates.fixed_costs(inputs).request_cost
         write_file(svg, picture(estimates.measured_fleets(inputs), requests).encode())
     plans = [estimates.plan_cluster(count, inputs) for count in captures]
     if as_json:
-        print_json(_json(inputs, plans, documents=documents))
+        content: dict[str, Any] = {"inputs": inputs}
+        if documents:
+            content["documents"] = {
+                "published": estimates.published_fleets(inputs),
+                "measured": estimates.measured_fleets(inputs),
+                **vars(estimates.fixed_costs(inputs)),
+            }
+        if plans:
+            content["captures"] = plans
+        print_json(content)
         return 0
-    if documents:
-        click.echo("\n".join(document_lines(inputs)))
-    if documents and plans:
-        click.echo()
+    tables = ["\n".join(document_lines(inputs))] if documents else []
     if plans:
-        click.echo("\n".join(capture_lines(plans, inputs)))
+        tables.append("\n".join(capture_lines(plans, inputs)))
+    click.echo("\n\n".join(tables))
     return 0
-
-
-def _measure(inputs: Table, work: Path, save: Path | None) -> None:
-    from dedupindex.capacity.rates import as_toml, measure  # and with it DuckDB
-
-    found = measure(work, cores(), say=say)
-    inputs["documents"].update(found)
-    if save is not None:
-        write_file(save, as_toml(found).encode())
-
-
-def _json(inputs: Table, plans: list[estimates.ClusterPlan], *, documents: bool) -> dict[str, Any]:
-    said: dict[str, Any] = {"inputs": inputs}
-    if documents:
-        said["documents"] = {
-            "published": [row.as_json() for row in estimates.published_fleets(inputs)],
-            "measured": [row.as_json() for row in estimates.measured_fleets(inputs)],
-            **estimates.fixed_costs(inputs).as_json(),
-        }
-    if plans:
-        said["captures"] = [plan.as_json() for plan in plans]
-    return said

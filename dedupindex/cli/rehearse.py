@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Any
 
 import click
 
@@ -10,7 +10,7 @@ from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
-from dedupindex.runtime.tables import amount, printable
+from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
 bin/rehearse ~/warcs --work /data/rehearsal               seven steps; ~/warcs is not changed
@@ -28,26 +28,16 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 @option("--seed", default=0, help="Chooses the sample.")
 @shared_options("--memory", "--jobs", "--verbose")
 @flag("--json", "as_json", help="JSON on stdout, a line for each step.")
-def command(
-    sources: tuple[str, ...],
-    work: Path,
-    sample: int,
-    seed: int,
-    memory: str,
-    jobs: int,
-    verbose: bool,
-    as_json: bool,
-) -> int:
+def command(sources: tuple[str, ...], verbose: bool, as_json: bool, **options: Any) -> int:
     """Run bin/dedup on copies of SOURCEs, and check every step.
 
     The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
     one of them failed.
     """
     interrupt_on_sigterm()
-    options = RehearseOptions(work, sample, seed, jobs, memory)
     sound = True
     with show_progress(verbose=verbose) as progress:
-        for step in rehearse(list(sources), options, say, progress):
+        for step in rehearse(list(sources), RehearseOptions(**options), say, progress):
             sound = sound and step.sound
             if as_json:
                 print_json(step.as_json())
@@ -57,21 +47,14 @@ def command(
 
 
 def _print_step(step: Step) -> None:
-    verdict = "as it should be"
-    if not step.sound:
-        many = (
-            "1 thing is not as it"
-            if step.failed == 1
-            else f"{step.failed:,} things are not as they"
-        )
-        verdict = f"{many} should be"
+    verdict = "passed" if step.sound else singular(f"failed: {step.failed:,} things")
     click.echo(f"{step.name}: {verdict} ({step.seconds:.1f} s)")
     for name, value in step.numbers.items():
-        said = "no pywb on PATH" if value is None else value
+        text = "no pywb on PATH" if value is None else str(value)
         if isinstance(value, dict):
-            said = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
+            text = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
         elif isinstance(value, int):
-            said = amount(value) if name.startswith("bytes") else f"{value:,}"
-        click.echo(f"  {name.replace('_', ' '):<14} {said}")
+            text = amount(value) if name.startswith("bytes") else f"{value:,}"
+        click.echo(f"  {name.replace('_', ' '):<14} {text}")
     for problem in step.problems:
         click.echo(f"  ! {printable(problem)}")

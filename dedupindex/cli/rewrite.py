@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say
+from dedupindex.cli.common import Command, interrupt_on_sigterm, print_counts, print_json, say
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import open_manifest
@@ -117,8 +117,7 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> i
             + f"{found.revisits:,} {would} revisits; {amount(found.bytes_before)} {would} "
             f"{amount(found.bytes_after)}"
         )
-        for reason, number in sorted(found.refused.items()):
-            click.echo(f"  stays: {reason:<28}{number:>12,}")
+        print_counts("stays: ", found.refused)
     return Damaged.exit_status if left else 0
 
 
@@ -126,7 +125,7 @@ def undo_all(
     roots: list[Path], find: Callable[[], Undoable], processes: int, *, as_json: bool
 ) -> int:
     """Undo the rewriting in place below `roots` of the files that `find` returns."""
-    with _cleaned(roots):
+    with _locked_and_cleaned(roots):
         tasks, gone = find()
         if not tasks and not gone:
             say(
@@ -159,7 +158,7 @@ def _size(path: Path) -> int:
 
 
 @contextmanager
-def _cleaned(roots: list[Path]) -> Iterator[None]:
+def _locked_and_cleaned(roots: list[Path]) -> Iterator[None]:
     """Lock directories with journals, and remove what killed runs left there."""
     with locked([root for root in roots if (root / DIRECTORY).is_dir()]):
         for root in roots:
@@ -206,21 +205,16 @@ def print_restored(results: Iterator[Restored], *, as_json: bool) -> int:
 
 
 def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
-    freed = files = left = 0
-    with _cleaned(roots):
-        for result in map(commit, _rewritten(plan)[0]):
-            files += 1
-            if result.state == "left":
-                left += 1
-                say(f"warning: {result.name} can still be undone: {result.problem}")
-            else:
-                freed += result.bytes_after
+    with _locked_and_cleaned(roots):
+        results = list(map(commit, _rewritten(plan)[0]))
+    left = [result for result in results if result.state == "left"]
+    for result in left:
+        say(f"warning: {result.name} can still be undone: {result.problem}")
+    freed = sum(result.bytes_after for result in results if result.state != "left")
     if as_json:
-        print_json({"files": files, "left": left, "bytes": freed})
+        print_json({"files": len(results), "left": len(left), "bytes": freed})
     else:
         places = printable(", ".join(map(str, roots)))
-        click.echo(
-            f"{places}: the dropped records of "
-            + singular(f"{files - left:,} files are gone, {amount(freed)}")
-        )
+        files = singular(f"{len(results) - len(left):,} files are gone, {amount(freed)}")
+        click.echo(f"{places}: the dropped records of {files}")
     return Damaged.exit_status if left else 0

@@ -54,13 +54,8 @@ def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> i
 def line_of(capture: Capture) -> str:
     """Return a capture as a line: date, status, mime, size, digest, URL, container."""
     size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
-    texts = (
-        f"{capture.date.decode():<20}",
-        f"{capture.status or '-':>3}",
-        f"{capture.mime.decode('latin-1') or '-':<24}",
-        f"{size:>8}",
-        capture.digest.spelled(capture.spelling),
-        capture.url.decode("utf-8", "backslashreplace"),
-        capture.container or "-",
-    )
-    return printable("  ".join(texts))
+    mime = capture.mime.decode("latin-1") or "-"
+    head = f"{capture.date.decode():<20}  {capture.status or '-':>3}  {mime:<24}  {size:>8}"
+    digest = capture.digest.spelled(capture.spelling)
+    url = capture.url.decode("utf-8", "backslashreplace")
+    return printable(f"{head}  {digest}  {url}  {capture.container or '-'}")

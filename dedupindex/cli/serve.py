@@ -101,24 +101,16 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
     log = LOGGER.info if chosen["log_format"] == "json" else say
 
     def ready(started: Started) -> None:
+        captures, workers = started.counts.captures, started.workers
         if as_json:
-            print_json(
-                {
-                    "url": started.url,
-                    "index": printable(name),
-                    "captures": started.counts.captures,
-                    "workers": started.workers,
-                }
-            )
-        log(
-            f"serving {name} ({started.counts.captures:,} captures) at {started.url}, "
-            f"{started.workers} workers"
-        )
+            about = {"index": printable(name), "captures": captures, "workers": workers}
+            print_json({"url": started.url, **about})
+        log(f"serving {name} ({captures:,} captures) at {started.url}, {workers} workers")
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
     chosen["host_names"] = _host_names(chosen["host_names"])
-    chosen["tls"] = _tls(chosen)
+    chosen["tls"] = _tls(chosen.pop("tls_cert"), chosen.pop("tls_key"))
     configure(chosen["log_format"])
     _check_exposure(where, chosen["host"], for_all, log, chosen)
     chosen["workers"] = chosen["workers"] or default_workers()
@@ -138,11 +130,10 @@ def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
         raise BadInput(f"--host-name: {error}") from error
 
 
-def _tls(chosen: dict[str, Any]) -> Tls | None:
+def _tls(cert: Path | None, key: Path | None) -> Tls | None:
     """Return the certificate for HTTPS, if any; raises `BadInput`."""
     from server.listeners import Tls  # as above
 
-    cert, key = chosen.pop("tls_cert"), chosen.pop("tls_key")
     if cert is None and key is None:
         return None
     if cert is None or key is None:

@@ -72,21 +72,15 @@ def command(
 
 
 def _list(index: Path, as_json: bool) -> None:
-    found = tokens.read_tokens(index)
+    names = ("name", "role", "crawls", "namespaces")
+    rows = [
+        (token.name, token.role.name.lower(), token.crawls, token.namespaces)
+        for token in tokens.read_tokens(index)
+    ]
     if as_json:
-        rows = [
-            {
-                "name": token.name,
-                "role": token.role.name.lower(),
-                "crawls": token.crawls,
-                "namespaces": token.namespaces,
-            }
-            for token in found
-        ]
-        print_json({"tokens": rows})
+        print_json({"tokens": [dict(zip(names, row, strict=True)) for row in rows]})
         return
-    for token in found:
-        role = token.role.name.lower()
-        click.echo(f"{token.name:<24}{role:<8}{token.crawls:<24}{token.namespaces}".rstrip())
-    if not found:
+    for name, role, crawls, namespaces in rows:
+        click.echo(f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip())
+    if not rows:
         say("no tokens: anyone who reaches the server may read and write")

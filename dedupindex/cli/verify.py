@@ -72,11 +72,9 @@ def command(
     if records and against is None:
         raise click.UsageError("--records goes with --against")
     progress = plain(PLAIN_EVERY)
-    collection = (
-        Against(against, places, originals, progress)
-        if against
-        else Collection(places, originals, progress)
-    )
+    collection: Against | Collection = Collection(places, originals, progress)
+    if against:
+        collection = Against(against, places, originals, progress)
     reasons: Counter[str] = Counter()
     recompressed = 0
     for finding in collection.findings():

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import PurePosixPath
@@ -66,36 +67,31 @@ class ExportChoice:
     other: str  # the crawl of captures without one
     crawls: frozenset[str] = frozenset()  # only these; empty: all
     algorithm: str = "sha256"
-    bridge: bool = (
-        False  # also originals whose record states another digest, or spells it otherwise
-    )
+    bridge: bool = False  # also originals whose record states another digest or spelling
 
 
-class ContainerFiles:
-    """The files that hold containers: WARC files, or the WACZ files around them."""
-
-    def __init__(self, registered: Callable[[str], IndexedContainer | None]) -> None:
-        self._registered = registered
-        self._files: dict[str, IndexedContainer | None] = {"": None}
-
-    def of(self, container: str) -> IndexedContainer | None:
-        """The file of a container, None if `container` is empty."""
-        if container not in self._files:
-            files = filter(None, map(self._registered, files_of(container)))
-            self._files[container] = next(files, IndexedContainer(container, -1, "", 0))
-        return self._files[container]
+def file_of(
+    registered: Callable[[str], IndexedContainer | None], container: str
+) -> IndexedContainer | None:
+    """Return the file that holds a container, None for "": a WARC file, or the WACZ around it."""
+    if not container:
+        return None
+    files = filter(None, map(registered, files_of(container)))
+    return next(files, IndexedContainer(container, -1, "", 0))
 
 
 def originals(
     captures: Iterable[tuple[Digest, Capture]],
-    files: ContainerFiles,
+    registered: Callable[[str], IndexedContainer | None],
     choice: ExportChoice,
     exported: BrowsertrixExport,
 ) -> Iterator[ExportedOriginal]:
     """Yield one original for each digest and crawl, of captures sorted by digest.
 
-    Holds the captures of one digest at a time.
+    `registered` returns a file of the index by its name. Holds the captures of one digest at a
+    time.
     """
+    file_in_index = cache(partial(file_of, registered))
     without = 0  # captures that have no digest of the algorithm
     for digest, group in groupby(captures, itemgetter(0)):
         best: dict[str, Capture] = {}
@@ -109,18 +105,16 @@ def originals(
             if reason := _unusable_reason(digest, capture, crawl, choice):
                 exported.left_out[reason] += 1
                 continue
-            before = best.setdefault(crawl, capture)
-            if before is not capture:
+            if crawl in best:
                 exported.left_out["same-digest"] += 1
-                best[crawl] = min(before, capture, key=_order)
+            best[crawl] = min(best.get(crawl, capture), capture, key=_order)
         for crawl, capture in best.items():
             exported.written += 1
             exported.bridged += not _is_stated(digest, capture)
             exported.crawls[crawl] = exported.crawls.get(crawl, 0) + 1
-            text = (
-                digest.raw.hex() if digest.algorithm == "sha256" else str(digest).partition(":")[2]
-            )
-            yield ExportedOriginal(crawl, text.encode(), capture, files.of(capture.container))
+            sha256 = digest.algorithm == "sha256"
+            text = digest.raw.hex() if sha256 else str(digest).partition(":")[2]
+            yield ExportedOriginal(crawl, text.encode(), capture, file_in_index(capture.container))
     if without > 0:
         exported.left_out[f"no-{choice.algorithm}"] = without
 

@@ -28,15 +28,8 @@ _SEED, _HOST, _OTHER = range(3)
 class CrawlScope:
     """What the next crawl will fetch: URLs, and hosts with all below them."""
 
-    seeds: frozenset[bytes] = frozenset()
-    hosts: frozenset[bytes] = frozenset()
-
-    @classmethod
-    def of(cls, seeds: Iterable[bytes] = (), hosts: Iterable[bytes] = ()) -> CrawlScope:
-        """Read lists of one a line; blank lines and lines that begin with ``#`` are skipped."""
-        urls = frozenset(_as_fetched(line) for line in _lines(seeds))
-        named = frozenset(line.lower().strip(b".") for line in _lines(hosts))
-        return cls(urls, named | {host_of(url) for url in urls})
+    seeds: frozenset[bytes]
+    hosts: frozenset[bytes]
 
     def rank(self, url: bytes) -> int:
         """The rank of a URL: a seed, of a wanted host, or another; the lowest is the best."""
@@ -48,6 +41,13 @@ class CrawlScope:
                 return _HOST
             host = host.partition(b".")[2]
         return _OTHER
+
+
+def read_scope(seeds: Iterable[bytes] = (), hosts: Iterable[bytes] = ()) -> CrawlScope:
+    """Read a URL or host from each line; blank lines and lines that begin with # are skipped."""
+    urls = frozenset(map(_as_fetched, _lines(seeds)))
+    named = frozenset(line.lower().strip(b".") for line in _lines(hosts))
+    return CrawlScope(urls, named | {host_of(url) for url in urls})
 
 
 @dataclass
@@ -71,23 +71,24 @@ def lines(
     """
     yield HEADER
     for digest, group in groupby(captures, itemgetter(0)):
-        best: Capture | None = None
-        order: tuple[int, bytes, bytes] = (0, b"", b"")
+        best: tuple[int, bytes, bytes, bytes] | None = None
         for _, capture in group:
             if reason := _unusable_reason(digest, capture, bridge):
                 exported.left_out[reason] += 1
                 continue
             # Of URLs of one rank, that of the latest capture is the likeliest to exist still.
-            key = (-wanted.rank(capture.url), capture.date, capture.url)
+            rank = -wanted.rank(capture.url)
+            found = (rank, capture.date, capture.url, capture.record_id)
             exported.other_urls += best is not None
-            if best is None or key > order:
-                best, order = capture, key
-        if best is not None:
+            if best is None or found[:3] > best[:3]:
+                best = found
+        if best:
+            rank, _, url, record_id = best
             exported.written += 1
-            exported.for_seeds += order[0] == -_SEED
-            exported.for_hosts += order[0] == -_HOST
+            exported.for_seeds += rank == -_SEED
+            exported.for_hosts += rank == -_HOST
             value = str(digest).partition(":")[2].encode()
-            yield b"%b %b <%b>\n" % (best.url, value, best.record_id)
+            yield b"%b %b <%b>\n" % (url, value, record_id)
 
 
 def _unusable_reason(digest: Digest, capture: Capture, bridge: bool) -> str:

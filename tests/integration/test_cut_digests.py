@@ -284,12 +284,12 @@ def test_what_a_crawl_would_have_saved(make_index: MakeIndex) -> None:
 def test_exports_leave_them_out() -> None:
     held = [(digest, capture(1)._replace(digest=digest)) for digest in (CUT[3], sha1(5))]
     lines = wget_cdx.WgetExport()
-    assert len(list(wget_cdx.lines(held, wget_cdx.CrawlScope.of(), lines))) == 2  # with its header
+    assert len(list(wget_cdx.lines(held, wget_cdx.read_scope(), lines))) == 2  # with its header
     assert lines.left_out == {CUT_DIGEST: 1}
     keys = browsertrix_redis.BrowsertrixExport()
     choice = browsertrix_redis.ExportChoice("other", algorithm="sha1")
-    files = browsertrix_redis.ContainerFiles(lambda name: None)
-    assert len(list(browsertrix_redis.originals(held, files, choice, keys))) == 1
+    found = browsertrix_redis.originals(held, lambda name: None, choice, keys)
+    assert len(list(found)) == 1
     assert keys.left_out == {CUT_DIGEST: 1}
 
 

@@ -27,7 +27,6 @@ from dedupindex.errors import CrawlExists, DedupError, IndexBusy, UnknownCrawl
 from dedupindex.export.browsertrix_redis import (
     LOCK,
     BrowsertrixExport,
-    ContainerFiles,
     ExportChoice,
     originals,
     writing,
@@ -80,7 +79,7 @@ def export(
     choice = ExportChoice(how.pop("other", "archive"), **how)
     stand = sorted((one.digest, one) for one in captures)
     with writing(address) as database:
-        found = originals(stand, ContainerFiles(lambda name: None), choice, exported)
+        found = originals(stand, lambda name: None, choice, exported)
         database.export(found, source, choice.crawls)
     return exported
 
@@ -283,9 +282,7 @@ def test_one_writer_at_a_time(address: str, client: Any) -> None:
             pass
         client.set(LOCK, "somebody")  # this one stood still, and its lock has lapsed
         stand = [(one.digest, one) for one in CAPTURES]
-        found = originals(
-            stand, ContainerFiles(lambda name: None), ExportChoice("archive"), BrowsertrixExport()
-        )
+        found = originals(stand, lambda name: None, ExportChoice("archive"), BrowsertrixExport())
         with pytest.raises(DedupError, match="stood still"):
             database.export(found, b"/i")
     assert client.get(LOCK) == b"somebody"

@@ -19,11 +19,11 @@ from dedupindex.digest import Digest, Spelling
 from dedupindex.export.browsertrix_redis import (
     NO_PLACE,
     BrowsertrixExport,
-    ContainerFiles,
     ExportChoice,
     ExportedOriginal,
     entry,
     file_entry,
+    file_of,
     originals,
 )
 from dedupindex.index.engine import IndexedContainer
@@ -58,9 +58,7 @@ def written(
 ) -> list[ExportedOriginal]:
     stand = sorted((one.digest, one) for one in captures)
     choice = ExportChoice("archive", **how)  # type: ignore[arg-type]
-    return list(
-        originals(stand, ContainerFiles(lambda name: None), choice, exported or BrowsertrixExport())
-    )
+    return list(originals(stand, lambda name: None, choice, exported or BrowsertrixExport()))
 
 
 @given(
@@ -179,7 +177,7 @@ def test_digests_that_the_record_does_not_state_are_bridged() -> None:
     for bridge, count in ((False, 0), (True, 1)):
         exported = BrowsertrixExport()
         choice = ExportChoice("archive", bridge=bridge)
-        found = list(originals(stand, ContainerFiles(lambda name: None), choice, exported))
+        found = list(originals(stand, lambda name: None, choice, exported))
         assert len(found) == count
         left = {} if bridge else {"spelled-otherwise": 1}
         assert exported.left_out == {"no-sha256": 1, **left}  # of the second, which has none
@@ -187,12 +185,11 @@ def test_digests_that_the_record_does_not_state_are_bridged() -> None:
 
 def test_the_file_of_a_record_in_a_wacz_is_the_wacz() -> None:
     known = {name: IndexedContainer(name, 7, "", 1) for name in ("/x/a.wacz", "/x/b.warc.gz")}
-    files = ContainerFiles(known.get)
-    assert files.of("/x/a.wacz/archive/data.warc.gz") == known["/x/a.wacz"]
-    assert files.of("/x/b.warc.gz") == known["/x/b.warc.gz"]
-    other = files.of("/archive/c.warc.gz")
+    assert file_of(known.get, "/x/a.wacz/archive/data.warc.gz") == known["/x/a.wacz"]
+    assert file_of(known.get, "/x/b.warc.gz") == known["/x/b.warc.gz"]
+    other = file_of(known.get, "/archive/c.warc.gz")
     assert other and (other.name, other.size) == ("/archive/c.warc.gz", -1)
-    assert files.of("") is None
+    assert file_of(known.get, "") is None
     assert NO_PLACE > 1 << 24  # no list is that long
 
 
@@ -203,9 +200,7 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
 
     exported = BrowsertrixExport()
     tracemalloc.start()
-    found = list(
-        originals(many(), ContainerFiles(lambda name: None), ExportChoice("archive"), exported)
-    )
+    found = list(originals(many(), lambda name: None, ExportChoice("archive"), exported))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 1 and exported.left_out["same-digest"] == 49_999

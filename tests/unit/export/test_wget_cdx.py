@@ -11,7 +11,7 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest, Spelling
-from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines
+from dedupindex.export.wget_cdx import HEADER, CrawlScope, WgetExport, lines, read_scope
 from dedupindex.runtime.files import atomic_file
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
@@ -21,14 +21,14 @@ from tests.support.commands import typed
 def written(*captures: Capture, wanted: CrawlScope | None = None, **how: bool) -> list[bytes]:
     """The URLs that are written."""
     stand = sorted((one.digest, one) for one in captures)
-    header, *found = lines(stand, wanted or CrawlScope(), WgetExport(), **how)
+    header, *found = lines(stand, wanted or read_scope(), WgetExport(), **how)
     assert header == HEADER == b" CDX a k u\n"
     return [line.split(b" ")[0] for line in found]
 
 
 def test_a_line_has_what_wget_reads() -> None:
     stand = [(sha1(1), capture(1))]
-    _, line = lines(stand, CrawlScope(), WgetExport())
+    _, line = lines(stand, read_scope(), WgetExport())
     value = str(sha1(1)).removeprefix("sha1:")
     record = "<urn:uuid:00000000-0000-4000-8000-000000000101>"
     assert line.decode() == f"http://example.com/a {value} {record}\n"
@@ -42,14 +42,14 @@ def test_of_several_urls_the_wanted_one_is_written() -> None:
         capture(1, b"http://www.c.example/x", 2),
     ]
     assert written(*same) == [b"http://b.example/"]  # the last one seen
-    assert written(*same, wanted=CrawlScope.of([b"http://a.example\r\n"])) == [b"http://a.example/"]
-    below = CrawlScope.of([], [b"# a comment\n", b"\n", b"C.example\n"])
+    assert written(*same, wanted=read_scope([b"http://a.example\r\n"])) == [b"http://a.example/"]
+    below = read_scope([], [b"# a comment\n", b"\n", b"C.example\n"])
     assert written(*same, wanted=below) == [b"http://www.c.example/x"]
-    both = CrawlScope.of([b"http://a.example/#top"], [b"c.example"])
+    both = read_scope([b"http://a.example/#top"], [b"c.example"])
     assert written(*same, wanted=both) == [b"http://a.example/"]
-    other_page = CrawlScope.of([b"www.c.example/y"])  # its host is crawled
+    other_page = read_scope([b"www.c.example/y"])  # its host is crawled
     assert written(*same, wanted=other_page) == [b"http://www.c.example/x"]
-    assert written(*same, wanted=CrawlScope.of([], [b"xc.example"])) == [b"http://b.example/"]
+    assert written(*same, wanted=read_scope([], [b"xc.example"])) == [b"http://b.example/"]
 
 
 def test_what_wget_cannot_use_is_left_out_by_name() -> None:
@@ -63,11 +63,11 @@ def test_what_wget_cannot_use_is_left_out_by_name() -> None:
         (sha1(6), capture(6, b"http://example.com/\nX")),
     ]
     exported = WgetExport()
-    assert list(lines(unfit, CrawlScope(), exported)) == [HEADER]
+    assert list(lines(unfit, read_scope(), exported)) == [HEADER]
     assert exported.left_out == {
         "not-sha1": 1, "spelled-otherwise": 2, "no-record-id": 1, "url-with-spaces": 2,
     }  # fmt: skip
-    assert len(list(lines(unfit, CrawlScope(), WgetExport(), bridge=True))) == 3
+    assert len(list(lines(unfit, read_scope(), WgetExport(), bridge=True))) == 3
 
 
 def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
@@ -77,7 +77,7 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
 
     exported = WgetExport()
     tracemalloc.start()
-    assert len(list(lines(many(), CrawlScope(), exported))) == 2
+    assert len(list(lines(many(), read_scope(), exported))) == 2
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert exported.other_urls == 49_999
