@@ -25,10 +25,7 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 @click.argument("sources", nargs=-1, required=True, metavar="ARC...")
 @option("--out", required=True, type=PATH, help="Write the files below this directory.")
 @flag("--back", help="Restore the ARC files from such WARC files.")
-@flag(
-    "--content-only",
-    help="Do not keep gzip members that zlib cannot reproduce, only their content.",
-)  # fmt: skip
+@flag("--content-only", help="Keep only the content of gzip members that zlib cannot reproduce.")
 @shared_options("--jobs", "--json")
 def command(
     sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool

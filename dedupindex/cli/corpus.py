@@ -46,10 +46,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@option(
-    "--containers", multiple=True, metavar="WHERE",
-    help="Where WARC files are, if not beside SOURCE: directory, file, address with a slash.",
-)  # fmt: skip
+@shared_options("--containers")
 @shared_options("--where")
 @option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
@@ -72,10 +69,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     "--revisits", type=click.Choice(REVISITS), default="resolve",
     help="Read revisits as their originals, leave them out, or take each payload once.",
 )  # fmt: skip
-@option(
-    "--originals", metavar="INDEX", type=click.UNPROCESSED,
-    help="Where to look up originals that are not in SOURCE.",
-)  # fmt: skip
+@option("--originals", type=any_index, metavar="INDEX", help="Where to look up other originals.")
 @option(
     "-o", "--out", type=FILE, metavar="FILE",
     help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
@@ -108,14 +102,13 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
 
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
-    originals = options["originals"]
     if "-" in sources:
         raise BadInput(
             "a corpus cannot be read from stdin, because sources are read twice: name a file"
         )
     corpus = Corpus.of(*sources, containers=options["containers"]).having(
         revisits=options["revisits"],
-        originals=any_index(originals) if originals else None,
+        originals=options["originals"],
         jobs=options["jobs"],
         memory=options["memory"],
     )

@@ -21,7 +21,7 @@ from dedupindex.cli.common import (
     warn_of_lines,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import FILE, flag, option, shared_options
+from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
@@ -69,14 +69,8 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Where to write a line of JSON for each document.",
 )  # fmt: skip
 @shared_options("--where")
-@option(
-    "--containers", multiple=True, metavar="WHERE",
-    help="Where WARC files are, if not beside a CDX: directory, file, address with a slash.",
-)  # fmt: skip
-@option(
-    "--originals", type=any_index, metavar="INDEX",
-    help="Where to look up originals that the archives do not have.",
-)  # fmt: skip
+@shared_options("--containers")
+@option("--originals", type=any_index, metavar="INDEX", help="Where to look up other originals.")
 @option(
     "--what-if", default="", metavar="T,T…", callback=_thresholds,
     help="Report the result for other thresholds of the first content constraint, too.",
@@ -86,8 +80,8 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Cost of keeping a document: size, 1 / quality, …; the total is minimized.",
 )  # fmt: skip
 @option(
-    "--min-per-host", "per_host", type=click.IntRange(0), default=0,
-    help="Keep at least this many documents of each host.",
+    "--min-per-host", "per_host", type=COUNT, default=0,
+    help="Fewest documents to keep of each host.",
 )  # fmt: skip
 @option(
     "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, callback=_seconds,
@@ -96,13 +90,8 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 @flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")
 @flag("--updatable", help="Keep a file beside RESULT that --update needs.")
 @option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
-@option(
-    "--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts, too."
-)
-@option(
-    "--list", "listed", type=FILE, metavar="FILE",
-    help="Write the covered documents as CSV; nothing is deleted.",
-)  # fmt: skip
+@option("--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts.")
+@option("--list", "listed", type=FILE, metavar="FILE", help="Write the covered documents as CSV.")
 @shared_options("--memory", "--jobs", "--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],

@@ -52,10 +52,7 @@ _format_option = option(
 @click.argument("output_dir", metavar="OUTPUT_DIR", type=PATH)
 @_characters_option
 @_format_option
-@flag(
-    "--deterministic",
-    help="Derive the run id from INPUT_GLOB, so that the same input gives the same files.",
-)  # fmt: skip
+@flag("--deterministic", help="Derive the run id from INPUT_GLOB: same input, same files.")
 @shared_options("--jobs", help="Processes; large objects are hashed by as many threads.")
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, in OUTPUT_DIR.")
 @shared_options("--verbose", "--json")
@@ -202,13 +199,10 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @option("--size", callback=_size, default="2GiB", help="Size of all files.")
 @option(
     "--duplicates", type=click.FloatRange(0, 1), default=0.05,
-    help="Share of files that are copies of the one before.",
+    help="Share of files that are copies.",
 )  # fmt: skip
 @option("--mean", callback=_size, default="500KiB", help="Mean size of a file.")
-@option(
-    "--deviation", callback=_size, default="5KiB",
-    help="Standard deviation; no file is smaller than 1 KiB.",
-)  # fmt: skip
+@option("--deviation", callback=_size, default="5KiB", help="Standard deviation; minimum 1 KiB.")
 @option("--seed", default=0, help="The same seed gives the same files.")
 @shared_options("--verbose", "--json")
 def generate_command(directory: Path, verbose: bool, as_json: bool, **options: Any) -> int:

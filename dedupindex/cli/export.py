@@ -22,7 +22,7 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import PATH, cores, flag, option, shared_options
+from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import wget_cdx
 from dedupindex.export.browsertrix_redis import (
@@ -53,7 +53,7 @@ _YEAR_START = "00010101000000"
 _DIGITS = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 
 
-def _subset_option(*names: str, help: str, **details: Any) -> Callable[[_Command], _Command]:
+def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Command]:
     return option(*names, setting=False, help=f"--self-contained: {help}", **details)
 
 
@@ -64,30 +64,19 @@ def _subset_option(*names: str, help: str, **details: Any) -> Callable[[_Command
     "--redis", metavar="URL",
     help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
 )  # fmt: skip
-@flag(
-    "--self-contained", setting=False,
-    help="Copy records of WARC and ARC files, with the originals of their revisits.",
-)  # fmt: skip
+@flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
     "-o", "--out", type=PATH, setting=False,
     help="Where to write. --wget: a file; default: standard output. --self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
-@_subset_option(
-    "--url", "urls", multiple=True, metavar="PREFIX", help="only URLs that begin so; repeatable."
-)
-@_subset_option(
-    "--host", multiple=True, metavar="NAME", help="or of this host, or of one below it."
-)
-@_subset_option(
-    "--from", "begin", metavar="DATE", help="only captures of this year, day or second, or later."
-)
-@_subset_option(
-    "--to", "end", metavar="DATE", help="only captures of this year, day or second, or earlier."
-)
-@_subset_option("--originals", multiple=True, metavar="SOURCE", help="where else originals may be.")
-@_subset_option(
-    "--jobs", type=click.IntRange(0), default=0, show_default="number of cores",
+@_subset("--url", "urls", multiple=True, metavar="PREFIX", help="only URLs that begin so.")
+@_subset("--host", multiple=True, metavar="NAME", help="or of this host, or of one below it.")
+@_subset("--from", "begin", metavar="DATE", help="from this year, day or second on.")
+@_subset("--to", "end", metavar="DATE", help="up to this year, day or second.")
+@_subset("--originals", multiple=True, metavar="SOURCE", help="where else originals may be.")
+@_subset(
+    "--jobs", type=COUNT, default=0, show_default="number of cores",
     help="processes that read files side by side.",
 )  # fmt: skip
 @option(

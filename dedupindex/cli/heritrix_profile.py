@@ -150,7 +150,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
 @option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
 @option(
-    "--contact", required=True, metavar="URL", help="A page where webmasters read who crawls them."
+    "--contact", required=True, metavar="URL", help="Page for webmasters about who crawls them."
 )
 @option(
     "--strategy", type=click.Choice([one.value for one in Strategy]),

@@ -19,7 +19,7 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
-from dedupindex.cli.options import flag, option, shared_options
+from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import BuildTally
 from dedupindex.errors import BadInput, SettingsConflict
@@ -72,10 +72,8 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
     help=f"{', '.join(ENGINES)}, or the address of a cluster; INDEX may then be left out.",
 )  # fmt: skip
 @option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
-@option("--min-size", type=click.IntRange(0), default=0, help="Bytes of payload.")
-@option(
-    "--also-digest", default="", metavar="NAMES", help="Compute these digests too: sha256,blake3."
-)
+@option("--min-size", type=COUNT, default=0, help="Bytes of payload.")
+@option("--also-digest", default="", metavar="NAMES", help="Also compute these: sha256,blake3.")
 @option(
     "--keep", type=click.Choice(["earliest", "latest"]), default="earliest",
     help="Which capture of a URL and digest is kept.",
@@ -86,19 +84,15 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @flag("--replace", help="As --add; changed files replace their old captures.")
 @flag("--reread", help="As --add; reads known files again, as a repair.")
 @flag("--resume", help="Resume a build that was killed.")
-@option(
-    "--revisit-annotation", default="", metavar="REGEX",
-    help="crawl.log: further annotations that mark duplicates.",
-)  # fmt: skip
+@shared_options("--revisit-annotation")
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
 @flag("--check", setting=False, help="Read the whole index and verify it.")
 @flag("--stats", setting=False, help="Print what the index holds.")
 @flag("--compact", setting=False, help="Rewrite the index, packed.")
 @flag("--merge", setting=False, help="Load the captures of committed crawls.")
 @option(
-    "--copy", metavar="PATH", setting=False,
-    help="Copy the index, even in use; PATH may be an address.",
-)  # fmt: skip
+    "--copy", metavar="PATH", setting=False, help="Copy the index, even in use; also to an address."
+)
 @shared_options("--json")
 def command(
     sources: tuple[str, ...],

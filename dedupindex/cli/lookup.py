@@ -15,7 +15,7 @@ import orjson
 from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.cli.common import Command, print_json, say
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
-from dedupindex.cli.options import flag, option, shared_options
+from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
@@ -46,15 +46,12 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
     help="DIGEST_ANY (prefers the same URL), EXACT_URL or CANONICAL_URL.",
 )  # fmt: skip
 @option(
-    "--unlabelled", type=click.Choice(list(SIZES)),
-    help="The algorithm of digests that carry no label.",
-)  # fmt: skip
+    "--unlabelled", type=click.Choice(list(SIZES)), help="Algorithm of digests without a label."
+)
 @option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
 @option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
-@option("--min-size", type=click.IntRange(0), default=0, help="Smallest payload, in bytes.")
-@option(
-    "--not-record", metavar="ID", help="Record id of the capture itself: not an original of it."
-)
+@option("--min-size", type=COUNT, default=0, help="Smallest payload, in bytes.")
+@option("--not-record", metavar="ID", help="Record id of the capture itself: no original of it.")
 @option("--not-date", metavar="DATE", help="WARC-Date of the capture itself, likewise.")
 @option(
     "--covers", type=click.Choice(["stored", "entity", "both"]),

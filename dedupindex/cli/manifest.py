@@ -43,20 +43,17 @@ _SHOWN = 1000  # differences that are named
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @option(
     "-o", "--output", required=True, type=PATH, metavar="MANIFEST",
-    help="Directory to make or to update.",
+    help="Directory to make or update.",
 )  # fmt: skip
 @option(
     "-H", "--hash", "algorithm", type=click.Choice(_ALGORITHMS), default="sha1",
     help="Digest to compute of every payload.",
 )  # fmt: skip
-@flag(
-    "-f", "--force",
-    help="Digest the body as stored, even if the record's digest covers the entity.",
-)  # fmt: skip
+@flag("-f", "--force", help="Digest the stored body even if the record's digest covers the entity.")
 @flag("-s", "--skip-empty", help="Leave out responses with an empty body.")
 @option(
     "--text", type=PATH_OR_DASH, metavar="FILE",
-    help="Write the lines in the format of warcsum, too; - is stdout.",
+    help="Also write them as warcsum does; - is stdout.",
 )  # fmt: skip
 @option(
     "--check", type=PATH_OR_DASH, metavar="FILE",

@@ -12,6 +12,7 @@ import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+COUNT, POSITIVE = click.IntRange(0), click.IntRange(1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 PATH_OR_DASH = click.Path(path_type=Path, allow_dash=True)
@@ -47,6 +48,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+_CONTAINERS = "Where WARC files are, if not beside a CDX: directory, file, address with a slash."
+_ANNOTATION = "crawl.log: further annotations that mark duplicates."
 _SMALLEST = "Bytes of the smallest "
 _NUMBER: dict[str, Any] = {
     "type": click.IntRange(0),
@@ -70,10 +73,12 @@ _SHARED = {
                 callback=lambda context, option, number: number or cores()),
         partial(option, "--threads", **_NUMBER, help="Threads of DuckDB."),
         partial(option, "--memory", default="1GB", help="Memory for DuckDB."),
-        partial(option, "--min-size", type=click.IntRange(0), default=0, help=_SMALLEST + "body."),
-        partial(option, "--min-gain", type=click.IntRange(1), default=1, help=_SMALLEST + "gain."),
+        partial(option, "--min-size", type=COUNT, default=0, help=_SMALLEST + "body."),
+        partial(option, "--min-gain", type=POSITIVE, default=1, help=_SMALLEST + "gain."),
         partial(option, "--out", type=PATH, help="Write the files below this directory."),
         partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
+        partial(option, "--containers", multiple=True, metavar="WHERE", help=_CONTAINERS),
+        partial(option, "--revisit-annotation", default="", metavar="REGEX", help=_ANNOTATION),
         partial(option, "--where", multiple=True, metavar="EXPR", help=_WHERE),
     )
 }  # fmt: skip

@@ -43,18 +43,13 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
     "--rates", type=FILE, metavar="FILE",
     help="TOML with values in place of those in dedupindex/capacity/inputs.toml.",
 )  # fmt: skip
-@flag(
-    "--measure",
-    help="Measure rates for documents on this machine; takes 1.2 GB of disk and a minute.",
-)  # fmt: skip
+@flag("--measure", help="Measure this machine, for documents; takes 1.2 GB of disk and a minute.")
 @option(
     "--work", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".",
     metavar="DIR", show_default="this directory",
     help="Directory for the samples of --measure.",
 )  # fmt: skip
-@option(
-    "--save", type=PATH, metavar="FILE", help="Write the rates of --measure to a file for --rates."
-)
+@option("--save", type=PATH, metavar="FILE", help="Write the measured rates to a file for --rates.")
 @option("--svg", type=PATH, metavar="FILE", help="Draw runtime and cost for --documents.")
 @shared_options("--json")
 def command(

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import COUNT, PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
 from dedupindex.runtime.tables import amount, printable, singular
@@ -24,7 +24,7 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
     "--work", required=True, type=PATH, metavar="DIR",
     help="Directory for the copies; needs four times the space of SOURCEs.",
 )  # fmt: skip
-@option("--sample", type=click.IntRange(0), default=100, help="Revisits to rebuild.")
+@option("--sample", type=COUNT, default=100, help="Revisits to rebuild.")
 @option("--seed", default=0, help="Chooses the sample.")
 @shared_options("--memory", "--jobs", "--verbose")
 @flag("--json", "as_json", help="JSON on stdout, a line for each step.")

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
-from dedupindex.cli.options import flag, option
+from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -141,9 +141,7 @@ _PROGRESS_EVERY = 2048  # records
 @option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
 @option("-i", "--iterator", metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}.")
-@option(
-    "--crawl", default="", metavar="NAME", help="A crawl that looked up and reported while it ran."
-)
+@option("--crawl", default="", metavar="NAME", help="A crawl that looked up and reported.")
 @option(
     "--by", type=click.Choice(_BY),
     help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
@@ -157,21 +155,18 @@ _PROGRESS_EVERY = 2048  # records
     help="Leave out these media types; several are compared. Default: none left out.",
 )  # fmt: skip
 @option(
-    "--min-size", multiple=True, type=click.IntRange(0), default=(0,),
+    "--min-size", multiple=True, type=COUNT, default=(0,),
     help="Smallest payload, in bytes; several are compared. Default: 0.",
 )  # fmt: skip
 @option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
 @option(
-    "--limit", "--top", type=click.IntRange(0),
+    "--limit", "--top", type=COUNT,
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
 )  # fmt: skip
-@option(
-    "--revisit-annotation", default="", metavar="REGEX",
-    help="crawl.log: further annotations that mark duplicates.",
-)  # fmt: skip
+@shared_options("--revisit-annotation")
 @option(
     "--format", type=click.Choice(list(FORMATS)), default="text",
-    help="csv has the groups only; html is a page.",
+    help="csv has groups only; html is a page.",
 )  # fmt: skip
 @flag("--json", "as_json", help="The same as --format json.")
 @click.pass_context

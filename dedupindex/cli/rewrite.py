@@ -46,7 +46,7 @@ bin/rewrite my-plan --commit                           discards it for good
 @option("--cdxj", type=PATH, help="Write an index of captures here.")
 @option(
     "--manifest", "manifests", multiple=True, type=PATH,
-    help="What the plan was made of, for --cdxj; may be given again.",
+    help="What the plan was made of, for --cdxj; repeatable.",
 )  # fmt: skip
 @shared_options("--jobs", "--json")
 def command(

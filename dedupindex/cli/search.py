@@ -11,7 +11,7 @@ import orjson
 from dedupindex.capture import Capture
 from dedupindex.cli.common import Command, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import flag, option
+from dedupindex.cli.options import COUNT, flag, option
 from dedupindex.index.engines.whoosh.whoosh_search import LIMIT, search
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, printable
@@ -27,10 +27,7 @@ bin/search my-index 'http://www.example.org/docs/*'
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("index", type=any_index)
 @click.argument("query", nargs=-1, required=True)
-@option(
-    "--limit", type=click.IntRange(0), default=LIMIT,
-    help="Captures to show, the earliest first; 0 for all.",
-)  # fmt: skip
+@option("--limit", type=COUNT, default=LIMIT, help="Captures to show, earliest first; 0 for all.")
 @flag("--json", "as_json", help="One JSON object a capture on stdout.")
 def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> int:
     """Search INDEX, built with --engine whoosh, for captures that match QUERY.

@@ -16,7 +16,7 @@ from dedupindex.cli.index_location import (
     index_name,
     index_or_engine,
 )
-from dedupindex.cli.options import FILE, PATH, flag, option
+from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import read_tokens
 from dedupindex.lookup.policy import NO_POLICY, read_policy
@@ -43,52 +43,47 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="A host name that clients use for this server; repeatable. IP addresses need none.",
 )  # fmt: skip
 @option(
-    "--port", type=click.IntRange(0, 65535), default=8484,
-    help="Port to listen on; 0 for a free one.",
-)  # fmt: skip
+    "--port", type=click.IntRange(0, 65535), default=8484, help="Port to listen on; 0: a free one."
+)
 @option(
     "--workers", type=click.IntRange(0, 64), default=0,
-    help="Worker processes; 0 for one a core, at most 4.",
+    help="Worker processes; 0: one a core, at most 4.",
 )  # fmt: skip
 @flag("--private", help="Lookups need a token, too.")
 @flag("--open", "for_all", help="Listen beyond loopback without any token.")
 @option("--tls-cert", type=PATH, help="Certificate chain for HTTPS, PEM; read again on SIGHUP.")
 @option("--tls-key", type=PATH, help="Its key, PEM, PKCS#8, not encrypted.")
-@option(
-    "--policy", type=FILE,
-    help="Rules for what may become a revisit, for all lookups: TOML or JSON.",
-)  # fmt: skip
+@option("--policy", type=FILE, help="Rules for what may become a revisit: TOML or JSON.")
 @flag("--access-log", help="Log every request on stderr.")
 @option(
     "--log-format", type=click.Choice(["text", "json"]), default="text",
     help="Log lines as text or as JSON objects.",
 )  # fmt: skip
 @option(
-    "--rate-limit", type=click.IntRange(0), default=0,
-    help="Requests a second of a client to a worker; 0 for no limit.",
+    "--rate-limit", type=COUNT, default=0,
+    help="Requests a second from a client to a worker; 0: no limit.",
 )  # fmt: skip
 @option(
-    "--max-body", type=click.IntRange(1), default=16 << 20,
+    "--max-body", type=POSITIVE, default=16 << 20,
     help="Largest JSON body, in bytes; 64 times as much for JSON lines of captures, no limit for "
     "those of lookups.",
 )  # fmt: skip
 @option(
-    "--max-batch", type=click.IntRange(1), default=100_000,
-    help="Most lookups, captures or records in a JSON body.",
+    "--max-batch", type=POSITIVE, default=100_000,
+    help="Most lookups, captures or records in a body.",
 )  # fmt: skip
-@option("--max-line", type=click.IntRange(1), default=1 << 20, help="Longest JSON line, in bytes.")
+@option("--max-line", type=POSITIVE, default=1 << 20, help="Longest JSON line, in bytes.")
 @option(
     "--body-timeout", type=click.IntRange(1, 3600), default=60,
     help="Seconds in which each 64 KiB of a body, or the rest, must arrive.",
 )  # fmt: skip
 @option(
-    "--max-connections", type=click.IntRange(1), default=4096,
+    "--max-connections", type=POSITIVE, default=4096,
     help="Connections of one worker, idle ones included; more wait.",
 )  # fmt: skip
 @option(
-    "--stop-timeout", type=click.IntRange(1), default=30,
-    help="Seconds to finish requests when stopping.",
-)  # fmt: skip
+    "--stop-timeout", type=POSITIVE, default=30, help="Seconds to finish requests when stopping."
+)
 @flag("--json", "as_json", help="One JSON object on stdout when ready.")
 def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""

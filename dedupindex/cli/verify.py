@@ -44,17 +44,13 @@ PLACE = _Here(path_type=Path)
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
 @option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
-@option(
-    "--originals", multiple=True, type=PLACE, help="Where originals may be that are not in PLACE."
+@option("--originals", multiple=True, type=PLACE, help="Where originals may be besides PLACE.")
+@flag(
+    "--records", help="With --against: compare records, not gzip members (after bin/undedup --out)."
 )
 @flag(
-    "--records",
-    help="With --against: compare records, not gzip members, as after bin/undedup --out.",
-)  # fmt: skip
-@flag(
-    "--remarks", "list_remarks",
-    help="List remarks, too: what is unusual but replays. By default they are counted.",
-)  # fmt: skip
+    "--remarks", "list_remarks", help="List remarks (unusual, but replays), not only their counts."
+)
 @flag("--json", "as_json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from calendar import isleap, monthrange
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
 from dedupindex.errors import BadDate, BadQuery
@@ -19,6 +19,8 @@ from dedupindex.expression import tree
 from dedupindex.expression.tree import Literal, Node, OperandKind, Vocabulary
 from dedupindex.runtime.safe_regex import Pattern
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
+
+CONDITION, NUMBER, TEXT, TIME, SPAN = OperandKind
 
 # --- tokens --------------------------------------------------------------------------------------
 
@@ -76,11 +78,9 @@ def tokens(expression: str) -> Iterator[Lexeme]:
         found = _TOKEN.match(expression, position)
         if found is None:
             rest = expression[position:].lstrip()
-            problem = (
-                "a text begins that does not end"
-                if rest[0] in "'\""
-                else f"{rest[0]!r} means nothing here"
-            )
+            problem = f"{rest[0]!r} means nothing here"
+            if rest[0] in "'\"":
+                problem = "a text begins that does not end"
             reject(expression, len(expression) - len(rest), problem)
         position = found.end()
         kind = found.lastgroup or ""
@@ -114,29 +114,30 @@ _DEFAULT_DIGITS = "00000101000000"  # complete a date that has fewer than 14
 _UNIT_SECONDS = {8: 86_400, 10: 3600, 12: 60, 14: 1}  # by the number of digits of a date
 
 
-def number(text: str, unit: str) -> Literal | None:
-    """Return a number with its unit; None if it is too large or the unit is unknown."""
-    value = float(text)
+def number(text: str, unit: str) -> Literal:
+    """Return a number with its unit; raises `BadQuery`."""
     if unit in DURATIONS:
-        kind, value = OperandKind.SPAN, value * DURATIONS[unit]
+        kind, factor = SPAN, DURATIONS[unit]
     elif not unit or unit.lower() in SIZES:
-        kind, value = OperandKind.NUMBER, value * (SIZES[unit.lower()] if unit else 1)
+        kind, factor = NUMBER, SIZES[unit.lower() or "b"]
     else:
-        return None
+        raise BadQuery(f"there is no unit {unit}, but {', '.join(DURATIONS)} of time and "
+                       "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB of size")  # fmt: skip
+    value = float(text) * factor
     if value > MAX_NUMBER:
-        return None
+        raise BadQuery(f"{text}{unit} is too large")
     return Literal(kind, int(value) if value.is_integer() else value)
 
 
 def _advice(kinds: set[OperandKind], *, arithmetic: bool = False) -> str:
     """Return how to write a constant so that two kinds can be combined."""
-    has_text, has_number = OperandKind.TEXT in kinds, OperandKind.NUMBER in kinds
-    has_duration = OperandKind.SPAN in kinds
+    has_text, has_number = TEXT in kinds, NUMBER in kinds
+    has_duration = SPAN in kinds
     if has_text and (has_number or has_duration) and not arithmetic:
         return ": text has quotes and a number has none, as 'text/html', 200, 5KB, 7d"
     if has_number and (has_duration or arithmetic and not has_text):
         return ": lengths of time have units, as 7d, 12h, 30m, 45s"
-    if OperandKind.TIME in kinds:
+    if TIME in kinds:
         return ": a time is compared with a time or with a date in quotes, as '2020-05'"
     return ""
 
@@ -167,31 +168,28 @@ MAX_DEPTH = 50  # of nested parentheses, minuses and nots
 _SIGNS = ("==", "!=", "<=", ">=", "<", ">")
 _MIRRORED = {">": "<", "<": ">", ">=": "<=", "<=": ">="}
 _RESULT_KINDS = {  # of arithmetic, by its operands
-    (OperandKind.NUMBER, "+", OperandKind.NUMBER): OperandKind.NUMBER,
-    (OperandKind.NUMBER, "-", OperandKind.NUMBER): OperandKind.NUMBER,
-    (OperandKind.NUMBER, "*", OperandKind.NUMBER): OperandKind.NUMBER,
-    (OperandKind.NUMBER, "/", OperandKind.NUMBER): OperandKind.NUMBER,
-    (OperandKind.TIME, "+", OperandKind.SPAN): OperandKind.TIME,
-    (OperandKind.SPAN, "+", OperandKind.TIME): OperandKind.TIME,
-    (OperandKind.TIME, "-", OperandKind.SPAN): OperandKind.TIME,
-    (OperandKind.TIME, "-", OperandKind.TIME): OperandKind.SPAN,
-    (OperandKind.SPAN, "+", OperandKind.SPAN): OperandKind.SPAN,
-    (OperandKind.SPAN, "-", OperandKind.SPAN): OperandKind.SPAN,
-    (OperandKind.SPAN, "*", OperandKind.NUMBER): OperandKind.SPAN,
-    (OperandKind.NUMBER, "*", OperandKind.SPAN): OperandKind.SPAN,
-    (OperandKind.SPAN, "/", OperandKind.NUMBER): OperandKind.SPAN,
-    (OperandKind.SPAN, "/", OperandKind.SPAN): OperandKind.NUMBER,
+    **{(NUMBER, sign, NUMBER): NUMBER for sign in "+-*/"},
+    (TIME, "+", SPAN): TIME,
+    (SPAN, "+", TIME): TIME,
+    (TIME, "-", SPAN): TIME,
+    (TIME, "-", TIME): SPAN,
+    (SPAN, "+", SPAN): SPAN,
+    (SPAN, "-", SPAN): SPAN,
+    (SPAN, "*", NUMBER): SPAN,
+    (NUMBER, "*", SPAN): SPAN,
+    (SPAN, "/", NUMBER): SPAN,
+    (SPAN, "/", SPAN): NUMBER,
 }
 
 
 def condition(text: str, vocabulary: Vocabulary) -> Node:
     """Parse a condition; raises `BadQuery`."""
-    return _Parser(text, vocabulary).parse(OperandKind.CONDITION)
+    return _Parser(text, vocabulary).parse(CONDITION)
 
 
 def amount(text: str, vocabulary: Vocabulary) -> Node:
     """Parse an expression whose value is a number; raises `BadQuery`."""
-    return _Parser(text, vocabulary).parse(OperandKind.NUMBER)
+    return _Parser(text, vocabulary).parse(NUMBER)
 
 
 class _Parser:
@@ -209,6 +207,8 @@ class _Parser:
             point = ": of a number the point is a ." if comma else ""
             self._fail(self._next, f"'and', 'or' or the end is expected, not {self._next}{point}")
         return self._check_kind(node, kind, begin)
+
+    CONDITION, NUMBER, TEXT, TIME, SPAN = OperandKind
 
     # --- tokens --------------------------------------------------------------------------------
 
@@ -255,24 +255,29 @@ class _Parser:
 
     # --- conditions ----------------------------------------------------------------------------
 
-    def _condition(self, word: str = "or") -> Node:
+    def _condition(self) -> Node:
+        operands = self._operands("or", self._conjunct)
+        return tree.Or(operands) if len(operands) > 1 else operands[0]
+
+    def _conjunct(self) -> Node:
+        operands = self._operands("and", self._negation)
+        return tree.And(operands) if len(operands) > 1 else operands[0]
+
+    def _operands(self, word: str, parse: Callable[[], Node]) -> tuple[Node, ...]:
         begin = self._next
-        operands = [self._condition("and") if word == "or" else self._negation()]
+        operands = [parse()]
         while self._accept(word):
-            self._check_kind(operands[-1], OperandKind.CONDITION, begin)
+            self._check_kind(operands[-1], CONDITION, begin)
             begin = self._next
-            operands.append(self._condition("and") if word == "or" else self._negation())
-            self._check_kind(operands[-1], OperandKind.CONDITION, begin)
-        if len(operands) == 1:
-            return operands[0]
-        return tree.Or(tuple(operands)) if word == "or" else tree.And(tuple(operands))
+            operands.append(self._check_kind(parse(), CONDITION, begin))
+        return tuple(operands)
 
     def _negation(self) -> Node:
         if not self._accept("not"):
             return self._test()
         begin = self._next
         self._enter(begin)
-        node = self._check_kind(self._negation(), OperandKind.CONDITION, begin)
+        node = self._check_kind(self._negation(), CONDITION, begin)
         self._depth -= 1
         return tree.Not(node)
 
@@ -299,13 +304,13 @@ class _Parser:
 
     def _comparison(self, left: Node, sign: str, right: Node, token: Lexeme) -> Node:
         kinds = left.kind, right.kind
-        if kinds == (OperandKind.TEXT, OperandKind.TIME):
+        if kinds == (TEXT, TIME):
             return self._comparison(right, _MIRRORED.get(sign, sign), left, token)
         if sign == "!=":
             return tree.Not(self._comparison(left, "==", right, token))
-        if kinds == (OperandKind.TIME, OperandKind.TEXT) and isinstance(right, Literal):
+        if kinds == (TIME, TEXT) and isinstance(right, Literal):
             return self._compare_period(left, sign, right, token)
-        if left.kind is not right.kind or left.kind is OperandKind.CONDITION:
+        if left.kind is not right.kind or left.kind is CONDITION:
             self._fail(token, f"{left.kind.value} and {right.kind.value} cannot be compared"
                        + _advice(set(kinds)))  # fmt: skip
         return tree.Comparison(sign, left, right)
@@ -313,7 +318,7 @@ class _Parser:
     def _compare_period(self, left: Node, sign: str, date: Literal, token: Lexeme) -> Node:
         """Compare a time with all the seconds that a date stands for."""
         try:
-            begin, end = (Literal(OperandKind.TIME, at) for at in period(str(date.value)))
+            begin, end = (Literal(TIME, at) for at in period(str(date.value)))
         except BadDate as error:
             self._fail(token, str(error))
         if sign == "==":
@@ -322,7 +327,7 @@ class _Parser:
 
     def _regex_match(self, left: Node, token: Lexeme) -> Node:
         pattern = self._take()
-        if left.kind is not OperandKind.TEXT or pattern.kind != "text":
+        if left.kind is not TEXT or pattern.kind != "text":
             self._fail(token, "=~ takes text at its left, and at its right a regular expression "
                        "in quotes")  # fmt: skip
         try:
@@ -333,18 +338,19 @@ class _Parser:
 
     def _membership(self, left: Node) -> Node:
         self._expect("(", "after 'in'")
+        constants: list[Literal] = []
         tests: list[Node] = []
         while not tests or self._accept(","):
             begin = self._next
             value = self._sum()
             if not isinstance(value, Literal):
                 self._fail(begin, "'in' takes constants")
+            constants.append(value)
             tests.append(self._comparison(left, "==", value, begin))
         self._expect(")", "after the constants of 'in'")
-        if left.kind is OperandKind.TIME:  # each constant is a period
+        if left.kind is TIME:  # each constant is a period
             return tree.Or(tuple(tests)) if len(tests) > 1 else tests[0]
-        constants = [test.right for test in tests if isinstance(test, tree.Comparison)]
-        return tree.Membership(left, tuple(one for one in constants if isinstance(one, Literal)))
+        return tree.Membership(left, tuple(constants))
 
     # --- values --------------------------------------------------------------------------------
 
@@ -372,7 +378,7 @@ class _Parser:
         if token.kind == "number":
             return self._number(token)
         if token.kind == "text":
-            return Literal(OperandKind.TEXT, token.text)
+            return Literal(TEXT, token.text)
         if token.kind == "word" and token.text.lower() not in KEYWORDS:
             return self._name(token)
         if token.kind != "sign" or token.text not in "(-":
@@ -388,24 +394,17 @@ class _Parser:
 
     def _negative(self, token: Lexeme) -> Node:
         node = self._operand()
-        if node.kind not in (OperandKind.NUMBER, OperandKind.SPAN):
+        if node.kind not in (NUMBER, SPAN):
             self._fail(token, f"- {node.kind.value} has no meaning")
         if isinstance(node, Literal) and not isinstance(node.value, str):
             return Literal(node.kind, -node.value)
         return tree.Arithmetic("-", Literal(node.kind, 0), node, node.kind)
 
     def _number(self, token: Lexeme) -> Node:
-        literal = number(token.text, token.unit)
-        if (
-            literal is None
-            and token.unit not in DURATIONS
-            and token.unit.lower() not in ("", *SIZES)
-        ):
-            self._fail(token, f"there is no unit {token.unit}, but {', '.join(DURATIONS)} of time "
-                       "and B, KB, MB, GB, TB, KiB, MiB, GiB, TiB of size")  # fmt: skip
-        if literal is None:
-            self._fail(token, f"{token.text}{token.unit} is too large")
-        return literal
+        try:
+            return number(token.text, token.unit)
+        except BadQuery as error:
+            self._fail(token, str(error))
 
     def _name(self, token: Lexeme) -> Node:
         names = self._vocabulary
@@ -417,7 +416,7 @@ class _Parser:
         if token.text == "hostname" and self._next.text == "(":
             self._expect("(", "after hostname")
             begin = self._next
-            node = self._check_kind(self._sum(), OperandKind.TEXT, begin)
+            node = self._check_kind(self._sum(), TEXT, begin)
             self._expect(")", "after the argument of hostname")
             return tree.Hostname(node)
         known = ", ".join([*names.attributes, *names.measures])
@@ -425,9 +424,8 @@ class _Parser:
 
     def _side(self, name: Lexeme) -> str:
         sides = self._vocabulary.sides
-        problem = "of which document? write " + " or ".join(
-            f"{name.text}({side})" for side in sides
-        )
+        choices = " or ".join(f"{name.text}({side})" for side in sides)
+        problem = f"of which document? write {choices}"
         if not self._accept("("):
             self._fail(name, problem)
         token = self._take()
@@ -454,6 +452,4 @@ class _Parser:
                 self._accept(",")
         if not opened or not self._accept(")"):
             self._fail(self._next, problem)
-        return tree.Measure(
-            name.text, tuple(values[setting] for setting in settings), name.position
-        )
+        return tree.Measure(name.text, tuple(map(values.__getitem__, settings)), name.position)
