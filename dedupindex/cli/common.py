@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -49,13 +50,17 @@ class Command(click.Command):
 
     A setting is taken from the command line, the environment (``DEDUPINDEX_<COMMAND>_<OPTION>``),
     the settings file or the default, in this order. It is named after its long option.
+
+    SIGTERM ends it like Ctrl-C, so that temporary files are removed, unless it has `own_signals`.
     """
 
     context_class = _Context
 
-    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, examples: str = "", own_signals: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._examples = examples
+        self._examples, self._own_signals = examples, own_signals
         self.params.append(
             click.Option(
                 ["--config"],
@@ -69,18 +74,9 @@ class Command(click.Command):
             )
         )
 
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        for name, option in settings_of(self).items():
-            option.envvar = f"DEDUPINDEX_{info_name}_{name}".upper()
-        return super().make_context(info_name, args, parent, **extra)
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for name, option in settings_of(self).items():
+            option.envvar = f"DEDUPINDEX_{ctx.info_name}_{name}".upper()
         try:
             rest = super().parse_args(ctx, args)
             for name, value in ctx.params.items():
@@ -89,23 +85,26 @@ class Command(click.Command):
                         check_no_address(one)
             return rest
         except click.BadParameter as error:
-            option = error.param
-            if not isinstance(option, click.Option) or option.name is None:
+            wrong = error.param
+            if not isinstance(wrong, click.Option):
                 raise
-            source = ctx.get_parameter_source(option.name)
+            source = ctx.get_parameter_source(wrong.name or "")
             if source is ParameterSource.DEFAULT_MAP:
-                place = _place(ctx, option)
-                raise BadInput(f"{place}: {error.message}") from error
+                raise BadInput(f"{_place(ctx, wrong)}: {error.message}") from error
             if source is ParameterSource.ENVIRONMENT:
-                error.param_hint = f"{option.envvar} (environment)"
+                error.param_hint = f"{wrong.envvar} (environment)"
             raise
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if not self._own_signals and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+        return super().invoke(ctx)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, text in (("Examples", self._examples), ("Exit status", STATUSES)):
-            if text:
-                with formatter.section(title):
-                    for line in text.strip().splitlines():
-                        formatter.write(f"  {line}\n")
+            with formatter.section(title):
+                for line in text.strip().splitlines():
+                    formatter.write(f"  {line}\n")
 
 
 class ComparingCommand(Command):
@@ -166,9 +165,10 @@ def _configure(ctx: click.Context, option: click.Parameter, path: str | None) ->
     values: dict[str, Any] = {}
     for name, value in content.get(ctx.info_name or "", {}).items():
         chosen = known.get(name.replace("-", "_"))
-        if chosen is None or chosen.name is None:
+        if chosen is None:
             raise BadInput(f"{path}: [{ctx.info_name}] has no setting {name!r}")
-        values[chosen.name] = [value] if chosen.multiple and not isinstance(value, list) else value
+        several = chosen.multiple and not isinstance(value, list)
+        values[chosen.name or ""] = [value] if several else value
     ctx.meta[_FILE] = path
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
@@ -191,11 +191,6 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
 def print_json(value: Any) -> None:
     """Print a value or a dataclass as JSON on one line of stdout."""
     click.echo(orjson.dumps(value))
-
-
-def interrupt_on_sigterm() -> None:
-    """Handle SIGTERM like Ctrl-C, so that temporary files are removed."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @contextmanager

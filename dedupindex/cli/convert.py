@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, warn
+from dedupindex.cli.common import Command, print_json, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
@@ -37,7 +37,6 @@ def command(
     """
     if back and content_only:
         raise click.UsageError("--content-only has no effect with --back")
-    interrupt_on_sigterm()
     if back:
         tasks, found = restore_tasks(sources, out)
     else:

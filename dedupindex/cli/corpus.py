@@ -15,7 +15,6 @@ import click
 
 from dedupindex.cli.common import (
     Command,
-    interrupt_on_sigterm,
     print_json,
     say,
     warn,
@@ -89,7 +88,6 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     its capture and stops nothing, and CDX lines that are not captures are counted; the exit status
     is then 7.
     """
-    interrupt_on_sigterm()
     if options["as_json"] and options["out"] is None:
         raise click.UsageError("--json needs -o")
     corpus = _corpus(sources, options)

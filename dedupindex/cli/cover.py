@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -14,7 +15,6 @@ import click
 
 from dedupindex.cli.common import (
     Command,
-    interrupt_on_sigterm,
     print_json,
     say,
     warn,
@@ -46,12 +46,10 @@ _SHOWN = 20  # hosts
 
 
 def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple[Fraction, ...]:
-    try:
+    with suppress(ValueError, ZeroDivisionError):
         found = tuple(Fraction(part.strip()) for part in text.split(",") if part.strip())
         if all(0 < one <= 1 and one.denominator <= 10**9 for one in found):
             return found
-    except (ValueError, ZeroDivisionError):
-        pass
     raise click.BadParameter("takes thresholds above 0 and at most 1, as 0.5,0.7,0.9")
 
 
@@ -117,14 +115,12 @@ def command(
     'containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)'
     for example. Nothing is deleted.
     """
-    interrupt_on_sigterm()
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
     check_outputs([one for one in (out, listed, shown_on) if one is not None], sources)
     outputs = _Outputs(out, listed, shown_on, updatable or update is not None, as_json)
-    beside = out.absolute().parent
     with (
-        TemporaryDirectory(prefix=".cover-", dir=beside) as name,
+        TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent) as name,
         show_progress(verbose=verbose) as progress,
     ):
         home = Path(name)
@@ -135,7 +131,7 @@ def command(
             before=update and _state(update), left_out=lines_of(gathered.left_out),
             total_bytes=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
-    _warn(gathered.report, doubt=listed is not None and not gathered.all_revisits)
+    _warn(gathered.report, unlisted_revisits=listed is not None and not gathered.all_revisits)
     if as_json:
         print_json(report.as_json())
     else:
@@ -143,10 +139,10 @@ def command(
     return 0 if gathered.report.whole else Damaged.exit_status
 
 
-def _warn(gathered: CorpusReport, *, doubt: bool) -> None:
+def _warn(gathered: CorpusReport, *, unlisted_revisits: bool) -> None:
     warn(gathered.problems)
     warn_of_lines(gathered.refused)
-    if doubt:
+    if unlisted_revisits:
         say("--list: if a CDX leaves out revisits, as wget's does, their originals may be on the "
             "list: name the WARC files instead, unless the CDX has all revisits")  # fmt: skip
     for failed, count in sorted(gathered.errors.items()):
@@ -181,10 +177,9 @@ class _Outputs:
 
 def _text(relation: str) -> str:
     """Return a relation, read from the file of this name if there is one; raises `BadInput`."""
-    try:
+    is_file = False
+    with suppress(OSError, ValueError):  # too long a name, as relations are
         is_file = Path(relation).is_file()
-    except (OSError, ValueError):  # too long a name, as relations are
-        is_file = False
     if is_file:
         try:
             return Path(relation).read_text()
@@ -208,13 +203,9 @@ def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
     click.echo(f"{printable(relation.text)}")
     added = loaded.fresh < loaded.documents
     more, of_these = (f" ({loaded.fresh:,} new)", "of the new ") if added else ("", "")
-    click.echo(
-        singular(
-            f"{loaded.documents:,} documents{more}, {loaded.empty:,} {of_these}without text; "
-            f"{covered.pairs:,} pairs, {covered.components:,} components of at most "
-            f"{covered.largest:,}"
-        )
-    )
+    documents = f"{loaded.documents:,} documents{more}, {loaded.empty:,} {of_these}without text"
+    components = f"{covered.components:,} components of at most {covered.largest:,}"
+    click.echo(singular(f"{documents}; {covered.pairs:,} pairs, {components}"))
     if loaded.repeated:
         click.echo(f"{loaded.repeated:,} repeated captures, counted once")
     click.echo(f"{_totals(covered)}: {printable(str(out))}")
@@ -222,10 +213,8 @@ def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
     if covered.added:
         click.echo(f"{covered.added:,} of them are kept only for --min-per-host")
     if report.found.recall is not None:
-        click.echo(
-            f"approximate: {report.found.recall:.1%} of pairs found, measured on a sample of "
-            f"{report.found.sampled:,}"
-        )
+        sample = f"measured on a sample of {report.found.sampled:,}"
+        click.echo(f"approximate: {report.found.recall:.1%} of pairs found, {sample}")
     if report.listed is not None:
         count, needed = report.listed
         left = f"; {needed:,} are not, because a kept revisit needs their payload" * bool(needed)

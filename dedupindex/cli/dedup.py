@@ -13,7 +13,6 @@ import click
 from dedupindex.cli.common import (
     UNSOUND,
     ComparingCommand,
-    interrupt_on_sigterm,
     print_counts,
     say,
     status_7,
@@ -86,7 +85,6 @@ def command(
         raise click.UsageError("give one of --out and --in-place")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
-    interrupt_on_sigterm()
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
         criteria=MatchCriteria(any_status, same_type, other_second),

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, interrupt_on_sigterm, print_json, say, status_7, warn
+from dedupindex.cli.common import Command, print_json, say, status_7, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
@@ -71,7 +71,6 @@ def hash_command(
     resumed. Objects that cannot be read or change meanwhile are named and left out; the exit
     status is then 7.
     """
-    interrupt_on_sigterm()
     chosen = HashOptions(ShardLayout(characters, format), **options)
     with show_progress(verbose=verbose) as progress:
         report = hash_documents(
@@ -109,7 +108,6 @@ def dedup_command(
     Shards are Parquet or CSV, as bin/hash_documents writes them. OUTPUT_FILE is CSV if its name
     ends in .csv, otherwise Parquet, with the size and the number of equal files.
     """
-    interrupt_on_sigterm()
     if verbose:
         options["say"] = say
     if spark:
@@ -161,7 +159,6 @@ def pipeline_command(
     OUTPUT_DIR/hashes has the shards of bin/hash_documents, OUTPUT_DIR/unique the output of
     bin/dedup_hashes for each. Later runs hash only new and changed objects.
     """
-    interrupt_on_sigterm()
     named = [part.strip() for part in globs.split(",") if part.strip()]
     if not named:
         raise click.UsageError("GLOBS is empty")
@@ -210,7 +207,6 @@ def generate_command(directory: Path, verbose: bool, as_json: bool, **options: A
 
     Names have 32 hexadecimal digits; sizes are normally distributed.
     """
-    interrupt_on_sigterm()
     with show_progress(verbose=verbose) as progress:
         corpus = generate(directory, GeneratorOptions(**options), progress)
     if as_json:

@@ -15,7 +15,6 @@ import click
 from dedupindex.cli.common import (
     UNSOUND,
     Command,
-    interrupt_on_sigterm,
     print_json,
     say,
     text_output,
@@ -229,7 +228,6 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
         _date_bound(options["begin"], "00000101000000"),
         _date_bound(options["end"], "99999999999999"),
     )
-    interrupt_on_sigterm()
     jobs = options["jobs"] or cores()
     exported = export_subset(sources, options["originals"], chosen, out, jobs, _warn_of)
     warn(exported.problems)

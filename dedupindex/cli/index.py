@@ -47,6 +47,10 @@ bin/index --stats my-index
 """
 
 
+_BUILD_OPTIONS = ("replace", "resume", "reread", "jobs", "crawl", "spark")
+_SETTINGS = (
+    *("etag", "mime", "whitelist", "status", "min_size", "keep", "revisit_annotation", "by_url"),
+)
 _ACTIONS = ("check", "stats", "compact", "copy", "merge")
 _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 
@@ -163,12 +167,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         kind=options["iterator"],
         options=source_options(settings),
         add=options["add"] or options["reread"],
-        replace=options["replace"],
-        resume=options["resume"],
-        reread=options["reread"],
-        jobs=options["jobs"],
-        crawl=options["crawl"],
-        spark=options["spark"],
+        **{name: options[name] for name in _BUILD_OPTIONS},
     )
 
 
@@ -176,15 +175,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     return Settings(
         url_index=not options["no_url_index"],
         canonical=not (options["no_canonicalized"] or options["no_url_index"]),
-        etag=options["etag"],
-        mime=options["mime"],
-        whitelist=options["whitelist"],
-        status=options["status"],
-        min_size=options["min_size"],
         also_digest=also_names(options["also_digest"]),
-        keep=options["keep"],
-        revisit_annotation=options["revisit_annotation"],
-        by_url=options["by_url"],
+        **{name: options[name] for name in _SETTINGS},
     )
 
 

@@ -82,12 +82,12 @@ def command(
     """
     if as_json and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    options = ManifestOptions(algorithm, force, skip_empty)
+    lines = ManifestOptions(algorithm, force, skip_empty)
     found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)
     with show_progress(verbose=verbose) as progress:
-        made = make(found, output, options, jobs=jobs, spark=spark, on_progress=progress)
+        made = make(found, output, lines, jobs=jobs, spark=spark, on_progress=progress)
     if text is not None:
         with text_output(text) as stream:
             _write_text(open_manifest(output), stream)

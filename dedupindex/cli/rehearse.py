@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, interrupt_on_sigterm, print_json, say
+from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.options import COUNT, PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
@@ -34,7 +34,6 @@ def command(sources: tuple[str, ...], verbose: bool, as_json: bool, **options: A
     The steps: test, manifest, convert, validate, dedup, compare, commit. The exit status is 8 if
     one of them failed.
     """
-    interrupt_on_sigterm()
     sound = True
     with show_progress(verbose=verbose) as progress:
         for step in rehearse(list(sources), RehearseOptions(**options), say, progress):

@@ -84,7 +84,12 @@ def command(
         options["threads"],
     )
     if options["spark"]:
-        found = _on_cluster(options["spark"], manifests, output, chosen, text)
+        if text is not None or rule.partition != (1, 1):
+            raise click.UsageError(
+                "--spark makes all parts of a plan: no --partition, and no --text"
+            )
+        with spark_session(options["spark"]) as cluster:
+            found = resolve_on(cluster, manifests, output, chosen, say)
     else:
         with nullcontext() if text is None else text_output(text) as stream:
             found = resolve(manifests, output, chosen, say, stream)
@@ -93,19 +98,6 @@ def command(
     elif text != Path("-"):
         _print_report(found)
     return 0
-
-
-def _on_cluster(
-    master: str,
-    manifests: tuple[Path, ...],
-    output: Path,
-    chosen: ResolveOptions,
-    text: Path | None,
-) -> Resolved:
-    if text is not None or chosen.rule.partition != (1, 1):
-        raise click.UsageError("--spark makes all parts of a plan: no --partition, and no --text")
-    with spark_session(master) as cluster:
-        return resolve_on(cluster, manifests, output, chosen, say)
 
 
 def _partition(text: str) -> tuple[int, int]:
@@ -127,13 +119,11 @@ def _print_report(found: Resolved) -> None:
         click.echo(singular(f"  {totals.outside:,} copies of originals that only the index has"))
     print_counts("stay: ", totals.stayed)
     if totals.collisions:
-        click.echo(
-            singular(f"  collisions: {totals.collisions:,} digests of {totals.collided:,} payloads")
-        )
+        collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"
+        click.echo(singular(f"  collisions: {collisions}"))
     if totals.reframed:
-        click.echo(
-            singular(f"  {totals.reframed:,} digests of payloads that differ in their chunks")
-        )
+        payloads = f"{totals.reframed:,} digests of payloads that differ in their chunks"
+        click.echo(singular(f"  {payloads}"))
     print_counts("compared: ", totals.compared)
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in found.seconds.items())
     click.echo(f"  {seconds}")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, interrupt_on_sigterm, print_counts, print_json, say
+from dedupindex.cli.common import Command, print_counts, print_json, say
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import open_manifest
@@ -75,7 +75,6 @@ def command(
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     if (cdxj is None) != (not manifests):
         raise click.UsageError("--cdxj and --manifest go together")
-    interrupt_on_sigterm()
     opened = open_plan(plan)
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:

@@ -34,7 +34,7 @@ curl 'http://127.0.0.1:8484/lookup?digest=sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN'
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, own_signals=True)
 @click.argument("index", type=any_index, required=False)
 @option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @option("--host", default="127.0.0.1", help="Address to listen on.")

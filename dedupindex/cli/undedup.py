@@ -47,15 +47,13 @@ def command(
         raise click.UsageError("give one of --out and --in-place")
     for directory in directories:
         _check(directory, out)
-    processes = jobs
     if out is None:
-        find = partial(_in_place, directories)
-        return undo_all(list(directories), find, processes, as_json=as_json)
+        return undo_all(list(directories), partial(_in_place, directories), jobs, as_json=as_json)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
-    check_space_for(tasks, processes)
+    check_space_for(tasks, jobs)
     out.mkdir(parents=True, exist_ok=True)
-    results = side_by_side(_checked, None, tasks, processes)
+    results = side_by_side(_checked, None, tasks, jobs)
     status = print_restored(chain(_without_file(directories), results), as_json=as_json)
     if not as_json:
         again = printable(str(out))

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -617,3 +618,12 @@ def test_a_copy_is_no_folder_with_the_name_of_a_scheme(
     before = set(tmp_path.iterdir())
     assert main(["index", "--copy", "s3://bucket/copy", str(index)]) == 4
     assert set(tmp_path.iterdir()) == before
+
+
+def test_sigterm_ends_a_command_like_ctrl_c(make_index: MakeIndex) -> None:
+    index, before = make_index([capture(1)]), signal.getsignal(signal.SIGTERM)
+    try:
+        assert main(["token", str(index)]) == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
