@@ -11,58 +11,47 @@ from dedupindex.capacity.estimates import ClusterPlan, FleetPlan
 from dedupindex.capacity.rates import Table
 
 
-def document_lines(inputs: Table) -> Iterator[str]:
-    """Yield the published plan, the plan by measured rates, and the other costs."""
+def document_tables(inputs: Table) -> str:
+    """Return the published plan, the plan by measured rates, and the other costs."""
     rates, published = inputs["documents"], inputs["published"]
     fixed = estimates.fixed_costs(inputs)
-    yield (
-        f"{published['documents']:,.0f} documents of {published['bytes'] / 1024**5:g} PiB. The "
-        "plan published with record_linker, by its own rates, which assume that processing keeps "
-        "up with the network:"
+    documents = f"{published['documents']:,.0f} documents"
+    return "\n\n".join(
+        [
+            f"{documents} of {published['bytes'] / 1024**5:g} PiB. The plan published with "
+            "record_linker, by its own rates, which assume that processing keeps up with the "
+            "network:",
+            _fleet_table(estimates.published_fleets(inputs), 0),
+            f"From rates measured here ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} "
+            f"MB/s hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. "
+            "Hashing is limited by the network or by the cores; both grow with instances "
+            "(extrapolated). Costs include requests:",
+            _fleet_table(estimates.measured_fleets(inputs), fixed.request_cost),
+            f"* Requests: {fixed.gets:,.0f} GET and {fixed.lists:,.0f} LIST cost "
+            f"${fixed.request_cost:,.2f}, however many instances there are.\n"
+            f"* Storage: if {rates['duplicates']:.0%} are duplicates (assumed), dropping them "
+            f"saves {fixed.saved_bytes / 1e12:,.1f} TB, ${fixed.saved_per_month:,.2f} a month.\n"
+            f"* {documents}, {published['bytes'] / 1024**4:,.0f} TiB.",
+        ]
     )
-    yield ""
-    yield from _fleet_table(estimates.published_fleets(inputs), 0)
-    yield ""
-    yield (
-        f"From rates measured here ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} MB/s "
-        f"hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. Hashing is "
-        "limited by the network or by the cores; both grow with instances (extrapolated). Costs "
-        "include requests:"
-    )
-    yield ""
-    yield from _fleet_table(estimates.measured_fleets(inputs), fixed.request_cost)
-    yield ""
-    yield (
-        f"* Requests: {fixed.gets:,.0f} GET and {fixed.lists:,.0f} LIST cost "
-        f"${fixed.request_cost:,.2f}, however many instances there are."
-    )
-    yield (
-        f"* Storage: if {rates['duplicates']:.0%} are duplicates (assumed), dropping them saves "
-        f"{fixed.saved_bytes / 1e12:,.1f} TB, ${fixed.saved_per_month:,.2f} a month."
-    )
-    yield f"* {published['documents']:,.0f} documents, {published['bytes'] / 1024**4:,.0f} TiB."
 
 
-def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> Iterator[str]:
-    yield from _table(
-        ("hash", "dedup", "Gbit/s", "hours, hash/dedup", "instance", "cost"),
+def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> str:
+    cells = [
         (
-            (
-                f"{row.hashing}", f"{row.deduping}", f"{row.gbps:g}",
-                f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}", row.instance,
-                f"${row.cost + requests:,.2f}",
-            )
-            for row in rows
-        ),
-    )  # fmt: skip
+            f"{row.hashing}", f"{row.deduping}", f"{row.gbps:g}",
+            f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}", row.instance,
+            f"${row.cost + requests:,.2f}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return _table(("hash", "dedup", "Gbit/s", "hours, hash/dedup", "instance", "cost"), cells)
 
 
-def capture_lines(plans: Sequence[ClusterPlan], inputs: Table) -> Iterator[str]:
-    """Yield a table with a column for each plan."""
+def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:
+    """Return a table with a column for each plan, and what it is based on."""
     rates, lmdb = inputs["captures"], inputs["lmdb"]
-    yield f"Measured: {rates['measured']}; one machine with LMDB: {lmdb['measured']}."
-    yield ""
-    figures: tuple[tuple[str, str, str], ...] = (
+    figures = (
         ("compacted, one copy", "compacted_tb", "{:,.2f} TB"),
         (f"compacted, {rates['replicas']} copies", "replicated_tb", "{:,.2f} TB"),
         ("disk to buy", "disk_tb", "{:,.1f} TB"),
@@ -79,33 +68,28 @@ def capture_lines(plans: Sequence[ClusterPlan], inputs: Table) -> Iterator[str]:
         ("one machine with LMDB: time to load", "lmdb_hours", "{:,.1f} h"),
     )
     heads = ("captures", *(f"{plan.captures:,.0f}" for plan in plans))
-    rows = (
+    rows = [
         (label, *(form.format(getattr(plan, name)) for plan in plans))
         for label, name, form in figures
-    )
-    yield from _table(heads, rows)
-    yield ""
-    yield (
-        f"* Measured: {rates['bytes_per_capture']:g} bytes a capture, "
-        f"{rates['bloom_bytes_per_capture']:g} of filters; {rates['writes_per_core_s']:,} writes/s "
-        f"and {rates['reads_per_core_s']:,} reads/s on a core; both figures of LMDB."
-    )
-    yield (
-        "* Extrapolated: bytes are proportional to captures, and rates to cores. Uncached data "
-        "were not measured."
-    )
-    yield (
-        f"* Rules of thumb: {rates['disk_factor']:g} times the disk, {rates['tb_per_node']:g} TB "
-        f"per node, {rates['heap_gb']:g} GB of heap and {rates['cache_gb']:g} GB of cache. Prices "
-        "are examples."
+    ]
+    return "\n\n".join(
+        [
+            f"Measured: {rates['measured']}; one machine with LMDB: {lmdb['measured']}.",
+            _table(heads, rows),
+            f"* Measured: {rates['bytes_per_capture']:g} bytes a capture, "
+            f"{rates['bloom_bytes_per_capture']:g} of filters; {rates['writes_per_core_s']:,} "
+            f"writes/s and {rates['reads_per_core_s']:,} reads/s on a core; both figures of LMDB."
+            "\n* Extrapolated: bytes are proportional to captures, and rates to cores. Uncached "
+            f"data were not measured.\n* Rules of thumb: {rates['disk_factor']:g} times the disk, "
+            f"{rates['tb_per_node']:g} TB per node, {rates['heap_gb']:g} GB of heap and "
+            f"{rates['cache_gb']:g} GB of cache. Prices are examples.",
+        ]
     )
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in (heads, *rows)]
+    return "\n".join([lines[0], f"|{'---|' * len(heads)}", *lines[1:]])
 
 
 _WIDTH, _HEIGHT, _LEFT, _TOP = 460, 260, 56, 40  # of the plot of a panel, and its margins

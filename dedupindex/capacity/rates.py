@@ -19,18 +19,13 @@ HOURS_A_MONTH = 730
 Table = dict[str, Any]
 
 
-def default() -> Table:
-    """Return the inputs in ``inputs.toml``."""
-    text = files("dedupindex.capacity").joinpath("inputs.toml").read_text("utf-8")
-    return tomllib.loads(text)
-
-
-def load(path: Path | None) -> Table:
-    """Return the defaults, overridden by a file; raises `BadInput`.
+def load(path: Path | None = None) -> Table:
+    """Return the inputs in ``inputs.toml``, overridden by those in a file; raises `BadInput`.
 
     A list of instances or nodes replaces the default list.
     """
-    inputs = default()
+    defaults = files("dedupindex.capacity").joinpath("inputs.toml")
+    inputs = tomllib.loads(defaults.read_text("utf-8"))
     if path is None:
         return inputs
     try:
@@ -59,7 +54,7 @@ def _override(place: str, default: Any, value: Any) -> Any:
         return value
     if isinstance(default, int | float) and isinstance(value, int | float) and value >= 0:
         return value
-    raise BadInput(f"{place} is to be like {default!r}, not {value!r}")
+    raise BadInput(f"{place} must be like {default!r}, not {value!r}")
 
 
 SIZE, ROWS = 1 << 30, 2_000_000  # of the samples: bytes of files, rows

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from dedupindex.capacity import estimates
-from dedupindex.capacity.markdown import capture_lines, document_lines, picture
+from dedupindex.capacity.markdown import capture_table, document_tables, picture
 from dedupindex.capacity.rates import as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_json, say
@@ -95,8 +95,8 @@ def command(
             content["captures"] = plans
         print_json(content)
         return 0
-    tables = ["\n".join(document_lines(inputs))] if documents else []
+    tables = [document_tables(inputs)] if documents else []
     if plans:
-        tables.append("\n".join(capture_lines(plans, inputs)))
+        tables.append(capture_table(plans, inputs))
     click.echo("\n\n".join(tables))
     return 0

@@ -15,7 +15,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity import estimates as documents
 from dedupindex.capacity import rates as measure
 from dedupindex.capacity.markdown import picture
-from dedupindex.capacity.rates import default, load
+from dedupindex.capacity.rates import load
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
 from tests.support.paths import ROOT
@@ -34,7 +34,7 @@ def shown(row: documents.FleetPlan) -> str:
 
 
 def test_the_published_table_comes_out_to_the_cent() -> None:
-    rows = documents.published_fleets(default())
+    rows = documents.published_fleets(load())
     assert len(rows) == 24
     for at, (instance, (first, last, cost)) in enumerate(PUBLISHED.items()):
         some = rows[6 * at : 6 * at + 6]
@@ -49,7 +49,7 @@ def test_the_published_table_comes_out_to_the_cent() -> None:
 
 
 def test_cores_hold_it_up_where_they_are_slower_than_the_network() -> None:
-    inputs = default()
+    inputs = load()
     inputs["documents"].update(hash_mb_per_core_s=50, rows_per_core_s=275000)
     rows, published = documents.measured_fleets(inputs), documents.published_fleets(inputs)
     assert [row.hash_hours for row in rows[:6]] == [row.hash_hours for row in published[:6]]
@@ -61,7 +61,7 @@ def test_cores_hold_it_up_where_they_are_slower_than_the_network() -> None:
 
 
 def test_requests_and_storage() -> None:
-    inputs = default()
+    inputs = load()
     inputs["documents"].update(
         gets_per_document=1, price_per_1000_gets=0.0004, documents_per_list=1000,
         price_per_1000_lists=0.005, duplicates=0.1, price_per_gb_month=0.02,
@@ -74,7 +74,7 @@ def test_requests_and_storage() -> None:
 
 def test_a_cluster_for_so_many_captures() -> None:
     """The figures that were worked out by hand when the engine was chosen."""
-    inputs = default()
+    inputs = load()
     ten, hundred = (estimates.plan_cluster(count, inputs) for count in (1e10, 1e11))
     assert (round(ten.compacted_tb, 2), round(ten.replicated_tb, 1), round(ten.disk_tb, 1)) == (
         1.08, 3.2, 5.2,
@@ -108,7 +108,7 @@ def test_rates_of_ones_own(tmp_path: Path) -> None:
         ("[other]\n", "only published"),
         ("[documents]\nduplicates = 'many'\n", "like 0.05"),
         ("[documents]\nduplicates = -1\n", "like 0.05"),
-        ("published = 1\n", "to be like"),
+        ("published = 1\n", "must be like"),
         ("[documents", "not TOML"),
     ],
 )
@@ -141,9 +141,9 @@ def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
     typed("plan", "--documents", "--svg", tmp_path / "plan.svg")
-    rows = documents.measured_fleets(default())
+    rows = documents.measured_fleets(load())
     text = (tmp_path / "plan.svg").read_text()
-    assert text == picture(rows, documents.fixed_costs(default()).request_cost)
+    assert text == picture(rows, documents.fixed_costs(load()).request_cost)
     top = ET.fromstring(text)
     lines = [one for one in top.iter("{http://www.w3.org/2000/svg}path") if one.get("stroke")]
     assert len(lines) == 8
@@ -161,6 +161,6 @@ def test_docs_have_what_the_command_says() -> None:
     assert len(blocks) == 2
     for command, block in blocks:
         assert typed(*shlex.split(command))[0].rstrip("\n") == block.strip("\n")
-    rows = documents.measured_fleets(default())
-    drawn = picture(rows, documents.fixed_costs(default()).request_cost)
+    rows = documents.measured_fleets(load())
+    drawn = picture(rows, documents.fixed_costs(load()).request_cost)
     assert (ROOT / "docs" / "scale.svg").read_text() == drawn
