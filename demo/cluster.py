@@ -2,7 +2,7 @@
 
 bin/index → three nodes of Apache Cassandra → bin/index --copy → two of bin/serve → a crawl of two
 crawlers, and a node killed meanwhile → commit → the node comes back → bin/index --copy, back.
-Needs Java and Maven. Exit status: 0 all is as it must be, 1 it is not, 3 what it needs is missing.
+Needs Java and Maven. Exit status: 0 success, 1 something is wrong, 3 Java or Maven is missing.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from demo.site import Page, hosted, text
 from demo.steps import command, finished, server, step
 
 CRAWL = "weekly"
-STORED, NEW = 100, 200  # pages of the archive that is there, and of what the crawl finds beside it
-_AFTER = 0.3  # of the crawl: then a node is killed
+STORED, NEW = 100, 200  # pages in the archive, and new pages that the crawl finds
+_KILL_AT = 0.3  # share of the crawl after which a node is killed
 
 
 def main() -> int:
@@ -48,10 +48,8 @@ def _only_nodes() -> int:
     """Run three nodes until Ctrl-C."""
     with _ring() as three:
         step(f"2. {three.address('try')}")
-        print(
-            "   is the address of an index that you may make. Ctrl-C ends the nodes, and all that"
-        )
-        print("   they hold is gone.", flush=True)
+        print("   is an address for a new index. Ctrl-C ends the nodes, and their data are lost.")
+        sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             signal.pause()
     return 0
@@ -62,7 +60,7 @@ def _run(out: Path) -> int:
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
-        step(f"All is as it must be. The nodes are gone; the other files are in {out}. Next:")
+        step(f"All numbers are right. The nodes are gone; the other files are in {out}. Next:")
         print(
             "   bin/index SOURCE... cassandra://node1,node2,node3/dedup      on nodes of your own"
         )
@@ -78,8 +76,7 @@ def show(ring: AbstractContextManager[nodes.Ring], out: Path) -> list[str]:
     """Run all steps but the first; returns what is wrong, as sentences."""
     with ring as three:
         address = three.address(CRAWL)
-        there = _copied(address, out)
-        return _crawled(three, address, out, there)
+        return _crawled(three, address, out, _copied(address, out))
 
 
 def _pages(host: str, count: int) -> dict[str, Page]:
@@ -143,8 +140,8 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
         print(f"   {again['captures']} captures, content hash of both {again['content']}")
         print(f"   and {again['of_crawls']} that the crawl reported, and nobody else")
         asked = [one for crawler in crawlers for one in crawler.asked]
-        alike = _alike(servers[1], back, asked, out)
-        print(f"   {alike} of {len(asked)} lookups are answered alike by the cluster and by LMDB")
+        equal = _count_equal_answers(servers[1], back, asked, out)
+        print(f"   {equal} of {len(asked)} lookups have the same answer on the cluster and on LMDB")
     expected = {
         "originals indexed": (copied["added"], STORED),
         "captures copied to the cluster": (copied["captures"], STORED),
@@ -154,7 +151,7 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
             again["of_crawls"],
             counts["response"] - counts["again"],
         ),
-        "lookups answered alike": (alike, 2 * (STORED + NEW)),
+        "lookups with the same answer": (equal, 2 * (STORED + NEW)),
         "pages that the crawlers wrote": (counts["revisit"] + counts["response"], len(asked)),
     }
     return wrong + [f"{what}: {a}, not {b}" for what, (a, b) in expected.items() if a != b]
@@ -164,10 +161,10 @@ def _with_a_node_killed(
     ring: nodes.Ring, crawlers: list[Crawler], watches: list[Watch]
 ) -> nodes.Node:
     """Run the crawl to its end and kill a node meanwhile; returns that node."""
-    lost, whole = ring.nodes[1], 2 * (STORED + NEW)
+    lost, total = ring.nodes[1], 2 * (STORED + NEW)
     for one in (*crawlers, *watches):
         one.start()
-    while sum(len(one.asked) for one in crawlers) < _AFTER * whole:
+    while sum(len(one.asked) for one in crawlers) < _KILL_AT * total:
         if not any(one.is_alive() for one in crawlers):
             raise SystemExit("the crawlers have ended at once; is there an error above?")
         time.sleep(0.01)
@@ -178,7 +175,7 @@ def _with_a_node_killed(
     for watch in watches:
         watch.finish()
     asked = sum((one.counts for one in watches), Counter[str]())
-    print(f"   Meanwhile {asked.total():,} lookups of what was there: {asked['Hit']:,} found,")
+    print(f"   Meanwhile {asked.total():,} lookups of stored payloads: {asked['Hit']:,} found,")
     print(f"   {asked['NotAsked']} not answered, {asked['Miss']} answered as new")
     return lost
 
@@ -187,38 +184,38 @@ def _ended(servers: list[str], stored: Stored, counts: Counter[str]) -> list[str
     """Commit the crawl, and look up everything acknowledged on both servers."""
     print(f"   The crawl went on to its end: {counts['revisit']} revisits,")
     print(f"   {counts['response']} responses stored and reported; {counts['waited']} times one")
-    print(f"   crawler waited for the other, which had claimed; {counts['NotAsked']} not answered")
+    print(f"   crawler waited for a claim of the other; {counts['NotAsked']} not answered")
     if twice := counts["response"] - NEW:
-        print(f"   ({twice} stored twice: nobody could tell whose the claim was, so both had to)")
+        print(f"   ({twice} stored twice, because the holder of a claim was unknown)")
     wrong = []
     with connected(servers[0]) as index:
         index.commit(CRAWL)
-    there = stored.all()
-    for one in servers:
-        with connected(one) as index:
-            answers = index.lookups(there)
+    payloads = stored.all()
+    for address in servers:
+        with connected(address) as index:
+            answers = index.lookups(payloads)
         found = sum(type(answer).__name__ == "Hit" for answer in answers)
-        print(f"   committed; {one} has {found} of the {len(there)} payloads that are there")
-        if found != len(there):
-            wrong.append(f"{one} has lost {len(there) - found} payloads")
+        print(f"   committed; {address} has {found} of the {len(payloads)} stored payloads")
+        if found != len(payloads):
+            wrong.append(f"{address} has lost {len(payloads) - found} payloads")
     if counts["not acknowledged"]:
         wrong.append(f"{counts['not acknowledged']} captures were never acknowledged")
-    if counts["revisit"] < 2 * STORED or len(there) != STORED + NEW:
-        wrong.append(f"{len(there)} payloads, {counts['revisit']} revisits")
+    if counts["revisit"] < 2 * STORED or len(payloads) != STORED + NEW:
+        wrong.append(f"{len(payloads)} payloads, {counts['revisit']} revisits")
     return wrong
 
 
-def _alike(address: str, index: Path, asked: list[tuple[str, str]], out: Path) -> int:
+def _count_equal_answers(address: str, index: Path, asked: list[tuple[str, str]], out: Path) -> int:
     """Count the lookups that a server answers exactly like the index in a directory."""
     lookups = [{"digest": digest, "url": url} for digest, url in asked]
     body = json.dumps({"lookups": lookups}).encode()
     request = Request(f"{address}/lookup", body, {"Content-Type": "application/json"})
     with urlopen(request, timeout=60) as reply:
-        told = json.load(reply)["answers"]
+        on_cluster = json.load(reply)["answers"]
     lines = out / "lookups.jsonl"
     lines.write_text("".join(f"{json.dumps(one)}\n" for one in lookups))
-    said = [json.loads(line) for line in command("lookup", index, "--batch", lines).splitlines()]
-    pairs = zip(told, said, strict=True)
+    on_lmdb = [json.loads(line) for line in command("lookup", index, "--batch", lines).splitlines()]
+    pairs = zip(on_cluster, on_lmdb, strict=True)
     return sum(one == other and one["duplicate"] is True for one, other in pairs)
 
 

@@ -1,6 +1,6 @@
-"""Crawlers side by side, each in a thread, which ask before they store and report what they stored.
+"""Crawlers in threads that look up each payload before they store it, and report what they stored.
 
-What they ask with is `dedupindex.client`, as any crawler in Python would.
+They use `dedupindex.client`, as any crawler in Python would.
 """
 
 from __future__ import annotations
@@ -18,41 +18,41 @@ from dedupindex.client import Client, Hit, Miss, NotAsked, Taken
 from dedupindex.client.answers import Claim
 from demo.harvest import digest_of, fetch, now, write
 
-PATIENCE = 15.0  # seconds for an answer, on a machine that may be busy
-QUIET = 1.0  # seconds of rest after failures in a row
-WAIT, TRIES = 0.05, 1200  # seconds, and how often, to wait for whom a payload was left to
+TIMEOUT = 15.0  # seconds for an answer, on a machine that may be busy
+QUIET = 1.0  # seconds without lookups after failures in a row
+WAIT, TRIES = 0.05, 1200  # seconds between tries, while another crawler has claimed a payload
 
 
 def connected(server: str, crawl: str = "") -> Client:
-    """A client that is patient."""
-    return Client(server, crawl=crawl, timeout=PATIENCE, patience=2 * PATIENCE, quiet=QUIET)
+    """Return a client with long timeouts."""
+    return Client(server, crawl=crawl, timeout=TIMEOUT, patience=2 * TIMEOUT, quiet=QUIET)
 
 
 class Stored:
-    """What servers have said is there; they must say so ever after."""
+    """The payloads whose storing a server has acknowledged; lookups must find them ever after."""
 
     def __init__(self, digests: Iterable[tuple[str, str]]) -> None:
-        self._there = dict(digests)  # digest → a URL of it
-        self._first = frozenset(self._there.items())
+        self._urls = dict(digests)  # one URL by digest
+        self._first = frozenset(self._urls.items())
         self._lock = threading.Lock()
-        self.wrong: list[str] = []  # what was there, and was answered as if it were new
+        self.wrong: list[str] = []  # sentences on stored payloads that were answered as new
 
     def acknowledged(self, captures: Iterable[tuple[str, str]]) -> None:
         with self._lock:
-            self._there.update(captures)
+            self._urls.update(captures)
 
     def __contains__(self, digest: str) -> bool:
         with self._lock:
-            return digest in self._there
+            return digest in self._urls
 
     def first(self, digest: str, url: str) -> bool:
-        """Whether it was there from the beginning, at this URL."""
+        """Whether the payload was stored at this URL before the crawl."""
         return (digest, url) in self._first
 
     def all(self) -> list[tuple[str, str]]:
         """Digests and URLs."""
         with self._lock:
-            return list(self._there.items())
+            return list(self._urls.items())
 
 
 class Crawler(threading.Thread):
@@ -79,18 +79,14 @@ class Crawler(threading.Thread):
                 self.counts[type(answer).__name__] += 1
                 offset, original = stream.tell(), None
                 if isinstance(answer, Hit):
-                    found = answer.original
-                    original = {
-                        "url": found.url,
-                        "date": found.date,
-                        "record_id": found.record_id or "",
-                    }
+                    url_date = {"url": answer.original.url, "date": answer.original.date}
+                    original = {**url_date, "record_id": answer.original.record_id or ""}
                 kind, record_id = write(writer, url, date, digest, head, body, original)
                 self.counts[kind] += 1
                 self.asked.append((digest, url))
                 if kind == "response":
-                    # Of what the index has at this URL a report adds nothing: in an outage
-                    # nobody could tell, so that it had to be stored again.
+                    # Stored again because a lookup failed; the report of a capture that the
+                    # index has at this URL adds nothing.
                     self.counts["again"] += self._stored.first(digest, url)
                     capture = {
                         "digest": digest, "url": url, "date": date, "status": 200,
@@ -106,12 +102,12 @@ class Crawler(threading.Thread):
             self.counts["not acknowledged"] = len(self._waiting)
 
     def _claim(self, index: Client, digest: str, url: str) -> Claim:
-        """What may be done with a payload; who else is storing it is waited for."""
+        """Claim a payload; waits while another crawler stores it."""
         for _ in range(TRIES):
-            there = digest in self._stored
+            stored = digest in self._stored
             answer = index.claim(digest, url)
-            if there and not isinstance(answer, Hit | NotAsked):
-                self._stored.wrong.append(f"{url} was there, and was answered {answer}")
+            if stored and not isinstance(answer, Hit | NotAsked):
+                self._stored.wrong.append(f"{url} was stored, and was answered {answer}")
             if not isinstance(answer, Taken):
                 break
             self.counts["waited"] += 1
@@ -121,31 +117,31 @@ class Crawler(threading.Thread):
     def _report(self, index: Client, *captures: dict[str, Any]) -> None:
         self._waiting += [(one["digest"], one["url"]) for one in captures]
         index.report(captures)
-        if not index.kept:  # it would send what could not be reported with the next report
+        if not index.kept:  # captures whose report failed, which the next report repeats
             self._stored.acknowledged(self._waiting)
             self._waiting.clear()
 
 
 class Watch(threading.Thread):
-    """Asks a server without pause for what is there."""
+    """Looks up stored payloads on a server without pause."""
 
     def __init__(self, server: str, crawl: str, stored: Stored) -> None:
         super().__init__(daemon=True)
         self._server, self._crawl, self._stored = server, crawl, stored
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self.counts: Counter[str] = Counter()
 
     def run(self) -> None:
         with connected(self._server, self._crawl) as index:
-            while not self._over.is_set():
+            while not self._finished.is_set():
                 for digest, url in self._stored.all():
                     answer = index.lookup(digest, url)
                     self.counts[type(answer).__name__] += 1
                     if isinstance(answer, Miss):
-                        self._stored.wrong.append(f"{url} was there, and was answered as new")
-                    if self._over.is_set():
+                        self._stored.wrong.append(f"{url} was stored, and was answered as new")
+                    if self._finished.is_set():
                         break
 
     def finish(self) -> None:
-        self._over.set()
+        self._finished.set()
         self.join()

@@ -79,7 +79,7 @@ truncate_request_timeout: 60s
 _LOGBACK = """<configuration><appender name="F" class="ch.qos.logback.core.FileAppender">
 <file>{home}/system.log</file><encoder><pattern>%-5level %date{{ISO8601}} %F:%L - %msg%n</pattern>
 </encoder></appender><root level="INFO"><appender-ref ref="F"/></root></configuration>"""
-# What Cassandra asks of Java 17: a word for each module's package.
+# Packages of Java 17's modules that Cassandra uses.
 _EXPORTS = """
 java.base/jdk.internal.misc java.base/jdk.internal.ref java.base/sun.nio.ch
 java.management.rmi/com.sun.jmx.remote.internal.rmi java.rmi/sun.rmi.registry
@@ -99,19 +99,19 @@ jdk.management/com.sun.management.internal jdk.management.agent/jdk.internal.age
 
 
 class Missing(Exception):
-    """What a node needs is not here."""
+    """A program that a node needs is missing."""
 
     def __init__(self, what: str, remedy: str) -> None:
-        super().__init__(f"{what} is needed and is not here: {remedy}")
+        super().__init__(f"{what} is missing: {remedy}")
         self.what = what
 
 
 class Failed(Exception):
-    """A node did not start; the last words of its logs."""
+    """A node did not start; the message ends with its logs."""
 
 
 def jars(directory: Path = PEERS) -> Path:
-    """Where Cassandra's jars are, fetched from Maven Central the first time. Raises `Missing`."""
+    """Return the directory of Cassandra's jars, fetched once; raises `Missing`."""
     if shutil.which("java") is None:
         raise Missing("java", "apt install openjdk-17-jre-headless")
     directory.mkdir(exist_ok=True)
@@ -131,8 +131,8 @@ def _fetch(directory: Path, home: Path) -> None:
         words = ["mvn", "-q", "-B", COPY, f"-DoutputDirectory={folder}/lib"]
         done = subprocess.run(words, cwd=folder, capture_output=True, text=True)
         if done.returncode:
-            said = " ".join(done.stdout.split())[:300]
-            raise Missing(f"Cassandra {VERSION} (from Maven Central)", f"mvn says: {said}")
+            output = " ".join(done.stdout.split())[:300]
+            raise Missing(f"Cassandra {VERSION} (from Maven Central)", f"mvn: {output}")
         (Path(folder) / "lib").rename(home)
 
 
@@ -189,7 +189,7 @@ class Node:
         end = time.monotonic() + DEADLINE
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise Failed(f"the node at {self.address} does not start: {self._words()}")
+                raise Failed(f"the node at {self.address} does not start: {self._log_ends()}")
             time.sleep(0.1)
 
     def _answers(self) -> bool:
@@ -199,7 +199,7 @@ class Node:
             return False
         return True
 
-    def _words(self) -> str:
+    def _log_ends(self) -> str:
         logs = [self._home / name for name in ("system.log", "console.log")]
         return "".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
 

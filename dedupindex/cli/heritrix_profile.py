@@ -81,18 +81,14 @@ def configured(profile: str, job: HeritrixJob) -> str:
         ("metadata.jobName=basic", f"metadata.jobName={_property(job.name)}"),
         ("http://example.example/example", "\n".join(_line(seed) for seed in job.seeds)),
         _default("logExtraInfo", "false", "true"),
+        _after("<context:annotation-config/>", f'\n <import resource="{BEANS}"/>'),
+        _after('<ref bean="fetchHttp"/>', '\n    <ref bean="dedupLookup"/>'),
+        _after('<ref bean="warcWriter"/>', '\n    <ref bean="dedupStore"/>'),
     ]
     if job.http2:
         edits.append(('fetcher.FetchHTTP"', 'fetcher.FetchHTTP2"'))
     if not job.delay:
-        edits.append(_default("minDelayMs", "3000", "0"))
-        edits.append(_default("delayFactor", "5.0", "0"))
-    for place, addition in (
-        ("<context:annotation-config/>", f'\n <import resource="{BEANS}"/>'),
-        ('<ref bean="fetchHttp"/>', '\n    <ref bean="dedupLookup"/>'),
-        ('<ref bean="warcWriter"/>', '\n    <ref bean="dedupStore"/>'),
-    ):
-        edits.append((place, place + addition))
+        edits += [_default("minDelayMs", "3000", "0"), _default("delayFactor", "5.0", "0")]
     for old, new in edits:
         profile = _edited(profile, old, new)
     return profile
@@ -108,6 +104,11 @@ def beans_for(job: HeritrixJob) -> str:
     if job.everything:
         beans = _edited(beans, 'value="^text/.*"', 'value="(?!)"')
     return beans
+
+
+def _after(place: str, addition: str) -> tuple[str, str]:
+    """Return the edit that adds text after a place."""
+    return place, place + addition
 
 
 def _default(name: str, value: str, chosen: str) -> tuple[str, str]:

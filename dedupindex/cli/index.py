@@ -48,9 +48,7 @@ bin/index --stats my-index
 
 
 _BUILD_OPTIONS = ("replace", "resume", "reread", "jobs", "crawl", "spark")
-_SETTINGS = (
-    *("etag", "mime", "whitelist", "status", "min_size", "keep", "revisit_annotation", "by_url"),
-)
+_SETTINGS = ("etag", "mime", "whitelist", "status", "min_size", "keep", "by_url")
 _ACTIONS = ("check", "stats", "compact", "copy", "merge")
 _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 
@@ -176,6 +174,7 @@ def _settings(options: dict[str, Any]) -> Settings:
         url_index=not options["no_url_index"],
         canonical=not (options["no_canonicalized"] or options["no_url_index"]),
         also_digest=also_names(options["also_digest"]),
+        revisit_annotation=options["revisit_annotation"],
         **{name: options[name] for name in _SETTINGS},
     )
 

@@ -191,10 +191,7 @@ def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
     if answer.get("considered") == [] and not decision.reason:
         click.echo(f"considered: nothing has the digest {query.digest}")
     for entry in answer.get("considered", ()):
-        original = entry["original"]
-        click.echo(
-            f"considered: {entry['match']}  {original['date']}  "
-            f"{printable(original['url'])}  {entry['verdict']}"
-        )
+        original = f"{entry['original']['date']}  {printable(entry['original']['url'])}"
+        click.echo(f"considered: {entry['match']}  {original}  {entry['verdict']}")
     if answer.get("more"):
         click.echo("considered: more than are listed")

@@ -71,7 +71,8 @@ def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
     Changes nothing. Reads the whole index once; for single captures mostly only their digests.
     """
     target = _target(options)
-    _report(target, survey(index, target, _printer(listed)), purged=False, as_json=as_json)
+    found = survey(index, target, _print_item if listed else None)
+    _report(target, found, purged=False, as_json=as_json)
     return 0
 
 
@@ -84,7 +85,7 @@ def command(index: Path, force: bool, listed: bool, as_json: bool, **options: An
     Fails if revisits refer to these captures, unless forced. What was purged stays away.
     """
     target = _target(options)
-    found = purge(index, target, force=force, on_item=_printer(listed))
+    found = purge(index, target, force=force, on_item=_print_item if listed else None)
     _report(target, found, purged=True, as_json=as_json)
     return 0
 
@@ -111,14 +112,9 @@ def _captures(stream: BinaryIO) -> tuple[CaptureTarget, ...]:
             continue
         try:
             content = orjson.loads(line)
-            date = content.get("date") or ""
-            found.append(
-                CaptureTarget(
-                    Digest.parse(content["digest"]),
-                    content["url"].encode(),
-                    check_date(date.encode()) if date else b"",
-                )
-            )
+            date = (content.get("date") or "").encode()
+            digest, url = Digest.parse(content["digest"]), content["url"].encode()
+            found.append(CaptureTarget(digest, url, check_date(date) if date else b""))
         except (ValueError, KeyError, TypeError, AttributeError, DedupError) as error:
             raise BadInput(f"line {number} is no capture: {error}") from error
     if not found:
@@ -126,24 +122,19 @@ def _captures(stream: BinaryIO) -> tuple[CaptureTarget, ...]:
     return tuple(found)
 
 
-def _printer(wanted: bool) -> Callable[[RemovedOriginal | DependentRevisit], None] | None:
-    """Return a function that prints each original and revisit as JSON; None if not wanted."""
-    return (lambda item: print_json(item_as_json(item))) if wanted else None
+def _print_item(item: RemovedOriginal | DependentRevisit) -> None:
+    print_json(item_as_json(item))
 
 
 def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     """Return the captures, URLs or names of a target that the index does not have, for JSON."""
+    names: list[Any] = [url.decode("utf-8", "backslashreplace") for url in target.urls]
     if target.kind is TargetKind.CAPTURE:
-        return [
-            {"digest": str(one.digest), "url": one.url.decode("utf-8", "replace")}
-            for at, one in enumerate(target.captures)
-            if at not in found.found
+        names = [
+            {"digest": str(capture.digest), "url": capture.url.decode("utf-8", "replace")}
+            for capture in target.captures
         ]
-    return [
-        url.decode("utf-8", "backslashreplace")  # JSON holds no bytes that are no text
-        for at, url in enumerate(target.urls)
-        if at not in found.found
-    ]
+    return [name for number, name in enumerate(names) if number not in found.found]
 
 
 def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) -> None:
@@ -152,26 +143,25 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) 
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
     if as_json:
-        counts = {"found": len(found.found), "not_found": absent}
-        print_json({**counts, **impact_as_json(found)})
+        print_json({"found": len(found.found), "not_found": absent, **impact_as_json(found)})
         return
-    for one in absent:
-        say(f"not found: {one}{_wildcards(target.kind, one)}")
+    for name in absent:
+        say(f"not found: {name}{_wildcards(target.kind, name)}")
     if not found.found:
         click.echo(
-            "nothing found: the index has nothing of " + ("it" if len(absent) == 1 else "them")
+            f"nothing found: the index has nothing of {'it' if len(absent) == 1 else 'them'}"
         )
         return
     impact = found.impact
-    verb = "went" if purged else "would go"
-    _line("originals", impact.originals, f"that {verb}")
+    verb = "were removed" if purged else "would be removed"
+    _line("originals", impact.originals, verb)
     _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
     _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
     _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
-    _line("copies", impact.copies, f"that answered nothing, and {verb} too")
+    _line("copies", impact.copies, f"that were no originals {verb}, too")
     if found.live:
         click.echo(f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}")
-    _line("dependents", impact.dependents, f"are revisits that refer to what {verb}")
+    _line("dependents", impact.dependents, "are revisits that refer to these originals")
     _line("  broken", impact.broken, "of them have their payload nowhere else")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, (count, size) in sums.largest(_SHOWN, 0):

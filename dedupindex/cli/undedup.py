@@ -118,8 +118,8 @@ def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
     """Yield the files in journals that cannot be restored: unreadable or not found."""
     for directory in directories:
         names, problems = rewritten_files(directory)
-        for path, why in problems.items():
-            yield Restored(str(path), "left", 0, why)
+        for path, reason in problems.items():
+            yield Restored(str(path), "left", 0, reason)
         for name in sorted(names):
             if not (directory / name).exists():
                 yield Restored(name, "left", 0, "not found; if renamed, its revisits are kept")
@@ -127,13 +127,14 @@ def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
 
 def _in_place(directories: tuple[Path, ...]) -> Undoable:
     """Return the files that were rewritten in place, and those that cannot be restored."""
-    tasks, gone = [], []
+    tasks, not_restorable = [], []
     for directory in directories:
         names, problems = rewritten_files(directory)
-        gone += [Restored(str(path), "left", 0, why) for path, why in problems.items()]
+        for path, reason in problems.items():
+            not_restorable.append(Restored(str(path), "left", 0, reason))
         for name, committed in sorted(names.items()):
             if committed:
-                gone.append(Restored(name, "left", 0, COMMITTED))
+                not_restorable.append(Restored(name, "left", 0, COMMITTED))
             else:
                 tasks.append(Undo(directory, name, None))
-    return tasks, gone
+    return tasks, not_restorable

@@ -62,9 +62,7 @@ def absolute_glob(pattern: str) -> str:
     pattern = local(pattern)
     if is_remote(pattern):
         if redacted(pattern) != pattern:
-            raise BadSource(
-                f"{redacted(pattern)}: rows cannot keep what gives access to an address"
-            )
+            raise BadSource(f"{redacted(pattern)}: rows cannot keep the credentials of an address")
         return pattern
     path = os.path.abspath(os.path.expanduser(pattern))
     return path if not os.path.isdir(path) else os.path.join(glob.escape(path), _ANY, "*")
@@ -83,7 +81,7 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[ListedObject]:
     fixed = _fixed_parts(parts, 0)
     top = os.sep + os.sep.join(parts[:fixed])
     if not os.path.isdir(top):
-        raise BadSource(f"{top} is not there, or no directory: nothing matches {pattern}")
+        raise BadSource(f"{top} is no directory: nothing matches {pattern}")
     if leave_out.exists() and os.path.samefile(top, leave_out):
         raise BadInput(f"{pattern} is in {leave_out}: the shards need a directory of their own")
     return _LocalWalk(warn, leave_out).below(top, parts[fixed:])

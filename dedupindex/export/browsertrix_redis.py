@@ -130,9 +130,8 @@ def entry(original: ExportedOriginal, place: int) -> BrowsertrixEntry:
 
 def file_entry(file: IndexedContainer) -> bytes:
     """A file as Browsertrix lists it, without its SHA-256, which the index does not have."""
-    value: dict[str, str | int] = {"filename": PurePosixPath(file.name).name}
-    if file.size >= 0:
-        value["size"] = file.size
+    size = {"size": file.size} if file.size >= 0 else {}
+    value = {"filename": PurePosixPath(file.name).name, **size}
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
@@ -206,10 +205,9 @@ class BrowsertrixDatabase:
 
         Raises `UnknownCrawl`.
         """
-        client = self._client
         self._is_committed(crawl)
-        for found in keys.scan(client, keys.entries_key(crawl)):
-            with client.pipeline(transaction=False) as pipe:
+        for found in keys.scan(self._client, keys.entries_key(crawl)):
+            with self._client.pipeline(transaction=False) as pipe:
                 for digest, _ in found:
                     pipe.hsetnx(keys.DUPES, digest, crawl)
                 pipe.execute()
@@ -302,17 +300,15 @@ class BrowsertrixDatabase:
         """Raise `CrawlExists` if this crawl was not written by the index at `source`."""
         client = self._client
         owner = client.hget(OURS, crawl)
+        if owner == source:
+            return
         if owner is not None:
-            if owner != source:
-                raise CrawlExists(
-                    f"crawl {crawl!r} in {self._name} was exported from "
-                    f"{owner.decode('utf-8', 'replace')}; give --as, or --cancel it first"
-                )
-        elif (
-            client.exists(keys.entries_key(crawl), keys.files_key(crawl))
-            or client.sismember(keys.CRAWLS, crawl)
-            or client.sismember(keys.OPEN, crawl)
-        ):
+            raise CrawlExists(
+                f"crawl {crawl!r} in {self._name} was exported from "
+                f"{owner.decode('utf-8', 'replace')}; give --as, or --cancel it first"
+            )
+        known = any(client.sismember(crawls, crawl) for crawls in (keys.CRAWLS, keys.OPEN))
+        if known or client.exists(keys.entries_key(crawl), keys.files_key(crawl)):
             raise CrawlExists(
                 f"{self._name} has a crawl {crawl!r} that was not exported; give --as"
             )
@@ -355,7 +351,7 @@ class BrowsertrixDatabase:
         def locked(pipe: Any) -> None:
             if pipe.get(LOCK) != self._writer.encode():
                 raise DedupError(
-                    f"another export to {self._name} began while this one stood still; run it again"
+                    f"another export to {self._name} began while this one hung; run it again"
                 )
             change(pipe)
 

@@ -280,10 +280,10 @@ def test_one_writer_at_a_time(address: str, client: Any) -> None:
     with writing(address) as database:
         with pytest.raises(IndexBusy), writing(address):
             pass
-        client.set(LOCK, "somebody")  # this one stood still, and its lock has lapsed
+        client.set(LOCK, "somebody")  # this one hung, and its lock has expired
         stand = [(one.digest, one) for one in CAPTURES]
         found = originals(stand, lambda name: None, ExportChoice("archive"), BrowsertrixExport())
-        with pytest.raises(DedupError, match="stood still"):
+        with pytest.raises(DedupError, match="hung"):
             database.export(found, b"/i")
     assert client.get(LOCK) == b"somebody"
     assert not client.exists("alldupes", "h:archive")

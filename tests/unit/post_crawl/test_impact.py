@@ -602,4 +602,4 @@ def test_nothing_found_is_said_in_a_line(index: Path) -> None:
             assert talk.startswith(f"not found: {name}") and hint in talk
             assert ("wildcards" in talk) == bool(hint)
     assert held(index) == before
-    assert "would go" in typed("impact", index, "--url", A.decode())[0]
+    assert "would be removed" in typed("impact", index, "--url", A.decode())[0]
