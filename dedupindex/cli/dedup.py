@@ -100,16 +100,16 @@ def command(
         sys.stdout.buffer.writelines(report.as_json())
         sys.stdout.buffer.flush()
     else:
-        _print_report(report)
-        if in_place and report.journal:
-            plan = printable(shlex.quote(str(report.work / "plan")))
-            click.echo(f"undo: bin/rewrite {plan} --undo")
-            click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")
+        _print_report(report, in_place=in_place)
         if options["index"] and report.revisits and report.proof.sound and not dry_run:
             words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
             typed = printable(shlex.join(map(str, [*words, options["index"]])))
             purpose = "so that bin/impact and bin/purge know what the revisits need"
             click.echo(f"next: {typed}    {purpose}")
+    return _status(report, in_place=in_place)
+
+
+def _status(report: DedupReport, *, in_place: bool) -> int:
     if not report.proof.sound:
         advice = (
             "restore the files with bin/rewrite --undo" if in_place else "do not use the result"
@@ -145,7 +145,7 @@ def _print_other_files(report: DedupReport) -> None:
         _print_files([f"{report.outside[path]:,} to {path}" for path in outside], _FEW)
 
 
-def _print_report(report: DedupReport) -> None:
+def _print_report(report: DedupReport, *, in_place: bool) -> None:
     would = "would become" if report.dry_run else "became"
     click.echo(
         singular(
@@ -153,17 +153,17 @@ def _print_report(report: DedupReport) -> None:
             f"{report.unique:,} of them unique, {report.originals:,} originals"
         )
     )
-    click.echo(
-        singular(f"{report.revisits:,} captures ")
-        + f"{would} revisits; {amount(report.bytes_before)} {would} {amount(report.bytes_after)}"
-    )
+    captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
+    revisits = "a revisit" if report.revisits == 1 else "revisits"
+    before, after = amount(report.bytes_before), amount(report.bytes_after)
+    click.echo(f"{captures} {would} {revisits}; {before} {would} {after}")
     if report.journal:
         net = report.bytes_before - report.bytes_after - report.journal
         net -= sum(absent.bytes - absent.there for absent in report.absent)
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
         click.echo(f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}")
     _print_other_files(report)
-    print_counts("stays: ", report.refused)
+    print_counts("not rewritten: ", report.refused)
     if report.skipped:
         click.echo(f"  files skipped, neither WARC nor ARC: {report.skipped:,}")
     click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
@@ -177,3 +177,7 @@ def _print_report(report: DedupReport) -> None:
             f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
         )
         click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
+    if in_place and report.journal:
+        plan = printable(shlex.quote(str(report.work / "plan")))
+        click.echo(f"undo: bin/rewrite {plan} --undo")
+        click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")

@@ -117,7 +117,7 @@ def _print_report(found: Resolved) -> None:
     )
     if totals.outside:
         click.echo(singular(f"  {totals.outside:,} copies of originals that only the index has"))
-    print_counts("stay: ", totals.stayed)
+    print_counts("not in plan: ", totals.stayed)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"
         click.echo(singular(f"  collisions: {collisions}"))

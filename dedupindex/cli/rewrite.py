@@ -116,7 +116,7 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> i
             + f"{found.revisits:,} {would} revisits; {amount(found.bytes_before)} {would} "
             f"{amount(found.bytes_after)}"
         )
-        print_counts("stays: ", found.refused)
+        print_counts("not rewritten: ", found.refused)
     return Damaged.exit_status if left else 0
 
 
