@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 Value: TypeAlias = str | int | float | None
 """The value of an attribute, None if missing. Times are seconds since 1970; durations, seconds."""
@@ -55,7 +55,7 @@ class Measure:
     name: str
     settings: tuple[int, ...]
     position: int = field(default=0, compare=False)
-    kind: OperandKind = field(default=OperandKind.NUMBER, init=False)
+    kind: ClassVar = OperandKind.NUMBER
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.settings))})"
@@ -66,7 +66,7 @@ class Hostname:
     """The host of a URL in lower case; missing if it has none."""
 
     operand: Node
-    kind: OperandKind = field(default=OperandKind.TEXT, init=False)
+    kind: ClassVar = OperandKind.TEXT
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,50 +79,51 @@ class Arithmetic:
     kind: OperandKind
 
 
+class Condition:
+    """A node that is true or false."""
+
+    __slots__ = ()
+    kind: ClassVar = OperandKind.CONDITION
+
+
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Condition):
     """``== < <= > >=`` of two values of one kind; ``!=`` becomes `Not` and ``==``."""
 
     sign: str
     left: Node
     right: Node
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class Membership(Condition):
     """Whether a value is one of several constants."""
 
     operand: Node
     values: tuple[Literal, ...]
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class RegexMatch:
+class RegexMatch(Condition):
     """Whether a regular expression matches anywhere in a text; see `runtime.safe_regex`."""
 
     operand: Node
     pattern: str
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Not:
+class Not(Condition):
     operand: Node
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class And(Condition):
     operands: tuple[Node, ...]
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Or:
+class Or(Condition):
     operands: tuple[Node, ...]
-    kind: OperandKind = field(default=OperandKind.CONDITION, init=False)
 
 
 Node: TypeAlias = (
