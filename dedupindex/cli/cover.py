@@ -13,13 +13,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import (
-    Command,
-    print_json,
-    say,
-    warn,
-    warn_of_lines,
-)
+from dedupindex.cli.common import Command, print_json, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress

@@ -10,14 +10,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import (
-    UNSOUND,
-    ComparingCommand,
-    print_counts,
-    say,
-    status_7,
-    warn,
-)
+from dedupindex.cli.common import UNSOUND, ComparingCommand, print_counts, say, status_7, warn
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress

@@ -12,14 +12,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import (
-    UNSOUND,
-    Command,
-    print_json,
-    say,
-    text_output,
-    warn,
-)
+from dedupindex.cli.common import UNSOUND, Command, print_json, say, text_output, warn
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options
 from dedupindex.errors import BadInput, Damaged

@@ -97,11 +97,7 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 )
 @shared_options("--json")
 def command(
-    sources: tuple[str, ...],
-    index: Path | None,
-    as_json: bool,
-    verbose: bool,
-    **options: Any,
+    sources: tuple[str, ...], index: Path | None, as_json: bool, verbose: bool, **options: Any
 ) -> int:
     """Build an index of originals from SOURCEs, or look after the one in INDEX.
 

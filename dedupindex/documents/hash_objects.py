@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -320,8 +320,6 @@ def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]
         for batch in _batches(found):
             yield hash_all(1, batch)
         return
-    from concurrent.futures import FIRST_COMPLETED, Future, wait  # slow
-
     with workers(jobs) as pool:  # started before listing a store starts threads
         pending: set[Future[list[Hashed]]] = set()
         for batch in _batches(found):
