@@ -73,9 +73,9 @@ def _print_outcomes(
     if as_json:
         print_json({**dict(sorted(states.items())), **totals, "skipped": skipped})
     else:
-        said = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+        counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
         click.echo(
-            f"files: {said or 'none'}; "
+            f"files: {counts or 'none'}; "
             + singular(f"{totals['responses']:,} responses, {totals['resources']:,} resources; ")
             + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
         )

@@ -218,14 +218,14 @@ def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
     if report.hosts:
         click.echo(f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}")
         for row in report.hosts:
-            counts = f"{row['documents']:>12,}{row['covered']:>12,}"
+            line = f"{row['documents']:>12,}{row['covered']:>12,}"
             name = printable(row["host"])[:40] or "-"
-            click.echo(f"{name:<41}{counts}{amount(row['covered_bytes']):>12}")
+            click.echo(f"{name:<41}{line}{amount(row['covered_bytes']):>12}")
     if report.what_if:
         click.echo(f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}")
-        for threshold, there in report.what_if.items():
-            line = f"{there.pairs:>12,}{there.kept:>12,}{there.covered:>12,}"
-            click.echo(f"{threshold:<13}{line}{amount(there.bytes_covered):>12}")
+        for threshold, counts in report.what_if.items():
+            line = f"{counts.pairs:>12,}{counts.kept:>12,}{counts.covered:>12,}"
+            click.echo(f"{threshold:<13}{line}{amount(counts.bytes_covered):>12}")
 
 
 def _totals(covered: CoverCounts) -> str:

@@ -130,10 +130,10 @@ def _line(value: str) -> str:
 
 
 def _edited(text: str, old: str, new: str) -> str:
-    """`text` with its only `old` replaced; raises `BadSource` if that is not there once."""
+    """Return a text with `old` replaced; raises `BadSource` unless it has `old` exactly once."""
     if text.count(old) != 1:
         raise BadSource(
-            f"this Heritrix is unknown: {old!r} is {text.count(old)} times in its profile"
+            f"this Heritrix is unknown: its profile has {old!r} {text.count(old)} times"
         )
     return text.replace(old, new)
 

@@ -152,7 +152,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         raise BadInput("--by-url needs the URLs, and engine lmdb or a cluster")
     settings, engine = _settings(options), options["engine"]
     if options["add"] or options["replace"] or options["reread"]:
-        settings, engine = _as_the_index_has(index, settings, engine)
+        settings, engine = _with_settings_of_index(index, settings, engine)
     return Build(
         sources=list(sources),
         index=index,
@@ -175,7 +175,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     )
 
 
-def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Settings, str]:
+def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tuple[Settings, str]:
     """Return the settings and engine for a build that adds: those of the index, unless given.
 
     Raises `SettingsConflict` if a settings file or the environment has others.
@@ -185,20 +185,20 @@ def _as_the_index_has(index: Path, settings: Settings, engine: str) -> tuple[Set
     identity = read_identity(index)
     if not identity.generation:  # its first build has not finished
         return settings, engine
-    asked, built = {"engine": engine, **asdict(settings)}, asdict(identity.settings)
+    chosen, built = {"engine": engine, **asdict(settings)}, asdict(identity.settings)
     built["engine"] = identity.engine
-    for name in asked:
+    for name in chosen:
         option = OPTIONS.get(name, "--engine").removeprefix("--")
         place = setting_source(option)
         if place is None:
-            asked[name] = built[name]
-        elif place and not same_engine(str(asked[name]), str(built[name])):
+            chosen[name] = built[name]
+        elif place and not same_engine(str(chosen[name]), str(built[name])):
             raise SettingsConflict(
                 f"{place} is not what the index at {index} was built with; without it the "
                 "index's own is taken"
             )
-    engine = asked.pop("engine")
-    return Settings(**asked), engine
+    engine = chosen.pop("engine")
+    return Settings(**chosen), engine
 
 
 def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:

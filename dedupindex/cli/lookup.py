@@ -65,12 +65,12 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @shared_options("--json")
 def command(
-    index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **asked: Any
+    index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **options: Any
 ) -> int:
     """Look up the original of a payload digest in INDEX."""
-    if (batch is None) == (asked["digest"] is None):
+    if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
-    index, given = index_or_engine(index, engine), _given(asked)
+    index, given = index_or_engine(index, engine), _given(options)
     if batch is not None:
         return _batch(index, given, batch)
     with _opened(index) as state:

@@ -203,8 +203,8 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
 def _copy_files(index: Path, target: Path) -> None:
     """Copy one consistent state as files."""
     with closing(open_index(index)) as source, source.view() as view:
-        asked = spot_check.sample_index(view)
-    before = spot_check.check_source(index, asked)
+        sample = spot_check.sample_index(view)
+    before = spot_check.check_source(index, sample)
     if (store := open_store(index)) is not None:
         with closing(store):  # first, so that what is merged meanwhile is in both, not in neither
             store.copy(target)
@@ -214,7 +214,7 @@ def _copy_files(index: Path, target: Path) -> None:
     if (copied := open_store(target)) is not None:
         with closing(copied):
             crawls.mark_as_merging(copied)
-    spot_check.confirm_copy(index, target, asked, before, _copy_again(index, str(target)))
+    spot_check.confirm_copy(index, target, sample, before, _copy_again(index, str(target)))
 
 
 def _copy_again(index: Path, to: str, engine: str = "") -> str:

@@ -125,8 +125,8 @@ def _print_report(
     """Print what a run did; returns the exit status."""
     warn(made.problems)
     if as_json:
-        said = {} if checked is None else {"checked": dict(checked.counted)}
-        print_json({**made.as_json(), **said})
+        checks = {} if checked is None else {"checked": dict(checked.counted)}
+        print_json({**made.as_json(), **checks})
     elif not quiet:
         click.echo(
             f"files read: {made.files:,}, known before: {made.known:,}, changed or gone: "

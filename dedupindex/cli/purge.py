@@ -82,7 +82,7 @@ def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
 def command(index: Path, force: bool, listed: bool, as_json: bool, **options: Any) -> int:
     """Take captures out of INDEX; the next copies that it knows become the originals.
 
-    Fails if revisits refer to these captures, unless forced. What was purged stays away.
+    Fails if revisits refer to these captures, unless forced. What was purged is not added again.
     """
     target = _target(options)
     found = purge(index, target, force=force, on_item=_print_item if listed else None)

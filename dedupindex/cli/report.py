@@ -206,9 +206,9 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
     if store is None:
         open_index(index).close()
         raise UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
-    asked = ReportRequest(options["by"] or "", options["limit"], options["order"])
+    request = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), asked)
+        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), request)
         for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0

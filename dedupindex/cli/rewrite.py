@@ -125,28 +125,28 @@ def undo_all(
 ) -> int:
     """Undo the rewriting in place below `roots` of the files that `find` returns."""
     with _locked_and_cleaned(roots):
-        tasks, gone = find()
-        if not tasks and not gone:
+        tasks, not_restorable = find()
+        if not (tasks or not_restorable):
             say(
-                f"nothing below {', '.join(map(str, roots))} is to be undone: nothing was "
-                "rewritten there in place, or all of it is undone (what was committed comes back "
-                "by bin/undedup DIR --out OTHER)"
+                f"there is nothing to undo below {', '.join(map(str, roots))}: nothing was "
+                "rewritten there in place, or all of it was undone (bin/undedup DIR --out OTHER "
+                "restores what was committed)"
             )
         check_space_for(tasks, processes)
         results = side_by_side(restore_file, None, tasks, processes)
-        return print_restored(chain(gone, results), as_json=as_json)
+        return print_restored(chain(not_restorable, results), as_json=as_json)
 
 
 def _rewritten(plan: Plan) -> Undoable:
     """Return the files that this plan has rewritten in place, and those committed since."""
-    tasks, gone = [], []
+    tasks, not_restorable = [], []
     for one in plan.containers().values():
         journal = Journal(Path(one.root), one.name)
         if journal.exists():
             tasks.append(Undo(Path(one.root), one.name, None))
         elif journal.committed() and _size(Path(one.path)) != one.size:
-            gone.append(Restored(one.name, "left", 0, COMMITTED))
-    return tasks, gone
+            not_restorable.append(Restored(one.name, "left", 0, COMMITTED))
+    return tasks, not_restorable
 
 
 def _size(path: Path) -> int:
@@ -180,22 +180,22 @@ def restore_file(_: None, task: Undo) -> Restored:
 def print_restored(results: Iterator[Restored], *, as_json: bool) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left", "damaged"), 0)
-    brought = 0
+    restored = 0
     for result in results:
         counts["files"] += 1
         counts[result.state] += 1
-        brought += result.records
+        restored += result.records
         if result.state == "left":
             say(f"warning: {result.name} was left alone: {result.problem}")
         elif result.problem:
             counts["damaged"] += 1
             say(f"warning: {result.name} has damage that was copied: {result.problem}")
     if as_json:
-        print_json({**counts, "restored": brought})
+        print_json({**counts, "restored": restored})
     else:
         click.echo(
             singular(
-                f"{counts['files']:,} files: {brought:,} records restored; {counts['exact']:,} "
+                f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
                 f"files bit for bit, {counts['records']:,} record for record, "
                 f"{counts['copied']:,} copied, {counts['left']:,} left alone"
             )

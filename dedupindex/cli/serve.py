@@ -86,7 +86,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )
 @flag("--json", "as_json", help="One JSON object on stdout when ready.")
 def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
-    """Answer lookups from INDEX over HTTP until told to stop (SIGTERM, Ctrl-C)."""
+    """Answer lookups from INDEX over HTTP until SIGTERM or Ctrl-C."""
     where = index_or_engine(index, engine)
     name = index_name(where)
     from server.config import Config, default_workers

@@ -83,8 +83,8 @@ def command(
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise BadInput(NOTHING)
     if as_json:
-        said = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
-        print_json({**said, "findings": dict(sorted(reasons.items()))})
+        counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
+        print_json({**counts, "findings": dict(sorted(reasons.items()))})
     else:
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if recompressed:

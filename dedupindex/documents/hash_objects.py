@@ -39,7 +39,7 @@ _REMOTE_PIECE = 1 << 20
 _DOWNLOADS = 16  # objects that a process reads from a store at the same time
 _COARSE = 2_000_000_000  # nanoseconds: the coarsest time stamps of file systems
 
-CHANGED = "was written to while it was hashed; run the same again when it is at rest"
+CHANGED = "changed while it was hashed; run the same command again"
 
 
 class Hashed(NamedTuple):
