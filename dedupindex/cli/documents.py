@@ -166,8 +166,7 @@ def pipeline_command(
     report = run_pipeline(
         named, output_dir, chosen, one_by_one=debug, say=say if debug else lambda text: None
     )
-    for step in report.hashing:
-        warn(step.problems)
+    warn(report.problems)
     totals = report.as_json()
     if as_json:
         print_json(totals)

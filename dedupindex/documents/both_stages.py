@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Problem
-from dedupindex.documents import dedup_shards, hash_objects
+from dedupindex.documents.dedup_shards import HashDedupReport, dedup_shards
+from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.runtime.files import atomic_directory
@@ -23,35 +24,34 @@ _MAX_PROBLEMS = 1000  # of a glob, in its result
 
 
 @dataclass
-class StepResult:
-    name: str  # of the glob, or of the output file
-    report: hash_objects.HashReport | dedup_shards.HashDedupReport
-    problems: list[Problem]
-
-
-@dataclass
 class PipelineReport:
-    hashing: list[StepResult]
-    deduping: list[StepResult]
+    hashing: dict[str, HashReport] = field(default_factory=dict)  # by glob
+    deduping: dict[str, HashDedupReport] = field(default_factory=dict)  # by output file
+    problems: list[Problem] = field(default_factory=list)
     elapsed_time_secs: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        steps = {"hash_documents": self.hashing, "dedup_hashes": self.deduping}
-        reports = {
-            step: [{"name": result.name, **vars(result.report)} for result in results]
-            for step, results in steps.items()
-        }
         totals: Counter[str] = Counter()
-        for report in reports["dedup_hashes"]:
-            numbers = (item for item in report.items() if isinstance(item[1], int))
-            totals.update({name: value for name, value in numbers if name != "shards"})
-        return {**totals, "elapsed_time_secs": self.elapsed_time_secs, **reports}
+        for report in self.deduping.values():
+            counts = {name: value for name, value in vars(report).items() if isinstance(value, int)}
+            totals.update(counts)
+        del totals["shards"]
+        return {
+            **totals,
+            "elapsed_time_secs": self.elapsed_time_secs,
+            "hash_documents": _steps(self.hashing),
+            "dedup_hashes": _steps(self.deduping),
+        }
+
+
+def _steps(reports: Mapping[str, HashReport | HashDedupReport]) -> list[dict[str, Any]]:
+    return [{"name": name, **vars(report)} for name, report in sorted(reports.items())]
 
 
 def run_pipeline(
     globs: Sequence[str],
     top: Path,
-    options: hash_objects.HashOptions,
+    options: HashOptions,
     *,
     one_by_one: bool = False,
     say: Callable[[str], None] = lambda text: None,
@@ -68,32 +68,29 @@ def run_pipeline(
     hashes.mkdir(parents=True, exist_ok=True)
     at_once = 1 if one_by_one else len(globs)
     each = replace(options, jobs=max(1, options.jobs // at_once))
-    report = PipelineReport([], [])
+    report = PipelineReport()
     try:
-        for result in side_by_side(_hash, (hashes, each), globs, at_once):
-            report.hashing.append(result)
-            say(f"hashed {result.name}: {json.dumps(vars(result.report))}")
+        for pattern, hashed, problems in side_by_side(_hash, (hashes, each), globs, at_once):
+            report.hashing[pattern] = hashed
+            report.problems += problems
+            say(f"hashed {pattern}: {json.dumps(vars(hashed))}")
     except BadSource:  # remove the directories unless something was hashed
         with suppress(OSError):
             hashes.rmdir()
             top.rmdir()
         raise
-    report.hashing.sort(key=lambda result: result.name)
-    reports = (result.report for result in report.hashing)
-    runs = {found.run for found in reports if isinstance(found, hash_objects.HashReport)}
-    shards = shards_of(str(hashes), runs)
+    shards = shards_of(str(hashes), {hashed.run for hashed in report.hashing.values()})
     at_once = 1 if one_by_one else min(options.jobs, len(shards))
     with atomic_directory(top / UNIQUE) as hidden:
         shared = (hidden, options, at_once)
-        for result in side_by_side(_dedup, shared, shards, at_once):
-            report.deduping.append(result)
-            say(f"deduplicated {result.name}: {json.dumps(vars(result.report))}")
-    report.deduping.sort(key=lambda result: result.name)
+        for name, deduped in side_by_side(_dedup, shared, shards, at_once):
+            report.deduping[name] = deduped
+            say(f"deduplicated {name}: {json.dumps(vars(deduped))}")
     report.elapsed_time_secs = time.monotonic() - begin
     return report
 
 
-def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> StepResult:
+def _hash(shared: tuple[Path, HashOptions], pattern: str) -> tuple[str, HashReport, list[Problem]]:
     top, options = shared
     problems: list[Problem] = []
 
@@ -101,12 +98,11 @@ def _hash(shared: tuple[Path, hash_objects.HashOptions], pattern: str) -> StepRe
         if len(problems) < _MAX_PROBLEMS:
             problems.append(problem)
 
-    return StepResult(pattern, hash_objects.hash_documents(pattern, top, options, warn), problems)
+    return pattern, hash_documents(pattern, top, options, warn), problems
 
 
-def _dedup(shared: tuple[Path, hash_objects.HashOptions, int], shard: Shard) -> StepResult:
+def _dedup(shared: tuple[Path, HashOptions, int], shard: Shard) -> tuple[str, HashDedupReport]:
     top, options, at_once = shared
     output = top / f"{shard.first or 'all'}.{options.layout.format}"
     threads = max(1, options.jobs // at_once)
-    report = dedup_shards.dedup_shards([shard], output, options.memory, threads)
-    return StepResult(output.name, report, [])
+    return output.name, dedup_shards([shard], output, options.memory, threads)
