@@ -48,7 +48,7 @@ def test_the_published_table_comes_out_to_the_cent() -> None:
             assert row.dedup_hours == pytest.approx(some[0].dedup_hours / row.deduping)
 
 
-def test_cores_hold_it_up_where_they_are_slower_than_the_network() -> None:
+def test_hashing_is_limited_by_cores_or_network() -> None:
     inputs = load()
     inputs["documents"].update(hash_mb_per_core_s=50, rows_per_core_s=275000)
     rows, published = documents.measured_fleets(inputs), documents.published_fleets(inputs)
@@ -72,7 +72,7 @@ def test_requests_and_storage() -> None:
     assert rest.saved_per_month == pytest.approx(1024**5 / 1e9 * 0.1 * 0.02)
 
 
-def test_a_cluster_for_so_many_captures() -> None:
+def test_plan_of_a_cluster() -> None:
     """The figures that were worked out by hand when the engine was chosen."""
     inputs = load()
     ten, hundred = (estimates.plan_cluster(count, inputs) for count in (1e10, 1e11))
@@ -91,7 +91,7 @@ def test_a_cluster_for_so_many_captures() -> None:
         estimates.plan_cluster(1e11, inputs)
 
 
-def test_rates_of_ones_own(tmp_path: Path) -> None:
+def test_rates_of_a_file(tmp_path: Path) -> None:
     rates = tmp_path / "rates.toml"
     rates.write_text("[documents]\nhash_mb_per_core_s = 1\n[published]\ndocuments = 1000\n")
     said = json.loads(typed("plan", "--documents", "--rates", rates, "--json")[0])
@@ -112,7 +112,7 @@ def test_rates_of_ones_own(tmp_path: Path) -> None:
         ("[documents", "not TOML"),
     ],
 )
-def test_rates_that_are_none(tmp_path: Path, text: str, word: str) -> None:
+def test_bad_rates_are_refused(tmp_path: Path, text: str, word: str) -> None:
     rates = tmp_path / "rates.toml"
     rates.write_text(text)
     assert word in typed("plan", "--documents", "--rates", rates, status=4)[1]

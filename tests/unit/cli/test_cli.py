@@ -58,8 +58,8 @@ def commands() -> dict[str, click.Command]:
 
 @pytest.mark.parametrize("name", [*COMMANDS, *DONE_ONCE])
 def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
-    page, talk = dedupindex(name, "--help")
-    assert talk == ""
+    page, messages = dedupindex(name, "--help")
+    assert messages == ""
     assert page.startswith(f"Usage: bin/{name} ")
     assert "Examples:" in page
     assert f"bin/{name}" in page
@@ -131,14 +131,14 @@ def test_command_line_over_environment_over_file(tmp_path: Path) -> None:
 def test_a_bad_settings_file_is_refused(tmp_path: Path, content: str, word: str) -> None:
     settings = tmp_path / "settings.toml"
     settings.write_text(content)
-    _, talk = typed("index", "--config", settings, "x", tmp_path / "i", status=4)
-    assert word in talk
+    _, messages = typed("index", "--config", settings, "x", tmp_path / "i", status=4)
+    assert word in messages
 
 
 def test_index_json_is_one_object_that_adds_up(tmp_path: Path) -> None:
     (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1) + cdx_line(2, 1, 2, mime="text/css"))
-    out, talk = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i")
-    assert talk == ""
+    out, messages = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i")
+    assert messages == ""
     tally = json.loads(out)
     assert tally["records"] == 2 == tally["added"] + sum(tally["refused"].values())
     assert {"containers", "records", "added", "replaced", "unchanged", "refused", "seconds"} <= set(
@@ -184,42 +184,42 @@ def test_errors_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x").write_text(HEADER + cdx_line(1, 1, 1))
-    out, talk = dedupindex(*words, status=status)
+    out, messages = dedupindex(*words, status=status)
     assert out == ""
-    assert sentence in talk
+    assert sentence in messages
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_damaged_input_is_named_and_the_status_is_not_0(tmp_path: Path) -> None:
     (tmp_path / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1) + "bad \x1b[31m line\n")
-    out, talk = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i", status=7)
+    out, messages = typed("index", "--json", tmp_path / "x.cdx", tmp_path / "i", status=7)
     assert json.loads(out)["added"] == 1
-    assert f"warning: {tmp_path / 'x.cdx'} at 3" in talk
-    assert "\x1b" not in talk
+    assert f"warning: {tmp_path / 'x.cdx'} at 3" in messages
+    assert "\x1b" not in messages
 
 
 def test_an_action_takes_no_options_of_a_build(make_index: MakeIndex) -> None:
     index = str(make_index([capture(1)]))
     for more in (["--crawl", "x"], ["--mime", ".*"], ["--whitelist"]):
-        _, talk = typed("index", "--stats", *more, index, status=2)
-        assert "no effect with --stats" in talk
+        _, messages = typed("index", "--stats", *more, index, status=2)
+        assert "no effect with --stats" in messages
     typed("index", "--stats", "--json", index)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_an_index_of_nothing_can_be_made_and_added_to(engine: str, tmp_path: Path) -> None:
+def test_an_empty_index_can_be_made_and_added_to(engine: str, tmp_path: Path) -> None:
     index, source = tmp_path / "index", tmp_path / "x.cdx"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     for _ in range(2):  # again it changes nothing
         out, _ = typed("index", "--empty", "--engine", engine, "--status", "2xx", index)
         assert "is an empty index" in out
     assert typed("lookup", index, "--digest", sha1(1)) == ("no duplicate\n", "")
-    _, talk = typed("index", "--empty", source, index, status=2)
-    assert "--empty takes an INDEX only" in talk
+    _, messages = typed("index", "--empty", source, index, status=2)
+    assert "--empty takes an INDEX only" in messages
     out, _ = typed("index", "--add", "--engine", engine, "--status", "2xx", source, index)
     assert out.endswith(f"next: bin/serve {index}    or: bin/index --stats {index}\n")
-    _, talk = typed("index", "--empty", "--status", "2xx", index, status=5)
-    assert "there is an index" in talk
+    _, messages = typed("index", "--empty", "--status", "2xx", index, status=5)
+    assert "there is an index" in messages
     with closing(open_index(index)) as opened, opened.view() as view:
         assert view.counts().captures == 1
 
@@ -236,7 +236,7 @@ STATED = (
 
 @pytest.mark.parametrize("action", ["--add", "--replace"])
 @pytest.mark.parametrize("words", STATED, ids=lambda words: words[-1])
-def test_who_adds_need_not_repeat_the_settings(
+def test_adding_uses_the_settings_of_the_index(
     words: list[str], action: str, tmp_path: Path
 ) -> None:
     index = tmp_path / "index"
@@ -251,25 +251,27 @@ def test_who_adds_need_not_repeat_the_settings(
     assert (now["settings"], now["engine"]) == (identity["settings"], identity["engine"])
 
 
-def test_what_is_stated_must_be_as_the_index_has_it(tmp_path: Path) -> None:
+def test_adding_with_other_settings_is_refused(tmp_path: Path) -> None:
     index, source, settings = tmp_path / "index", tmp_path / "x.cdx", tmp_path / "settings.toml"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     typed("index", "-w", "-m", ".*", "--json", source, index)
     add = ("index", "--add", source, index)
     typed(*add, "-m", ".*")
-    _, talk = typed(*add, "-m", "^image/", "-e", status=5)
-    assert "to add to it leave --etag, --mime out" in talk
-    _, talk = typed(*add, "--engine", "whoosh", status=5)
-    assert "leave --engine out" in talk
+    _, messages = typed(*add, "-m", "^image/", "-e", status=5)
+    assert "to add to it leave --etag, --mime out" in messages
+    _, messages = typed(*add, "--engine", "whoosh", status=5)
+    assert "leave --engine out" in messages
     settings.write_text("[index]\nwhitelist = false\n")
-    _, talk = typed(*add, "--config", settings, status=5)
-    assert f"{settings}: [index] whitelist is not what the index at {index} was built with" in talk
+    _, messages = typed(*add, "--config", settings, status=5)
+    assert (
+        f"{settings}: [index] whitelist is not what the index at {index} was built with" in messages
+    )
     typed(*add, "--config", settings, "--whitelist")
-    _, talk = typed(*add, status=5, DEDUPINDEX_INDEX_STATUS="2xx")
-    assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in talk
+    _, messages = typed(*add, status=5, DEDUPINDEX_INDEX_STATUS="2xx")
+    assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in messages
 
 
-def test_an_index_that_nothing_came_into_says_why(tmp_path: Path) -> None:
+def test_a_build_that_adds_nothing_says_why(tmp_path: Path) -> None:
     source = tmp_path / "x.cdx"
     for number, (lines, word) in enumerate(
         (
@@ -307,7 +309,7 @@ def test_an_explanation_on_the_command_line_is_bounded(make_index: MakeIndex) ->
     assert len(answer["considered"]) == 100 and answer["more"] is True
 
 
-def test_a_batch_answers_in_order_and_goes_on_after_a_bad_line(make_index: MakeIndex) -> None:
+def test_a_batch_answers_in_order_and_continues_after_a_bad_line(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a"), capture(2, b"http://example.com/b")])
     lines = [
         json.dumps({"digest": str(sha1(2)), "url": "http://example.com/b"}),
@@ -327,7 +329,7 @@ def test_a_batch_answers_in_order_and_goes_on_after_a_bad_line(make_index: MakeI
     assert answers[2] == answers[5] == {"duplicate": False}
 
 
-def test_upkeep(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_stats_compact_copy_and_check(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([capture(n, b"http://h%d.example/" % (n % 3)) for n in range(10)])
     out, _ = typed("index", "--stats", index, "--json")
     stats = json.loads(out)
@@ -376,7 +378,7 @@ def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
         assert field in text, field
 
 
-def test_report_tries_filters_side_by_side(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_a_report_compares_filters(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([capture(n, b"http://h.example/%d" % n) for n in (1, 2)])
     crawl = tmp_path / "new.cdx"
     crawl.write_text(
@@ -424,14 +426,14 @@ def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
         typed("index", *words, status=status)
         assert not target.exists(), words
         assert [path.name for path in warcs.iterdir()] == ["x.cdx"], words
-    _, talk = typed("index", warcs, status=2)
-    assert f"give the sources, then the index: bin/index {warcs} my-index" in talk
+    _, messages = typed("index", warcs, status=2)
+    assert f"give the sources, then the index: bin/index {warcs} my-index" in messages
     typed("index", warcs, target)
-    _, talk = typed("index", "--add", target, status=2)
-    assert f"give the sources, then the index: bin/index SOURCE... {target}" in talk
+    _, messages = typed("index", "--add", target, status=2)
+    assert f"give the sources, then the index: bin/index SOURCE... {target}" in messages
 
 
-def test_explain_names_what_the_strategy_leaves_out(make_index: MakeIndex) -> None:
+def test_explain_lists_captures_that_the_strategy_excludes(make_index: MakeIndex) -> None:
     index = make_index([capture(1, b"http://example.com/a")])
     out, _ = typed(
         "lookup", index, "--digest", sha1(1), "--url", "http://example.com/b", "--explain",
@@ -441,19 +443,19 @@ def test_explain_names_what_the_strategy_leaves_out(make_index: MakeIndex) -> No
     assert "http://example.com/a  another URL" in out
 
 
-def test_a_report_says_what_makes_its_figures_doubtful(tmp_path: Path) -> None:
+def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     crawl = tmp_path / "own.cdx"
     crawl.write_text(HEADER + cdx_line(1, 1, 5).replace(" 500 ", " - "))
     typed("index", crawl, tmp_path / "i")
-    out, talk = typed("report", tmp_path / "i", crawl)
-    assert "make the report before bin/index --add" in talk
+    out, messages = typed("report", tmp_path / "i", crawl)
+    assert "make the report before bin/index --add" in messages
     assert "1 captures of unknown size" in out
 
 
 def test_a_copy_is_not_made_inside_the_index(make_index: MakeIndex) -> None:
     index = make_index([capture(1)])
-    _, talk = typed("index", "--copy", index / "copy", index, status=5)
-    assert "inside the index" in talk
+    _, messages = typed("index", "--copy", index / "copy", index, status=5)
+    assert "inside the index" in messages
 
 
 def test_an_index_that_cannot_be_written_can_be_read(make_index: MakeIndex) -> None:
@@ -488,11 +490,11 @@ def test_settings_have_the_names_of_options(make_index: MakeIndex, tmp_path: Pat
     typed("index", "--config", settings, crawl, tmp_path / "i")
     out, _ = typed("index", "--stats", "--json", tmp_path / "i")
     assert json.loads(out)["options"] == "--no-url-index --no-canonicalized --whitelist"
-    _, talk = typed("index", crawl, "j", status=2, DEDUPINDEX_INDEX_JOBS="many")
-    assert "DEDUPINDEX_INDEX_JOBS" in talk
+    _, messages = typed("index", crawl, "j", status=2, DEDUPINDEX_INDEX_JOBS="many")
+    assert "DEDUPINDEX_INDEX_JOBS" in messages
 
 
-def test_indexes_may_have_names_that_are_no_text(tmp_path: Path) -> None:
+def test_names_of_indexes_may_have_any_bytes(tmp_path: Path) -> None:
     crawl = tmp_path / "x.cdx"
     crawl.write_text(HEADER + cdx_line(1, 1, 1))
     index = os.fsdecode(bytes(tmp_path / "i") + b"\xe9")
@@ -506,11 +508,11 @@ def test_indexes_may_have_names_that_are_no_text(tmp_path: Path) -> None:
     assert json.loads(out)["copy"] == str(tmp_path / "c") + r"\udce9"
     dedupindex("lookup", copy, "--digest", sha1(1))
     dedupindex("report", copy, crawl)
-    _, talk = dedupindex("index", "--copy", copy, index, status=5)
-    assert "not an empty directory" in talk
+    _, messages = dedupindex("index", "--copy", copy, index, status=5)
+    assert "not an empty directory" in messages
 
 
-def test_stats_say_what_crawls_brought(tmp_path: Path) -> None:
+def test_stats_count_files_and_records_by_crawl(tmp_path: Path) -> None:
     index = tmp_path / "i"
     for number, words in enumerate((["--crawl", "spring"], ["--add"], ["--add"]), 1):
         crawl = tmp_path / f"{number}.cdx"
@@ -526,7 +528,7 @@ def test_stats_say_what_crawls_brought(tmp_path: Path) -> None:
     assert "crawl (no name): 2 files, 5 records\n" in out
 
 
-def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_a_report_streams_its_groups(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([capture(1)])
     crawl = tmp_path / "x.cdx"
     lines = (cdx_line(1 + n % 9, n, 9, f"http://h{n}.example/") for n in range(1, 3001))
@@ -553,14 +555,14 @@ def test_a_report_takes_groups_one_by_one(make_index: MakeIndex, tmp_path: Path)
     tracemalloc.stop()
 
 
-def test_a_report_takes_annotations_and_tells_how_far_it_is(
+def test_a_report_reads_annotations_and_shows_progress(
     make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[ProgressUpdate] = []
+    updates: list[ProgressUpdate] = []
 
     @contextmanager
     def shown(*, verbose: bool) -> Iterator[Callable[[ProgressUpdate], None]]:
-        yield told.append
+        yield updates.append
 
     monkeypatch.setattr("dedupindex.cli.report.show_progress", shown)
     crawl = tmp_path / "crawl.log"
@@ -573,17 +575,17 @@ def test_a_report_takes_annotations_and_tells_how_far_it_is(
     revisits = []
     for words in ([], ["--revisit-annotation", "seen-.*"]):
         assert main(["report", str(index), str(crawl), *words]) == 0
-    assert len(told) == 2 and all(1000 <= seen.records <= 2048 for seen in told)
-    assert told[0].of == len(line) * 2048
+    assert len(updates) == 2 and all(1000 <= seen.records <= 2048 for seen in updates)
+    assert updates[0].of == len(line) * 2048
     for words in ([], ["--revisit-annotation", "seen-.*"]):
         out, _ = typed("report", index, crawl, "--json", *words)
         revisits.append(json.loads(out)["already_revisits"])
     assert revisits == [0, 2048]
-    _, talk = typed("report", index, crawl, "--revisit-annotation", "(", status=4)
-    assert "--revisit-annotation is not a regular expression" in talk
+    _, messages = typed("report", index, crawl, "--revisit-annotation", "(", status=4)
+    assert "--revisit-annotation is not a regular expression" in messages
 
 
-def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeIndex) -> None:
+def test_the_server_imports_surt_before_lookups_are_timed(make_index: MakeIndex) -> None:
     index = make_index([capture(1)])
     made = "create_app(Config(Path(sys.argv[1])), LiveIndex(Path(sys.argv[1])))"
     imports = "\n".join(
@@ -601,16 +603,16 @@ def test_what_lookups_need_is_imported_before_they_are_timed(make_index: MakeInd
     assert done.returncode == 0, done.stderr
 
 
-def test_who_names_what_lies_beside_is_told_what_is_meant(tmp_path: Path) -> None:
+def test_a_wrong_path_is_answered_with_the_right_one(tmp_path: Path) -> None:
     (tmp_path / "warcs.dedup" / "plan").mkdir(parents=True)
-    talk = typed("rewrite", tmp_path / "warcs.dedup", "--undo", status=4)[1]
-    assert f"{tmp_path / 'warcs.dedup' / 'plan'} is meant" in talk
-    talk = typed("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
-    assert "is no manifest: bin/manifest" in talk and "Errno" not in talk
+    messages = typed("rewrite", tmp_path / "warcs.dedup", "--undo", status=4)[1]
+    assert f"{tmp_path / 'warcs.dedup' / 'plan'} is meant" in messages
+    messages = typed("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
+    assert "is no manifest: bin/manifest" in messages and "Errno" not in messages
     assert "Try 'bin/dedup --help'" in typed("dedup", tmp_path, "--nope", status=2)[1]
 
 
-def test_a_copy_is_no_folder_with_the_name_of_a_scheme(
+def test_a_copy_to_an_object_store_makes_no_directory(
     make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = make_index([capture(1)])

@@ -45,7 +45,7 @@ def text_of(path: Path) -> str:
     return "".join(ElementTree.parse(path).getroot().itertext())
 
 
-def test_a_job_has_all_that_it_needs(heritrix: Path, tmp_path: Path) -> None:
+def test_a_job_directory_is_complete(heritrix: Path, tmp_path: Path) -> None:
     make_job(heritrix, tmp_path / "weekly", JOB)
     profile = tmp_path / "weekly" / "crawler-beans.cxml"
     assert "metadata.jobName=weekly\nhttp://a.example/?b&c\n" in text_of(profile)
@@ -65,7 +65,7 @@ def test_a_job_has_all_that_it_needs(heritrix: Path, tmp_path: Path) -> None:
         assert script in beans.read_text() and (tmp_path / "weekly" / script).stat().st_size
 
 
-def test_what_can_be_chosen(heritrix: Path, tmp_path: Path) -> None:
+def test_options_change_the_profile(heritrix: Path, tmp_path: Path) -> None:
     chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False, token="s")
     make_job(heritrix, tmp_path / "weekly", chosen)
     content = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
@@ -75,7 +75,7 @@ def test_what_can_be_chosen(heritrix: Path, tmp_path: Path) -> None:
     assert "searchStrategy=EXACT_URL\n" in beans and "^text" not in beans
 
 
-def test_what_cannot_be_a_job(heritrix: Path, tmp_path: Path) -> None:
+def test_bad_jobs_are_refused(heritrix: Path, tmp_path: Path) -> None:
     for wrong in (
         replace(JOB, name=""),
         replace(JOB, seeds=("http://a.example/", "x")),
@@ -93,7 +93,7 @@ def test_what_cannot_be_a_job(heritrix: Path, tmp_path: Path) -> None:
         make_job(heritrix, tmp_path / "weekly", JOB)
 
 
-def test_a_profile_that_is_not_the_one_we_know_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="is no Heritrix 3"):
         make_job(tmp_path, tmp_path / "weekly", JOB)
     other = unpacked(tmp_path / "other", STOCK.replace('<ref bean="warcWriter"/>', ""))
@@ -102,7 +102,7 @@ def test_a_profile_that_is_not_the_one_we_know_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "weekly").exists()
 
 
-def test_an_installed_package_brings_the_scripts_along(heritrix: Path, tmp_path: Path) -> None:
+def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

@@ -27,7 +27,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_plain_lines_say_how_long_the_rest_may_take(
+def test_lines_estimate_the_remaining_time(
     clock: list[float], capsys: pytest.CaptureFixture[str]
 ) -> None:
     update = progress_bar.plain(1.0)
@@ -49,7 +49,7 @@ def test_plain_lines_say_how_long_the_rest_may_take(
     ]
 
 
-def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
+def test_queries_show_progress_in_named_phases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(duckdb, "_EVERY", 0.001)
@@ -76,7 +76,7 @@ def test_queries_tell_how_far_they_are_once_their_phase_has_a_name(
     assert capfd.readouterr() == ("", "")  # DuckDB draws no bar of its own
 
 
-def test_a_corpus_knows_how_many_captures_there_are(tmp_path: Path) -> None:
+def test_a_corpus_shows_progress_of_all_captures(tmp_path: Path) -> None:
     seen: list[ProgressUpdate] = []
     corpus = Corpus.from_cdx(news(tmp_path)).having(on_progress=seen.append)
     count = len(list(corpus.enrich("response")))
@@ -84,7 +84,7 @@ def test_a_corpus_knows_how_many_captures_there_are(tmp_path: Path) -> None:
     assert (seen[-1].phase, seen[-1].records, seen[-1].share) == ("reading", count, 1.0)
 
 
-def test_a_cover_says_which_step_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cover_shows_its_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     monkeypatch.setattr(
         "dedupindex.cover.find_cover.show_progress", lambda *_: nullcontext(steps.append)
@@ -105,7 +105,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_bar_begins_anew_with_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_starts_again_in_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")

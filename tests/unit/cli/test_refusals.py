@@ -15,14 +15,14 @@ from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
 @pytest.mark.parametrize("action", ["--add", "--replace"])
-def test_who_adds_needs_an_index(action: str, engine: str, tmp_path: Path) -> None:
+def test_adding_needs_an_index(action: str, engine: str, tmp_path: Path) -> None:
     """A name that is misspelled makes no second index, with other settings."""
     source, index, typo = tmp_path / "x.cdx", tmp_path / "index", tmp_path / "indx"
     source.write_text(HEADER + cdx_line(1, 1, 1))
     words = ("index", action, "--engine", engine, source)
-    _, talk = typed(*words, typo, status=6)
-    assert f"there is no index at {typo} to add to" in talk
-    assert f"bin/index SOURCE... {typo}" in talk and f"bin/index --empty {typo}" in talk
+    _, messages = typed(*words, typo, status=6)
+    assert f"there is no index at {typo} to add to" in messages
+    assert f"bin/index SOURCE... {typo}" in messages and f"bin/index --empty {typo}" in messages
     assert not typo.exists()
     typo.mkdir()
     typed(*words, typo, status=6)
@@ -32,7 +32,7 @@ def test_who_adds_needs_an_index(action: str, engine: str, tmp_path: Path) -> No
     assert json.loads(out)["added"] == 1
 
 
-def test_who_adds_needs_a_first_build_that_has_finished(
+def test_adding_needs_a_finished_first_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, index = tmp_path / "x.cdx", tmp_path / "index"
@@ -41,8 +41,8 @@ def test_who_adds_needs_a_first_build_that_has_finished(
         patch.setattr("dedupindex.indexer.pipeline._load", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(["index", "-w", "-m", ".*", str(source), str(index)])
-    _, talk = typed("index", "--add", source, index, status=6)
-    assert f"the first build of {index} has not finished" in talk
+    _, messages = typed("index", "--add", source, index, status=6)
+    assert f"the first build of {index} has not finished" in messages
     typed("index", "-w", "-m", ".*", source, index)
     typed("index", "--add", source, index)
 

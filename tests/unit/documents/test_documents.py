@@ -150,7 +150,7 @@ def forked(work: Callable[[], object]) -> int:
     form=st.sampled_from(["parquet", "csv"]),
     output=st.sampled_from(["out.parquet", "out.csv"]),
 )
-def test_both_steps_are_what_a_dictionary_says(
+def test_both_steps_agree_with_a_model(
     files: dict[bytes, bytes],
     characters: int,
     form: str,
@@ -201,7 +201,7 @@ def test_both_steps_are_what_a_dictionary_says(
         ("link", {"link/a.txt", "link/y/c.txt", "link/y/d"}),
     ],
 )
-def test_what_a_glob_names(tmp_path: Path, pattern: str, names: set[str]) -> None:
+def test_matches_of_globs(tmp_path: Path, pattern: str, names: set[str]) -> None:
     """A link to a directory is entered where it is named, and not by ``**``."""
     top = tmp_path / "in"
     for name in ("a.txt", "b.txt", ".h", "x/a.txt", "x/y/c.txt", "x/y/d"):
@@ -275,7 +275,7 @@ def test_another_run_hashes_what_is_new_or_changed(tmp_path: Path) -> None:
     assert rows_of(out) == model(top)
 
 
-def test_what_was_written_a_moment_ago_is_hashed_again(
+def test_files_just_written_are_hashed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may change once more within the grain of its time stamps."""
@@ -306,7 +306,7 @@ def test_the_output_needs_a_place_of_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_a_killed_run_goes_on_to_the_same_end(
+def test_a_killed_run_is_resumed_with_the_same_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whenever it is killed: no shard is seen before all are there, none of it is done twice."""
@@ -392,7 +392,7 @@ def test_a_large_sparse_file_takes_little_memory(tmp_path: Path) -> None:
     assert digest == reference.digest()
 
 
-def test_another_process_has_the_output(tmp_path: Path) -> None:
+def test_a_locked_output_is_refused(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"a": b"1"})
     hashed(tmp_path / "in", tmp_path / "out", deterministic=True)
     [lock] = tmp_path.glob("out/.*.lock")
@@ -411,7 +411,7 @@ def test_nothing_matches(tmp_path: Path) -> None:
         dedup_hashes(str(tmp_path / "out"), tmp_path / "x.csv")
 
 
-def test_a_damaged_state_is_said_to_be_so(tmp_path: Path) -> None:
+def test_a_damaged_state_is_reported(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"a": b"1"})
     hashed(tmp_path / "in", tmp_path / "out", deterministic=True)
     [state] = tmp_path.glob("out/.*.state")
@@ -451,7 +451,7 @@ def test_globs_that_overlap_count_no_file_twice(tmp_path: Path) -> None:
     assert (report.total_files, report.total_bytes, report.bytes_saved) == (22, 23, 12)
 
 
-def test_shards_cut_finer_by_one_run_than_by_another(tmp_path: Path) -> None:
+def test_shards_with_prefixes_of_different_lengths(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"%d" % number: b"%d" % (number % 50) for number in range(100)})
     hashed(tmp_path / "in" / "?", tmp_path / "out", characters=1)
     hashed(tmp_path / "in" / "??", tmp_path / "out", characters=3, form="csv")
@@ -462,9 +462,7 @@ def test_shards_cut_finer_by_one_run_than_by_another(tmp_path: Path) -> None:
     )
 
 
-def test_shards_are_taken_one_by_one_where_they_are_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_shards_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_shards, "_MERGED", 0)
     fill(tmp_path / "in", {b"%d" % number: b"%d" % (number % 50) for number in range(200)})
     hashed(tmp_path / "in", tmp_path / "out")
@@ -488,14 +486,14 @@ def test_shards_are_taken_one_by_one_where_they_are_large(
         "ab" * 31 + ",/x\n",
     ],
 )
-def test_csv_that_is_none(tmp_path: Path, text: str) -> None:
+def test_malformed_csv_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "a_run.csv").write_text(rows((b"1", "/good")) + text)
     _, err = typed("dedup_hashes", tmp_path / "a_run.csv", tmp_path / "u.csv", status=4)
     assert "a_run.csv" in err
     assert not (tmp_path / "u.csv").exists()
 
 
-def test_csv_of_another_system(tmp_path: Path) -> None:
+def test_csv_files_may_differ_in_line_ends(tmp_path: Path) -> None:
     """Lines of a file all end alike, but not as those of the next."""
     (tmp_path / "one.csv").write_bytes(
         ("hash,path\n" + rows((b"1", "/a"), (b"2", '"/b\n""c"""'))).replace("\n", "\r\n").encode()
@@ -513,7 +511,7 @@ def test_csv_of_another_system(tmp_path: Path) -> None:
         dedup_hashes(str(tmp_path / "*.csv"), tmp_path / "v.parquet")
 
 
-def test_csv_with_nothing_in_it(tmp_path: Path) -> None:
+def test_empty_csv(tmp_path: Path) -> None:
     (tmp_path / "a_run.csv").write_text("")
     (tmp_path / "b_run.csv").write_text("hash,filepath\n")
     report = dedup_hashes(str(tmp_path), tmp_path / "u.csv")
@@ -521,7 +519,7 @@ def test_csv_with_nothing_in_it(tmp_path: Path) -> None:
     assert (tmp_path / "u.csv").read_bytes() == b""
 
 
-def test_parquet_of_something_else(tmp_path: Path) -> None:
+def test_parquet_with_other_columns_is_refused(tmp_path: Path) -> None:
     with duckdb.connect() as database:
         database.execute(f"COPY (SELECT 1 AS one) TO '{tmp_path / 'a_run.parquet'}'")
     (tmp_path / "b_run.parquet").write_bytes(b"PAR1 and no more")
@@ -543,7 +541,7 @@ def test_parquet_of_others_with_hashes_in_hex(tmp_path: Path) -> None:
     assert kept(tmp_path / "out.parquet") == {bytes.fromhex(digest): "/0"}
 
 
-def test_a_corpus_is_what_it_says(tmp_path: Path) -> None:
+def test_a_generated_corpus_has_the_counts_it_reports(tmp_path: Path) -> None:
     options = ("--size", "300KiB", "--mean", "4KiB", "--deviation", "1KiB", "--duplicates", "0.2")
     said = json.loads(typed("generate_corpus", tmp_path / "c", *options, "--json")[0])
     files = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
@@ -589,7 +587,7 @@ def test_the_pipeline_does_both_steps(tmp_path: Path, debug: tuple[str, ...]) ->
     )
 
 
-def test_the_pipeline_says_what_it_could_not_read(tmp_path: Path) -> None:
+def test_the_pipeline_names_unreadable_files(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"a": b"1"})
     (tmp_path / "in" / "gone").symlink_to("nowhere")
     _, err = typed("run_pipeline", tmp_path / "in", tmp_path / "out", status=7)

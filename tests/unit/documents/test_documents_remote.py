@@ -67,7 +67,7 @@ def expected(*names: str) -> dict[bytes, bytes]:
         ("d*s/x/*", ("x/a.txt",)),
     ],
 )
-def test_a_bucket_is_hashed_as_a_folder(
+def test_a_bucket_is_hashed_like_a_directory(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch, pattern: str,
     names: tuple[str, ...],
 ) -> None:  # fmt: skip
@@ -127,7 +127,7 @@ def test_an_object_takes_one_request_and_none_when_it_is_known(
     }  # fmt: skip
 
 
-def test_what_breaks_off_is_read_again_and_what_is_refused_is_named(
+def test_broken_downloads_are_repeated_and_refused_ones_named(
     tmp_path: Path, bucket: Bucket
 ) -> None:
     bucket.server.faults += [
@@ -142,7 +142,7 @@ def test_what_breaks_off_is_read_again_and_what_is_refused_is_named(
     assert report.num_files_processed == len(names)
 
 
-def test_an_object_that_is_replaced_meanwhile_is_noticed(tmp_path: Path, bucket: Bucket) -> None:
+def test_an_object_replaced_while_it_is_hashed_is_noticed(tmp_path: Path, bucket: Bucket) -> None:
     """Between its two halves, or after it was read."""
     for name, size in (("y/large", 9 << 20), ("a.txt", 3)):
         again = partial(bucket.put, f"docs/x/{name}", b"!" * size)

@@ -78,7 +78,7 @@ def test_an_entry_as_it_was_recorded() -> None:
 
 
 @given(st.binary(max_size=60))
-def test_what_is_no_entry_is_refused(text: bytes) -> None:
+def test_malformed_entries_are_refused(text: bytes) -> None:
     try:
         assert bytes(BrowsertrixEntry.of(text)).count(b" ") == 3
     except ValueError:
@@ -126,7 +126,7 @@ def test_no_size_is_0() -> None:
         assert entry(one, 0).size == 1
 
 
-def test_of_a_digest_the_best_is_written_once_for_each_crawl() -> None:
+def test_the_best_capture_of_a_digest_is_written_once_a_crawl() -> None:
     exported = BrowsertrixExport()
     found = written(
         stored(1, b"http://b.example/", 2),
@@ -207,7 +207,7 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
     assert peak < 1_000_000
 
 
-def test_the_command_says_what_it_wants(make_index: MakeIndex) -> None:
+def test_wrong_usage_of_the_command(make_index: MakeIndex) -> None:
     index, address = make_index(), "redis://127.0.0.1:1/0"
     assert "--wget, --redis and" in typed("export", index, status=2)[1]
     assert "name an INDEX" in typed("export", "--redis", address, status=2)[1]
@@ -218,17 +218,17 @@ def test_the_command_says_what_it_wants(make_index: MakeIndex) -> None:
     assert "refused" in typed("export", "--redis", address, index, status=3)[1]
 
 
-def test_an_address_is_no_file(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_a_redis_address_is_read_as_browsertrix_only(make_index: MakeIndex, tmp_path: Path) -> None:
     index, address = make_index(), "redis://:secret@127.0.0.1:1/0"
-    talk = typed("index", "--add", address, index, status=4)[1]
-    assert "redis://127.0.0.1:1/0" in talk and "secret" not in talk
-    talk = typed("index", "--add", "-i", "cdx", address, index, status=4)[1]
-    assert "only be read as browsertrix" in talk
-    talk = typed("index", "--add", "-i", "browsertrix", __file__, index, status=4)[1]
-    assert "redis://" in talk
+    messages = typed("index", "--add", address, index, status=4)[1]
+    assert "redis://127.0.0.1:1/0" in messages and "secret" not in messages
+    messages = typed("index", "--add", "-i", "cdx", address, index, status=4)[1]
+    assert "only be read as browsertrix" in messages
+    messages = typed("index", "--add", "-i", "browsertrix", __file__, index, status=4)[1]
+    assert "redis://" in messages
 
 
-def test_the_script_tells_the_crawler_where_to_ask(tmp_path: Path) -> None:
+def test_the_script_sets_the_address_of_the_server(tmp_path: Path) -> None:
     docker = tmp_path / "docker"
     docker.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     docker.chmod(0o755)

@@ -90,18 +90,18 @@ def test_the_command(make_index: MakeIndex, tmp_path: Path, engine: str) -> None
     index, target = make_index(captures, engine=engine), tmp_path / "dedup.cdx"
     seeds = tmp_path / "seeds"
     seeds.write_text("http://example.com/a\n")
-    out, talk = typed("export", "--wget", index, "--out", target, "--seeds", seeds, "--json")
+    out, messages = typed("export", "--wget", index, "--out", target, "--seeds", seeds, "--json")
     assert json.loads(out) == {
         "written": 3, "for_seeds": 3, "for_hosts": 0, "other_urls": 1, "left_out": {},
     }  # fmt: skip
-    printed, talk = typed("export", "--wget", index, "--seed", seeds)
+    printed, messages = typed("export", "--wget", index, "--seed", seeds)
     assert printed == target.read_text() and printed.count("\n") == 4
-    assert "3 originals written, 3 of them with the URL of a seed" in talk
+    assert "3 originals written, 3 of them with the URL of a seed" in messages
     assert typed("export", index, status=2)[0] == ""
     assert "needs --out" in typed("export", "--wget", index, "--json", status=2)[1]
 
 
-def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_a_file_is_written_whole_or_not_at_all(make_index: MakeIndex, tmp_path: Path) -> None:
     target = tmp_path / "dedup.cdx"
     target.write_text("before")
     with pytest.raises(RuntimeError), atomic_file(target) as stream:
@@ -112,5 +112,5 @@ def test_a_file_is_whole_or_not_there(make_index: MakeIndex, tmp_path: Path) -> 
     typed("export", "--wget", tmp_path / "none", "--out", target, status=6)
     assert target.read_text() == "before"
     missing = tmp_path / "no" / "dedup.cdx"
-    _, talk = typed("export", "--wget", make_index([capture()]), "--out", missing, status=3)
-    assert "No such file" in talk
+    _, messages = typed("export", "--wget", make_index([capture()]), "--out", missing, status=3)
+    assert "No such file" in messages

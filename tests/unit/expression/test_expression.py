@@ -73,11 +73,11 @@ def true_of(text: str, row: Mapping[str, Value] = ROW) -> bool:
         "'it''s' == \"it's\" and '' < 'a'",
     ],
 )
-def test_true(text: str) -> None:
+def test_conditions_that_hold(text: str) -> None:
     assert true_of(text)
 
 
-def test_what_is_missing_is_equal_to_nothing() -> None:
+def test_a_missing_value_equals_nothing() -> None:
     row = dict.fromkeys(ROW)
     for text in ("mime == mime", "size < 5", "size >= 5", "mime =~ ''", "size / 0 == size / 0"):
         assert not true_of(text, row)
@@ -143,7 +143,7 @@ def test_what_is_missing_is_equal_to_nothing() -> None:
         ("", 1, "a value is expected, not the end"),
     ],
 )
-def test_complaints_name_the_place_and_what_was_expected(text: str, at: int, said: str) -> None:
+def test_errors_name_the_position_and_what_was_expected(text: str, at: int, said: str) -> None:
     with pytest.raises(BadQuery) as refused:
         condition(text, WORDS)
     assert said in str(refused.value)
@@ -164,12 +164,12 @@ def test_complaints_name_the_place_and_what_was_expected(text: str, at: int, sai
         ("timestamp(a) - timestamp(b) < 604800", "7d, 12h"),
     ],
 )
-def test_complaints_about_pairs(text: str, said: str) -> None:
+def test_errors_in_conditions_on_pairs(text: str, said: str) -> None:
     with pytest.raises(BadQuery, match=said.replace("(", r"\(").replace(")", r"\)")):
         condition(text, PAIRS)
 
 
-def test_the_journalists_example() -> None:
+def test_the_example_for_journalists() -> None:
     text = "containment(k=5) >= 0.7 and timestamp(a) <= timestamp(b) and hostname(a) == hostname(b)"
     node = condition(text, PAIRS)
     assert Measure("containment", (5,)) in leaves(node)
@@ -297,7 +297,7 @@ rows = st.fixed_dictionaries(
         (r"\n", "\n"),
     ],
 )
-def test_letters_of_both_cases_are_those_of_unicode(pattern: str, found: str) -> None:
+def test_upper_and_lower_case_are_those_of_unicode(pattern: str, found: str) -> None:
     """Neither ı nor İ is an i, as they are to Python; the Kelvin sign is a k and ẞ an ß."""
     letters = "iIıİkK\u212asSſéÉßẞ\n"
     node = condition(f"url =~ '(?i){pattern}'", WORDS)
@@ -335,7 +335,7 @@ def test_python_and_duckdb_agree(
 
 
 @given(st.text(st.sampled_from("status mime()'\"<>=!&|~+-*/5d.,in\\[]{}"), max_size=30))
-def test_any_text_is_understood_or_refused_with_a_place(text: str) -> None:
+def test_any_text_is_parsed_or_refused_with_a_position(text: str) -> None:
     try:
         condition(text, WORDS)
     except BadQuery as refused:
@@ -343,7 +343,7 @@ def test_any_text_is_understood_or_refused_with_a_place(text: str) -> None:
 
 
 @given(TIMES)
-def test_a_date_names_all_its_seconds(second: int) -> None:
+def test_a_date_is_a_period(second: int) -> None:
     from datetime import UTC, datetime
 
     digits = datetime.fromtimestamp(second, UTC).strftime("%Y%m%d%H%M%S")
