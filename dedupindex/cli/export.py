@@ -62,7 +62,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
     help="Where to write. --wget: a file; default: standard output. --self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
-@_subset("--url", "urls", multiple=True, metavar="PREFIX", help="only URLs that begin so.")
+@_subset("--url", "urls", multiple=True, metavar="PREFIX", help="URLs that begin so; repeatable.")
 @_subset("--host", multiple=True, metavar="NAME", help="or of this host, or of one below it.")
 @_subset("--from", "begin", metavar="DATE", help="from this year, day or second on.")
 @_subset("--to", "end", metavar="DATE", help="up to this year, day or second.")

@@ -107,7 +107,8 @@ def originals(
                 continue
             if crawl in best:
                 exported.left_out["same-digest"] += 1
-            best[crawl] = min(best.get(crawl, capture), capture, key=_order)
+                capture = min(best[crawl], capture, key=_order)
+            best[crawl] = capture
         for crawl, capture in best.items():
             exported.written += 1
             exported.bridged += not _is_stated(digest, capture)

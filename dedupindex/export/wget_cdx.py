@@ -71,24 +71,23 @@ def lines(
     """
     yield HEADER
     for digest, group in groupby(captures, itemgetter(0)):
-        best: tuple[int, bytes, bytes, bytes] | None = None
+        best: Capture | None = None
+        order: tuple[int, bytes, bytes] = (0, b"", b"")
         for _, capture in group:
             if reason := _unusable_reason(digest, capture, bridge):
                 exported.left_out[reason] += 1
                 continue
             # Of URLs of one rank, that of the latest capture is the likeliest to exist still.
-            rank = -wanted.rank(capture.url)
-            found = (rank, capture.date, capture.url, capture.record_id)
+            key = (-wanted.rank(capture.url), capture.date, capture.url)
             exported.other_urls += best is not None
-            if best is None or found[:3] > best[:3]:
-                best = found
-        if best:
-            rank, _, url, record_id = best
+            if best is None or key > order:
+                best, order = capture, key
+        if best is not None:
             exported.written += 1
-            exported.for_seeds += rank == -_SEED
-            exported.for_hosts += rank == -_HOST
+            exported.for_seeds += order[0] == -_SEED
+            exported.for_hosts += order[0] == -_HOST
             value = str(digest).partition(":")[2].encode()
-            yield b"%b %b <%b>\n" % (url, value, record_id)
+            yield b"%b %b <%b>\n" % (best.url, value, best.record_id)
 
 
 def _unusable_reason(digest: Digest, capture: Capture, bridge: bool) -> str:
