@@ -138,6 +138,7 @@ def _edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
+_STRATEGIES = click.Choice([strategy.value for strategy in Strategy])
 EXAMPLES = """
 bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
     --seed http://example.org/ --contact http://archive.example/crawler.html
@@ -153,11 +154,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @option(
     "--contact", required=True, metavar="URL", help="Page for webmasters about who crawls them."
 )
-@option(
-    "--strategy", type=click.Choice([one.value for one in Strategy]),
-    default=Strategy.DIGEST_ANY.value,
-    help="What is a duplicate.",
-)  # fmt: skip
+@option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="What is a duplicate.")
 @flag("--everything", help="Look text up, too: for an index with -w -m '.*'.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")

@@ -7,14 +7,16 @@ takes directories.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from glob import has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from dedupindex.cli.common import TYPED, check_no_address, setting_source
+from dedupindex.cli.options import option
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, refer_to
 from dedupindex.index import home_of as directory_of
@@ -22,7 +24,8 @@ from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 
 _ADDRESS = "dedupindex.address"  # key of a context: the address given as INDEX
-ENGINE_HELP = f"Instead of INDEX: {SCHEME}host,host/keyspace."
+_ENGINE_HELP = f"Instead of INDEX: {SCHEME}host,host/keyspace."
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def any_index(text: str) -> Path:
@@ -40,6 +43,12 @@ def any_engine(text: str) -> str:
     if text and text not in ENGINES and not is_cluster(text):
         raise click.BadParameter(f"{shown(text)!r} is not one of {', '.join(ENGINES)}, {SCHEME}…")
     return str(Address.parse(text)) if is_cluster(text) else text
+
+
+def optional_index(command: _Command) -> _Command:
+    """Add INDEX, which may be left out, and --engine, for `index_or_engine`."""
+    add = option("--engine", type=any_engine, default="", metavar="ADDRESS", help=_ENGINE_HELP)
+    return click.argument("index", type=any_index, required=False)(add(command))
 
 
 def home_of(address: str, ctx: click.Context | None = None) -> Path:

@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
+from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
@@ -37,8 +37,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=any_index, required=False)
-@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
+@optional_index
 @option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
 @option("--url", default="", help="The URL that was fetched.")
 @option(

@@ -36,9 +36,8 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
 @click.command(cls=Command, examples=EXAMPLES)
 @flag("--documents", help="Plan exact deduplication of documents.")
 @option(
-    "--captures", callback=_counts, default="", metavar="N,N…",
-    help="Plan indexes of these numbers of captures.",
-)  # fmt: skip
+    "--captures", callback=_counts, default="", metavar="N,N…", help="Plan indexes of these sizes."
+)
 @option(
     "--rates", type=FILE, metavar="FILE",
     help="TOML with values in place of those in dedupindex/capacity/inputs.toml.",

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
-from dedupindex.cli.index_location import ENGINE_HELP, any_engine, any_index, index_or_engine
+from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
@@ -136,9 +136,8 @@ _PROGRESS_EVERY = 2048  # records
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("index", type=any_index, required=False)
+@optional_index
 @click.argument("more", nargs=-1, metavar="[SOURCE...]")
-@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
 @option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
 @option("-i", "--iterator", metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}.")
 @option("--crawl", default="", metavar="NAME", help="A crawl that looked up and reported.")

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dedupindex.cli.common import Command, print_json, say
-from dedupindex.cli.index_location import (
-    ENGINE_HELP,
-    any_engine,
-    any_index,
-    index_name,
-    index_or_engine,
-)
+from dedupindex.cli.index_location import index_name, index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import read_tokens
@@ -35,8 +29,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command(cls=Command, examples=EXAMPLES, own_signals=True)
-@click.argument("index", type=any_index, required=False)
-@option("--engine", type=any_engine, default="", metavar="ADDRESS", help=ENGINE_HELP)
+@optional_index
 @option("--host", default="127.0.0.1", help="Address to listen on.")
 @option(
     "--host-name", "host_names", multiple=True, default=(), metavar="NAME",
