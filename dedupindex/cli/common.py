@@ -121,7 +121,7 @@ class ComparingCommand(Command):
 def settings_of(command: click.Command) -> dict[str, click.Option]:
     """Return the options that a settings file may set, by setting name.
 
-    Actions, marked by ``allow_from_autoenv=False``, are not among them.
+    Options that are for the command line only (`options.option`) are not among them.
     """
     return {
         setting_name(param): param

@@ -125,17 +125,17 @@ def command(
 
 
 def _wget(index: Path, options: dict[str, Any]) -> int:
-    out: Path | None = options["out"]
-    if out is not None and out.is_dir():
+    out: Path = options["out"] or Path("-")
+    if out.is_dir():
         raise click.UsageError(f"{out} is a directory")
-    if options["as_json"] and out is None:
+    if options["as_json"] and out == Path("-"):
         raise click.UsageError("--json needs --out: standard output carries the CDX")
     wanted = wget_cdx.read_scope(options["seeds"] or (), options["hosts"] or ())
     exported = wget_cdx.WgetExport()
     with (
         closing(open_index(index)) as engine,
         engine.view() as view,
-        text_output(out or Path("-")) as stream,
+        text_output(out) as stream,
     ):
         bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
