@@ -158,7 +158,7 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) 
     _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
     _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
     _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
-    _line("copies", impact.copies, f"that were no originals {verb}, too")
+    _line("copies", impact.copies, f"not used as originals; they {verb}, too")
     if found.live:
         click.echo(f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}")
     _line("dependents", impact.dependents, "are revisits that refer to these originals")
