@@ -13,9 +13,15 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from dedupindex.verify import http
+from dedupindex.verify.http_message import ChunkedDecoder, HttpHead, parse_http
 from dedupindex.verify.issues import Broken
-from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, blank_line_end, unbracket
+from dedupindex.verify.parse_records import (
+    LONGEST_HEAD,
+    AnyRecord,
+    CheckedRecord,
+    blank_line_end,
+    unbracket,
+)
 
 _DATE = re.compile(
     rb"[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
@@ -43,7 +49,7 @@ _DIGITS = bytes(
 )
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 _MAX_CACHED = 300  # bytes of a digest field
-_NO_HTTP = http.HttpHead(b"", 0, b"", b"", -1, False, False)
+_NO_HTTP = HttpHead(b"", 0, b"", b"", -1, False, False)
 Note = tuple[str, str]  # reason, message
 
 
@@ -137,6 +143,11 @@ class Facts(NamedTuple):
     header_hash: bytes = b""  # of the HTTP header as written; empty without one
 
 
+def capture_key(url: bytes, date: bytes) -> bytes:
+    """A hash of URL and second."""
+    return hashlib.blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
+
+
 def timestamp14(date: bytes) -> bytes:
     """The 14 digits of a date; empty if it is no date."""
     return re.sub(rb"[^0-9]", b"", date[:19]) if is_date(date) else b""
@@ -147,7 +158,7 @@ def is_date(date: bytes) -> bool:
     return _DATE.fullmatch(date) is not None
 
 
-def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead | None]:
+def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | None]:
     """Read a record to its end; append to `notes` what is wrong with it. Raises `Broken`."""
     head = record.head
     if isinstance(record, CheckedRecord):
@@ -156,7 +167,7 @@ def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead 
     payload = _stated(head.get(b"warc-payload-digest"), "payload", notes)
     if head.has(b"warc-segment-number") or record.kind == b"revisit":
         payload = None  # it is that of all segments together, or of the original
-    start, rest = start_of(record)
+    start, rest = _start_of(record)
     message = _http_head(record, start, has_digest=payload is not None)
     size = len(message.head) if message else 0
     algorithm = payload.algorithm if payload else "sha1" if record.kind in FULL else ""
@@ -189,7 +200,7 @@ def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead 
     ), message
 
 
-def try_examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, http.HttpHead | None] | None:
+def try_examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | None] | None:
     """As `examine`; None if the record breaks off, which `AnyRecord.close` will report."""
     try:
         return examine(record, notes)
@@ -242,7 +253,7 @@ class _BodyHash:
     def __init__(self, algorithm: str, chunked: bool) -> None:
         self._stored = hashlib.new(algorithm, usedforsecurity=False)
         self._dechunked = self._stored.copy() if chunked else None
-        self._decoder = http.ChunkedDecoder()
+        self._decoder = ChunkedDecoder()
 
     def add(self, data: bytes) -> None:
         self._stored.update(data)
@@ -257,22 +268,29 @@ class _BodyHash:
         return (self._stored.digest(),)
 
 
-def _http_head(record: AnyRecord, start: bytes, *, has_digest: bool) -> http.HttpHead | None:
-    if record.kind == b"request":
-        message = http.parse(start) if has_digest else None
-    else:
-        message = http.read_response(start) if record.kind in _HTTP_KINDS else None
-    if message is not None and not message.closed and record.kind != b"revisit":
+def _http_head(record: AnyRecord, start: bytes, *, has_digest: bool) -> HttpHead | None:
+    begins = has_digest if record.kind == b"request" else start.startswith(b"HTTP/")
+    if not begins or record.kind not in _HTTP_KINDS:
         return None
-    return message
+    message = parse_http(start)
+    return message if message.closed or record.kind == b"revisit" else None
 
 
-def start_of(record: AnyRecord) -> tuple[bytes, Iterator[bytes]]:
+def open_body(record: AnyRecord) -> tuple[HttpHead | None, Iterator[bytes]]:
+    """The HTTP header of a record if a blank line ends it, and the pieces of the body."""
+    start, rest = _start_of(record)
+    message = parse_http(start) if start.startswith(b"HTTP/") else None
+    if message is None or not message.closed:
+        return None, chain([start], rest)
+    return message, chain([start[len(message.head) :]], rest)
+
+
+def _start_of(record: AnyRecord) -> tuple[bytes, Iterator[bytes]]:
     """The block up to the end of its HTTP header at least, and the pieces that follow."""
     pieces = record.pieces()
     start = next(pieces, b"")
     is_http = record.kind in _HTTP_KINDS
-    while is_http and len(start) < http.LONGEST_HEAD and blank_line_end(start) < 0:
+    while is_http and len(start) < LONGEST_HEAD and blank_line_end(start) < 0:
         if len(start) >= 5 and not start.startswith(b"HTTP/") and record.kind != b"request":
             break
         more = next(pieces, b"")
@@ -283,7 +301,7 @@ def start_of(record: AnyRecord) -> tuple[bytes, Iterator[bytes]]:
 
 
 def facts_of(
-    record: AnyRecord, message: http.HttpHead | None, length: int, computed: tuple[bytes, ...]
+    record: AnyRecord, message: HttpHead | None, length: int, computed: tuple[bytes, ...]
 ) -> Facts:
     """The facts of a record with a body of `length` bytes."""
     head = record.head

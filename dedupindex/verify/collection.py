@@ -7,7 +7,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -16,7 +15,15 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.runtime.workers import workers
 from dedupindex.verify import revisits
-from dedupindex.verify.block_facts import FULL, Facts, Note, read_digest, timestamp14, try_examine
+from dedupindex.verify.block_facts import (
+    FULL,
+    Facts,
+    Note,
+    capture_key,
+    read_digest,
+    timestamp14,
+    try_examine,
+)
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
@@ -149,7 +156,7 @@ class References:
         return "dangling", f"what it refers to is nowhere in the places given: {meant}"
 
     def _of_capture(self, url: bytes, date: bytes) -> list[ReferenceRow]:
-        return self._select("capture", _capture_key(url, date))
+        return self._select("capture", capture_key(url, date))
 
     def _of_digest(self, facts: Facts) -> list[ReferenceRow]:
         """The records with the digest of a revisit; none if that is cut."""
@@ -204,15 +211,11 @@ def _sql_row(row: ReferenceRow) -> tuple[object, ...]:
         row.offset,
         facts.kind in FULL,
         row.own,
-        _capture_key(facts.url, facts.date),
+        capture_key(facts.url, facts.date),
         facts.record_id or None,
         _digest_key(facts.digest) if facts.digest and facts.kind in FULL else None,
         marshal.dumps(tuple(facts)),
     )
-
-
-def _capture_key(url: bytes, date: bytes) -> bytes:
-    return blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
 
 
 def _digest_key(text: bytes) -> bytes:
@@ -259,7 +262,7 @@ class Collection:
     def _add(
         self, references: References, spool: Path, number: int, *, own: bool
     ) -> Iterator[Finding]:
-        for records, rows, findings, posted in _batches(spool):
+        for records, rows, findings, posted in spooled(spool):
             references.add_posted(posted)
             if own:
                 self.records += records
@@ -379,7 +382,8 @@ class _Batch:
             self.records, self.rows, self.findings, self.posted = 0, [], [], []
 
 
-def _batches(spool: Path) -> Iterator[tuple[int, list[Any], list[Any], list[bytes]]]:
+def spooled(spool: Path) -> Iterator[Any]:
+    """Yield what a process wrote to a file with `marshal`."""
     with open(spool, "rb") as stream:
         while stream.peek(1):
             yield marshal.load(stream)

@@ -21,9 +21,15 @@ from typing import NamedTuple
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
-from dedupindex.verify import http, revisits
-from dedupindex.verify.block_facts import Note, examine, is_standard_spelling, read_digest, start_of
-from dedupindex.verify.collection import archives_below, in_order, size_of
+from dedupindex.verify import revisits
+from dedupindex.verify.block_facts import (
+    Note,
+    examine,
+    is_standard_spelling,
+    open_body,
+    read_digest,
+)
+from dedupindex.verify.collection import archives_below, in_order, size_of, spooled
 from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.locate_originals import (
@@ -220,17 +226,16 @@ class _Pair:
         notes.extend(revisits.alone(after, facts))
         notes.extend(revisits.headers(new_http, facts))
         yield from notes
-        start, rest = start_of(before)
-        old_http = http.read_response(start)
-        size = len(old_http.head) if old_http is not None and old_http.closed else 0
-        if facts.length or (new_http.head if new_http else b"") != start[:size]:
+        old_http, body = open_body(before)
+        heads = [message.head if message else b"" for message in (old_http, new_http)]
+        if facts.length or heads[0] != heads[1]:
             yield "headers-changed", "its block is not the HTTP header that was stored"
         found = False
         for original in self._originals.read(reference(facts)):
             if found:  # read the old record again
-                start, rest = start_of(self._old.at(at))
+                _, body = open_body(self._old.at(at))
             found = True
-            if _equal(chain([start[size:]], rest), original.body()):
+            if _equal(body, original.body):
                 for reason, text in revisits.beside(facts, original.facts()):
                     if reason != "claimed-length":  # so it was before, above the same body
                         yield reason, text
@@ -382,7 +387,7 @@ class Against:
             tasks = [(*pair, Path(beside) / str(number)) for number, pair in enumerate(pairs)]
             size, done = size_of([new for _, new in pairs]), 0
             for number, spool in enumerate(in_order(compare, tasks, size)):
-                yield from _spooled(spool)
+                yield from (Finding(*finding) for finding in spooled(spool))
                 spool.unlink()
                 done += size_of([pairs[number][1]])
                 self._on_progress(ProgressUpdate("comparing", done, size, 0))
@@ -420,9 +425,3 @@ def _compare(originals: OriginalsIndex, task: tuple[Path, Path, Path]) -> Path:
             message = f"this, or the file before, cannot be compared: {error}"
             marshal.dump(tuple(Finding("unreadable", str(new), -1, "", message)), stream)
     return spool
-
-
-def _spooled(spool: Path) -> Iterator[Finding]:
-    with open(spool, "rb") as stream:
-        while stream.peek(1):
-            yield Finding(*marshal.load(stream))

@@ -7,13 +7,18 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
-from hashlib import blake2b
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from dedupindex.verify import http
-from dedupindex.verify.block_facts import FULL, Facts, examine, facts_of, start_of, timestamp14
+from dedupindex.verify.block_facts import (
+    FULL,
+    Facts,
+    capture_key,
+    examine,
+    facts_of,
+    open_body,
+    timestamp14,
+)
 from dedupindex.verify.collection import archives_below, in_order, size_of
 from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
 from dedupindex.verify.issues import Broken, Finding
@@ -84,7 +89,7 @@ class OriginalsIndex:
             "SELECT path, offset FROM places JOIN files ON files.rowid = file WHERE key = ? "
             "ORDER BY places.rowid"
         )
-        for path, offset in self._database.execute(query, (_key(wanted.url, wanted.date),)):
+        for path, offset in self._database.execute(query, (capture_key(wanted.url, wanted.date),)):
             yield OriginalHint(Path(os.fsdecode(path)), offset)
 
 
@@ -93,21 +98,14 @@ class VerifiedOriginal:
 
     def __init__(self, container: Container, record: AnyRecord) -> None:
         self._container, self._record = container, record
-        start, self._rest = start_of(record)
-        message = http.read_response(start)
-        self._message = message if message is not None and message.closed else None
-        self._size = len(self._message.head) if self._message else 0
-        self._start = start[self._size :]
-
-    def body(self) -> Iterator[bytes]:
-        """Read the stored body; may be called once. Raises `Broken`."""
-        return chain([self._start], self._rest)
+        self._message, self.body = open_body(record)  # iterating the body may raise `Broken`
 
     def facts(self) -> Facts:
         """The facts of the record; raises `Broken`."""
         record = self._record
         if record.head.has(b"warc-payload-digest"):
-            return facts_of(record, self._message, record.length - self._size, ())
+            size = len(self._message.head) if self._message else 0
+            return facts_of(record, self._message, record.length - size, ())
         return examine(self._container.at(record.offset), [])[0]
 
 
@@ -147,10 +145,6 @@ class OriginalReader:
         return container
 
 
-def _key(url: bytes, date: bytes) -> bytes:
-    return blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
-
-
 def _places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
     """The key and offset of each full record of a file, by the headers of its gzip members.
 
@@ -159,7 +153,7 @@ def _places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
     found = []
     with suppress(UnreadableFile), opened(path) as file:
         for offset, url, date in _full_records(Container(file)):
-            found.append((_key(url, date), offset))
+            found.append((capture_key(url, date), offset))
     return path, found
 
 
@@ -223,6 +217,6 @@ class RevisitReader:
                 if original is None:
                     raise Broken("original-missing", "no full record of its URL and date is found")
                 yield message.head if message else b""
-                yield from original.body()
+                yield from original.body
         except UnreadableFile as error:
             raise Broken("unreadable", str(error)) from error

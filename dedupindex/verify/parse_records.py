@@ -123,6 +123,7 @@ class AnyRecord(ABC):
     url: bytes  # no brackets
     date: bytes  # as WARC-Date
     record_id: bytes  # no brackets
+    _not_followed: str  # the message for a length that is wrong
     length: int  # bytes of the block
     head = RecordHead(b"", (), (), "", {})  # of ARC documents
 
@@ -141,16 +142,37 @@ class AnyRecord(ABC):
             self._left -= len(piece)
             yield piece
 
-    @abstractmethod
     def close(self) -> str:
         """Read on to the next record or the end; returns what is not to the letter there.
 
         Raises `Broken` if no record follows where the block ends.
         """
+        for _ in self.pieces():
+            pass
+        reader = self._reader
+        line_ends = reader.line_ends()
+        self.more = reader.hold(1)
+        if self.more and not self._followed(line_ends):
+            raise Broken("misframed", self._not_followed)
+        self.end = self.offset + reader.consumed - self._begin
+        return self._odd_ends(line_ends)
+
+    @abstractmethod
+    def _followed(self, line_ends: bytes) -> bool:
+        """Whether a record, zeros or a gzip member follow the line ends behind the block.
+
+        If line ends are missing, only a record proves that the length is right.
+        """
+
+    @abstractmethod
+    def _odd_ends(self, line_ends: bytes) -> str:
+        """What is wrong with the line ends behind the block; "" for nothing."""
 
 
 class CheckedRecord(AnyRecord):
     """A WARC record: version line, fields, a block of the stated length, two line ends."""
+
+    _not_followed = "no record follows where its Content-Length says that it stops"
 
     def __init__(self, reader: PieceReader, offset: int) -> None:
         super().__init__(reader, offset)
@@ -166,39 +188,22 @@ class CheckedRecord(AnyRecord):
         self.record_id = unbracket(get(b"warc-record-id"))
         self.length = self._left = _length(self.head)
 
-    def close(self) -> str:
-        """See `AnyRecord`. Missing line ends are allowed before a version line and at the end."""
-        for _ in self.pieces():
-            pass
-        reader = self._reader
-        ends = reader.line_ends()
-        self.more = reader.hold(1)
-        if self.more and not self._followed(short=_TWO_LINE_ENDS.match(ends) is None):
-            raise Broken(
-                "misframed", "no record follows where its Content-Length says that it stops"
-            )
-        self.end = self.offset + reader.consumed - self._begin
-        return _odd_ends(ends)
-
-    def _followed(self, *, short: bool) -> bool:
-        """Whether a record follows; zeros or a gzip member do if the line ends are not `short`."""
+    def _followed(self, line_ends: bytes) -> bool:
         reader = self._reader
         reader.hold(_LONGEST_VERSION)
-        if short:
+        if _TWO_LINE_ENDS.match(line_ends) is None:
             return _VERSION_LINE.match(reader.buffer, reader.at) is not None
         start = reader.buffer[reader.at : reader.at + 5]
         return start.upper() == b"WARC/" or start[0] in _NOT_A_RECORD
 
-
-def _odd_ends(ends: bytes) -> str:
-    """What is wrong with the line ends behind a record; "" for two CRLF."""
-    if ends == _CLOSING:
-        return ""
-    if _TWO_LINE_ENDS.match(ends) is None:
-        return f"only {len(ends)} bytes of line ends follow its block, which is whole"
-    if ends == b"\n\n":
-        return "it ends with bare line feeds"
-    return "line ends other than two CRLF follow it"
+    def _odd_ends(self, line_ends: bytes) -> str:
+        if line_ends == _CLOSING:
+            return ""
+        if _TWO_LINE_ENDS.match(line_ends) is None:
+            return f"only {len(line_ends)} bytes of line ends follow its block, which is whole"
+        if line_ends == b"\n\n":
+            return "it ends with bare line feeds"
+        return "line ends other than two CRLF follow it"
 
 
 def _read_head(reader: PieceReader) -> bytes:
@@ -265,6 +270,8 @@ def _length(head: RecordHead) -> int:
 class ArcDocument(AnyRecord):
     """A document of an ARC file: a URL record, a block of the stated length, a line end."""
 
+    _not_followed = "no document follows where its length says that it stops"
+
     def __init__(self, reader: PieceReader, offset: int, fields: int) -> None:
         super().__init__(reader, offset)
         # The line end that separates documents may stand before this one.
@@ -289,37 +296,25 @@ class ArcDocument(AnyRecord):
             raise Broken("bad-header", "its URL record has not the fields that its file announces")
         self._left = self.length
 
-    def close(self) -> str:
-        """See `AnyRecord`."""
-        for _ in self.pieces():
-            pass
+    def _followed(self, line_ends: bytes) -> bool:
+        if self.kind != b"arc":
+            return True
         reader = self._reader
-        ends = reader.line_ends()
-        self.more = reader.hold(1)
-        if self.kind == b"arc" and self.more and not _followed(reader, short=not ends):
-            raise Broken("misframed", "no document follows where its length says that it stops")
-        self.end = self.offset + reader.consumed - self._begin
-        if self.kind == b"arc" and not ends and (self.more or not self.has_line_end_before):
+        reader.hold(_LONGEST_LINE)
+        buffer, at = reader.buffer, reader.at
+        if not line_ends and _SCHEME.match(buffer, at) is None:  # a URL of another scheme is none
+            return False
+        if buffer[at] in _NOT_A_RECORD or buffer.startswith(b"filedesc:", at):
+            return True
+        end = buffer.find(b"\n", at) + 1
+        return end > 0 and _ARC_LINE.fullmatch(buffer, at, end) is not None
+
+    def _odd_ends(self, line_ends: bytes) -> str:
+        if self.kind == b"arc" and not line_ends and (self.more or not self.has_line_end_before):
             return "no line end follows its document, which is whole"
-        if self.kind == b"arc" and ends not in (b"", b"\n", b"\r\n"):
+        if self.kind == b"arc" and line_ends not in (b"", b"\n", b"\r\n"):
             return "more than one line end follows it"
         return ""
-
-
-def _followed(reader: PieceReader, *, short: bool) -> bool:
-    """Whether a URL record, zeros or a gzip member follow; `short`: without a line end before.
-
-    Then only a URL record of a known scheme counts.
-    """
-    reader.hold(_LONGEST_LINE)
-    if short and _SCHEME.match(reader.buffer, reader.at) is None:
-        return False
-    if reader.buffer[reader.at] in b"\0\x1f":
-        return True
-    if reader.buffer.startswith(b"filedesc:", reader.at):
-        return True
-    end = reader.buffer.find(b"\n", reader.at) + 1
-    return _ARC_LINE.fullmatch(reader.buffer, reader.at, end) is not None if end else False
 
 
 def fields_of(reader: PieceReader) -> int:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from dedupindex.verify.block_facts import Facts, Note, is_date, read_digest, timestamp14
-from dedupindex.verify.http import HttpHead
+from dedupindex.verify.http_message import HttpHead
 from dedupindex.verify.parse_records import CheckedRecord, unbracket
 
 _PROFILE = re.compile(

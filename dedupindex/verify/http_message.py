@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from dedupindex.verify.parse_records import blank_line_end
 
-LONGEST_HEAD = 1 << 20  # bytes
 _STATUS = re.compile(rb"HTTP/[0-9.]+[ \t]+([0-9]{3})(?![0-9])")
 _NUMBER = re.compile(rb"[0-9]{1,18}")
 _CHUNK = re.compile(rb"[ \t]*([0-9a-fA-F]{1,15})[ \t]*(?:;.*)?")
@@ -27,12 +26,7 @@ class HttpHead(NamedTuple):
     closed: bool  # a blank line ends it
 
 
-def read_response(start: bytes) -> HttpHead | None:
-    """The header at the beginning of a block; None if the block does not begin like HTTP."""
-    return parse(start) if start.startswith(b"HTTP/") else None
-
-
-def parse(start: bytes) -> HttpHead:
+def parse_http(start: bytes) -> HttpHead:
     """The header at the beginning of `start`; all of it if there is no blank line."""
     end = blank_line_end(start)
     return _parsed(start[:end] if end >= 0 else start, end >= 0)
@@ -41,6 +35,7 @@ def parse(start: bytes) -> HttpHead:
 @lru_cache(16)  # a revisit, the record that it replaced and its original often share one
 def _parsed(head: bytes, closed: bool) -> HttpHead:
     status = _STATUS.match(head)
+    code = int(status[1]) if status else 0
     values: dict[bytes, list[bytes]] = {}
     name = b""
     for line in head.split(b"\n")[1:]:
@@ -50,13 +45,14 @@ def _parsed(head: bytes, closed: bool) -> HttpHead:
             raw, _, value = line.partition(b":")
             name = raw.strip().lower()
             values.setdefault(name, []).append(value.strip())
-    code = int(status[1]) if status else 0
+    lengths = values.get(b"content-length", [])
+    one_length = len(set(lengths)) == 1 and _NUMBER.fullmatch(lengths[0])
     return HttpHead(
         head,
         code,
         _joined(values, b"transfer-encoding").removeprefix(b"identity"),
         _joined(values, b"content-encoding"),
-        _content_length(values.get(b"content-length", [])),
+        int(lengths[0]) if one_length else -1,
         code == 206 or b"content-range" in values,
         closed,
     )
@@ -65,12 +61,6 @@ def _parsed(head: bytes, closed: bool) -> HttpHead:
 def _joined(values: dict[bytes, list[bytes]], name: bytes) -> bytes:
     text = b",".join(values.get(name, [])).lower()
     return b"".join(text.split())
-
-
-def _content_length(values: list[bytes]) -> int:
-    if len(set(values)) == 1 and _NUMBER.fullmatch(values[0]):
-        return int(values[0])
-    return -1
 
 
 class ChunkedDecoder:
