@@ -106,7 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         named = f"{error.filename}: " if error.filename else ""
         click.echo(f"dedupindex: {named}{error.strerror or error}", err=True)
         failed = DedupError.exit_status
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as error:
+        if isinstance(error.__cause__, EOFError):  # click takes it for Ctrl-D
+            raise error.__cause__ from None
         click.echo("dedupindex: interrupted", err=True)
         failed = 130
     else:

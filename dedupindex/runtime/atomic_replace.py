@@ -1,9 +1,8 @@
 """Write a file beside the one that it replaces, then rename it; locks and metadata of both.
 
-A new file is written under a temporary name of its own, its *part*, and holds a lock on it: by
-that lock the part of a running process differs from one that a killed process left. Whoever
-replaces a file holds a lock on the old one as well, because the lock of a directory does not keep
-out a process that reaches the same file through another directory.
+A new file is written under a temporary name, its *part*, which is locked: a part without a lock is
+one that a killed process left. The old file is locked as well, because the lock of a directory does
+not keep out a process that reaches the same file through another directory.
 """
 
 from __future__ import annotations
@@ -225,7 +224,6 @@ class FileSink:
         self.size = 0
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """See `Sink`."""
         while count:
             done = _copy_some(source.fileno(), self.file.fileno(), offset, self.size, count)
             if not done:
@@ -233,7 +231,6 @@ class FileSink:
             offset, self.size, count = offset + done, self.size + done, count - done
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
-        """See `Sink`."""
         offset, rest = self.size, memoryview(data)
         while rest:
             done = os.pwrite(self.file.fileno(), rest, self.size)
@@ -249,11 +246,9 @@ class DrySink:
         self._file = open(os.memfd_create("dry-run"), "w+b", buffering=0)  # noqa: SIM115
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """See `Sink`."""
         self.size += count
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
-        """See `Sink`."""
         os.ftruncate(self._file.fileno(), 0)
         os.pwrite(self._file.fileno(), data, 0)
         self.size += len(data)
@@ -271,12 +266,10 @@ class ComparingSink(DrySink):
         self._existing, self._same = existing, True
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """See `Sink`."""
         self._same = self._same and same_range(source, offset, self._existing, self.size, count)
         super().copy(source, offset, count)
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
-        """See `Sink`."""
         existing = os.pread(self._existing.fileno(), len(data), self.size)
         self._same = self._same and existing == data
         return super().write(data)
@@ -367,7 +360,7 @@ def check_free_space(path: Path, needed: int) -> None:
     """Raise `DedupError` unless `needed` bytes fit on the disk."""
     if (free := free_space(path)) < needed:
         raise DedupError(
-            f"{path}: {amount(needed)} may be written, {amount(free)} are free; nothing was begun"
+            f"{path}: {amount(needed)} may be written, {amount(free)} are free; nothing was written"
         )
 
 

@@ -19,9 +19,8 @@ class Sums:
     def __init__(self, width: int, *, keys_in_memory: int = KEYS_IN_MEMORY) -> None:
         self._sums: dict[bytes, list[int]] = {}
         self._width, self._limit = width, keys_in_memory
-        self._database = sqlite3.connect(
-            "", check_same_thread=False
-        )  # whichever thread collects it
+        # the garbage collector may close it in any thread
+        self._database = sqlite3.connect("", check_same_thread=False)
         columns = [f"c{number}" for number in range(width)]
         self._database.execute(f"CREATE TABLE sums (key BLOB PRIMARY KEY, {', '.join(columns)})")
         marks = ", ".join("?" * (width + 1))

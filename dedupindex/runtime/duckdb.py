@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +12,10 @@ import duckdb
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, DedupError
-from dedupindex.runtime.files import check_name, sync_directory
+from dedupindex.runtime.files import atomic_path, check_name
 
 Database = duckdb.DuckDBPyConnection
-_INTERRUPTED = "Query interrupted"  # the RuntimeError in place of a KeyboardInterrupt
+_INTERRUPTED = "Query interrupted"  # RuntimeError in place of what a signal's handler has raised
 _REFUSED = "refused: "  # prefix of errors that `refusal` raises
 _EVERY = 0.5  # seconds between two reports of progress
 
@@ -48,7 +47,7 @@ def open_database(beside: Path, memory: str, threads: int) -> Iterator[tuple[Dat
         except duckdb.Error as error:
             raise _failure(error, memory, home) from error
         except RuntimeError as error:
-            if str(error) == _INTERRUPTED:  # Ctrl-C during a query
+            if str(error) == _INTERRUPTED:  # by SIGINT or SIGTERM; never without a signal
                 raise KeyboardInterrupt from error
             raise
 
@@ -115,22 +114,12 @@ def _failure(error: duckdb.Error, memory: str, home: Path) -> DedupError:
 
 @contextmanager
 def atomic_output(target: Path) -> Iterator[Path]:
-    """Yield a path for DuckDB to write to; it is forced to disk, then renamed to `target`.
-
-    Raises `DedupError` if reading or writing fails.
-    """
-    beside = target.with_name(f".{target.name}.{os.getpid()}.part")
+    """As `atomic_path`, for DuckDB to write to; raises `DedupError` if it cannot read or write."""
     try:
-        yield beside
-        with open(beside, "rb") as stream:
-            os.fsync(stream.fileno())
-        os.replace(beside, target)
-    except BaseException as error:
-        beside.unlink(missing_ok=True)
-        if isinstance(error, duckdb.IOException):
-            raise DedupError(f"{target} was not made: {_first_line(error)}") from error
-        raise
-    sync_directory(target.absolute().parent)
+        with atomic_path(target) as beside:
+            yield beside
+    except duckdb.IOException as error:
+        raise DedupError(f"{target} was not made: {_first_line(error)}") from error
 
 
 def write_parquet(database: Database, rows: str, target: Path) -> None:

@@ -17,24 +17,32 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file beside `path`, force it to disk, then rename it: readers see old or new."""
+    """Replace a file atomically, see `atomic_path`."""
     with atomic_file(path) as stream:
         stream.write(data)
 
 
 @contextmanager
 def atomic_file(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
-    """As `write_file`, for a stream: `path` appears when the block ends without error.
+    """Yield a stream whose content replaces `path`, see `atomic_path`."""
+    with atomic_path(path, new=new) as beside, open(beside, "wb") as stream:
+        yield stream
 
-    With `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
+
+@contextmanager
+def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
+    """Yield the name of a file to write; it is forced to disk, then renamed to `path`.
+
+    So readers see the old file or the new one. If the block fails, `path` stays as it is. With
+    `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
     `OSError` of a full disk names the file.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with named_errors(path), open(beside, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
+        with named_errors(path):
+            yield beside
+            with open(beside, "rb") as stream:
+                os.fsync(stream.fileno())
         if new:
             _appear(beside, path)
         else:
@@ -42,7 +50,7 @@ def atomic_file(path: Path, *, new: bool = False) -> Iterator[BinaryIO]:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
+    sync_directory(path.absolute().parent)
 
 
 @contextmanager
@@ -96,7 +104,7 @@ def sync_directory(path: Path) -> None:
 
 @contextmanager
 def pinned(directory: Path) -> Iterator[Path]:
-    """Yield a path that stays that of a directory if another replaces it; raises `OSError`."""
+    """Yield a path to a directory that is valid even if it is renamed; raises `OSError`."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield Path(f"/proc/self/fd/{descriptor}")

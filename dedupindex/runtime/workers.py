@@ -43,45 +43,30 @@ def workers(
     count: int,
     begin: Callable[..., None] | None = None,
     *shared: Any,
-    patient: bool = False,
-    threads: bool = False,
-) -> Iterator[ProcessPoolExecutor]:
-    """Open a pool of processes, see `_pool`; raises `DedupError` if one is killed."""
-    from concurrent.futures import BrokenExecutor
-
-    try:
-        with _pool(count, begin, *shared, patient=patient, threads=threads) as pool:
-            yield pool
-    except BrokenExecutor as error:
-        raise DedupError(_KILLED) from error
-
-
-@contextmanager
-def _pool(
-    count: int,
-    begin: Callable[..., None] | None,
-    *shared: Any,
-    patient: bool = True,
+    wait_for_tasks: bool = False,
     threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes that end with this one; each calls ``begin(*shared)`` first.
 
     The processes ignore Ctrl-C; this one handles it. If the block fails, pending tasks are
-    cancelled, and with `patient` running ones are waited for, if they must not be interrupted.
-    `threads` must be set if this process has threads.
+    cancelled, and with `wait_for_tasks` running ones are waited for. `threads` must be set if this
+    process has threads. Raises `DedupError` if a process is killed.
     """
-    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
-    with ProcessPoolExecutor(
-        count, _context(threads=threads), initializer=_begin, initargs=(os.getpid(), begin, *shared)
-    ) as pool:
-        try:
-            with _undisturbed():
-                pool.submit(int)  # start the processes
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=patient, cancel_futures=True)
-            raise
+    initial = os.getpid(), begin, *shared
+    try:
+        with ProcessPoolExecutor(
+            count, _context(threads=threads), initializer=_begin, initargs=initial
+        ) as pool:
+            try:
+                _start_processes(pool)
+                yield pool
+            except BaseException:
+                pool.shutdown(wait=wait_for_tasks, cancel_futures=True)
+                raise
+    except BrokenExecutor as error:
+        raise DedupError(_KILLED) from error
 
 
 def _context(*, threads: bool = False) -> BaseContext:
@@ -95,12 +80,11 @@ def _context(*, threads: bool = False) -> BaseContext:
     return get_context("spawn" if threads else "fork")
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Delay Ctrl-C to the end of the block, as a half-started pool cannot be shut down."""
+def _start_processes(pool: ProcessPoolExecutor) -> None:
+    """Start the processes without interruption, as a half-started pool cannot be shut down."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        pool.submit(int)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -108,19 +92,12 @@ def _undisturbed() -> Iterator[None]:
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever the parent does on it
-    _die_with(parent)
-    if begin is not None:
-        begin(*shared)
-
-
-def _die_with(parent: int) -> None:
-    """End this process when its parent ends, even if that is killed.
-
-    It would wait for tasks forever, and hold the locks of its parent.
-    """
+    # If the parent is killed, this process would wait for tasks forever, and hold its locks.
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    if begin is not None:
+        begin(*shared)
 
 
 def side_by_side(
@@ -136,7 +113,7 @@ def side_by_side(
         return
     from concurrent.futures import as_completed
 
-    with workers(min(jobs, len(tasks)), _take, shared, patient=True) as pool:
+    with workers(min(jobs, len(tasks)), _take, shared, wait_for_tasks=True) as pool:
         for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
             yield future.result()
 
@@ -166,7 +143,7 @@ def map_in_order(
     while True:
         taken: deque[T] = deque()
         futures: deque[Future[R]] = deque()
-        with _pool(jobs, _take, shared) as pool:
+        with workers(jobs, _take, shared, wait_for_tasks=True) as pool:
             try:
                 while True:
                     for task in islice(left, _AHEAD * jobs - len(taken)):
@@ -194,8 +171,7 @@ def run_to_end(
     left = deque([task])
     while left:
         for result in do(left.popleft()):
-            rest = more(result)
-            if rest is not None:
+            if (rest := more(result)) is not None:
                 left.append(rest)
             yield result
 
@@ -206,7 +182,7 @@ def run_alone(
     """Yield ``work(shared, task)`` from a new process, or what `killed` yields if it is killed."""
     from concurrent.futures import BrokenExecutor
 
-    with _pool(1, _take, shared) as pool:
+    with workers(1, _take, shared, wait_for_tasks=True) as pool:
         try:
             result = pool.submit(_work, work, task).result()
         except BrokenExecutor:
@@ -249,7 +225,7 @@ def read_all(
 ) -> Iterator[R]:
     """Yield the results of tasks that read `total` bytes in `jobs` processes, as they are ready.
 
-    `read` is a function of a module; `threads` is as in `_pool`. Raises `DedupError` if a process
+    `read` is a function of a module; `threads` is as in `workers`. Raises `DedupError` if a process
     is killed.
     """
     if jobs <= 1 or len(tasks) <= 1:

@@ -1,7 +1,6 @@
 """Sources of captures: WARC, ARC, WACZ, CDX, CDXJ, crawl logs, and Redis keys of Browsertrix.
 
-`expand` finds the containers that a user names, `open_source` opens one, and each `Source` yields
-the same kinds of items.
+`expand` finds the containers that a user names, `open_source` opens one.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class BrowsertrixEntry(NamedTuple):
     size: int  # bytes of the compressed record
 
     @classmethod
-    def of(cls, value: bytes) -> BrowsertrixEntry:
+    def parse(cls, value: bytes) -> BrowsertrixEntry:
         """Parse a value; raises `ValueError`."""
         parts = value.split(b" ")
         if len(parts) != 4 or not (parts[0].isdigit() and parts[1].isdigit()):
@@ -145,7 +145,7 @@ class BrowsertrixSource(Source):
         self._position = 0
         self._values = ColumnValues(self.name)
         self._hash = blake3()
-        self._problems = 0
+        self._problems = 0  # entries that could not be read
 
     @property
     def position(self) -> int:
@@ -159,8 +159,7 @@ class BrowsertrixSource(Source):
             if not committed and not uncommitted:
                 raise BadSource(f"{self.name} holds no crawl of Browsertrix; another database?")
             for crawl in committed:
-                listed = client.lrange(files_key(crawl), 0, -1)
-                files = [file_name(text) for text in listed]
+                files = [file_name(text) for text in client.lrange(files_key(crawl), 0, -1)]
                 for found in scan(client, entries_key(crawl)):
                     yield from self._items(crawl, files, found)
             for crawl in sorted({*uncommitted} - {*committed}):
@@ -178,7 +177,7 @@ class BrowsertrixSource(Source):
             self._hash.update(b"%b %b\n" % (text, value))
             self._position += len(text) + len(value)
             try:
-                yield self._item(text, BrowsertrixEntry.of(value), files)
+                yield self._item(text, BrowsertrixEntry.parse(value), files)
             except ValueError as error:
                 self._problems += 1
                 if self._problems <= _MAX_PROBLEMS:

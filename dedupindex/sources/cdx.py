@@ -98,18 +98,14 @@ class CdxSource(TextSource):
         known &= self._add_containers(set(containers))
         if not known or b"".join(urls).translate(None, _PRINTABLE):
             raise ValueError("not plain")
-        kinds = zip(
-            map(values.statuses.__getitem__, statuses),
-            map(values.mimes.__getitem__, mimes),
-            strict=True,
-        )
+        status_of, mime_of = values.statuses.__getitem__, values.mimes.__getitem__
         raw = int(b"".join(digests).translate(FROM_BASE32), 32).to_bytes(20 * count)
         return Rows(
             BARE,
             [raw[at : at + 20] for at in range(0, len(raw), 20)],
             urls,
             dates,
-            list(kinds),
+            list(zip(map(status_of, statuses), map(mime_of, mimes), strict=True)),
             list(map(int, sizes)) if sizes[0] else [-1] * count,
             list(map(int, offsets)) if offsets[0] else [-1] * count,
             list(map(values.containers.__getitem__, containers)),

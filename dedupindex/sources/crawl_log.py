@@ -8,18 +8,19 @@ Fields are separated by runs of blanks, ``-`` means no value:
     13 one JSON object, if the crawler was told to log extra information
 
 A line tells what was fetched, not that it was stored: only the annotations mark duplicates (in
-eight dialects), truncated and unwritten responses. Bytes are not decoded.
+eight dialects), truncated and unwritten responses.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import orjson
 
-from dedupindex.capture import Capture, Covers, Evidence, Item, RefersTo, Refusal, Revisit
+from dedupindex.capture import Capture, Evidence, Item, RefersTo, Refusal, Revisit
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import ColumnValues, read_digest
@@ -103,30 +104,24 @@ class CrawlLogSource(TextSource):
             raise BadDigest("a digest of HTTPContentDigest")
         digest, spelling = read_digest(text, self.options.digest_algorithm)
         name, offset = extra.get("warcFilename"), extra.get("warcFileOffset")
-        mime = b"" if fields[6] == b"no-type" else self._values.mime(fields[6])
         return Capture(
             digest,
             spelling,
             fields[3],
             self._values.date(began[1]),
             Evidence.REVISIT if duplicate else Evidence.ROW,
-            Covers.UNKNOWN,
-            int(fields[1]),
-            mime,
-            int(fields[2]),
-            False,
-            b"",
-            name if isinstance(name, str) and name else self.name,
-            offset if isinstance(offset, int) and 0 <= offset < 1 << 63 else -1,
+            status=int(fields[1]),
+            mime=b"" if fields[6] == b"no-type" else self._values.mime(fields[6]),
+            size=int(fields[2]),
+            container=name if isinstance(name, str) and name else self.name,
+            offset=offset if isinstance(offset, int) and 0 <= offset < 1 << 63 else -1,
         )
 
     def _is_duplicate(self, annotations: bytes, extra: dict[str, Any]) -> bool:
         if "RevisitProfile" in extra or "RevisitRefersToURI" in extra:
             return True
-        if _DUPLICATE.search(annotations):
-            return True
-        setting = self.options.revisit_annotation
-        return setting is not None and setting.search(annotations) is not None
+        expressions = (_DUPLICATE, self.options.revisit_annotation)
+        return any(expression and expression.search(annotations) for expression in expressions)
 
     def _refers_to(self, annotations: bytes, extra: dict[str, Any]) -> RefersTo | None:
         """Return the original that a duplicate names; None if it names none."""
@@ -149,20 +144,14 @@ class CrawlLogSource(TextSource):
 def _annotations(rest: bytes) -> tuple[bytes, dict[str, Any]]:
     """Split what follows the source tag into annotations and the JSON object at its end."""
     rest = rest.rstrip()
-    if not rest.endswith(b"}"):
-        return rest, _NOTHING
     brace = len(rest)
-    for _ in range(_JSON_TRIES):
+    for _ in range(_JSON_TRIES if rest.endswith(b"}") else 0):
         brace = rest.rfind(b"{", 0, brace)
         if brace < 0:
             break
-        if brace and rest[brace - 1] not in b" \t":
-            continue
-        try:
-            extra = orjson.loads(rest[brace:])
-        except ValueError:
-            continue
-        return rest[:brace], extra
+        if not brace or rest[brace - 1] in b" \t":
+            with suppress(ValueError):
+                return rest[:brace], orjson.loads(rest[brace:])
     return rest, _NOTHING
 
 

@@ -26,12 +26,12 @@ from dedupindex.object_store import (
     ObjectFacts,
     RemoteFile,
     facts,
+    find_objects,
     is_many,
     is_remote,
     local,
     redacted,
 )
-from dedupindex.object_store import find_objects as found_remote
 from dedupindex.sources import cdx_columns, crawl_log
 from dedupindex.sources.browsertrix import is_redis_address
 from dedupindex.sources.line_source import GZIP, inflated
@@ -47,7 +47,7 @@ NO_ZSTD = (
 _ALIASES = {"warciterator": "warc", "crawllogiterator": "crawllog", "arc": "warc"}
 _LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
-UNFINISHED = ("*.part", "*.open")  # still being written
+UNFINISHED = (".part", ".open")  # endings of files that are still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
 _ZSTD_BYTES = 8  # enough to recognise zstd
@@ -56,7 +56,7 @@ _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what i
 
 @dataclass
 class Expanded:
-    """The containers that were found, each once."""
+    """The containers that were found."""
 
     paths: list[str] = field(default_factory=list)  # absolute, "-", or an address
     skipped: int = 0  # files of directories and globs that are not sources
@@ -98,7 +98,7 @@ def is_stream(path: str) -> bool:
 
 def is_unfinished(path: str) -> bool:
     """Return whether the name of a file says that it is still being written."""
-    return any(fnmatchcase(os.path.basename(path), pattern) for pattern in UNFINISHED)
+    return path.endswith(UNFINISHED)
 
 
 def check_regular_file(path: str) -> str:
@@ -118,8 +118,7 @@ def _find_by_glob(
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
         raise BadSource(f"nothing matches {pattern}")
-    for match in matches:
-        path = os.path.abspath(match)
+    for path in map(os.path.abspath, matches):
         if not os.path.isdir(path):
             _add(path, wanted, found)
         elif "**" not in pattern:  # which matches all files below, too
@@ -149,15 +148,11 @@ def _find_remote(source: str, wanted: str, found: Expanded) -> None:
         found.paths.append(source)
         return
     prefix = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
-    objects = [
-        met
-        for met in found_remote(source)
-        if not any(part.startswith(".") for part in met.address[prefix:].split("/"))
-    ]
+    objects = [each for each in find_objects(source) if "/." not in f"/{each.address[prefix:]}"]
     found.remote.update(objects)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for met, probe in zip(objects, pool.map(_probe_remote, objects), strict=True):
-            _add(met.address, wanted, found, probe)
+        for (address, _), probe in zip(objects, pool.map(_probe_remote, objects), strict=True):
+            _add(address, wanted, found, probe)
 
 
 def _add(path: str, wanted: str, found: Expanded, probe: _Probe | None = None) -> None:
@@ -192,21 +187,24 @@ def _probe(path: str) -> _Probe:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return _Probe(error="is no regular file")
         with open(path, "rb") as stream:
-            head = stream.read(HEAD)
-            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
+            return _probe_stream(stream)
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
 
 
-def _probe_remote(met: FoundObject) -> _Probe:
-    if _is_sidecar(os.path.basename(met.address)):
+def _probe_remote(found: FoundObject) -> _Probe:
+    if _is_sidecar(os.path.basename(found.address)):
         return _Probe()
     try:
-        with RemoteFile(met.address, met.facts) as stream:
-            head = stream.read(HEAD)
-            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
+        with RemoteFile(found.address, found.facts) as stream:
+            return _probe_stream(stream)
     except BadSource as error:
-        return _Probe(error=str(error).removeprefix(f"{redacted(met.address)} "))
+        return _Probe(error=str(error).removeprefix(f"{redacted(found.address)} "))
+
+
+def _probe_stream(stream: BinaryIO) -> _Probe:
+    head = stream.read(HEAD)
+    return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
 
 
 def _classify(path: str, name: str, wanted: str, found: Expanded, probe: _Probe) -> None:
@@ -236,8 +234,7 @@ def _is_index(directory: Path) -> bool:
 def kind_named(name: str) -> str:
     """Return the kind that an option names: one of `KINDS`, or an iterator class of Heritrix.
 
-    ``is.landsbokasafn.deduplicator.indexer.CrawlLogIterator`` is ``crawllog``; ``arc`` is ``warc``,
-    because one reader reads both. Raises `BadSource`.
+    ``arc`` is ``warc``, because one reader reads both. Raises `BadSource`.
     """
     plain = name.rpartition(".")[2].lower()
     kind = _ALIASES.get(plain, plain)
@@ -257,14 +254,14 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
         head = inflated(head, HEAD)
     if head.lstrip()[:5].upper() == b"WARC/" or head.startswith(b"filedesc:"):
         return "warc"
-    lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
+    lines = head.split(b"\n")
     if len(lines) > 1:
         lines.pop()  # it may be cut
-    for line in lines[:_LINES]:
-        kind = _kind_of_line(line.removeprefix(b"\xef\xbb\xbf"))
-        if kind:
-            return kind
-    return ""
+    kinds = (
+        _kind_of_line(line.removesuffix(b"\r").removeprefix(b"\xef\xbb\xbf"))
+        for line in lines[:_LINES]
+    )
+    return next(filter(None, kinds), "")
 
 
 def _kind_of_line(line: bytes) -> str:

@@ -18,7 +18,7 @@ from dedupindex.capture import Item, Problem, Refusal
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile
 from dedupindex.sources.cdx_columns import guess, header
-from dedupindex.sources.source import GROWING, Source, SourceOptions
+from dedupindex.sources.source import DEFAULTS, GROWING, Source, SourceOptions
 
 BLOCK = 1 << 18
 GZIP = b"\x1f\x8b"
@@ -39,11 +39,11 @@ class TextSource(Source):
         stream: BinaryIO,
         *,
         size: int = -1,
-        options: SourceOptions | None = None,
+        options: SourceOptions = DEFAULTS,
         block: int = BLOCK,
     ) -> None:
         super().__init__(name, size)
-        self.options = options or SourceOptions()
+        self.options = options
         self._stream = stream
         self._position = 0
         self._block = block
@@ -81,9 +81,10 @@ class TextSource(Source):
 
     def _after(self) -> Iterator[Item]:
         """Yield the problems of the container, after all blocks have been read."""
-        number, damage = self._line, self._damage
-        if damage:
-            yield Problem(self.name, number, f"gzip data is damaged behind line {number}: {damage}")
+        number = self._line
+        if self._damage:
+            message = f"gzip data is damaged behind line {number}: {self._damage}"
+            yield Problem(self.name, number, message)
         replaced = isinstance(self._stream, RemoteFile) and self._stream.changed()
         if self.size >= 0 and (self.position != self.size or replaced):
             self.changed = True
@@ -127,12 +128,10 @@ class TextSource(Source):
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:
     """Inflate the blocks if they are gzip."""
     start = b""
-    for data in raw:
+    while len(start) < len(GZIP) and (data := next(raw, b"")):
         start += data
-        if len(start) >= len(GZIP):
-            break
-    blocks = chain([start] if start else [], raw)
-    return parted(gunzip(blocks)) if start.startswith(GZIP) else iter(blocks)
+    blocks = chain([start], raw) if start else raw
+    return parted(gunzip(blocks)) if start.startswith(GZIP) else blocks
 
 
 def gunzip(blocks: Iterable[bytes]) -> Iterator[bytes | None]:
@@ -237,8 +236,7 @@ def inflated(head: bytes, most: int) -> bytes:
 def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Divide text after line ends; a last line without one comes in a block of its own."""
     tail = b""
-    overlong = False
-    first = True
+    overlong, first = False, True
     for block in blocks:
         if overlong:
             end = block.find(b"\n")

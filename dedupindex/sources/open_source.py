@@ -32,7 +32,7 @@ from dedupindex.sources.discover import (
     kind_of,
 )
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.source import Source, SourceOptions
+from dedupindex.sources.source import DEFAULTS, Source, SourceOptions
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc_records import WarcSource
 
@@ -43,7 +43,7 @@ _TEXT: dict[str, type[TextSource]] = {
 }
 
 
-def open_source(path: str, kind: str | None = None, options: SourceOptions | None = None) -> Source:
+def open_source(path: str, kind: str | None = None, options: SourceOptions = DEFAULTS) -> Source:
     """Open a file, an address, or standard input (``-``), as `kind` or as its content tells.
 
     The address of a Redis is opened as ``browsertrix``.
@@ -51,7 +51,6 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions | Non
     Raises `BadSource`: missing, unreadable, of unknown kind, or clearly not of `kind`.
     """
     forced = kind_named(kind) if kind else ""
-    options = options or SourceOptions()
     if is_redis_address(path):
         if forced not in ("", "browsertrix"):
             raise BadSource(
@@ -74,7 +73,7 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions | Non
         if opened is name:
             stream.close()
         reader = WaczSource if chosen == "wacz" else WarcSource
-        return reader(name, opened, also=options.also, etag=options.etag)
+        return reader(name, opened, options)
     except BaseException:
         if size >= 0:
             stream.close()

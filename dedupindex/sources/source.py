@@ -71,6 +71,9 @@ class SourceOptions:
     revisit_annotation: re.Pattern[bytes] | None = None  # crawl.log: marks further duplicates
 
 
+DEFAULTS = SourceOptions()
+
+
 def annotation(pattern: str) -> re.Pattern[bytes] | None:
     """Return the compiled ``--revisit-annotation``, None for none; raises `BadInput`."""
     try:

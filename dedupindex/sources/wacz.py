@@ -1,7 +1,7 @@
 """WACZ files as sources: the WARC files in a zip, each read like any other.
 
-Each WARC file in it is a container of its own, ``<wacz>/archive/<name>``, with offsets in that
-inner file. A WACZ is never rewritten, because its own index and hashes would be wrong (WACZ 1.1.1).
+Each is a container of its own, see `warc.wacz_members`. A WACZ is never rewritten, because its own
+index and hashes would be wrong (WACZ 1.1.1).
 """
 
 from __future__ import annotations
@@ -10,27 +10,20 @@ from collections.abc import Iterator
 from zipfile import ZipFile, ZipInfo
 
 from dedupindex.capture import Item, Problem
+from dedupindex.sources.source import DEFAULTS, SourceOptions
 from dedupindex.sources.warc_records import ArchiveSource, WarcSource
 from dedupindex.warc.wacz_members import BROKEN, archived, is_stored, place_of, why_nothing
 from dedupindex.warc.window import Openable, Window, spool
 
 
 class WaczSource(ArchiveSource):
-    """A WACZ file; its options are those of `WarcSource`."""
+    """A WACZ file."""
 
-    def __init__(
-        self,
-        name: str,
-        source: Openable,
-        *,
-        also: tuple[str, ...] = (),
-        etag: bool = False,
-        verify_block: bool = False,
-    ) -> None:
+    def __init__(self, name: str, source: Openable, options: SourceOptions = DEFAULTS) -> None:
         super().__init__(name, source)
         self._begin = 0  # of the inner file that is being read
         self._inner: WarcSource | None = None
-        self._also, self._etag, self._verify_block = also, etag, verify_block
+        self._options = options
 
     @property
     def position(self) -> int:
@@ -75,6 +68,4 @@ class WaczSource(ArchiveSource):
         else:
             with container.open(info) as packed:
                 window = Window(spool(packed), name)
-        return WarcSource(
-            name, window, also=self._also, etag=self._etag, verify_block=self._verify_block
-        )
+        return WarcSource(name, window, self._options)

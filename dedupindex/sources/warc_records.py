@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, Problem, Refusal, Revisit
 from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, Hash, is_cut, new_hash
-from dedupindex.sources.source import GROWING, Source
+from dedupindex.sources.source import DEFAULTS, GROWING, Source, SourceOptions
 from dedupindex.urlkey import is_http, unbracket
 from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT, HEADER
@@ -39,16 +39,13 @@ from dedupindex.warc.request_pairing import FULL, RequestPairing
 from dedupindex.warc.window import Openable, open_window
 
 _REFUSALS = {
-    kind: Refusal(reason)
-    for kind, reason in {
-        b"request": "request-record",
-        b"warcinfo": "warcinfo-record",
-        b"metadata": "metadata-record",
-        b"resource": "resource-record",
-        b"conversion": "conversion-record",
-        b"continuation": "segmented",
-        HEADER: "warcinfo-record",
-    }.items()
+    b"request": Refusal("request-record"),
+    b"warcinfo": Refusal("warcinfo-record"),
+    b"metadata": Refusal("metadata-record"),
+    b"resource": Refusal("resource-record"),
+    b"conversion": Refusal("conversion-record"),
+    b"continuation": Refusal("segmented"),
+    HEADER: Refusal("warcinfo-record"),
 }
 _REQUEST = _REFUSALS[b"request"]
 _UNKNOWN = Refusal("unknown-record-type")
@@ -93,22 +90,9 @@ class ArchiveSource(Source):
 class WarcSource(ArchiveSource):
     """A WARC or ARC file, plain or gzipped."""
 
-    def __init__(
-        self,
-        name: str,
-        source: Openable,
-        *,
-        also: tuple[str, ...] = (),
-        etag: bool = False,
-        verify_block: bool = False,
-    ) -> None:
-        """Open the file, or spool the stream; raises `BadSource`.
-
-        `also` names digest algorithms to compute besides the stated one. `etag` keeps ETag and
-        Last-Modified. `verify_block` checks WARC-Block-Digest too, a second hash over all bytes.
-        """
+    def __init__(self, name: str, source: Openable, options: SourceOptions = DEFAULTS) -> None:
         super().__init__(name, source)
-        self._responses = Responses(name, also=also, etag=etag, verify_block=verify_block)
+        self._responses = Responses(name, options)
         self._pairing: RequestPairing[Item] = RequestPairing(_id_of, _refused)
         self._shared = False  # whether members with several records were reported
 
@@ -214,25 +198,18 @@ def _refused(item: Item) -> Refusal:
 class Responses:
     """Turns the responses and revisits of one container into captures."""
 
-    def __init__(
-        self, container: str, *, also: tuple[str, ...], etag: bool, verify_block: bool
-    ) -> None:
+    def __init__(self, container: str, options: SourceOptions) -> None:
         self._container = container
-        self._also = also
-        self._etag = etag
-        self._verify_block = verify_block
+        self._also, self._etag = options.also, options.etag
         self._last_date = b"-"  # the last that was checked
-        self._facts = None if also or etag or verify_block else FastFacts(_STATUSES).read
+        self._facts = None if options.also or options.etag else FastFacts(_STATUSES).read
 
     def fast(self, record: Record) -> Capture | None:
         """Return the capture of a response; None if `response` must read it.
 
         Nothing is refused here, and `response` returns the same for every record.
         """
-        if self._facts is None:
-            return None
-        facts = self._facts(record)
-        if facts is None:
+        if self._facts is None or (facts := self._facts(record)) is None:
             return None
         digest, spelling, covers, status, mime, body = facts
         url, date, record_id, _, _, _, _ = record.values
@@ -305,10 +282,9 @@ class Responses:
     ) -> tuple[Digest, Hash] | None:
         """Return the stated block digest and a running hash of the block, fed with its HTTP header.
 
-        None if the block digest is not checked: it costs a second hash over all bytes, and tells
-        little more than the payload digest if there is one.
+        None if the record states a payload digest: a second hash over all bytes tells little more.
         """
-        if record.type == DOCUMENT or (stated is not None and not self._verify_block):
+        if record.type == DOCUMENT or stated is not None:
             return None
         block = stated_digest(record.head.fields.get(b"WARC-Block-Digest", b""))[0]
         if block is None:

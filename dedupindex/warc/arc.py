@@ -81,9 +81,8 @@ class ArcFraming(Framing):
         led = cursor.position > 0  # the line end that separates documents may stand before them
         if _starts_with(cursor, b"filedesc:"):
             return self._header(cursor, offset)
-        line = self._line(cursor)
-        special = line.ambiguous
-        record = Record(offset, 0, DOCUMENT, line.values, special, None, line.size, line.length)
+        values, ambiguous, size, length = self._line(cursor)
+        record = Record(offset, 0, DOCUMENT, values, ambiguous, None, size, length)
         return complete(cursor, record, partial(_close, led=led))
 
     def after(self, window: Window, offset: int) -> int:
@@ -165,10 +164,9 @@ def fields_of(text: bytes, at_end: int) -> Fields:
     line = text.rstrip(b"\r\n")
     match = _LINE.fullmatch(line)
     assert match is not None
-    url = match[1]
-    ip, digits, rest = line[len(url) + 1 :].split(b" ", 2)
+    ip, digits, rest = line[match.end(1) + 1 :].split(b" ", 2)
     parts = rest.rsplit(b" ", at_end + 1)
-    return Fields(url, ip, digits, parts[0] if len(parts) == at_end + 2 else b"")
+    return Fields(match[1], ip, digits, parts[0] if len(parts) == at_end + 2 else b"")
 
 
 def date_of_header(data: bytes) -> bytes:
@@ -211,11 +209,6 @@ def _close(cursor: Cursor, record: Record, led: bool) -> str:
         cursor.hold(_LONGEST_SCHEME)
         if _SCHEME.match(cursor.buffer, cursor.at) is None:
             return UNCLOSED_DOCUMENT
-    return _astray(cursor)
-
-
-def _astray(cursor: Cursor) -> str:
-    """Return what is wrong unless another document follows, or the end."""
     if not cursor.hold(1):
         return "" if cursor.sound() else CUT
     if cursor.buffer[cursor.at] in b"\0\x1f" or _starts_with(cursor, b"filedesc:"):

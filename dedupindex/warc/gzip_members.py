@@ -259,14 +259,13 @@ def members(window: Window) -> Iterator[Step]:
             reserved = True
         if reserved:  # zlib, and so every other reader, rejects these flags
             position = yield from irregular(window, position)
-            continue
-        if inflater.eof:
+        elif inflater.eof:
             stored = stop - index - len(inflater.unused_data)
             yield Member(position, stored, data)
             position += stored
-            continue
-        member = LongMember(window, position, inflater, position + stop - index)
-        position = yield from long_member(window, member, data)
+        else:
+            member = LongMember(window, position, inflater, position + stop - index)
+            position = yield from long_member(window, member, data)
 
 
 Step = Member | LongMember | Filler | Damage

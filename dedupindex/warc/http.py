@@ -63,13 +63,14 @@ def parse(data: bytes, start: int, stop: int) -> Response | None:
     head = data[start:body]
     status = _statuses.get(head[:13], -1)
     low = head.lower()
-    coding = b""
-    if b"\ntransfer-encoding:" in low:
-        coding = field(low, b"transfer-encoding")
-        coding = b"" if coding == b"identity" else coding
-    partial = b"\ncontent-range:" in low
+    coding = field(low, b"transfer-encoding") if b"\ntransfer-encoding:" in low else b""
     return Response(
-        body, status if status >= 0 else _status(head), _mime(low), coding, partial, head
+        body,
+        status if status >= 0 else _status(head),
+        _mime(low),
+        b"" if coding == b"identity" else coding,
+        b"\ncontent-range:" in low,
+        head,
     )
 
 

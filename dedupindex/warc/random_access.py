@@ -15,6 +15,7 @@ from dedupindex.warc.arc import ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming
 from dedupindex.warc.gzip_members import MAGIC, RESERVED, SHORT, IsalError
 from dedupindex.warc.headers import BLANK_LINE, LONGEST, BadHead, Head, parse
+from dedupindex.warc.reader import inflated_start
 from dedupindex.warc.record import CUT, BrokenRecord, Record
 from dedupindex.warc.window import Cursor
 
@@ -273,10 +274,7 @@ def _arc(read: Read) -> ArcFraming:
     framing = ArcFraming()
     start = read(0, _HEADER)
     if start.startswith(MAGIC):
-        try:
-            start = zlib.decompressobj(31).decompress(start, _HEADER)
-        except zlib.error:
-            start = b""
+        start = inflated_start(start)
     if start.startswith(b"filedesc:"):
         with suppress(BadHead, BrokenRecord):  # the document will be unreadable, too
             framing.record(Cursor(bytes, start), 0)

@@ -45,10 +45,10 @@ def read(window: Window) -> Iterator[Event]:
 def gzip_framing(window: Window) -> WarcFraming | ArcFraming | None:
     """Return the framing of a gzip file; None if it is not a gzip file."""
     start = window.read(0, START).lstrip(b"\0")
-    return framing_of(_inflated(start)) if start.startswith(MAGIC) else None
+    return framing_of(inflated_start(start)) if start.startswith(MAGIC) else None
 
 
-def _inflated(start: bytes) -> bytes:
+def inflated_start(start: bytes) -> bytes:
     """Return the first bytes of the first members, as far as they can be inflated."""
     inflated = b""
     try:
@@ -70,11 +70,11 @@ def framing_of(start: bytes) -> WarcFraming | ArcFraming:
 
 
 def _read_gzip(window: Window, framing: Framing) -> Iterator[Event]:
-    for member in members(window):
-        if isinstance(member, Member | LongMember):
-            yield from in_member(member, framing)
+    for step in members(window):
+        if isinstance(step, Member | LongMember):
+            yield from in_member(step, framing)
         else:
-            yield member
+            yield step
 
 
 def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
@@ -122,8 +122,9 @@ def _read_plain(window: Window, framing: Framing) -> Generator[Event, None, None
         if padding > position:
             yield Filler(position, padding - position)
             position = padding
-            continue
-        position = yield from _read_chain(window, cursor_at(window, position, hashed=True), framing)
+        else:
+            cursor = cursor_at(window, position, hashed=True)
+            position = yield from _read_chain(window, cursor, framing)
 
 
 def _read_chain(window: Window, cursor: Cursor, framing: Framing) -> Generator[Event, None, int]:

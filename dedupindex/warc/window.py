@@ -1,8 +1,7 @@
 """Read the bytes of a container through one buffer, hashing them.
 
-The buffer is a mebibyte, so that records are searched in memory that stays in the processor's
-cache; a memory map would kill the process if the file shrank. Damaged parts are read again, so a
-pipe is first spooled to a temporary file. An object in a store is read in place, by ranges.
+The buffer is small enough for the processor's cache; a memory map would kill the process if the
+file shrank. Damaged parts are read again, so a pipe is first spooled to a temporary file.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import blake3
 
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
+from dedupindex.runtime.atomic_replace import identity
 
 CHUNK = 1 << 20  # bytes held at a time
 _PIECE = 1 << 18
@@ -67,10 +67,7 @@ class Window:
         self._take_hash(position, self.view[:filled])
 
     def take(self, position: int) -> bytes:
-        """Return bytes from `position` on without the buffer, but hashed.
-
-        For plain files, whose records are slices of what is returned: one copy less of every byte.
-        """
+        """Return bytes from `position` on without the buffer, but hashed; for plain files."""
         if position > self.hashed:
             self._hash_to(position)
         data = self.read(position, _PIECE)
@@ -80,10 +77,10 @@ class Window:
         return data
 
     def _take_hash(self, position: int, data: memoryview) -> None:
-        fresh = position + len(data) - self.hashed
-        if fresh > 0:
-            self._hash.update(data[len(data) - fresh :])
-            self.hashed += fresh
+        new = position + len(data) - self.hashed
+        if new > 0:
+            self._hash.update(data[len(data) - new :])
+            self.hashed += new
 
     def read(self, position: int, count: int) -> bytes:
         """Return `count` bytes from `position`, without the buffer; fewer only at the end."""
@@ -144,21 +141,14 @@ class _Local:
                 now.append(os.stat(self._path))
         except OSError:
             return True
-        return any(_identity(status) != _identity(self._before) for status in now)
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+        return any(identity(status) != identity(self._before) for status in now)
 
 
 Openable = BinaryIO | str | os.PathLike[str] | Window
 
 
 def open_window(name: str, source: Openable) -> Window:
-    """Open a path or an address, or spool a binary stream; raises `BadSource`.
-
-    Only regular files are opened by path, because a device or a pipe may never end.
-    """
+    """Open a regular file or an address, or spool a binary stream; raises `BadSource`."""
     try:
         if isinstance(source, Window):
             return source
@@ -241,11 +231,8 @@ class Cursor:
     def skip_line_ends(self) -> int:
         """Skip CR and LF; return how many."""
         skipped = 0
-        while self.hold(1):
-            if self.buffer[self.at] not in b"\r\n":
-                break
-            rest = self.buffer[self.at :].lstrip(b"\r\n")
-            count = self.held - len(rest)
+        while self.hold(1) and self.buffer[self.at] in b"\r\n":
+            count = self.held - len(self.buffer[self.at :].lstrip(b"\r\n"))
             self.at += count
             skipped += count
         return skipped

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex import cli
 from dedupindex.runtime.duckdb import open_database
 
 _BUSY = """
@@ -45,7 +46,7 @@ def interrupted(thread):
     start(thread)
 
 def run(*_, **__):
-    with workers(2, patient=True):
+    with workers(2, wait_for_tasks=True):
         print("it goes on")
 
 Thread.start = interrupted
@@ -81,6 +82,17 @@ def test_a_query_that_is_interrupted(tmp_path: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert not list(tmp_path.iterdir())
+
+
+def test_an_unexpected_end_of_a_file_is_no_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although click would abort the command, as if the user had pressed Ctrl-D."""
+
+    def read(*_: object, **__: object) -> None:
+        raise EOFError("marshal data too short")
+
+    monkeypatch.setattr(cli.group, "invoke", read)
+    with pytest.raises(EOFError, match="too short"):
+        cli.main(["lookup"])
 
 
 def test_processes_at_work_end_with_their_parent_and_say_nothing() -> None:

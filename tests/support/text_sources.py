@@ -11,6 +11,7 @@ from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdxj import CdxjSource
 from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.line_source import BLOCK, TextSource
+from dedupindex.sources.source import DEFAULTS
 from tests.support import paths
 
 DATA = paths.DATA / "text"
@@ -24,13 +25,13 @@ HEX = "2aae6c35c94fcfb415dbe95f408b9ce91ee846ed"
 
 
 def items(
-    kind: str, data: bytes, *, block: int = BLOCK, options: SourceOptions | None = None
+    kind: str, data: bytes, *, block: int = BLOCK, options: SourceOptions = DEFAULTS
 ) -> list[Item]:
     """All that a source of this kind makes of some bytes."""
     return list(BY_KIND[kind]("source", io.BytesIO(data), block=block, options=options).items())
 
 
-def one(kind: str, line: str, options: SourceOptions | None = None) -> Item:
+def one(kind: str, line: str, options: SourceOptions = DEFAULTS) -> Item:
     """What a source makes of one line that is no problem."""
     found = items(kind, line.encode() + b"\n", options=options)
     assert len(found) == 1, found

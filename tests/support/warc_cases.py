@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
+from dedupindex.sources.source import SourceOptions
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.warc.reader import Event, read
 from dedupindex.warc.record import BrokenRecord, Record
@@ -163,6 +164,6 @@ def ask(path: Path, data: bytes | None = None, **options: Any) -> Answer:
     """Write `data` to `path`, if given, and read it as a source."""
     if data is not None:
         path.write_bytes(data)
-    with WarcSource(path.name, path, **options) as source:
+    with WarcSource(path.name, path, SourceOptions(**options)) as source:
         items = list(source.items())
     return Answer(items, source, events_of(path))

@@ -286,7 +286,7 @@ def test_no_room_is_told_before_anything_is_written(
 ) -> None:
     monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda path: 1000)
     before = content(made / "in")
-    with pytest.raises(DedupError, match="nothing was begun"):
+    with pytest.raises(DedupError, match="nothing was written"):
         run(RewriteJob(FakePlan(made / "in")))
     assert content(made / "in") == before
 

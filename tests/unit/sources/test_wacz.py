@@ -26,8 +26,8 @@ def wacz(path: Path, files: dict[str, bytes], how: int = ZIP_STORED) -> Path:
     return path
 
 
-def read(path: Path, **options: bool) -> tuple[WaczSource, list[Item]]:
-    with WaczSource(path.name, path, **options) as source:
+def read(path: Path) -> tuple[WaczSource, list[Item]]:
+    with WaczSource(path.name, path) as source:
         return source, list(source.items())
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture, Item
 from dedupindex.sources import warc_records
 from dedupindex.sources import warc_records as source
+from dedupindex.sources.source import DEFAULTS
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
 from dedupindex.warc.record import Sound
@@ -172,7 +173,7 @@ def test_most_records_are_read_briskly() -> None:
     window.close()
     assert sum(event is None for event in events) > 40
     assert sum(isinstance(event, Sound) for event in events) > 40
-    usual = warc_records.Responses("t", also=(), etag=False, verify_block=False)
+    usual = warc_records.Responses("t", DEFAULTS)
     sound = [event for event in events if isinstance(event, Sound)]
     first = usual.response(sound[0])
     assert usual.fast(sound[0]) == first
