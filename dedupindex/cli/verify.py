@@ -12,7 +12,7 @@ from dedupindex.cli.common import UNSOUND, Command, print_json, say
 from dedupindex.cli.options import flag, option
 from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.object_store import check_here
+from dedupindex.object_store import check_local
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import NOTHING
 from dedupindex.verify.collection import Collection
@@ -34,7 +34,7 @@ class _Here(click.Path):
     """A local file or directory."""
 
     def convert(self, value: Any, *more: Any) -> Any:
-        check_here(str(value))
+        check_local(str(value))
         return super().convert(value, *more)
 
 

@@ -29,7 +29,7 @@ from dedupindex.corpus.row import COLUMNS, as_text
 from dedupindex.errors import BadDate, BadSource
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.store_address import WEB
-from dedupindex.object_store.stores import is_lasting, limits, patiently
+from dedupindex.object_store.stores import is_lasting, limits, with_retries
 from dedupindex.sources.discover import HEAD, kind_of
 from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
@@ -67,7 +67,7 @@ class CdxServerCaptures:
         separator = ("&" if "?" in self.address else "?") if parameters else ""
         query = self.address + separator + parameters
         answer = context.home / "answer"
-        patiently(query, partial(_fetch, query, answer))
+        with_retries(query, partial(_fetch, query, answer))
         with open(answer, "rb") as stream:
             head = stream.read(HEAD)
         pages = _pages(query, answer)
@@ -110,9 +110,9 @@ def _pages(query: str, answer: Path) -> Iterator[Path]:
     yield answer
     parts = urlsplit(query)
     if _LIMITS.isdisjoint(name.lower() for name in parse_qs(parts.query)):
-        for number in range(1, patiently(query, partial(_count, query))):
+        for number in range(1, with_retries(query, partial(_count, query))):
             page = f"{query}&page={number}"
-            patiently(page, partial(_fetch, page, answer))
+            with_retries(page, partial(_fetch, page, answer))
             yield answer
 
 

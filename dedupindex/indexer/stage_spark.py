@@ -78,7 +78,7 @@ def _stage_chunk(cluster: Cluster, tasks: list[StageTask]) -> Staged:
         numbering: Numbering = {}
         counts = Counter[int]()
         with container_numbers(first) as numbers:
-            for summary in kept.few(_is_summary):
+            for summary in kept.filtered(_is_summary):
                 assert isinstance(summary, TaskSummary)
                 result.add(summary.staged)
                 of_task = [0, *map(numbers, summary.names)]

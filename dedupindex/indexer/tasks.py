@@ -94,7 +94,7 @@ def make_plan(
 def _input(path: str, expanded: Expanded) -> Input:
     if path in expanded.remote:
         facts = expanded.remote[path]
-        return Input(path, facts.size, facts.mark)
+        return Input(path, facts.size, facts.version)
     name = os.path.abspath(path)
     try:
         status = os.stat(name)

@@ -17,7 +17,7 @@ from dedupindex.object_store.glob import (
 )
 from dedupindex.object_store.read_object import RemoteFile, open_anywhere
 from dedupindex.object_store.store_address import (
-    check_here,
+    check_local,
     check_path,
     is_remote,
     local,
@@ -26,7 +26,7 @@ from dedupindex.object_store.store_address import (
 from dedupindex.object_store.stores import ObjectFacts, check_reader, facts, facts_or_none
 
 __all__ = [
-    "AT_ONCE", "FoundObject", "ObjectFacts", "RemoteEntry", "RemoteFile", "check_here",
+    "AT_ONCE", "FoundObject", "ObjectFacts", "RemoteEntry", "RemoteFile", "check_local",
     "check_path", "check_reader", "facts", "facts_or_none", "find_objects", "is_many", "is_remote",
     "list_directory", "local", "open_anywhere", "redacted",
 ]  # fmt: skip

@@ -12,12 +12,12 @@ from dedupindex.errors import BadSource
 from dedupindex.object_store.store_address import WEB, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
+    error_text,
     facts,
     facts_of,
     facts_or_none,
-    patiently,
-    said_by,
     store_of,
+    with_retries,
 )
 
 AT_ONCE = 16  # concurrent requests
@@ -43,7 +43,8 @@ def is_many(address: str) -> bool:
     if scheme_of(address) in WEB:
         return False
     store, path = store_of(address)
-    return bool(patiently(address, partial(_is_directory, store, path)))
+    info = with_retries(address, partial(store.info, path))
+    return bool(info.get("type") == "directory")
 
 
 def find_objects(address: str) -> Iterator[FoundObject]:
@@ -52,14 +53,12 @@ def find_objects(address: str) -> Iterator[FoundObject]:
         yield FoundObject(address, facts(address))
         return
     store, path = store_of(address)
-    if _is_glob(address):
-        listing = patiently(address, partial(store.glob, path, detail=True))
-        if not listing:
-            raise BadSource(f"nothing matches {redacted(address)}")
-    else:
-        listing = patiently(address, partial(store.find, path, detail=True))
-        if not listing and scheme_of(address) not in WEB:
-            raise BadSource(f"{redacted(address)} cannot be read: nothing is there")
+    search = store.glob if _is_glob(address) else store.find
+    listing = with_retries(address, partial(search, path, detail=True))
+    if not listing and _is_glob(address):
+        raise BadSource(f"nothing matches {redacted(address)}")
+    if not listing and scheme_of(address) not in WEB:
+        raise BadSource(f"{redacted(address)} cannot be read: nothing is there")
     names = sorted(listing)
     addresses = [address_of(name, address, path) for name in names]
     infos = [listing[name] for name in names]
@@ -93,11 +92,6 @@ def _is_glob(address: str) -> bool:
     if scheme_of(address) in WEB:
         return "*" in address or "[" in address.partition("://")[2].partition("/")[2]
     return has_magic(address)
-
-
-def _is_directory(store: Any, path: str) -> bool:
-    info: dict[str, Any] = store.info(path)
-    return info.get("type") == "directory"
 
 
 def address_of(name: str, address: str, path: str) -> str:
@@ -136,7 +130,7 @@ def list_directory(directory: str) -> Iterator[RemoteEntry]:
     if hasattr(store, "_iterdir"):
         listing = _pages(directory, store, path)
     else:
-        listing = iter(patiently(directory, partial(store.ls, path, detail=True)))
+        listing = iter(with_retries(directory, partial(store.ls, path, detail=True)))
     for info in listing:
         address = address_of(info["name"], directory, path)
         if info.get("type") == "directory":
@@ -158,7 +152,9 @@ def _pages(directory: str, store: Any, path: str) -> Iterator[dict[str, Any]]:
         try:
             page = sync(store.loop, _next_page, listing)
         except Exception as error:
-            raise BadSource(f"{redacted(directory)} cannot be listed: {said_by(error)}") from error
+            raise BadSource(
+                f"{redacted(directory)} cannot be listed: {error_text(error)}"
+            ) from error
         yield from page
         if len(page) < _PAGE:
             return

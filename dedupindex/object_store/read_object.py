@@ -20,14 +20,14 @@ from dedupindex.errors import BadSource
 from dedupindex.object_store.store_address import WEB, is_remote, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
+    error_text,
     facts,
     facts_or_none,
     is_lasting,
     limits,
-    patiently,
     pause,
-    said_by,
     store_of,
+    with_retries,
 )
 
 LEAST, MOST = 1 << 16, 1 << 23  # bytes of the first block, and of later ones read in order
@@ -74,9 +74,9 @@ class RemoteFile(_File):
         self.size = self.facts.size
 
     @property
-    def mark(self) -> tuple[int, int, int]:
+    def version(self) -> tuple[int, int, int]:
         """What identifies a version, in place of mtime, inode and device of a file."""
-        return self.facts.mark, 0, 0
+        return self.facts.version, 0, 0
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class RemoteFile(_File):
             except Exception as error:
                 failed += 1
                 if is_lasting(error) or failed >= limits().tries:
-                    return self._given_up(b"".join(pieces), error)
+                    return self._after_failure(b"".join(pieces), error)
                 self._opened, most = None, max(most // 2, _SMALLEST)
                 pause(failed)
                 continue
@@ -159,36 +159,39 @@ class RemoteFile(_File):
             else:
                 failed += 1
                 if failed >= limits().tries:
-                    return self._given_up(b"".join(pieces), EOFError(f"it ends at {offset + got}"))
+                    return self._after_failure(
+                        b"".join(pieces), EOFError(f"it ends at {offset + got}")
+                    )
                 pause(failed)
             pieces.append(piece)
             got += len(piece)
         return b"".join(pieces)
 
-    def _given_up(self, got: bytes, error: Exception) -> bytes:
+    def _after_failure(self, got: bytes, error: Exception) -> bytes:
         """Return what was read of an object that has changed; else raise `BadSource`."""
         if self.changed():
             return got
         if isinstance(error, BadSource):
             raise error
-        raise BadSource(f"{self.name} cannot be read: {said_by(error)}") from error
+        raise BadSource(f"{self.name} cannot be read: {error_text(error)}") from error
 
     def _read(self, offset: int, length: int) -> bytes:
         """Read once; the result may be short."""
         if self._spooled is None:
             if self._opened is None:
                 store, path = store_of(self._address)
-                self._opened = store.open(path, "rb", **self._unbuffered())
+                size = {"size": self.size} if scheme_of(self._address) in WEB else {}
+                self._opened = store.open(path, "rb", cache_type="none", **size)
             try:
-                return self._asked(offset, length)
+                return self._read_opened(offset, length)
             except ValueError:  # fsspec raises it for a web server without range requests
                 if scheme_of(self._address) not in WEB:
                     raise
-                self._spooled = patiently(self._address, self._spool)
+                self._spooled = with_retries(self._address, self._spool)
         self._spooled.seek(offset)
         return self._spooled.read(length)
 
-    def _asked(self, offset: int, length: int) -> bytes:
+    def _read_opened(self, offset: int, length: int) -> bytes:
         """Read with fsspec.
 
         Its errors refer to the frame that raised them; this cycle would keep everything in the
@@ -201,12 +204,6 @@ class RemoteFile(_File):
             clear_frames(error.__traceback__)
             raise
         return data[:length]
-
-    def _unbuffered(self) -> dict[str, Any]:
-        """Return the options with which fsspec does not read ahead."""
-        if scheme_of(self._address) in WEB:
-            return {"cache_type": "none", "size": self.size}
-        return {"cache_type": "none"}
 
     def _spool(self) -> BinaryIO:
         """Copy the whole object to a temporary file."""

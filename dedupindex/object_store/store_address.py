@@ -54,7 +54,7 @@ def redacted(address: str) -> str:
     return f"{scheme}://{rest}"
 
 
-def check_here(path: str) -> None:
+def check_local(path: str) -> None:
     """Raise `BadSource` for an address where a local file is needed."""
     if is_remote(path):
         raise BadSource(

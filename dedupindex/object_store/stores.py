@@ -48,7 +48,7 @@ class ObjectFacts(NamedTuple):
     stamp: str  # ETag or modification time, "" if not known
 
     @property
-    def mark(self) -> int:
+    def version(self) -> int:
         """The stamp as a number, in place of the modification time of a file; 0 if not known."""
         if not self.stamp:
             return 0
@@ -87,9 +87,9 @@ def store_of(address: str) -> tuple[Any, str]:
     except ImportError as error:
         raise _needs(address, error) from error
     except Exception as error:
-        raise BadSource(f"{redacted(address)} cannot be read: {said_by(error)}") from error
+        raise BadSource(f"{redacted(address)} cannot be read: {error_text(error)}") from error
     if hasattr(store, "retries"):
-        store.retries = 1  # `patiently` retries
+        store.retries = 1  # `with_retries` retries
     if scheme_of(address) in WEB:
         _list_strictly(store)
     return store, path
@@ -156,7 +156,7 @@ def _options(address: str) -> dict[str, Any]:
     return {}
 
 
-def patiently(address: str, work: Callable[[], T]) -> T:
+def with_retries(address: str, work: Callable[[], T]) -> T:
     """Return the result of `work`, retried within `RetryLimits`; raises `BadSource`."""
     tries = limits().tries
     for number in range(1, tries + 1):
@@ -169,7 +169,7 @@ def patiently(address: str, work: Callable[[], T]) -> T:
             if isinstance(failed, _Unlisted) and isinstance(failed.__cause__, OSError):
                 error, where = failed.__cause__, str(failed)
             if is_lasting(error) or number == tries:
-                why = missing(where) if isinstance(error, FileNotFoundError) else said_by(error)
+                why = missing(where) if isinstance(error, FileNotFoundError) else error_text(error)
                 times = f" (tried {number} times)" if number > 1 else ""
                 raise BadSource(f"{redacted(where)} cannot be read: {why}{times}") from error
         pause(number)
@@ -195,7 +195,7 @@ def missing(address: str) -> str:
     return f"nothing is there (is the {scheme_of(address)} address right?)"
 
 
-def said_by(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return the text of an error, without the query strings of addresses."""
     text = str(error) or type(error).__name__
     return _QUERY.sub(r"\1", text)
@@ -204,7 +204,7 @@ def said_by(error: Exception) -> str:
 def facts(address: str) -> ObjectFacts:
     """Request the facts of an object; raises `BadSource`."""
     store, path = store_of(address)
-    return patiently(address, partial(_ask, store, path, address))
+    return with_retries(address, partial(_request_facts, store, path, address))
 
 
 def facts_or_none(address: str) -> ObjectFacts | None:
@@ -213,14 +213,14 @@ def facts_or_none(address: str) -> ObjectFacts | None:
 
     def ask() -> ObjectFacts | None:
         try:
-            return _ask(store, path, address)
+            return _request_facts(store, path, address)
         except FileNotFoundError:
             return None
 
-    return patiently(address, ask)
+    return with_retries(address, ask)
 
 
-def _ask(store: Any, path: str, address: str) -> ObjectFacts:
+def _request_facts(store: Any, path: str, address: str) -> ObjectFacts:
     try:
         info = store.info(path)
     except FileNotFoundError as error:
@@ -238,8 +238,8 @@ def facts_of(info: dict[str, Any], address: str) -> ObjectFacts:
     size = info.get("size")
     if not isinstance(size, int):
         raise BadSource(
-            f"{redacted(address)}: the server does not say how long it is, so that a transfer that "
-            "was cut would pass for the whole; download it first"
+            f"{redacted(address)}: the server does not state its size, so a transfer that was cut "
+            "could not be detected; download it first"
         )
     stamps = [str(info[name]) for name in (*_STAMPS, *_TIMES) if info.get(name)]
     return ObjectFacts(size, stamps[0] if stamps else "")

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 import blake3
 
@@ -33,7 +33,7 @@ _tokens: dict[int, str] = {}  # by process: a fork takes a new one
 
 
 class Untouched(Exception):
-    """A file is left as it is; the text says why."""
+    """A file is left as it is, for the reason in the text."""
 
 
 # Parts: create, lock, rename.
@@ -121,7 +121,7 @@ def create_file(part: Path, file: BinaryIO, path: Path) -> None:
 
 
 def _replaced(part: Path) -> DedupError:
-    return DedupError(f"{part} was replaced by another process; run the same again")
+    return DedupError(f"{part} was replaced by another process; run the same command again")
 
 
 def _sync(path: Path) -> None:
@@ -204,26 +204,15 @@ def has_writer(file: BinaryIO) -> bool:
 # Contents and metadata.
 
 
-class Sink(Protocol):
-    """Takes the content of a new file."""
-
-    size: int  # bytes so far
-
-    def copy(self, source: BinaryIO, offset: int, count: int) -> None:
-        """Append `count` bytes of another file; `Damaged` if it has become shorter."""
-
-    def write(self, data: bytes) -> tuple[BinaryIO, int]:
-        """Append; returns the file and the offset at which the data can be read back."""
-
-
 class FileSink:
-    """Writes to a file."""
+    """Writes the content of a new file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
-        self.size = 0
+        self.size = 0  # bytes so far
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
+        """Append `count` bytes of another file; raises `Damaged` if it has become shorter."""
         while count:
             done = _copy_some(source.fileno(), self.file.fileno(), offset, self.size, count)
             if not done:
@@ -231,6 +220,7 @@ class FileSink:
             offset, self.size, count = offset + done, self.size + done, count - done
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
+        """Append; return the file and the offset at which the data can be read back."""
         offset, rest = self.size, memoryview(data)
         while rest:
             done = os.pwrite(self.file.fileno(), rest, self.size)
@@ -239,7 +229,7 @@ class FileSink:
 
 
 class DrySink:
-    """Counts the bytes, and holds the last write only."""
+    """Has the methods of `FileSink`, but only counts the bytes and holds the last write."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -278,6 +268,9 @@ class ComparingSink(DrySink):
     def same(self) -> bool:
         """Whether the file consists of exactly what was written."""
         return self._same and os.fstat(self._existing.fileno()).st_size == self.size
+
+
+Sink = FileSink | DrySink
 
 
 def _copy_some(source: int, target: int, offset: int, position: int, count: int) -> int:

@@ -29,7 +29,7 @@ def open_database(beside: Path, memory: str, threads: int) -> Iterator[tuple[Dat
     not know how many rows the Parquet files of a manifest have.
     """
     if memory.lstrip().startswith("-"):  # DuckDB would take it for no limit
-        raise BadInput(f"--memory {memory}: less than nothing")
+        raise BadInput(f"--memory {memory}: it is negative")
     with tempfile.TemporaryDirectory(prefix=".working-", dir=beside) as name:
         config: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": memory, "preserve_insertion_order": "false", "temp_directory": name,
@@ -106,10 +106,10 @@ def insert(database: Database, table: str, rows: Sequence[tuple[int | str, ...]]
 def _failure(error: duckdb.Error, memory: str, home: Path) -> DedupError:
     text = _first_line(error)
     if isinstance(error, duckdb.OutOfMemoryException):
-        return DedupError(f"{memory} of memory were too little, give more with --memory: {text}")
+        return DedupError(f"{memory} of memory are too little; give more with --memory: {text}")
     if isinstance(error, duckdb.InvalidInputException) and _REFUSED in text:
         return BadSource(text.partition(_REFUSED)[2])
-    return DedupError(f"DuckDB gave up in {home}: {text}")
+    return DedupError(f"DuckDB failed in {home}: {text}")
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def atomic_output(target: Path) -> Iterator[Path]:
         with atomic_path(target) as beside:
             yield beside
     except duckdb.IOException as error:
-        raise DedupError(f"{target} was not made: {_first_line(error)}") from error
+        raise DedupError(f"{target} was not written: {_first_line(error)}") from error
 
 
 def write_parquet(database: Database, rows: str, target: Path) -> None:

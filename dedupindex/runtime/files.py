@@ -67,7 +67,7 @@ def named_errors(path: Path) -> Iterator[None]:
 def already_exists(path: Path) -> BadInput:
     """Return the error for an archive that exists already."""
     return BadInput(
-        f"{path} is there, and no archive is ever overwritten: name another, or remove it"
+        f"{path} exists, and archives are never overwritten: name another, or remove it"
     )
 
 

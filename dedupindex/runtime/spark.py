@@ -29,8 +29,8 @@ HINT = (
 )
 _OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
 _LOST = (
-    "an executor was lost while what it had made was fetched, and it was made again: run the same "
-    "again"
+    "an executor was lost while its results were fetched, and they were computed again: run the "
+    "same command again"
 )
 T = TypeVar("T")
 R = TypeVar("R")
@@ -98,8 +98,8 @@ class Cluster:
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
         """Yield the results of ``work(task)`` as rows on the executors' disks."""
         with spark_errors():  # an unreachable master is noticed here, after a minute
-            spread = self.context.parallelize(tasks, max(len(tasks), 1))
-        with _kept(spread.mapPartitionsWithIndex(partial(_run_task, partial(_each, work)))) as kept:
+            rdd = self.context.parallelize(tasks, max(len(tasks), 1))
+        with _kept(rdd.mapPartitionsWithIndex(partial(_run_task, partial(_each, work)))) as kept:
             yield kept
 
 
@@ -135,7 +135,7 @@ class SparkRows(Generic[R]):
 
     def __init__(self, made: Any, sizes: list[int]) -> None:
         """`sizes` are the bytes of the rows of each task."""
-        self._made, self._sizes = made, sizes
+        self._rdd, self._sizes = made, sizes
         self._slices = sum(sizes) // SLICE + 1
 
     def rows(self) -> Iterator[R]:
@@ -143,7 +143,7 @@ class SparkRows(Generic[R]):
 
         Raises `DedupError` if an executor is lost while its rows are fetched.
         """
-        made = self._made
+        made = self._rdd
         if self._slices > 1:
             starts = list(accumulate(self._sizes, initial=0))
             cut = made.mapPartitionsWithIndex(partial(_cut, starts, SLICE))
@@ -151,9 +151,9 @@ class SparkRows(Generic[R]):
         with spark_errors():
             yield from _raise_errors(complete_rows(made.toLocalIterator(), len(self._sizes)))
 
-    def few(self, chosen: Callable[[R], bool]) -> Iterator[R]:
+    def filtered(self, chosen: Callable[[R], bool]) -> Iterator[R]:
         """Yield the rows for which `chosen` is true, in any order."""
-        made = self._made.filter(partial(_passes, chosen)).coalesce(self._slices)
+        made = self._rdd.filter(partial(_passes, chosen)).coalesce(self._slices)
         with spark_errors():
             yield from _raise_errors(row.value for row in made.toLocalIterator())
 
@@ -164,7 +164,7 @@ class SparkRows(Generic[R]):
 
         `by` returns the number of a row's group, -1 to leave the row out.
         """
-        keyed = self._made.flatMap(partial(_keyed, by)).partitionBy(groups, int).values()
+        keyed = self._rdd.flatMap(partial(_keyed, by)).partitionBy(groups, int).values()
         with _kept(keyed.mapPartitionsWithIndex(partial(_run_task, work))) as made:
             yield from made.rows()
 
@@ -249,7 +249,9 @@ def spark_errors() -> Iterator[None]:
     except DedupError:
         raise
     except Exception as error:  # of Java, or of the way to it
-        raise DedupError(f"Spark gave up, and has said before why: {_first_line(error)}") from error
+        raise DedupError(
+            f"Spark failed, for the reason that it has printed: {_first_line(error)}"
+        ) from error
 
 
 def _first_line(error: Exception) -> str:

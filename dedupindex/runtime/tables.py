@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from itertools import chain
 from typing import Any
 
 STYLE = (
@@ -87,17 +88,11 @@ def csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterat
     """A header and a line for each row, with its ``\\n``."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    for cells in _cells(names, rows):
+    for cells in chain([names], ([row[name] for name in names] for row in rows)):
         writer.writerow(map(_safe_cell, cells))
         yield stream.getvalue()
         stream.seek(0)
         stream.truncate()
-
-
-def _cells(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[Sequence[Any]]:
-    yield names
-    for row in rows:
-        yield [row[name] for name in names]
 
 
 def _safe_cell(value: Any) -> Any:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
 
 _KILLED = (
-    "a process of this run was killed, perhaps for want of memory; what is done is done: run the "
-    "same again to go on"
+    "a process of this run was killed, perhaps because memory ran out; run the same command again "
+    "to resume"
 )
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _AHEAD = 4  # tasks submitted for each process
@@ -113,7 +113,7 @@ def side_by_side(
         return
     from concurrent.futures import as_completed
 
-    with workers(min(jobs, len(tasks)), _take, shared, wait_for_tasks=True) as pool:
+    with workers(min(jobs, len(tasks)), _keep_shared, shared, wait_for_tasks=True) as pool:
         for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
             yield future.result()
 
@@ -143,7 +143,7 @@ def map_in_order(
     while True:
         taken: deque[T] = deque()
         futures: deque[Future[R]] = deque()
-        with workers(jobs, _take, shared, wait_for_tasks=True) as pool:
+        with workers(jobs, _keep_shared, shared, wait_for_tasks=True) as pool:
             try:
                 while True:
                     for task in islice(left, _AHEAD * jobs - len(taken)):
@@ -182,7 +182,7 @@ def run_alone(
     """Yield ``work(shared, task)`` from a new process, or what `killed` yields if it is killed."""
     from concurrent.futures import BrokenExecutor
 
-    with workers(1, _take, shared, wait_for_tasks=True) as pool:
+    with workers(1, _keep_shared, shared, wait_for_tasks=True) as pool:
         try:
             result = pool.submit(_work, work, task).result()
         except BrokenExecutor:
@@ -205,7 +205,7 @@ def limit_cpu_time(seconds: float) -> None:
 _shared: list[Any] = []  # of a worker process
 
 
-def _take(shared: Any) -> None:
+def _keep_shared(shared: Any) -> None:
     gc.freeze()  # the collector need not scan the objects of the parent
     _shared[:] = [shared]
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from blake3 import blake3
 
-from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
+from dedupindex.capture import Capture, Evidence, Item, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadInput, BadSource, DedupError, to_install
 from dedupindex.sources.rows import ColumnValues, read_digest
@@ -29,7 +29,6 @@ AT_ONCE = 1000  # entries of a hash, in one exchange
 _SCHEMES = ("redis", "rediss", "unix")
 _TIMEOUT = 60.0  # seconds for an answer; Redis does not answer while it writes a large file
 _UNCHANGED = re.compile(rb"https?://[^/?#%]+/[^?#%]*(?:\?[\w.*-]+=[\w.*-]+)?")  # by normalisation
-_MAX_PROBLEMS = 100
 
 
 class BrowsertrixEntry(NamedTuple):
@@ -145,7 +144,6 @@ class BrowsertrixSource(Source):
         self._position = 0
         self._values = ColumnValues(self.name)
         self._hash = blake3()
-        self._problems = 0  # entries that could not be read
 
     @property
     def position(self) -> int:
@@ -165,9 +163,7 @@ class BrowsertrixSource(Source):
             for crawl in sorted({*uncommitted} - {*committed}):
                 for _ in range(client.hlen(entries_key(crawl))):
                     yield Refusal("uncommitted")
-        if self._problems > _MAX_PROBLEMS:
-            more = self._problems - _MAX_PROBLEMS
-            yield Problem(self.name, -1, f"{more:,} more entries could not be read")
+        yield from self._further_unreadable(-1, "entries")
         self.content_hash = self._hash.hexdigest()
 
     def _items(
@@ -179,11 +175,8 @@ class BrowsertrixSource(Source):
             try:
                 yield self._item(text, BrowsertrixEntry.parse(value), files)
             except ValueError as error:
-                self._problems += 1
-                if self._problems <= _MAX_PROBLEMS:
-                    line = (text + b": " + value)[:160].decode("utf-8", "backslashreplace")
-                    yield Problem(self.name, -1, f"crawl {crawl}: {error}: {line!r}")
-                yield Refusal("bad-line")
+                line = (text + b": " + value)[:160].decode("utf-8", "backslashreplace")
+                yield from self._unreadable(-1, f"crawl {crawl}: {error}: {line!r}")
 
     def _item(self, text: bytes, entry: BrowsertrixEntry, files: list[str]) -> Item:
         if not is_http(entry.url):

@@ -1,4 +1,4 @@
-"""CDX files: one line per capture, columns as the header line says (see `cdx_columns`).
+"""CDX files: one line per capture, columns as in the header line (see `cdx_columns`).
 
 Concatenated files have several headers, each of which applies to the lines below it.
 """
@@ -11,9 +11,17 @@ from operator import itemgetter
 
 from dedupindex.capture import Item, Problem, Refusal, Rows
 from dedupindex.digest import FROM_BASE32
-from dedupindex.sources.cdx_columns import NO_HEADER, Layout, Row, guess, header, layout_of
+from dedupindex.sources.cdx_columns import (
+    NO_HEADER,
+    Layout,
+    Row,
+    finder,
+    guess,
+    header,
+    layout_of,
+)
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.rows import BARE, RowReader, other_method
+from dedupindex.sources.rows import UNLABELLED, RowReader, other_method
 
 _PRINTABLE = bytes(range(0x20, 0x7F))
 _BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
@@ -101,7 +109,7 @@ class CdxSource(TextSource):
         status_of, mime_of = values.statuses.__getitem__, values.mimes.__getitem__
         raw = int(b"".join(digests).translate(FROM_BASE32), 32).to_bytes(20 * count)
         return Rows(
-            BARE,
+            UNLABELLED,
             [raw[at : at + 20] for at in range(0, len(raw), 20)],
             urls,
             dates,
@@ -130,7 +138,7 @@ class CdxSource(TextSource):
             self._use(layout_of(*stated))
             if self._layout is None:
                 why = f"line {number}: this header names no URL (a), date (b) or digest (k)"
-                yield Problem(self.name, number, f"{why}, so the lines below it say nothing to us")
+                yield Problem(self.name, number, f"{why}, so the lines below it cannot be used")
             return
         if line.startswith(b"@alias "):
             yield Refusal("alias")
@@ -170,4 +178,4 @@ class CdxSource(TextSource):
         # a new cache, because a cached name may contain the delimiter of this layout
         self._rows = RowReader(self.name, self.options.digest_algorithm)
         if layout is not None and self.options.digest_algorithm == "sha1":
-            self._find = layout.finder()
+            self._find = finder(layout)

@@ -6,7 +6,7 @@ CDX file format of archive.org; ``u`` is wget's), all others are ignored:
     a  original URL    b  date, 14 or 17 digits    m  mime          s  status    k  digest
     S  record size     V  offset                   g  file name     u  record id
 
-Without a header the number of columns tells the layout, and values must be valid for it: wget
+Without a header the number of columns determines the layout, and values must be valid for it: wget
 writes 11 columns too, but other ones than the standard 11.
 """
 
@@ -21,8 +21,8 @@ from typing import NamedTuple
 from dedupindex.sources.rows import METHOD_MARK, Fields
 
 NO_HEADER = (
-    "not a CDX line of a layout that can be told without a header line; if another tool wrote the "
-    "file, put its header in front (for wget: ' CDX a b a m s k r M V g u')"
+    "not a CDX line of a layout that is recognised without a header line; if another tool wrote "
+    "the file, put its header in front (for wget: ' CDX a b a m s k r M V g u')"
 )
 _BY_WIDTH = {  # columns -> their letters
     7: "N b a m s k S",  # what public CDX servers answer
@@ -58,17 +58,14 @@ class Layout(NamedTuple):
         named = dict(zip(self.letters, columns, strict=True))
         return Fields(*[named.get(letter, b"") for letter in _LETTERS])
 
-    def finder(self) -> Callable[[bytes], list[Row]]:
-        """Return a function that parses a block of lines with one regular expression.
-
-        It returns a row for each line end, with empty values if the line is not plain. A row may
-        include a malformed line before it: then there are fewer rows than line ends.
-        """
-        return _finder(self)
-
 
 @lru_cache(16)  # a file can have any number of headers
-def _finder(layout: Layout) -> Callable[[bytes], list[Row]]:
+def finder(layout: Layout) -> Callable[[bytes], list[Row]]:
+    """Return a function that parses a block of lines with one regular expression.
+
+    It returns a row for each line end, with empty values if the line is not plain. A row may
+    include a malformed line before it: then there are fewer rows than line ends.
+    """
     not_delimiter = b"[^%b]" % re.escape(layout.delimiter)
     not_end = b"[^%b\\n]" % re.escape(layout.delimiter)
     used = {letter: column for column, letter in enumerate(layout.letters) if letter in _LETTERS}
@@ -125,6 +122,6 @@ def guess(line: bytes) -> Layout | None:
     return layout if fits and _DATE.fullmatch(fields.date) else None
 
 
-def recognise(lines: Sequence[bytes]) -> bool:
-    """Return whether one of the lines is a header or a row of a known layout."""
-    return any(header(line) or guess(line) for line in lines)
+def is_cdx(line: bytes) -> bool:
+    """Return whether a line is a header or a row of a known layout."""
+    return bool(header(line) or guess(line))

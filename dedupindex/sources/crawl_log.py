@@ -5,9 +5,9 @@ Fields are separated by runs of blanks, ``-`` means no value:
     1 logged at    2 status        3 bytes of payload    4 URI       5 hops     6 via    7 mime
     8 thread       9 fetch began, 17 digits, + duration in ms        10 digest  11 source tag
     12 annotations, joined by commas, may contain blanks
-    13 one JSON object, if the crawler was told to log extra information
+    13 one JSON object, if the crawler logs extra information
 
-A line tells what was fetched, not that it was stored: only the annotations mark duplicates (in
+A line records what was fetched, not that it was stored: only the annotations mark duplicates (in
 eight dialects), truncated and unwritten responses.
 """
 
@@ -46,7 +46,7 @@ _FIRST = re.compile(
 )
 
 
-def recognise(line: bytes) -> bool:
+def is_crawl_log(line: bytes) -> bool:
     """Return whether the first line of a file is that of a crawl log."""
     return _FIRST.match(line) is not None
 

@@ -1,7 +1,7 @@
 """Find the containers that a user names, and detect their kind from their content.
 
-Names are those of files, directories, globs, addresses, and ``-``. The name of a file does not tell
-its kind.
+Names are those of files, directories, globs, addresses, and ``-``. The name of a file does not
+determine its kind.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from dedupindex.object_store import (
     local,
     redacted,
 )
-from dedupindex.sources import cdx_columns, crawl_log
 from dedupindex.sources.browsertrix import is_redis_address
+from dedupindex.sources.cdx_columns import is_cdx
+from dedupindex.sources.crawl_log import is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
 
 KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
@@ -265,12 +266,12 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
 
 
 def _kind_of_line(line: bytes) -> str:
-    if crawl_log.recognise(line):
+    if is_crawl_log(line):
         return "crawllog"
     parts = line.split(b" ", 2)
     if len(parts) == 3 and parts[2].startswith(b"{") and parts[1].isdigit():
         return "cdxj" if len(parts[1]) in (14, 17) else ""
-    return "cdx" if cdx_columns.recognise([line]) else ""
+    return "cdx" if is_cdx(line) else ""
 
 
 def _is_wacz(whole: BinaryIO) -> bool:

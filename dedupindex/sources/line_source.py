@@ -14,7 +14,7 @@ from typing import BinaryIO
 import blake3
 import orjson
 
-from dedupindex.capture import Item, Problem, Refusal
+from dedupindex.capture import Item, Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile
 from dedupindex.sources.cdx_columns import guess, header
@@ -25,7 +25,6 @@ GZIP = b"\x1f\x8b"
 _LONGEST_LINE = 16 << 20  # bytes
 _LONGEST_ROW = 2 << 20  # bytes of a row that may be divided between two gzip members
 _OVERLONG = b"\0"  # replaces a line that is too long; no format can parse it
-_MAX_PROBLEMS = 100  # bad lines of a container that are reported; the rest are counted
 _INFLATE_STEP = 1 << 16  # bytes of input; what follows a member is copied
 _INFLATE_MOST = 1 << 20  # bytes of output at a time, so that a gzip bomb stays small
 
@@ -47,7 +46,6 @@ class TextSource(Source):
         self._stream = stream
         self._position = 0
         self._block = block
-        self._bad_lines = 0
         self._line = 1  # the number of the next
         self._damage = ""
         self._set_up()
@@ -83,15 +81,13 @@ class TextSource(Source):
         """Yield the problems of the container, after all blocks have been read."""
         number = self._line
         if self._damage:
-            message = f"gzip data is damaged behind line {number}: {self._damage}"
+            message = f"gzip data is damaged after line {number}: {self._damage}"
             yield Problem(self.name, number, message)
         replaced = isinstance(self._stream, RemoteFile) and self._stream.changed()
         if self.size >= 0 and (self.position != self.size or replaced):
             self.changed = True
             yield Problem(self.name, number, GROWING)
-        if self._bad_lines > _MAX_PROBLEMS:
-            more = self._bad_lines - _MAX_PROBLEMS
-            yield Problem(self.name, number, f"{more:,} more lines could not be read")
+        yield from self._further_unreadable(number, "lines")
 
     def close(self) -> None:
         self._stream.close()
@@ -105,12 +101,9 @@ class TextSource(Source):
         return self._parse(number, line + b"\n")
 
     def _bad_line(self, number: int, why: str, line: bytes = b"") -> Iterator[Item]:
-        """Yield a refusal, and a problem unless there were many."""
-        self._bad_lines += 1
-        if self._bad_lines <= _MAX_PROBLEMS:
-            start = f": {line[:80].decode('utf-8', 'backslashreplace')!r}" if line else ""
-            yield Problem(self.name, number, f"line {number}: {why}{start}")
-        yield Refusal("bad-line")
+        """Yield the refusal of a line, and why."""
+        start = f": {line[:80].decode('utf-8', 'backslashreplace')!r}" if line else ""
+        return self._unreadable(number, f"line {number}: {why}{start}")
 
     def _raw(self) -> Iterator[bytes]:
         """Read and hash the bytes on disk."""

@@ -44,7 +44,7 @@ _TEXT: dict[str, type[TextSource]] = {
 
 
 def open_source(path: str, kind: str | None = None, options: SourceOptions = DEFAULTS) -> Source:
-    """Open a file, an address, or standard input (``-``), as `kind` or as its content tells.
+    """Open a file, an address, or standard input (``-``), as `kind` or as its content shows.
 
     The address of a Redis is opened as ``browsertrix``.
 
@@ -62,8 +62,14 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions = DEF
     name, size, stream = _open(path)
     try:
         head = stream.read(HEAD)
-        detected = _detect(name, head, stream if size >= 0 else None)
-        whole = _rewound(stream, head, size)
+        if head.startswith(ZSTD):
+            raise BadSource(f"{name} {NO_ZSTD}")
+        if head.startswith(ZIP) and size < 0:
+            raise BadSource("a WACZ cannot be read from a pipe; give its file name")
+        detected = kind_of(head, stream if size >= 0 else None)
+        if size >= 0:
+            stream.seek(0)
+        whole = stream if size >= 0 else io.BufferedReader(_Rewound(stream, head))
         if not head:
             return _Empty(name, whole, size=size)
         chosen = _choose(name, detected, forced, head)
@@ -94,14 +100,6 @@ def _open(path: str) -> tuple[str, int, BinaryIO]:
         raise BadSource(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _detect(name: str, head: bytes, whole: BinaryIO | None) -> str:
-    if head.startswith(ZSTD):
-        raise BadSource(f"{name} {NO_ZSTD}")
-    if head.startswith(ZIP) and whole is None:
-        raise BadSource("a WACZ cannot be read from a pipe; give its file name")
-    return kind_of(head, whole)
-
-
 def _choose(name: str, detected: str, forced: str, head: bytes) -> str:
     """Return the kind to read a source as; only a text kind can be forced, on a text."""
     if not detected and not forced:
@@ -121,14 +119,6 @@ class _Empty(TextSource):
         yield from super().items()
         if not self.changed:
             yield Problem(self.name, 0, "is empty")
-
-
-def _rewound(stream: BinaryIO, head: bytes, size: int) -> BinaryIO:
-    """Return the stream from its beginning, after `head` was read from it."""
-    if size >= 0:
-        stream.seek(0)
-        return stream
-    return io.BufferedReader(_Rewound(stream, head))
 
 
 class _Rewound(io.RawIOBase):

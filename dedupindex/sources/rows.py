@@ -20,7 +20,7 @@ from dedupindex.urlkey import is_http, unbracket
 REVISIT_MIME = b"warc/revisit"
 METHOD_MARK = b"__wb_method="  # appended by pywb and cdxj-indexer to urlkeys of non-GET requests
 
-BARE = Spelling(0, 0)  # base32 without a label, the usual spelling in CDX
+UNLABELLED = Spelling(0, 0)  # base32 without a label, the usual spelling in CDX
 
 _METHOD = re.compile(rb"__wb_method=([A-Za-z-]*)")
 _MIME = re.compile(rb"[^\s;,\"]+")
@@ -190,7 +190,7 @@ def read_digest(text: bytes, algorithm: str) -> tuple[Digest, Spelling]:
     labelled = len(value) < len(text)
     if labelled or algorithm == "sha1":
         try:
-            return Digest("sha1", sha1_of_base32(value)), CANONICAL if labelled else BARE
+            return Digest("sha1", sha1_of_base32(value)), CANONICAL if labelled else UNLABELLED
         except ValueError:
             pass  # another spelling, or not a digest
     unlabelled = algorithm

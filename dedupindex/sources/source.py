@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Self
 
-from dedupindex.capture import Item, Rows
+from dedupindex.capture import Item, Problem, Refusal, Rows
 from dedupindex.errors import BadInput
 
 GROWING = "is still being written; index it when it is complete"
 _BATCH = 64  # items, few enough to stay in the processor's cache
+_MAX_PROBLEMS = 100  # unreadable lines of a container that are reported; the rest are counted
 
 
 class Source(ABC):
@@ -32,6 +33,7 @@ class Source(ABC):
         # Whether the container was still being written, once `items` has ended. All items must
         # then be dropped; the last one is a problem that says so.
         self.changed = False
+        self._unreadable_count = 0
         self.remarks: Counter[str] = Counter()  # on records that were read, see `record.REMARKS`
 
     @property
@@ -50,6 +52,18 @@ class Source(ABC):
         """Yield all items in batches; captures of plain rows may come as columns."""
         items = self.items()
         return iter(lambda: list(islice(items, _BATCH)), [])
+
+    def _unreadable(self, number: int, message: str) -> Iterator[Item]:
+        """Yield a refusal of a line or entry, and a problem unless there were many."""
+        self._unreadable_count += 1
+        if self._unreadable_count <= _MAX_PROBLEMS:
+            yield Problem(self.name, number, message)
+        yield Refusal("bad-line")
+
+    def _further_unreadable(self, number: int, what: str) -> Iterator[Item]:
+        """Yield a problem that counts what `_unreadable` has not reported."""
+        if (more := self._unreadable_count - _MAX_PROBLEMS) > 0:
+            yield Problem(self.name, number, f"{more:,} more {what} could not be read")
 
     def close(self) -> None:  # noqa: B027  # optional
         """Close the container."""

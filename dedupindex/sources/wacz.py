@@ -45,7 +45,7 @@ class WaczSource(ArchiveSource):
         for info in members:
             name, begin = f"{self.name}/{info.filename}", info.header_offset
             if name in seen:
-                yield Problem(name, begin, "stands twice in its WACZ: the first counts")
+                yield Problem(name, begin, "is in its WACZ twice: the first is read")
                 continue
             seen.add(name)
             try:
@@ -57,7 +57,6 @@ class WaczSource(ArchiveSource):
             with inner:
                 yield from inner.items()
             self._inner = None
-            self.filler += inner.filler
             self.remarks += inner.remarks
 
     def _open(self, container: ZipFile, info: ZipInfo, name: str) -> WarcSource:

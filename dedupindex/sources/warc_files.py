@@ -12,7 +12,7 @@ from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import (
     RemoteFile,
-    check_here,
+    check_local,
     facts_or_none,
     is_many,
     is_remote,
@@ -89,7 +89,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
 
 def _check_address(source: str, elsewhere: bool) -> None:
     if not elsewhere:
-        check_here(source)
+        check_local(source)
     if redacted(source) != source:
         raise BadSource(
             f"{redacted(source)}: a manifest keeps where its files are, and this address has a "
@@ -120,7 +120,7 @@ def status_of(path: str) -> tuple[int, int, int] | None:
     """
     if is_remote(path):
         facts = facts_or_none(path)
-        return None if facts is None else (facts.size, facts.mark, 0)
+        return None if facts is None else (facts.size, facts.version, 0)
     try:
         status = os.stat(path)
     except OSError:
@@ -131,7 +131,7 @@ def status_of(path: str) -> tuple[int, int, int] | None:
 def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
     if path in expanded.remote:
         facts = expanded.remote[path]
-        return SourceFile(root, path[len(root) + 1 :], facts.size, facts.mark, 0, 0)
+        return SourceFile(root, path[len(root) + 1 :], facts.size, facts.version, 0, 0)
     try:
         status = os.stat(path)
     except OSError as error:

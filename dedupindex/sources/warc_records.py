@@ -64,7 +64,6 @@ class ArchiveSource(Source):
         """Open the file, or spool the stream; raises `BadSource`."""
         self._window = open_window(name, source)
         super().__init__(name, self._window.size)
-        self.filler = 0  # bytes that hold no record and do no harm
 
     def close(self) -> None:
         self._window.close()
@@ -111,15 +110,13 @@ class WarcSource(ArchiveSource):
                 pairing.add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
                 self._add(event)
-            elif isinstance(event, Filler):
-                self.filler += event.stored
-            else:
+            elif not isinstance(event, Filler):
                 pairing.add(Problem(self.name, event.offset, event.message))
                 if event.record:
                     pairing.add(Refusal("damaged"))
             if len(pairing.items) >= FULL:
-                yield from pairing.leave()
-        yield from pairing.leave(everything=True)
+                yield from pairing.pop_settled()
+        yield from pairing.pop_settled(everything=True)
 
     def _add(self, record: Record) -> None:
         """Add the item of a record, unless the record turns out to be broken."""
@@ -201,7 +198,6 @@ class Responses:
     def __init__(self, container: str, options: SourceOptions) -> None:
         self._container = container
         self._also, self._etag = options.also, options.etag
-        self._last_date = b"-"  # the last that was checked
         self._facts = None if options.also or options.etag else FastFacts(_STATUSES).read
 
     def fast(self, record: Record) -> Capture | None:
@@ -227,8 +223,7 @@ class Responses:
         if not is_http_type(content_type):
             raise Refused("not-http")
         url = http_url(url)
-        if date != self._last_date:
-            self._last_date = checked_date(date)
+        checked_date(date)
         record_id = unbracket(record_id)
         answer, body, reason = http_block(record)
         if answer is None:
@@ -268,7 +263,7 @@ class Responses:
             raise Refused(CUT_DIGEST)  # the payload is whole: there is no damage to report
         if match is None or bad_block:
             what = "WARC-Payload-Digest" if match is None else "WARC-Block-Digest"
-            raise Refused("digest-mismatch", f"{what} is not that of the bytes it stands for")
+            raise Refused("digest-mismatch", f"{what} does not match the bytes")
         covers, digests = match
         etag, modified = self._validators(answer)
         return Capture(
@@ -282,7 +277,7 @@ class Responses:
     ) -> tuple[Digest, Hash] | None:
         """Return the stated block digest and a running hash of the block, fed with its HTTP header.
 
-        None if the record states a payload digest: a second hash over all bytes tells little more.
+        None if the record states a payload digest: a second hash over all bytes adds little.
         """
         if record.type == DOCUMENT or stated is not None:
             return None

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
@@ -41,16 +40,10 @@ _SINGLE = frozenset(
     ).split()
 )
 _VERSIONS = frozenset((b"WARC/0.17", b"WARC/0.18", b"WARC/1.0", b"WARC/1.1", b"WARC/1.2"))
-_BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-# Base32 to the digits that `int` takes; other bytes become one that it rejects.
-_DIGITS = bytes(
-    b"0123456789ABCDEFGHIJKLMNOPQRSTUV"[_BASE32.index(byte)] if byte in _BASE32 else 0x7E
-    for byte in range(256)
-)
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 _MAX_CACHED = 300  # bytes of a digest field
 _NO_HTTP = HttpHead(b"", 0, b"", b"", -1, False, False)
-Note = tuple[str, str]  # reason, message
+Issue = tuple[str, str]  # reason, message
 
 
 class StatedDigest(NamedTuple):
@@ -81,9 +74,6 @@ def read_digest(text: bytes) -> StatedDigest | None:
 
 @lru_cache(4096)
 def _parsed(text: bytes) -> StatedDigest | None:
-    if len(text) == 37 and text.startswith(b"sha1:"):  # nearly all are
-        with suppress(ValueError):
-            return StatedDigest("sha1", int(text[5:].translate(_DIGITS), 32).to_bytes(20, "big"))
     label, colon, value = text.decode("ascii", "replace").partition(":")
     algorithm = label.lower().replace("-", "")
     size = _DIGEST_SIZES.get(algorithm)
@@ -158,13 +148,13 @@ def is_date(date: bytes) -> bool:
     return _DATE.fullmatch(date) is not None
 
 
-def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | None]:
-    """Read a record to its end; append to `notes` what is wrong with it. Raises `Broken`."""
+def examine(record: AnyRecord, issues: list[Issue]) -> tuple[Facts, HttpHead | None]:
+    """Read a record to its end; append to `issues` what is wrong with it. Raises `Broken`."""
     head = record.head
     if isinstance(record, CheckedRecord):
-        notes.extend(_header_notes(record))
-    block = _stated(head.get(b"warc-block-digest"), "block", notes)
-    payload = _stated(head.get(b"warc-payload-digest"), "payload", notes)
+        issues.extend(_header_issues(record))
+    block = _stated(head.get(b"warc-block-digest"), "block", issues)
+    payload = _stated(head.get(b"warc-payload-digest"), "payload", issues)
     if head.has(b"warc-segment-number") or record.kind == b"revisit":
         payload = None  # it is that of all segments together, or of the original
     start, rest = _start_of(record)
@@ -184,15 +174,15 @@ def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | Non
     block_differs = bool(block and block_hash and block_hash.digest() != block.raw)
     payload_differs = payload is not None and payload.raw not in computed
     if block_differs and record.kind == b"revisit" and block and block.is_empty:
-        notes.append(("empty-block-digest", "its WARC-Block-Digest is that of nothing"))
+        issues.append(("empty-block-digest", "its WARC-Block-Digest is that of no bytes"))
     elif block_differs:
-        notes.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
+        issues.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
     if payload_differs and payload and payload.raw in map(_cut, computed):
-        notes.append(("payload-digest", "its payload digest was cut at its first zero byte"))
+        issues.append(("payload-digest", "its payload digest was cut at its first zero byte"))
     elif payload_differs:
-        notes.append(("payload-digest", "its payload has another digest than is stated"))
+        issues.append(("payload-digest", "its payload has another digest than is stated"))
     if not length:
-        notes.extend(_empty_block_notes(record, payload))
+        issues.extend(_empty_block_issues(record, payload))
     facts = facts_of(record, message, length - size, () if payload else computed)
     method = _METHOD.match(start) if record.kind == b"request" else None
     return facts._replace(
@@ -200,28 +190,28 @@ def examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | Non
     ), message
 
 
-def try_examine(record: AnyRecord, notes: list[Note]) -> tuple[Facts, HttpHead | None] | None:
+def try_examine(record: AnyRecord, issues: list[Issue]) -> tuple[Facts, HttpHead | None] | None:
     """As `examine`; None if the record breaks off, which `AnyRecord.close` will report."""
     try:
-        return examine(record, notes)
+        return examine(record, issues)
     except Broken:
         return None
 
 
-def _stated(text: bytes, which: str, notes: list[Note]) -> StatedDigest | None:
+def _stated(text: bytes, which: str, issues: list[Issue]) -> StatedDigest | None:
     stated = read_digest(text) if text else None
     if text and stated is None:
         shown = text[:80].decode("utf-8", "replace")
-        notes.append(("digest-not-checked", f"its {which} digest is {shown!r}"))
+        issues.append(("digest-not-checked", f"its {which} digest is {shown!r}"))
     return stated
 
 
 def _cut(raw: bytes) -> bytes:
-    """A digest as writers leave it that copy it as a C string."""
+    """A digest as written by tools that copy it as a C string."""
     return raw.split(b"\0", 1)[0].ljust(len(raw), b"\0")
 
 
-def _header_notes(record: CheckedRecord) -> Iterator[Note]:
+def _header_issues(record: CheckedRecord) -> Iterator[Issue]:
     head = record.head
     if head.odd:
         yield "not-exact", head.odd
@@ -236,15 +226,15 @@ def _header_notes(record: CheckedRecord) -> Iterator[Note]:
         yield "no-target-uri", "its WARC-Target-URI is missing or empty"
     names = Counter(name for name, _ in head.fields if name in _SINGLE)
     for name in sorted(name for name, count in names.items() if count > 1):
-        yield "repeated-field", f"{name.decode('ascii')} stands there more than once"
+        yield "repeated-field", f"{name.decode('ascii')} occurs more than once"
 
 
-def _empty_block_notes(record: AnyRecord, payload: StatedDigest | None) -> Iterator[Note]:
+def _empty_block_issues(record: AnyRecord, payload: StatedDigest | None) -> Iterator[Issue]:
     is_http = record.head.get(b"content-type").lower().startswith(b"application/http")
     if record.kind in (b"response", b"request") and is_http:
         yield "empty-block", "its block is empty: not even an HTTP header is there"
     elif payload is not None and not payload.is_empty and record.kind in FULL:
-        yield "empty-block", "its block is empty, but its payload digest is that of something"
+        yield "empty-block", "its block is empty, but its payload digest is that of some bytes"
 
 
 class _BodyHash:

@@ -18,7 +18,7 @@ from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
     FULL,
     Facts,
-    Note,
+    Issue,
     capture_key,
     read_digest,
     timestamp14,
@@ -95,7 +95,7 @@ class References:
             message = f"{count} records have this WARC-Record-ID"
             yield Finding("duplicate-record-id", files[file], offset, name, message)
 
-    def _check(self, facts: Facts, file: int, offset: int, files: list[str]) -> Iterator[Note]:
+    def _check(self, facts: Facts, file: int, offset: int, files: list[str]) -> Iterator[Issue]:
         """Yield what is wrong with the reference of a revisit."""
         not_modified = revisits.not_modified(facts.profile)
         if not_modified and not (facts.to_date or facts.to_id):
@@ -111,7 +111,7 @@ class References:
             return
         best = _best(facts, full)
         original = best.facts
-        yield from revisits.beside(facts, original)
+        yield from revisits.original_issues(facts, original)
         for row in self._of_capture(facts.url, facts.date):
             if (row.file, row.offset) != (file, offset) and row != best:
                 same_header = row.facts.header_hash == facts.header_hash
@@ -134,7 +134,7 @@ class References:
     def _missing(
         self, facts: Facts, url: bytes, dated: list[ReferenceRow], place: tuple[int, int],
         files: list[str],
-    ) -> Note:  # fmt: skip
+    ) -> Issue:  # fmt: skip
         """Why a revisit has no full record of the URL and date that it states."""
         same_second = timestamp14(facts.to_date) == timestamp14(facts.date)
         own = unbracket(facts.to_url) == facts.url and same_second
@@ -358,8 +358,8 @@ class _Batch:
 
     def take(self, container: Container, record: AnyRecord) -> None:
         """Examine one record."""
-        notes: list[Note] = []
-        examined = try_examine(record, notes)
+        issues: list[Issue] = []
+        examined = try_examine(record, issues)
         if examined is not None:
             facts, message = examined
             if facts.kind in FULL or facts.kind == b"revisit":
@@ -367,10 +367,10 @@ class _Batch:
             elif facts.method not in (b"", b"GET"):
                 self.posted.extend(_posted_keys(facts))
             if facts.kind == b"revisit" and isinstance(record, CheckedRecord):
-                notes.extend(revisits.alone(record, facts))
-                notes.extend(revisits.headers(message, facts))
+                issues.extend(revisits.own_issues(record, facts))
+                issues.extend(revisits.http_issues(message, facts))
         self.records += record.kind != b"arc-header"
-        for reason, text in notes:
+        for reason, text in issues:
             finding = container.finding(reason, record.offset, text, record.record_id)
             self.findings.append(tuple(finding))
 

@@ -23,7 +23,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
-    Note,
+    Issue,
     examine,
     is_standard_spelling,
     open_body,
@@ -91,13 +91,13 @@ class _Pair:
                 return
             if old.kind != new.kind or old.kind not in ("warc", "warc.gz"):
                 kind = old.kind or "no archive"
-                message = f"it differs from {old.name} ({kind}), which nobody should rewrite"
+                message = f"it differs from {old.name} ({kind}), which is never rewritten"
                 yield new.finding("bytes-changed", self._there + length, message)
                 return
             begin = self._beginning(length)
             self._at, self._there = self._at + begin, self._there + begin
             end = self._end_of(self._old, self._at)
-            if self._at < end <= self._at + length - begin:  # damage behind the record differs
+            if self._at < end <= self._at + length - begin:  # damage after the record differs
                 self._at, self._there = end, self._there + end - self._at
             elif not (yield from self._differing()):
                 return
@@ -152,13 +152,13 @@ class _Pair:
         return bool(olds or news)
 
     def _skip(self, olds: list[_RecordPlace], news: list[_RecordPlace]) -> Iterator[Finding]:
-        """Report records that only one of the files has, and go on behind them."""
+        """Report records that only one of the files has, and go on after them."""
         for record in olds:
             message = f"the record at {record.offset} of {self._old.name} is not here"
             yield self._new.finding("record-missing", self._there, message, record.record_id)
             self._at = record.end
         for record in news:
-            message = "no such record stands here in the file before"
+            message = "the file before has no such record here"
             yield self._new.finding("record-extra", record.offset, message, record.record_id)
             self._there = record.end
 
@@ -182,28 +182,31 @@ class _Pair:
         at, there = self._at, self._there
         try:
             before, after = before or self._old.at(at), after or self._new.at(there)
-            notes: list[Note] = []
+            issues: list[Issue] = []
             if after.kind == b"revisit" and before.kind != b"revisit":
-                notes.extend(self._revisit(before, after, at))
+                issues.extend(self._revisit(before, after, at))
             else:
-                notes.extend(_differences(before, after))
-                if not notes:
-                    notes.append(("recompressed", "its record is as it was, its bytes are not"))
+                issues.extend(_differences(before, after))
+                if not issues:
+                    issues.append(("recompressed", "its record is as it was, its bytes are not"))
             self._at, self._there = self._old.end_of(before), self._new.end_of(after)
             if after.kind == b"revisit" and self._there - there >= self._at - at:
-                notes.append(("larger", "the revisit takes no less room than the record did"))
+                issues.append(("larger", "the revisit takes no less room than the record did"))
         except Broken as broken:
             damage, resumable = self._damage(at), self._old.zipped
             if damage:
                 message = f"it differs from {self._old.name} where that is damaged: {damage}"
                 yield self._new.finding("bytes-changed", there, message)
             else:
-                rest = "" if resumable else "; nothing behind it in this file was compared"
+                rest = "" if resumable else "; nothing after it in this file was compared"
                 yield self._new.finding(broken.reason, there, f"{broken}{rest}")
             if resumable:
-                self._at, self._there = _behind(self._old, at), _behind(self._new, there)
+                self._at, self._there = (
+                    _end_or_resume(self._old, at),
+                    _end_or_resume(self._new, there),
+                )
             return resumable
-        for reason, message in notes:
+        for reason, message in issues:
             yield self._new.finding(reason, there, message, after.record_id)
         return True
 
@@ -215,17 +218,17 @@ class _Pair:
             return str(broken)
         return ""
 
-    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Note]:
+    def _revisit(self, before: AnyRecord, after: AnyRecord, at: int) -> Iterator[Issue]:
         assert isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord)
         yield from _header_differences(before.head, after.head)
         if before.kind != b"response":
             kind = before.kind.decode("ascii", "replace")
-            yield "unfit-revisit", f"it was of the type {kind}, and should have stayed"
-        notes: list[Note] = []
-        facts, new_http = examine(after, notes)
-        notes.extend(revisits.alone(after, facts))
-        notes.extend(revisits.headers(new_http, facts))
-        yield from notes
+            yield "unfit-revisit", f"it was of the type {kind}, which is never replaced"
+        issues: list[Issue] = []
+        facts, new_http = examine(after, issues)
+        issues.extend(revisits.own_issues(after, facts))
+        issues.extend(revisits.http_issues(new_http, facts))
+        yield from issues
         old_http, body = open_body(before)
         heads = [message.head if message else b"" for message in (old_http, new_http)]
         if facts.length or heads[0] != heads[1]:
@@ -236,7 +239,7 @@ class _Pair:
                 _, body = open_body(self._old.at(at))
             found = True
             if _equal(body, original.body):
-                for reason, text in revisits.beside(facts, original.facts()):
+                for reason, text in revisits.original_issues(facts, original.facts()):
                     if reason != "claimed-length":  # so it was before, above the same body
                         yield reason, text
                 return
@@ -285,12 +288,12 @@ def _plain_end(container: Container, offset: int) -> int:
         return -1
 
 
-def _header_differences(old: RecordHead, new: RecordHead) -> Iterator[Note]:
+def _header_differences(old: RecordHead, new: RecordHead) -> Iterator[Issue]:
     """Yield what differs between the headers of a record and its revisit, but should not."""
     if old.version != new.version:
         yield "version-changed", f"it was of {old.version.decode('ascii', 'replace')}"
     if old.has(b"warc-truncated") or old.has(b"warc-segment-number"):
-        yield "unfit-revisit", "it was truncated or a segment, and should have stayed"
+        yield "unfit-revisit", "it was truncated or a segment, which is never replaced"
     left = Counter(new.lines)
     for (name, value), line in zip(old.fields, old.lines, strict=True):
         if left[line]:
@@ -323,7 +326,7 @@ def _was(name: bytes, value: bytes) -> str:
     return f"{name.decode('ascii', 'replace')} was {value[:200].decode('utf-8', 'replace')}"
 
 
-def _differences(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
+def _differences(before: AnyRecord, after: AnyRecord) -> Iterator[Issue]:
     """Yield how a record that should be the same differs; nothing if only its compression does."""
     if isinstance(before, CheckedRecord) and isinstance(after, CheckedRecord):
         for (name, value), line in zip(before.head.fields, before.head.lines, strict=True):
@@ -335,12 +338,12 @@ def _differences(before: AnyRecord, after: AnyRecord) -> Iterator[Note]:
             yield "record-changed", f"its {what} is not what it was"
 
 
-def _behind(container: Container, offset: int) -> int:
-    """Where to resume behind the record at `offset` of a gzip file, damaged or not."""
+def _end_or_resume(container: Container, offset: int) -> int:
+    """Where to resume after the record at `offset` of a gzip file, damaged or not."""
     try:
         return container.end_of(container.at(offset))
     except Broken:
-        return container.behind(offset)
+        return container.resume(offset)
 
 
 def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:

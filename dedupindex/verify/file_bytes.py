@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -134,7 +134,7 @@ class MemberReader:
 
     def __init__(self, file: File, offset: int) -> None:
         self.file, self.offset = file, offset
-        self.end = -1  # the offset behind it, once all was inflated
+        self.end = -1  # the offset after it, once all was inflated
         self.flags = 0  # of the gzip header, once something was inflated
         self._inflater = zlib_ng.decompressobj(31)
         self._position = offset  # of the next byte to feed
@@ -225,10 +225,10 @@ class Beginnings:
             except Broken:
                 return False
             if member.flags & _ANY_CONTENT:
-                behind = _header_end(self.file, position)
-                if behind < 0:
+                content = _header_end(self.file, position)
+                if content < 0:
                     return False
-                until = max(until, _stored_blocks_end(self.file, behind))
+                until = max(until, _stored_blocks_end(self.file, content))
             passed.append((position, member.end))
             position = member.end
         for position, end in passed:
@@ -311,19 +311,7 @@ def magics(file: File, start: int, stop: int) -> Iterator[int]:
 
 def starts(file: File) -> Iterator[tuple[int, bytes]]:
     """Yield where a member may begin, and its first inflated bytes, at most `_START`."""
-    base = 0
-    while base < file.size:
-        data = file.read(base, _PIECE)
-        last = base + len(data) >= file.size
-        stop = len(data) if last else len(data) - _PEEKED
-        at = data.find(MAGIC)
-        while 0 <= at < stop:
-            try:
-                start = zlib_ng.decompressobj(31).decompress(data[at : at + _PEEKED], _START)
-                yield base + at, start
-            except _InflateError:
-                pass
-            at = data.find(MAGIC, at + 1)
-        if last:
-            break
-        base += stop
+    for offset in magics(file, 0, file.size):
+        with suppress(_InflateError):
+            inflater = zlib_ng.decompressobj(31)
+            yield offset, inflater.decompress(file.read(offset, _PEEKED), _START)

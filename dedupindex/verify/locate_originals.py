@@ -211,7 +211,7 @@ class RevisitReader:
             ):
                 record = Container(file).at(offset)
                 if record.kind != b"revisit":
-                    raise Broken("record-changed", "no revisit stands there")
+                    raise Broken("record-changed", "no revisit is there")
                 facts, message = examine(record, [])
                 original = next(originals.read(reference(facts)), None)
                 if original is None:

@@ -159,20 +159,20 @@ class AnyRecord(ABC):
 
     @abstractmethod
     def _followed(self, line_ends: bytes) -> bool:
-        """Whether a record, zeros or a gzip member follow the line ends behind the block.
+        """Whether a record, zeros or a gzip member follow the line ends after the block.
 
         If line ends are missing, only a record proves that the length is right.
         """
 
     @abstractmethod
     def _odd_ends(self, line_ends: bytes) -> str:
-        """What is wrong with the line ends behind the block; "" for nothing."""
+        """What is wrong with the line ends after the block; "" for nothing."""
 
 
 class CheckedRecord(AnyRecord):
     """A WARC record: version line, fields, a block of the stated length, two line ends."""
 
-    _not_followed = "no record follows where its Content-Length says that it stops"
+    _not_followed = "no record follows where it ends by its Content-Length"
 
     def __init__(self, reader: PieceReader, offset: int) -> None:
         super().__init__(reader, offset)
@@ -223,7 +223,7 @@ def _read_head(reader: PieceReader) -> bytes:
 
 
 def blank_line_end(data: bytes, start: int = 0) -> int:
-    """The offset behind the first blank line from `start` on; -1 if there is none."""
+    """The offset after the first blank line from `start` on; -1 if there is none."""
     strict = data.find(b"\n\r\n", start)
     bare = data.find(b"\n\n", start, strict + 1 if strict >= 0 else len(data))
     if bare >= 0:
@@ -270,11 +270,11 @@ def _length(head: RecordHead) -> int:
 class ArcDocument(AnyRecord):
     """A document of an ARC file: a URL record, a block of the stated length, a line end."""
 
-    _not_followed = "no document follows where its length says that it stops"
+    _not_followed = "no document follows where it ends by its length"
 
     def __init__(self, reader: PieceReader, offset: int, fields: int) -> None:
         super().__init__(reader, offset)
-        # The line end that separates documents may stand before this one.
+        # The line end that separates documents may precede this one.
         self.has_line_end_before = bool(reader.line_ends()) or self._begin > 0
         line = _read_line(reader)
         match = (_ARC_HEADER if line.startswith(b"filedesc:") else _ARC_LINE).fullmatch(line)

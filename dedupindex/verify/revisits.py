@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.block_facts import Facts, Note, is_date, read_digest, timestamp14
+from dedupindex.verify.block_facts import Facts, Issue, is_date, read_digest, timestamp14
 from dedupindex.verify.http_message import HttpHead
 from dedupindex.verify.parse_records import CheckedRecord, unbracket
 
@@ -25,18 +25,18 @@ def not_modified(profile: bytes) -> bool:
     return b"server-not-modified" in profile
 
 
-def alone(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
+def own_issues(record: CheckedRecord, facts: Facts) -> Iterator[Issue]:
     """Yield what is wrong with a revisit, whatever it refers to."""
     yield from _profile(record, facts)
     if facts.to_url.startswith(b"<") or facts.to_url.endswith(b">"):
-        yield "refers-to-brackets", "its WARC-Refers-To-Target-URI stands in angle brackets"
+        yield "refers-to-brackets", "its WARC-Refers-To-Target-URI is in angle brackets"
     if not_modified(facts.profile):
         return
     stated = read_digest(facts.digest)
     if not facts.digest:
         yield "no-payload-digest", "it has no WARC-Payload-Digest"
     elif stated is not None and stated.is_empty:
-        yield "empty-digest", "its payload digest is that of nothing"
+        yield "empty-digest", "its payload digest is that of no bytes"
     elif stated is not None and stated.is_cut:
         left = len(stated.raw.rstrip(b"\0"))
         message = f"its payload digest was cut: {left} of {len(stated.raw)} bytes are left of it"
@@ -57,7 +57,7 @@ def alone(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
         yield "redirect", f"its status is {facts.status}: pywb shows no body for it"
 
 
-def _profile(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
+def _profile(record: CheckedRecord, facts: Facts) -> Iterator[Issue]:
     if not facts.profile:
         yield "no-profile", "it has no WARC-Profile"
         return
@@ -70,7 +70,7 @@ def _profile(record: CheckedRecord, facts: Facts) -> Iterator[Note]:
         yield "profile-version", f"its WARC-Profile is {shown!r} in a record of {version}"
 
 
-def headers(message: HttpHead | None, facts: Facts) -> Iterator[Note]:
+def http_issues(message: HttpHead | None, facts: Facts) -> Iterator[Issue]:
     """Yield what is wrong with the HTTP header in the block of a revisit."""
     if message is None:
         if facts.length:
@@ -86,13 +86,13 @@ def headers(message: HttpHead | None, facts: Facts) -> Iterator[Note]:
         yield "body-kept", f"{facts.length:,} bytes follow its HTTP header"
 
 
-def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
+def original_issues(revisit: Facts, original: Facts) -> Iterator[Issue]:
     """Yield what is wrong between a revisit and the full record that it refers to."""
     if not_modified(revisit.profile):
         return
     yield from _digests(revisit, original)
     if reason := original.not_original_reason:
-        yield "unfit-original", f"its original cannot stand for it: {reason}"
+        yield "unfit-original", f"its original cannot be used for it: {reason}"
     if revisit.to_id and original.record_id and revisit.to_id != original.record_id:
         name = original.record_id.decode("utf-8", "replace")
         yield "wrong-record-id", f"the record of that URL and date is {name}, not its Refers-To"
@@ -119,10 +119,10 @@ def beside(revisit: Facts, original: Facts) -> Iterator[Note]:
         yield "status", f"its status is {revisit.status}, its original's {original.status}"
 
 
-def _digests(revisit: Facts, original: Facts) -> Iterator[Note]:
+def _digests(revisit: Facts, original: Facts) -> Iterator[Issue]:
     stated = read_digest(revisit.digest)
     if stated is not None and stated.is_cut:
-        return  # it identifies no payload; reported by `alone`
+        return  # it identifies no payload; reported by `own_issues`
     if not original.digest:
         if stated is None or stated.algorithm != "sha1":
             yield "unfit-original", "its original has no digest that replay could find it by"

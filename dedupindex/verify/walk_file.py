@@ -1,6 +1,6 @@
 """Read a file from its beginning to its end: all records, and all bytes outside of records.
 
-Behind damage, reading resumes at the next offset where a gzip member certainly begins
+After damage, reading resumes at the next offset where a gzip member certainly begins
 (`file_bytes.Beginnings`), or, in an uncompressed file, at the first offset from which records to
 the letter follow each other to its end.
 """
@@ -150,7 +150,7 @@ class Container:
                 record.close()
                 self._followed = record.end
             except Broken:
-                self._followed = self._behind_plain(self._followed)
+                self._followed = self._resume_plain(self._followed)
             self.beginnings.add(self._followed)
         return self.beginnings.known(offset)
 
@@ -185,7 +185,7 @@ class Container:
         while position < self.file.size:
             padding = _zeros_end(self.file, position)
             if padding > position:
-                text = f"{padding - position:,} zero bytes stand where a record should"
+                text = f"{padding - position:,} zero bytes are where a record should be"
                 yield self.finding("misframed", position, text)
                 position = padding
                 continue
@@ -204,12 +204,12 @@ class Container:
                 yield record
                 odd = record.close()
             except Broken as broken:
-                behind = self._behind_plain(start)
-                left = "nothing behind it in this file was read"
-                if behind < self.file.size:
-                    left = f"{behind - start:,} bytes were not read"
+                after = self._resume_plain(start)
+                left = "nothing after it in this file was read"
+                if after < self.file.size:
+                    left = f"{after - start:,} bytes were not read"
                 yield self.finding(broken.reason, start, f"{broken}; {left}", record_id)
-                return behind
+                return after
             if odd:
                 yield self.finding("not-exact", start, odd, record_id)
         return base + reader.consumed
@@ -221,7 +221,7 @@ class Container:
         line_ends_before, first = bool(reader.line_ends()), True
         more = reader.hold(1)
         if not more:
-            yield self.finding("not-exact", offset, "a gzip member without a record stands here")
+            yield self.finding("not-exact", offset, "a gzip member without a record is here")
         while more:
             record_id = b""
             try:
@@ -235,7 +235,7 @@ class Container:
             if self.kind == "warc.gz" and not first:
                 odd = odd or "it is not the first record of its gzip member"
             elif self.kind == "warc.gz" and line_ends_before:
-                odd = odd or "line ends stand before it in its gzip member"
+                odd = odd or "line ends precede it in its gzip member"
             if odd:
                 yield self.finding("not-exact", offset, odd, record_id)
             first = False
@@ -262,13 +262,13 @@ class Container:
         self, position: int, reason: str = "", message: str = ""
     ) -> Generator[Finding, None, int]:
         """Yield what was not read, if there is a `reason`; returns where to resume."""
-        behind = self.behind(position)
+        after = self.resume(position)
         if reason:
-            left = f"{message} ({behind - position:,} bytes were not read)"
+            left = f"{message} ({after - position:,} bytes were not read)"
             yield self.finding(reason, position, left)
-        return behind
+        return after
 
-    def behind(self, position: int) -> int:
+    def resume(self, position: int) -> int:
         """Where the next record certainly begins in a gzip file that is damaged at `position`."""
         for offset in magics(self.file, position + 1, self.file.size):
             with suppress(Broken):
@@ -278,8 +278,8 @@ class Container:
                     return offset
         return self.file.size
 
-    def _behind_plain(self, broken: int) -> int:
-        """Where to resume in an uncompressed file behind a broken record.
+    def _resume_plain(self, broken: int) -> int:
+        """Where to resume in an uncompressed file after a broken record.
 
         This is the first offset from which records to the letter follow each other to the end of
         the file, or its size. The stated end of the broken record is tried first.
@@ -302,9 +302,9 @@ class Container:
             return end if end == self.file.size else -1
         if record is None or end > self.file.size:
             return -1
-        return self._behind_line_ends(end)
+        return self._skip_line_ends(end)
 
-    def _behind_line_ends(self, offset: int) -> int:
+    def _skip_line_ends(self, offset: int) -> int:
         reader = self._reader(offset)
         reader.line_ends()
         return offset + reader.consumed
@@ -328,7 +328,7 @@ class Container:
                 break
             closing = self.file.read(end, 4)
             if record.kind == b"arc-header":
-                offset = self._behind_line_ends(end)
+                offset = self._skip_line_ends(end)
             elif isinstance(record, ArcDocument) and closing[:1] in (b"", b"\n"):
                 offset = end + len(closing[:1])
             elif isinstance(record, CheckedRecord) and closing == b"\r\n\r\n":

@@ -3,7 +3,7 @@
 The fields of the line are separated by spaces, but URLs and content types may contain spaces, too.
 So the line is anchored on the address and date in its middle, and on the fields counted from its
 end; a line with two anchors is ambiguous, and its document is refused. The third line of the
-version block at the beginning of the file tells the fields ("ARC File Format", Internet Archive,
+version block at the beginning of the file names the fields ("ARC File Format", Internet Archive,
 1996; version 2 as in JWAT and Heritrix). Documents have neither record ids nor digests.
 """
 
@@ -78,12 +78,12 @@ class ArcFraming(Framing):
 
     def record(self, cursor: Cursor, offset: int) -> Record:
         cursor.skip_line_ends()
-        led = cursor.position > 0  # the line end that separates documents may stand before them
+        after_line_end = cursor.position > 0  # which may separate documents
         if _starts_with(cursor, b"filedesc:"):
             return self._header(cursor, offset)
         values, ambiguous, size, length = self._line(cursor)
         record = Record(offset, 0, DOCUMENT, values, ambiguous, None, size, length)
-        return complete(cursor, record, partial(_close, led=led))
+        return complete(cursor, record, partial(_close, after_line_end=after_line_end))
 
     def after(self, window: Window, offset: int) -> int:
         cursor = cursor_at(window, offset)
@@ -184,11 +184,11 @@ def _peek_line(cursor: Cursor, ahead: int) -> bytes:
     """Return the line, with its end, `ahead` bytes after the cursor; raises `BadHead`."""
     while (end := cursor.buffer.find(b"\n", cursor.at + ahead)) < 0:
         if cursor.held > ahead + _LONGEST_LINE or not cursor.hold(cursor.held + 1):
-            raise NoRecord("no line of an ARC file stands where one should")
+            raise NoRecord("there is no line of an ARC file where one should be")
     return cursor.buffer[cursor.at + ahead : end + 1]
 
 
-def _close(cursor: Cursor, record: Record, led: bool) -> str:
+def _close(cursor: Cursor, record: Record, after_line_end: bool) -> str:
     """Skip the line ends after a document; return what is wrong there, or "".
 
     A missing line end is a remark, if a URL record that follows proves that the length is right.
@@ -203,7 +203,7 @@ def _close(cursor: Cursor, record: Record, led: bool) -> str:
     extra = cursor.skip_line_ends()
     if extra:
         record.remark = EXTRA
-    elif not closing[0] and (not led or cursor.hold(1)):
+    elif not closing[0] and (not after_line_end or cursor.hold(1)):
         record.remark = MISSING
     if record.remark == MISSING and cursor.hold(1):
         cursor.hold(_LONGEST_SCHEME)

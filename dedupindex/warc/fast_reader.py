@@ -1,9 +1,8 @@
 """A fast reader of regular gzip files, with one record in each member.
 
-It yields what `reader.read`, the reference, yields, but None for a GET request: these are half of
-an archive, and nothing in them is used. Irregular members are left to `gzip_members` and the
-reference. Everything else is one loop, because a call for each record between inflating a member
-and parsing its header costs as much as either.
+It yields what `reader.read`, the reference, yields, but None for a GET request: nothing in these is
+used. Irregular members are left to the reference. It is one loop, because a call for each record
+costs as much as inflating a member or parsing a header.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _records(window: Window, framing: Framing) -> Iterator[Event | None]:
             window.load(position)
         position, walk = yield from _read_regular(window, framing, position)
         if walk is not None:
-            position = yield from _read_irregular(walk, framing)
+            position = yield from reader.in_members(walk, framing)
 
 
 def _read_regular(
@@ -126,19 +125,3 @@ def _walk(window: Window, offset: int, inflater: Inflater, at: int, data: bytes)
     if len(held) > 3 and held[3] & RESERVED:
         return gzip_members.irregular(window, offset)
     return gzip_members.long_member(window, LongMember(window, offset, inflater, at), data)
-
-
-def _read_irregular(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
-    """Yield the records of a walk over members; return where it ended."""
-    end = -1
-
-    def steps() -> Iterator[gzip_members.Step]:
-        nonlocal end
-        end = yield from walk
-
-    for step in steps():
-        if isinstance(step, Member | LongMember):
-            yield from reader.in_member(step, framing)
-        else:
-            yield step
-    return end

@@ -41,7 +41,7 @@ _LONGEST_VERSION = 32  # bytes
 _FORMS_TRIED = 8
 _OVERLAP = 16  # bytes; no match of `Framing.candidates` is longer
 UNCLOSED = "a record is followed by neither line ends nor a record where its Content-Length ends"
-ASTRAY = "a record is followed by something that is no record"
+ASTRAY = "a record is followed by something that is not a record"
 
 
 class Framing(Protocol):
@@ -104,11 +104,9 @@ class WarcFraming(Framing):
         return None
 
     def after(self, window: Window, offset: int) -> int:
-        try:
-            head, size = _read_head(cursor_at(window, offset))
-        except BadHead:
+        head, end = _head_and_end(window, offset)
+        if head is None:
             return -1
-        end = offset + size + head.length
         closing = window.read(end, 4)
         if closing == b"\r\n\r\n":
             end += 4
@@ -119,12 +117,17 @@ class WarcFraming(Framing):
         return window.size if zeros_end(window, end) == window.size else end
 
     def stated_end(self, window: Window, offset: int) -> int:
-        try:
-            head, size = _read_head(cursor_at(window, offset))
-        except BadHead:
-            return -1
-        end = offset + size + head.length
-        return skip_line_ends(window, end) if end <= window.size else -1
+        _, end = _head_and_end(window, offset)
+        return skip_line_ends(window, end) if 0 <= end <= window.size else -1
+
+
+def _head_and_end(window: Window, offset: int) -> tuple[Head | None, int]:
+    """Return the header at `offset` and where its block ends; None and -1 if there is none."""
+    try:
+        head, size = _read_head(cursor_at(window, offset))
+    except BadHead:
+        return None, -1
+    return head, offset + size + head.length
 
 
 def _new_record(offset: int, head: Form | Head, values: Values, size: int) -> Record:
@@ -191,16 +194,11 @@ def close(cursor: Cursor, record: Record) -> str:
         record.remark = record.remark or BARE
     if not cursor.hold(1):
         return "" if cursor.sound() else CUT
+    cursor.hold(_LONGEST_VERSION)
     if lines < 2:
-        return "" if _version_follows(cursor) else UNCLOSED
-    cursor.hold(5)
+        return "" if _VERSION_LINE.match(cursor.buffer, cursor.at) else UNCLOSED
     start = cursor.buffer[cursor.at : cursor.at + 5].upper()
     return "" if start == b"WARC/" or start[:1] in b"\0\x1f" else ASTRAY
-
-
-def _version_follows(cursor: Cursor) -> bool:
-    cursor.hold(_LONGEST_VERSION)
-    return _VERSION_LINE.match(cursor.buffer, cursor.at) is not None
 
 
 def skip_line_ends(window: Window, offset: int) -> int:

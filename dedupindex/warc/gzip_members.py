@@ -13,7 +13,7 @@ mistaken for records.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -88,12 +88,6 @@ def zeros_end(window: Window, offset: int) -> int:
         offset += len(feed) - len(rest)
         if rest or not feed:
             return offset
-
-
-def begins_cleanly(window: Window, offset: int) -> bool:
-    """Return whether a member, padding or the end of the file is at `offset`."""
-    start = window.read(offset, len(MAGIC))
-    return not start.strip(b"\0") or start == MAGIC
 
 
 Position = Callable[[int], int]
@@ -237,8 +231,8 @@ class LongMember:
             self.end = self._position - len(self._inflater.unused_data)
 
 
-def members(window: Window) -> Iterator[Step]:
-    """Yield all members of the file, and what is between them."""
+def members(window: Window) -> Walk:
+    """Yield all members of the file, and what is between them; return its size."""
     position = 0
     buffer, view = window.buffer, window.view
     while position < window.size:
@@ -266,6 +260,7 @@ def members(window: Window) -> Iterator[Step]:
         else:
             member = LongMember(window, position, inflater, position + stop - index)
             position = yield from long_member(window, member, data)
+    return position
 
 
 Step = Member | LongMember | Filler | Damage
@@ -307,7 +302,7 @@ def irregular(window: Window, offset: int) -> Walk:
     if window.read(offset, len(MAGIC)) != MAGIC:
         start = window.read(offset, 5)
         what = "an uncompressed record" if start.upper() == b"WARC/" else "something else"
-        return (yield from _resumed(window, offset, f"{what} stands between gzip members", False))
+        return (yield from _resumed(window, offset, f"{what} is between gzip members", False))
     state = examine(window, offset)
     if state.sound:  # ISA-L misreads gzip headers that are divided between two feeds
         member = LongMember(window, offset, zlib.decompressobj(31), offset)
@@ -321,7 +316,8 @@ def _damaged(window: Window, offset: int, state: MemberState) -> Walk:
         message = f"the last gzip member is cut short: its {stored:,} bytes were not used"
         yield Damage(offset, stored, message, record=True)
         return window.size
-    if state.end >= 0 and begins_cleanly(window, state.end):
+    follows = window.read(state.end, len(MAGIC)) if state.end >= 0 else b"?"
+    if follows == MAGIC or not follows.strip(b"\0"):  # a member, padding or the end of the file
         stored = state.end - offset
         message = f"a gzip member of {stored:,} bytes has a wrong checksum and was left out"
         yield Damage(offset, stored, message, record=True)
@@ -333,6 +329,6 @@ def _resumed(window: Window, offset: int, what: str, record: bool) -> Walk:
     find, after = partial(_find_magic, window), partial(_after, window)
     position = first_chain(window, offset + 1, find, after)
     stored = position - offset
-    behind = "to the end of the file" if position == window.size else "up to the next sound member"
-    yield Damage(offset, stored, f"{what}: {stored:,} bytes {behind} were not read", record)
+    rest = "to the end of the file" if position == window.size else "up to the next sound member"
+    yield Damage(offset, stored, f"{what}: {stored:,} bytes {rest} were not read", record)
     return position

@@ -61,29 +61,17 @@ def parse(data: bytes, start: int, stop: int) -> Response | None:
         if body < 0:
             return None
     head = data[start:body]
-    status = _statuses.get(head[:13], -1)
+    status = _STATUS.match(head)
     low = head.lower()
     coding = field(low, b"transfer-encoding") if b"\ntransfer-encoding:" in low else b""
     return Response(
         body,
-        status if status >= 0 else _status(head),
+        int(status[1]) if status else 0,
         _mime(low),
         b"" if coding == b"identity" else coding,
         b"\ncontent-range:" in low,
         head,
     )
-
-
-_statuses: dict[bytes, int] = {}
-
-
-def _status(head: bytes) -> int:
-    match = _STATUS.match(head)
-    if match is None:
-        return 0
-    if match.end() <= 12 and len(_statuses) < 4096:
-        _statuses[head[:13]] = int(match[1])
-    return int(match[1])
 
 
 _LONGEST_CACHED = 300  # bytes of a Content-Type

@@ -25,7 +25,7 @@ _PIECE = 1 << 18  # bytes of a streamed record at a time
 
 
 class NotExact(Exception):
-    """There is no complete record, or one that not every tool reads alike."""
+    """There is no complete record, or one that tools read differently."""
 
 
 class ExactRecord:
@@ -46,7 +46,7 @@ class ExactRecord:
         start = os.pread(file.fileno(), 4, offset)
         self.gzipped = start.startswith(MAGIC)
         if self.gzipped and (len(start) < 4 or start[3] & RESERVED):
-            raise NotExact("its gzip header has flags that nobody knows")
+            raise NotExact("its gzip header has reserved flags")
         self.data = self._short()
         self.header = self._header()
         try:
@@ -58,8 +58,10 @@ class ExactRecord:
             raise NotExact("some lines of its header end with a bare line feed")
         if self.data is not None and not (len(self.data) == whole and self.data.endswith(_END)):
             raise NotExact("it is not followed by two line ends and nothing else")
-        if not self.gzipped and (self._stored != whole or not (last or self._followed())):
-            raise NotExact("no other record follows it")
+        if not self.gzipped:
+            follows = os.pread(file.fileno(), 5, offset + stored)
+            if stored != whole or not (last or follows in (b"WARC/", b"")):
+                raise NotExact("no other record follows it")
 
     def block(self) -> Iterator[memoryview]:
         """Yield the block in pieces; raises `NotExact` if the record has no proper end."""
@@ -138,10 +140,6 @@ class ExactRecord:
             inflater.eof and position == end and not inflater.unused_data
         ):
             raise NotExact("its gzip member ends elsewhere")
-
-    def _followed(self) -> bool:
-        """Return whether another record or the end of a plain file follows."""
-        return os.pread(self._file.fileno(), 5, self.offset + self._stored) in (b"WARC/", b"")
 
 
 FIRST = 1 << 15  # bytes read first of a record of unknown length
@@ -270,7 +268,7 @@ def _end(text: bytes) -> int:
 
 
 def _arc(read: Read) -> ArcFraming:
-    """Return the framing of an ARC file, with the fields that its version block tells."""
+    """Return the framing of an ARC file, with the fields that its version block names."""
     framing = ArcFraming()
     start = read(0, _HEADER)
     if start.startswith(MAGIC):

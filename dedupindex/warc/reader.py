@@ -17,6 +17,8 @@ from dedupindex.warc.gzip_members import (
     Filler,
     LongMember,
     Member,
+    Step,
+    Walk,
     members,
     zeros_end,
 )
@@ -27,14 +29,14 @@ from dedupindex.warc.window import Cursor, Window, cursor_at
 Event = Record | Filler | Damage
 START = 1 << 16  # bytes from which the kind of a file is detected
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # behind a first byte of 0x50 to 0x5f
+_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 
 
 def read(window: Window) -> Iterator[Event]:
     """Yield all records in order, the filler between them, and damage."""
     framing = gzip_framing(window)
     if framing is not None:
-        return _read_gzip(window, framing)
+        return in_members(members(window), framing)
     start = window.read(0, START)
     if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and 0x50 <= start[0] <= 0x5F):
         message = "is compressed with zstd, which cannot be read; decompress it first"
@@ -69,12 +71,20 @@ def framing_of(start: bytes) -> WarcFraming | ArcFraming:
     return WarcFraming()
 
 
-def _read_gzip(window: Window, framing: Framing) -> Iterator[Event]:
-    for step in members(window):
+def in_members(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
+    """Yield the records of a walk over gzip members; return where it ended."""
+    end = -1
+
+    def steps() -> Iterator[Step]:
+        nonlocal end
+        end = yield from walk
+
+    for step in steps():
         if isinstance(step, Member | LongMember):
             yield from in_member(step, framing)
         else:
             yield step
+    return end
 
 
 def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
@@ -85,12 +95,12 @@ def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
         cursor = Cursor(member.piece, member.start, sound=lambda: not member.broken)
     first: Record | None = None
     wrong: Exception | None = None
-    led = cursor.skip_line_ends()
+    line_ends_before = cursor.skip_line_ends()
     try:
         while cursor.hold(1):
             record = framing.record(cursor, member.offset)
             record.shared = first is not None
-            if led and first is None and record.type not in (HEADER, DOCUMENT):
+            if line_ends_before and first is None and record.type not in (HEADER, DOCUMENT):
                 record.remark = record.remark or LEADING
             if first is None and isinstance(member, Member):
                 record.stored = member.stored
@@ -151,10 +161,10 @@ def _plain_damage(
     """Report the damage at `offset`; return where a record certainly begins again."""
     message = str(error)
     if window.read(offset, len(MAGIC)) == MAGIC:
-        message = "a gzip member stands between uncompressed records"
+        message = "a gzip member is between uncompressed records"
     position = next_framed(window, framing, offset)
     stored = position - offset
-    behind = "to the end of the file" if position == window.size else "up to the next sound record"
-    message = f"{message}: {stored:,} bytes {behind} were not read"
+    rest = "to the end of the file" if position == window.size else "up to the next sound record"
+    message = f"{message}: {stored:,} bytes {rest} were not read"
     yield Damage(offset, stored, message, not isinstance(error, NoRecord))
     return position

@@ -8,17 +8,17 @@ from dedupindex.warc.headers import Head, Values, parse
 from dedupindex.warc.window import Cursor
 
 PIECE = 1 << 18  # bytes of a streamed block at a time
-CUT = "a record ends before its Content-Length says so"
+CUT = "a record is shorter than its Content-Length"
 LEADING = "leading-line-ends"
 MISSING = "missing-line-ends"
 EXTRA = "extra-line-ends"
 BARE = "bare-line-feeds"
 LOWER_CASE = "lower-case-version"
 REMARKS = {  # irregularities of records that were read
-    LEADING: "line ends stand before the record in its gzip member",
-    MISSING: "fewer line ends than two (in an ARC file, none) stand behind its block",
-    EXTRA: "more line ends than two (in an ARC file, one) stand behind its block",
-    BARE: "bare line feeds stand in its header or behind its block in place of CRLF",
+    LEADING: "line ends precede the record in its gzip member",
+    MISSING: "fewer than two line ends (in an ARC file, none) follow its block",
+    EXTRA: "more than two line ends (in an ARC file, one) follow its block",
+    BARE: "bare line feeds are in its header or after its block in place of CRLF",
     LOWER_CASE: "its version line is not in upper case, as warc/1.0",
 }
 

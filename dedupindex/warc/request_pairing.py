@@ -1,7 +1,7 @@
 """Pair requests with responses, to refuse responses to other methods than GET.
 
 The response to a POST depends on the body of the request, so it is never an original of its URL.
-Only the request record has the method. It stands before or after the response, nearly always next
+Only the request record has the method. It is before or after the response, nearly always next
 to it, and either record may name the other (WARC-Concurrent-To, WARC 1.1 section 5.7).
 """
 
@@ -32,7 +32,7 @@ class RequestPairing(Generic[T]):
     """
 
     def __init__(self, id_of: Callable[[T], bytes | None], refused: Callable[[T], T]) -> None:
-        self.items: list[T] = []  # the caller calls `leave` when there are `FULL` of them
+        self.items: list[T] = []  # the caller calls `pop_settled` when there are `FULL` of them
         self._id_of, self._refused = id_of, refused
         self._related: list[bytes] = []  # WARC-Concurrent-To of each
         self._others: deque[_Request] = deque(maxlen=NEAR)
@@ -59,7 +59,7 @@ class RequestPairing(Generic[T]):
             if self._belongs(item, self._related[index], other):
                 self.items[index] = self._refused(item)
 
-    def leave(self, *, everything: bool = False) -> list[T]:
+    def pop_settled(self, *, everything: bool = False) -> list[T]:
         """Remove and return the items that no request can refuse any more, in order."""
         count = len(self.items) if everything else len(self.items) - NEAR
         settled = self.items[:count]

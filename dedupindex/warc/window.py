@@ -57,7 +57,7 @@ class Window:
             while filled < wanted:
                 into = self.view[filled:wanted]
                 count = self._bytes.read_at(into, self._base + position + filled)
-                if not count:  # the file has shrunk, which `changed` tells
+                if not count:  # the file has shrunk, see `changed`
                     self.size = position + filled
                     break
                 filled += count
@@ -101,9 +101,9 @@ class Window:
         return self._bytes.changed()
 
     @property
-    def mark(self) -> tuple[int, int, int]:
+    def version(self) -> tuple[int, int, int]:
         """Time of change in nanoseconds, inode and device; of an object its version, and zeros."""
-        return self._bytes.mark
+        return self._bytes.version
 
     def close(self) -> None:
         """Close the file, unless the window is a part of it."""
@@ -125,7 +125,7 @@ class _Local:
         self.size = self._before.st_size
 
     @property
-    def mark(self) -> tuple[int, int, int]:
+    def version(self) -> tuple[int, int, int]:
         return self._before.st_mtime_ns, self._before.st_ino, self._before.st_dev
 
     def read_at(self, into: memoryview, offset: int) -> int:

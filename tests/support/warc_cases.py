@@ -12,6 +12,7 @@ from typing import Any
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.sources.source import SourceOptions
 from dedupindex.sources.warc_records import WarcSource
+from dedupindex.warc.gzip_members import Filler
 from dedupindex.warc.reader import Event, read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import open_window
@@ -127,6 +128,11 @@ class Answer:
     def revisit(self) -> Revisit:
         (revisit,) = [item for item in self.items if isinstance(item, Revisit)]
         return revisit
+
+    @property
+    def filler(self) -> int:
+        """Bytes that hold no record and do no harm."""
+        return sum(event.stored for event in self.events if isinstance(event, Filler))
 
     @property
     def problems(self) -> list[tuple[int, str]]:

@@ -21,7 +21,7 @@ from dedupindex.post_crawl.convert.arc_layout import (
     LayoutEnd,
     read_layout,
 )
-from dedupindex.verify.block_facts import Note, read_digest, try_examine
+from dedupindex.verify.block_facts import Issue, read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
@@ -52,7 +52,7 @@ def examine(path: Path, spool: BinaryIO) -> None:
             found = True
             _spool_layout(record, spool, path)
             continue
-        notes: list[Note] = []
+        notes: list[Issue] = []
         try_examine(record, notes)
         for reason, message in notes:
             if REASONS[reason] != REMARK:

@@ -80,7 +80,7 @@ class Scan:
         self.damaged = False
         self._window = open_window(path, path)
         self.size = self._window.size
-        self.mark = self._window.mark
+        self.mark = self._window.version
         start = self._window.read(0, 1 << 16).lstrip(b"\0")
         self._gzip = start.startswith(MAGIC)
         self._reader, self._fast = LineReader(container, options), FastLines(container, options)
@@ -111,12 +111,12 @@ class Scan:
                     responses += 1
                     pairing.add(line, event.values[_CONCURRENT])
                     if len(pairing.items) >= FULL:
-                        yield pairing.leave()
+                        yield pairing.pop_settled()
                 else:
                     self._take(event)
             self.records += Counter(request=requests, response=responses)
             self._finish_pending(None)
-            yield pairing.leave(everything=True)
+            yield pairing.pop_settled(everything=True)
             self.content_hash = window.content_hash()
             self.changed = window.changed()
         if not self.size:

@@ -223,7 +223,7 @@ class _OutsideFiles:
         inode = device = 0
         if is_remote(path):
             remote = facts(path)
-            size, modified = remote.size, remote.mark
+            size, modified = remote.size, remote.version
         else:
             now = os.stat(path)
             size, modified, inode, device = now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
-from dedupindex.object_store import check_here
+from dedupindex.object_store import check_local
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.missing_originals import with_corrections
@@ -42,7 +42,7 @@ def rewrite(
     job.plan.preload()
     containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
     for container in containers:
-        check_here(container.path)
+        check_local(container.path)
     if job.out is not None:
         check_names(containers, job.out)
     else:

@@ -283,7 +283,7 @@ def small() -> Iterator[None]:
 def test_errors_of_duckdb_name_the_file(tmp_path: Path) -> None:
     with open_database(tmp_path, "100MB", 1) as (database, _):
         rows = "SELECT hash(range) FROM range(200000)"
-        with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet was not made: "), small():
+        with pytest.raises(DedupError, match=f"^{tmp_path}/o.parquet was not written: "), small():
             write_parquet(database, rows, tmp_path / "o.parquet")
     assert not list(tmp_path.iterdir())
 
@@ -477,7 +477,7 @@ def test_nothing_that_is_read_is_written_over(
     [first, *_] = sorted(path for path in files if path.name.endswith(".warc.gz"))
     for out in (first, arc / "x" / ".." / first.name):
         assert main(["corpus", str(arc), "-o", str(out)]) == BadInput.exit_status, out
-        assert "is ever overwritten" in capsys.readouterr().err
+        assert "are never overwritten" in capsys.readouterr().err
     (tmp_path / "new.cdxj").write_text("a list of something else")
     with pytest.raises(BadInput, match="new.cdxj is there"):
         Corpus.of(arc).save_as_warc(tmp_path / "new.warc.gz")
@@ -515,7 +515,7 @@ def test_files_that_appear_meanwhile_are_not_overwritten(
 
     late = corpus.having(on_progress=meanwhile)
     for save in (late.save_as_warc, *([late.save_as_cdxj] if taken == "o.cdxj" else [])):
-        with pytest.raises(BadInput, match=f"{taken} is there, and no archive is ever overwritten"):
+        with pytest.raises(BadInput, match=f"{taken} exists, and archives are never overwritten"):
             save(out / ("o.warc.gz" if save == late.save_as_warc else "o.cdxj"))
         assert [path.name for path in out.iterdir()] == [taken]
         assert (out / taken).read_text() == "theirs"

@@ -414,7 +414,7 @@ def test_errors_of_a_relation_name_the_position(
         assert part in capsys.readouterr().err
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--memory", "-5GB"]
     assert cover(*words) == 4
-    assert "--memory -5GB: less than nothing" in capsys.readouterr().err
+    assert "--memory -5GB: it is negative" in capsys.readouterr().err
     assert main(["corpus", "-"]) == 4
     assert "a corpus cannot be read from stdin" in capsys.readouterr().err
 

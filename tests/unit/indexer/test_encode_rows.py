@@ -23,7 +23,6 @@ from dedupindex.indexer.encode_rows import stage_rows
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.sources import SourceOptions
 from dedupindex.sources.cdx import CdxSource
-from dedupindex.sources.cdx_columns import Layout
 from dedupindex.sources.open_source import open_source
 from dedupindex.sources.source import Source
 from tests.unit.indexer.test_never_originals import REFUSED
@@ -175,7 +174,7 @@ def cdx(seed: int) -> bytes:
 
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """From here on no line is plain."""
-    monkeypatch.setattr(Layout, "finder", lambda self: lambda block: [])
+    monkeypatch.setattr("dedupindex.sources.cdx.finder", lambda layout: lambda block: [])
 
 
 def spread(batches: Iterator[Rows | list[Item]]) -> list[str]:

@@ -143,7 +143,7 @@ def test_a_glob_and_a_web_server(tmp_path: Path, collection: Path, bucket: Bucke
             assert len(containers(tmp_path / f"all-{ranges}")) == 3
 
 
-def test_of_a_wacz_only_what_is_needed_to_know_it_is_read(tmp_path: Path, bucket: Bucket) -> None:
+def test_only_the_needed_parts_of_a_wacz_are_read(tmp_path: Path, bucket: Bucket) -> None:
     packed = io.BytesIO()
     with ZipFile(packed, "w") as container:
         container.writestr("archive/a.warc.gz", archive(0, 3))
@@ -187,7 +187,9 @@ def test_known_by_its_etag_and_refused_when_it_changed(tmp_path: Path, bucket: B
         [Fault("a.warc.gz", 1, cut=0), Fault("a.warc.gz", 1, status=500)],
     ],
 )
-def test_what_passes_is_tried_again(tmp_path: Path, bucket: Bucket, faults: list[Fault]) -> None:
+def test_transient_failures_are_retried(
+    tmp_path: Path, bucket: Bucket, faults: list[Fault]
+) -> None:
     address = bucket.put("a.warc.gz", LONG)
     bucket.server.faults += faults
     with RemoteFile(address) as file:
@@ -200,7 +202,7 @@ def test_what_passes_is_tried_again(tmp_path: Path, bucket: Bucket, faults: list
             assert file.read() == LONG
 
 
-def test_there_is_an_end_to_trying(
+def test_number_of_retries_is_limited(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(stores.TRIES, "3")
@@ -217,7 +219,7 @@ def test_there_is_an_end_to_trying(
         built(index, address)
 
 
-def test_no_part_is_taken_for_the_whole(tmp_path: Path) -> None:
+def test_partial_objects_are_detected(tmp_path: Path) -> None:
     """A server without ranges, whose answers are cut, or said to be shorter than they are."""
     (tmp_path / "a.warc.gz").write_bytes(LONG)
     for fault in (Fault("gz", 10**9, cut=200_000), Fault("gz", 10**9, short=200_000)):
@@ -226,12 +228,15 @@ def test_no_part_is_taken_for_the_whole(tmp_path: Path) -> None:
             with pytest.raises(BadSource, match="cannot be read"):
                 built(tmp_path / "index", f"{server.url}/a.warc.gz")
             assert not (tmp_path / "index").exists()
-    with web(tmp_path, sized=False) as server, pytest.raises(BadSource, match="how long it is"):
+    with (
+        web(tmp_path, sized=False) as server,
+        pytest.raises(BadSource, match="does not state its size"),
+    ):
         built(tmp_path / "index", f"{server.url}/a.warc.gz")
 
 
 @pytest.mark.parametrize("name", ["a.warc.gz", "a.cdx"])
-def test_an_object_that_changes_is_not_taken(tmp_path: Path, bucket: Bucket, name: str) -> None:
+def test_changed_object_is_refused(tmp_path: Path, bucket: Bucket, name: str) -> None:
     line = "- 20261101091417 http://a.test/ image/png 200 {} - - 500 {} d.warc.gz\n"
     lines = [line.format("A" * 31 + "B", number) for number in range(40_000)]
     text = "".join([" CDX N b a m s k r M S V g\n", *lines])
@@ -253,7 +258,7 @@ def test_an_object_that_changes_is_not_taken(tmp_path: Path, bucket: Bucket, nam
         assert containers(tmp_path / where) == {}
 
 
-def test_who_does_not_answer_is_not_gone(
+def test_server_error_does_not_mean_missing(
     tmp_path: Path, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.warc.gz").write_bytes(archive(0, 5))
@@ -324,7 +329,7 @@ def test_an_object_whose_name_ends_with_a_slash_is_not_passed_over(
     assert "ends with a slash" in problem.message
 
 
-def test_what_lasts_is_told_at_once(bucket: Bucket, tmp_path: Path) -> None:
+def test_lasting_failures_are_not_retried(bucket: Bucket, tmp_path: Path) -> None:
     for address, said in [
         (f"{bucket.url}/none.warc.gz", "nothing is there"),
         (f"{bucket.url}/none*", "nothing matches"),
@@ -372,7 +377,7 @@ def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
         ("s3://bucket/key?versionId=3", "s3://bucket/key?versionId=3"),
     ],
 )
-def test_what_names_an_object_is_kept_and_what_signs_is_not(address: str, kept: str) -> None:
+def test_only_signatures_are_removed_from_addresses(address: str, kept: str) -> None:
     assert remote.redacted(address) == kept
 
 
@@ -382,7 +387,7 @@ def test_without_the_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         built(tmp_path / "index", "s3://bucket/a.warc.gz")
 
 
-def test_a_manifest_and_a_plan_of_what_is_elsewhere(
+def test_manifest_and_plan_of_remote_objects(
     tmp_path: Path, collection: Path, bucket: Bucket
 ) -> None:
     put_all(bucket, collection)
@@ -414,7 +419,7 @@ def test_a_manifest_and_a_plan_of_what_is_elsewhere(
     assert (made.files, made.known, made.gone) == (1, 1, 1)
 
 
-def test_processes_do_not_begin_by_fork_beside_the_threads_of_fsspec(
+def test_processes_are_spawned_if_fsspec_has_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a thread holds at that moment nobody lets go of in the other process."""
@@ -466,7 +471,7 @@ def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -
         "export --self-contained {there} -o out", "rehearse {there} --work work",
     ],
 )  # fmt: skip
-def test_an_address_is_refused_where_only_a_path_will_do(
+def test_address_is_refused_where_a_path_is_needed(
     words: str, tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And no directory "s3:" is made."""
@@ -479,7 +484,7 @@ def test_an_address_is_refused_where_only_a_path_will_do(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_stands_last_may_be_an_address_beside_the_engine(
+def test_last_argument_may_be_an_address(
     tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a source: a path would have lost a slash."""

@@ -29,7 +29,7 @@ def test_sums_equal_a_plain_counter(added: list[tuple[bytes, int]], in_memory: i
     assert len(sums) == len(expected)
 
 
-def test_memory_holds_no_more_keys_than_it_may() -> None:
+def test_number_of_keys_in_memory_is_limited() -> None:
     sums = Sums(1, keys_in_memory=100)
     for number in range(1050):
         sums.add(b"%d" % number, 1)

@@ -24,13 +24,11 @@ _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")
         ("none of 1 filesystem", "none of 1 filesystem"),
     ],
 )
-def test_one_of_a_thing_is_no_plural(said: str, meant: str) -> None:
+def test_singular_of_one(said: str, meant: str) -> None:
     assert singular(said) == meant
 
 
-def test_the_stages_count_one_of_everything(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stages_print_singulars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plan, out = (tmp_path / name for name in ("in", "plan", "out"))
     write(source / "a.warc.gz", [page(1), page(2)])
     stages: list[tuple[str, tuple[object, ...]]] = [

@@ -186,12 +186,12 @@ def test_bad_lines_are_refused_by_number(bad: str, fast: bool) -> None:
     assert [found[0], *found[2:]] == [CAPTURE, Refusal("bad-line"), CAPTURE]
 
 
-def test_lines_that_are_about_other_lines() -> None:
+def test_metadata_lines() -> None:
     data = f"@alias http://a.com/ http://b.com/\n\n{GOOD}\n \n".encode()
     assert items("cdx", data) == [Refusal("alias"), CAPTURE]
 
 
-def test_a_header_in_the_middle_rules_what_follows() -> None:
+def test_header_in_the_middle_applies_to_following_lines() -> None:
     short = f"20261120091417 http://a.com/ {BASE32}\n".encode()
     first = HEADER + (GOOD + "\n").encode()
     data = first + b" CDX b a k\n" + short * 2 + HEADER + (GOOD + "\n").encode() + short
@@ -216,7 +216,7 @@ def test_unlabelled_digests_of_another_algorithm() -> None:
     assert plain.digest.algorithm == "sha256"
 
 
-def test_problems_are_named_a_hundred_times_and_counted() -> None:
+def test_a_hundred_problems_are_reported_and_the_rest_counted() -> None:
     found = items("cdx", HEADER + b"junk\n" * 1000)
     problems = [item for item in found if isinstance(item, Problem)]
     assert found.count(Refusal("bad-line")) == 1000
@@ -296,7 +296,7 @@ def test_any_damage_to_a_line_leaves_one_item(data: st.DataObject) -> None:
     assert len(records(careful)) == 1 + bool(good.strip())
 
 
-def test_what_is_preset_is_never_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preset_values_remain_in_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dedupindex.sources.rows._MAX_CACHED", 4)
     lines = [GOOD.replace("text/html", f"x/{n}").replace("x.warc", f"{n}.warc") for n in range(9)]
     lines.append(GOOD.replace("text/html", "-"))

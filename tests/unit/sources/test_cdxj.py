@@ -40,7 +40,7 @@ def line(digits: str = "20261120091417", key: str = "com,a)/", **changed: Any) -
         {"orig.length": "1", "orig.offset": "2", "orig.filename": "o.warc.gz"},
     ],
 )
-def test_dialects_say_the_same(changed: dict[str, Any]) -> None:
+def test_dialects_yield_the_same_items(changed: dict[str, Any]) -> None:
     plain, other = one("cdxj", line()), one("cdxj", line(**changed))
     assert isinstance(plain, Capture)
     assert isinstance(other, Capture)
@@ -50,7 +50,7 @@ def test_dialects_say_the_same(changed: dict[str, Any]) -> None:
     assert plain.evidence == Evidence.ROW
 
 
-def test_what_is_missing_is_not_known() -> None:
+def test_missing_values() -> None:
     bare = {key: None for key in ROW if key not in ("url", "digest")}
     for changed in (bare, dict.fromkeys(bare, "-") | {"filename": None}):
         capture = one("cdxj", line(**changed))
@@ -116,7 +116,7 @@ def test_bad_lines(text: str) -> None:
     assert (problem.offset, refusal) == (1, Refusal("bad-line"))
 
 
-def test_lines_about_the_file_are_no_rows() -> None:
+def test_metadata_lines_are_not_rows() -> None:
     data = f'!meta {{"a": 1}}\n{line()}\n!OpenWayback-CDXJ 1.0\n\n'.encode()
     assert len(items("cdxj", data)) == 1
 

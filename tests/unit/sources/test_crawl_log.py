@@ -98,11 +98,11 @@ def test_duplicates(annotations: str, extra: dict[str, Any] | None, to: RefersTo
 
 
 @pytest.mark.parametrize("annotations", ["-", "3t", "duplicates:0", "Q:duplicate?", "h2,browser"])
-def test_what_only_looks_like_a_duplicate(annotations: str) -> None:
+def test_annotations_similar_to_duplicates(annotations: str) -> None:
     assert isinstance(one("crawllog", line(annotations)), Capture)
 
 
-def test_marks_of_other_software_are_a_setting() -> None:
+def test_duplicate_annotation_of_other_software_is_an_option() -> None:
     assert isinstance(one("crawllog", line("seen:before")), Capture)
     options = SourceOptions(revisit_annotation=re.compile(rb"seen:\w+"))
     assert isinstance(one("crawllog", line("2t,seen:before"), options), Revisit)

@@ -57,7 +57,7 @@ def write(path: Path, data: bytes) -> str:
         (b"\0" * 100, ""),
     ],
 )
-def test_content_tells_the_kind(data: bytes, kind: str) -> None:
+def test_kind_is_detected_from_content(data: bytes, kind: str) -> None:
     assert kind_of(data) == kind
     assert kind_of(gzip.compress(data)) == kind
     assert kind_of(gzip.compress(b"") + gzip.compress(data)) == kind
@@ -75,7 +75,7 @@ def test_names_of_kinds() -> None:
         kind_named("sqlite")
 
 
-def test_open_by_content_and_by_force(tmp_path: Path) -> None:
+def test_detected_and_forced_kinds(tmp_path: Path) -> None:
     for data, reader in ((CDX, CdxSource), (LOG, CrawlLogSource), (WARC, WarcSource)):
         with open_source(write(tmp_path / "any.name", data)) as source:
             assert isinstance(source, reader)
@@ -100,7 +100,9 @@ def test_open_by_content_and_by_force(tmp_path: Path) -> None:
         (CDX, "Lucene", "Lucene"),
     ],
 )
-def test_what_cannot_be_opened(tmp_path: Path, data: bytes, kind: str | None, words: str) -> None:
+def test_sources_that_cannot_be_opened(
+    tmp_path: Path, data: bytes, kind: str | None, words: str
+) -> None:
     path = write(tmp_path / "some.file", data)
     with pytest.raises(BadSource, match=words) as caught:
         open_source(path, kind)

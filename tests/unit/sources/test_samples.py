@@ -143,7 +143,7 @@ def test_every_sample_is_expected_or_refused() -> None:
     assert set((DATA / "README.md").read_text().split("`")) >= EXPECTED.keys()
 
 
-def test_a_layout_that_cannot_be_told_is_refused_with_advice() -> None:
+def test_unknown_layout_is_refused_with_advice() -> None:
     for kind in (None, "cdx"):
         with pytest.raises(BadSource, match="header"):
             open_source(str(DATA / "headerless-wget.cdx"), kind)
@@ -177,7 +177,7 @@ def test_windows_line_ends_and_byte_order_marks_change_nothing(sample: Path) -> 
     assert [brief(item) for item in found] == EXPECTED[sample.name]
 
 
-def test_the_fast_way_and_the_careful_way_agree(sample: Path) -> None:
+def test_columns_and_lines_yield_the_same(sample: Path) -> None:
     """The first block is read carefully, so the same lines again are read the fast way."""
     reader = BY_KIND[KINDS[sample.suffix]]
     data = sample.read_bytes()

@@ -86,7 +86,7 @@ def test_file_that_is_not_where_the_directory_says(tmp_path: Path) -> None:
     assert [word(item) for item in items] == ["problem", "capture"]
 
 
-def test_file_that_would_end_behind_the_zip(tmp_path: Path) -> None:
+def test_file_that_would_end_after_the_zip(tmp_path: Path) -> None:
     path = wacz(tmp_path / "x.wacz", {"archive/a.warc": b"x" * 100})
     data = path.read_bytes()
     with ZipFile(path) as container:

@@ -93,7 +93,7 @@ def test_case_37_status_lines(read: Ask, line: bytes, status: int) -> None:
 
 
 @pytest.mark.parametrize("line", [b"ICY 200 OK", b"HTTP 200 OK", b"\r\n\r\nHTTP/1.1 200 OK"])
-def test_case_37_what_is_no_status_line(read: Ask, line: bytes) -> None:
+def test_case_37_invalid_status_lines(read: Ask, line: bytes) -> None:
     assert read(response(head=line + b"\r\n\r\n")).words == ["not-http"]
 
 
@@ -131,19 +131,19 @@ def test_case_40_empty_in_chunks(read: Ask) -> None:
         assert read(response(end, head=CHUNKED_HTTP)).words == ["empty"]
 
 
-def test_case_40_digest_of_nothing(read: Ask) -> None:
+def test_case_40_digest_of_no_bytes(read: Ask) -> None:
     assert read(response(b"something", Payload_Digest=sha1(b""))).words == [
         "problem",
         "digest-mismatch",
     ]
 
 
-def test_case_41_http_content_length_is_not_believed(read: Ask) -> None:
+def test_case_41_http_content_length_is_ignored(read: Ask) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n"
     assert read(response(b"payload", head=head)).capture.size == 7
 
 
-def test_case_42_said_to_be_chunked_but_is_not(read: Ask) -> None:
+def test_case_42_transfer_encoding_without_chunks(read: Ask) -> None:
     capture = read(response(b"not chunked at all", head=CHUNKED_HTTP)).capture
     assert capture.covers == Covers.STORED
 
@@ -292,7 +292,7 @@ def test_case_58_headers_that_browsertrix_renames(read: Ask) -> None:
     assert read(response(head=head)).capture.covers == Covers.BOTH
 
 
-def test_etag_and_last_modified_on_wish(read: Ask) -> None:
+def test_etag_and_last_modified_option(read: Ask) -> None:
     head = HTTP[:-2] + b'ETag:  "AbC"\r\nLAST-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n'
     capture = read(response(head=head), etag=True).capture
     assert capture.etag == b'"AbC"'
@@ -384,7 +384,7 @@ def test_unreadable_digest(read: Ask, text: bytes) -> None:
     assert read(response(Payload_Digest=text)).words == ["bad-digest"]
 
 
-def test_case_74_other_algorithms_on_wish(read: Ask) -> None:
+def test_case_74_other_algorithms_option(read: Ask) -> None:
     wanted = ("sha256", "sha1", "md5", "blake3")
     capture = read(response(), also=wanted).capture
     assert [digest.algorithm for digest in capture.also] == ["sha256", "md5", "blake3"]
@@ -494,7 +494,7 @@ def test_case_81_unknown_profile(read: Ask) -> None:
     "fields",
     [{"Payload_Digest": None}, {"Payload_Digest": b"?"}, {"Date": None}, {"Date": b"2016"}],
 )
-def test_revisits_that_say_nothing(read: Ask, fields: dict[str, bytes | None]) -> None:
+def test_revisits_without_digest_or_original(read: Ask, fields: dict[str, bytes | None]) -> None:
     assert read(revisit(**fields)).words == ["unresolved-revisit"]
 
 

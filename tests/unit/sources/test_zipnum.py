@@ -72,7 +72,7 @@ def test_members_that_are_cut_anywhere(
 
 
 @pytest.mark.parametrize("rows", [ROWS, JSON], ids=["cdx", "cdxj"])
-def test_as_users_read_them(tmp_path: Path, rows: list[bytes]) -> None:
+def test_commands_read_addresses(tmp_path: Path, rows: list[bytes]) -> None:
     path = tmp_path / "zipnum.cdx.gz"
     path.write_bytes(zipnum(rows, 5))
     index = run("index", "-w", "-m", ".*", "--json", str(path), str(tmp_path / "index"))

@@ -281,7 +281,7 @@ def test_an_original_in_a_payload_does_not_count(tmp_path: Path) -> None:
     assert reasons(found) == {"original-missing"}
 
 
-def test_damage_that_was_there_before_stays(tmp_path: Path) -> None:
+def test_damage_of_the_old_file_is_accepted(tmp_path: Path) -> None:
     hurt = bytearray(gz(page(4, noise(4, 3000))))
     hurt[300] ^= 1
     tail = bytes(hurt) + gz(page(5, noise(5, 90_000))) + b"\0" * 99
@@ -293,7 +293,7 @@ def test_damage_that_was_there_before_stays(tmp_path: Path) -> None:
     assert reasons(compared(old, new)) == {"bytes-changed"}
 
 
-def test_other_files_may_not_differ_at_all(tmp_path: Path) -> None:
+def test_other_kinds_of_files_must_be_equal(tmp_path: Path) -> None:
     old, new = tmp_path / "old.arc", tmp_path / "new.arc"
     old.write_bytes(b"filedesc://x 0.0.0.0 20261101000000 text/plain 0\n\n")
     new.write_bytes(old.read_bytes() + b"\n")
@@ -342,7 +342,7 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     assert "original-missing" not in reasons(list(Against(old, [new], [elsewhere]).findings()))
 
 
-def test_archives_that_nobody_can_read_are_not_lost(tmp_path: Path) -> None:
+def test_unreadable_archives_are_compared(tmp_path: Path) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     for folder in (old, new):
         write(folder / "a.warc.gz", [page(1)])
@@ -366,7 +366,7 @@ def test_archives_that_nobody_can_read_are_not_lost(tmp_path: Path) -> None:
     assert reasons(list(Against(old, [new]).findings())) == {"bytes-changed"}
 
 
-def test_jwarc_and_others_are_told_what_they_lose(tmp_path: Path) -> None:
+def test_losses_by_other_tools_are_reported(tmp_path: Path) -> None:
     """Another id, no Truncated, profile and version 1.0, a date cut to seconds."""
     fine = b"2026-11-02T09:14:17.5Z"
     old = write(

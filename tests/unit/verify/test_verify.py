@@ -105,7 +105,7 @@ RIGHT: dict[str, list[bytes]] = {
 
 @pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
 @pytest.mark.parametrize("name", list(RIGHT))
-def test_what_is_right_passes(name: str, plain: bool, tmp_path: Path) -> None:
+def test_correct_archives_have_no_findings(name: str, plain: bool, tmp_path: Path) -> None:
     assert found(tmp_path, *RIGHT[name], plain=plain) == set()
 
 
@@ -399,7 +399,7 @@ def test_blocks_emptied_by_a_peer_are_a_loss(tmp_path: Path) -> None:
     assert REASONS["empty-block"] == REASONS["block-digest"] == LOSS
 
 
-def test_what_a_digest_proves_is_sound_whatever_another_says(tmp_path: Path) -> None:
+def test_one_right_digest_proves_a_payload(tmp_path: Path) -> None:
     """Replay takes no header from an original, and a digest of the payload is enough."""
     header = page(1).replace(b"text/html; charset", b"text/htmx; charset")
     assert header != page(1)
@@ -453,7 +453,7 @@ def test_originals_may_be_elsewhere_and_in_arc_files(stated: int, tmp_path: Path
     assert [f.reason for f in verify_collection([other], [places])] == ["wrong-digest"]
 
 
-def test_records_behind_damage_are_read_again(tmp_path: Path) -> None:
+def test_records_after_damage_are_read(tmp_path: Path) -> None:
     hurt = bytearray(gz(page(2)))
     hurt[60] ^= 1
     path = tmp_path / "made.warc.gz"
@@ -484,9 +484,7 @@ def longer(member: bytes, extra: bytes = b"sl\x08\0\1\2\3\4\5\6\7\0", name: byte
 
 
 @pytest.mark.parametrize("name", [b"", b"a name\0"])
-def test_records_behind_damage_are_read_again_whatever_their_gzip_headers_have(
-    name: bytes, tmp_path: Path
-) -> None:
+def test_records_after_damage_are_read_with_any_gzip_header(name: bytes, tmp_path: Path) -> None:
     hurt = bytearray(longer(gz(page(2))))
     hurt[90] ^= 1
     ahead, behind = longer(gz(page(1))), [longer(gz(page(n)), name=name) for n in (3, 4)]
@@ -559,7 +557,7 @@ def test_nothing_makes_it_crash(data: bytes, choice: st.DataObject) -> None:
         assert compared(path, same) or path.read_bytes() == same.read_bytes()
 
 
-def test_files_side_by_side_give_the_same_as_one_after_another(
+def test_parallel_reading_has_the_same_findings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(1, 9):
@@ -580,7 +578,7 @@ def test_a_record_larger_than_memory_and_a_bomb_take_little(tmp_path: Path) -> N
     tracemalloc.stop()
 
 
-def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
+def test_levels_and_exit_statuses_of_the_command(tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
     page_, talk = typed("verify", "--remarks", sound)
     assert page_.split("\t")[:2] == ["remark", "not-truncated"]
@@ -600,7 +598,7 @@ def test_the_command_says_levels_and_statuses(tmp_path: Path) -> None:
     assert "does not exist" in typed("verify", tmp_path / "none", status=4)[1]
 
 
-def test_remarks_are_counted_and_bury_no_finding(tmp_path: Path) -> None:
+def test_remarks_are_counted_and_do_not_hide_findings(tmp_path: Path) -> None:
     """Warcprox leaves WARC-Truncated out of each revisit: 1,284 lines around one that matters."""
     untruncated = [copy_of(number, 1, Truncated=None) for number in range(2, 20)]
     path = write(tmp_path / "a.warc.gz", [page(1), *untruncated, copy_of(25, 24, BODY[::-1])])
@@ -629,7 +627,7 @@ def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:
     assert "it is empty" in typed("verify", folder, status=7)[0]
 
 
-def test_who_reads_a_part_of_the_findings_is_no_crash(tmp_path: Path) -> None:
+def test_reader_that_closes_the_pipe_early(tmp_path: Path) -> None:
     lost = write(tmp_path / "lost.warc.gz", [copy_of(number, 1) for number in range(2, 28)] * 50)
     command = [sys.executable, "-m", "dedupindex", "verify", str(lost)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as done:

@@ -73,7 +73,7 @@ def test_version_2(path: Path, pack: Pack) -> None:
     assert answer.capture.date == b"2026-11-20T09:14:17Z"
 
 
-def test_fields_that_nobody_knows(path: Path, pack: Pack) -> None:
+def test_version_block_with_unknown_fields(path: Path, pack: Pack) -> None:
     answer = ask(path, pack(header(b"URL Archive-length")) + pack(document()))
     assert answer.words == ["warcinfo-record", "problem", "damaged"]
     assert "fields" in answer.problem
@@ -91,7 +91,7 @@ def test_c_url_with_spaces(path: Path, pack: Pack, url: bytes) -> None:
     assert ask(path, pack(header()) + pack(document(url=url))).capture.url == url
 
 
-def test_line_with_two_anchors_is_not_believed(path: Path, pack: Pack) -> None:
+def test_line_with_two_anchors_is_ambiguous(path: Path, pack: Pack) -> None:
     url = b"http://example.com/ 5.6.7.8 20200101000000 text/html"
     answer = ask(path, pack(header()) + pack(document(url=url)) + pack(document()))
     assert answer.words == ["warcinfo-record", "ambiguous-line", "capture"]
@@ -128,7 +128,7 @@ def test_g_length_off(path: Path, pack: Pack, wrong: int, body: bytes) -> None:
 
 
 @pytest.mark.parametrize(("body", "wrong"), [(b"payload", 1), (b"payload\n", -1)])
-def test_a_length_off_by_the_line_end_is_obeyed(
+def test_length_off_by_the_line_end_is_accepted(
     path: Path, pack: Pack, body: bytes, wrong: int
 ) -> None:
     """As every reader does: nobody can tell whose the line end is."""
@@ -196,5 +196,5 @@ def test_streamed(path: Path, pack: Pack, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b"filedesc:", b"filedesc://x\n", b"http://x 1.2.3.4"])
-def test_what_is_no_arc(path: Path, pack: Pack, line: bytes) -> None:
+def test_files_that_are_not_arc(path: Path, pack: Pack, line: bytes) -> None:
     assert set(ask(path, pack(line)).words) <= {"problem", "damaged"}

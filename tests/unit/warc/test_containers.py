@@ -45,7 +45,7 @@ def test_three_members(path: Path) -> None:
     assert answer.words == GOOD
     assert [capture.offset for capture in answer.captures] == [0, len(gz(A)), len(gz(A) + gz(B))]
     assert answer.source.position == answer.source.size == path.stat().st_size
-    assert answer.source.filler == 0
+    assert answer.filler == 0
 
 
 def test_case_01_uncompressed(path: Path) -> None:
@@ -123,7 +123,7 @@ def test_case_06_of_a_large_member(path: Path) -> None:
     assert answer.words == ["capture", "problem", "damaged", "capture"]
 
 
-def test_case_06_embedded_warc_never_passes_for_records(path: Path) -> None:
+def test_case_06_embedded_warc_is_not_read_as_records(path: Path) -> None:
     """A gzipped WARC that is itself the payload, stored, so that its magic shows."""
     inner = gz(response(b"not of this file", number=8)) + gz(response(b"nor this", number=9))
     outer = gz(response(inner), level=0)
@@ -138,7 +138,7 @@ def test_case_06_embedded_warc_never_passes_for_records(path: Path) -> None:
     assert answer.words == ["capture", "problem", "damaged"]
 
 
-def test_two_damages_leave_out_all_that_is_between_them(path: Path) -> None:
+def test_records_between_two_damages_are_left_out(path: Path) -> None:
     bad = flipped(gz(B), 20)
     answer = ask(path, gz(A) + bad + gz(B) + bad + gz(C))
     assert answer.words == ["capture", "problem", "damaged", "capture"]
@@ -148,13 +148,13 @@ def test_two_damages_leave_out_all_that_is_between_them(path: Path) -> None:
 def test_case_07_empty_gzip_member(path: Path) -> None:
     answer = ask(path, gz(b"") + gz(A) + gz(b"") + gz(b"") + gz(B) + gz(C) + gz(b""))
     assert answer.words == GOOD
-    assert answer.source.filler == 4 * len(gz(b""))
+    assert answer.filler == 4 * len(gz(b""))
 
 
 def test_case_08_member_of_line_ends(path: Path) -> None:
     answer = ask(path, gz(A) + gz(END) + gz(B) + gz(b"\n" * 99) + gz(C))
     assert answer.words == GOOD
-    assert answer.source.filler == len(gz(END)) + len(gz(b"\n" * 99))
+    assert answer.filler == len(gz(END)) + len(gz(b"\n" * 99))
 
 
 @pytest.mark.parametrize("zeros", [1, 5, 512, 1 << 20, (1 << 20) + 7])
@@ -162,7 +162,7 @@ def test_case_09_zero_padding(path: Path, zeros: int) -> None:
     padding = b"\0" * zeros
     answer = ask(path, gz(A) + padding + gz(B) + gz(C) + padding)
     assert answer.words == GOOD
-    assert answer.source.filler == 2 * zeros
+    assert answer.filler == 2 * zeros
     assert [type(event) for event in answer.events] == [Record, Filler, Record, Record, Filler]
 
 
@@ -199,22 +199,22 @@ def test_case_11_two_records_in_one_member_among_others(path: Path) -> None:
     assert sorted(answer.words) == sorted([*GOOD, "problem", "shared-member"])
 
 
-def test_case_11_is_told_once(path: Path) -> None:
+def test_case_11_is_reported_once(path: Path) -> None:
     answer = ask(path, gz(A + A) + gz(B + B + B))
     assert answer.words.count("shared-member") == 3
     assert len(answer.problems) == 1
 
 
-def test_case_12_plain_record_behind_members(path: Path) -> None:
+def test_case_12_plain_record_after_members(path: Path) -> None:
     answer = ask(path, gz(A) + B + gz(C))
     assert answer.words == ["capture", "problem", "capture"]
     assert "uncompressed record" in answer.problem
 
 
-def test_case_12_member_behind_plain_records(path: Path) -> None:
+def test_case_12_member_after_plain_records(path: Path) -> None:
     answer = ask(path, A + gz(B) + C)
     assert answer.words[:2] == ["capture", "problem"]
-    assert "gzip member stands between" in answer.problem
+    assert "gzip member is between" in answer.problem
 
 
 def with_header(data: bytes, *, name: bytes = b"name") -> bytes:
@@ -245,7 +245,7 @@ def test_case_14_zstd_is_refused_by_name(path: Path, start: bytes) -> None:
     assert "zstd" in answer.problem
 
 
-def test_case_15_the_name_says_nothing(tmp_path: Path) -> None:
+def test_case_15_the_name_does_not_matter(tmp_path: Path) -> None:
     assert ask(tmp_path / "plain.warc.gz", A + B + C).words == GOOD
     assert ask(tmp_path / "gzipped.warc", gz(A) + gz(B) + gz(C)).words == GOOD
 
@@ -256,7 +256,7 @@ def test_case_16_no_bytes_and_two_bytes(path: Path) -> None:
         assert set(ask(path, data).words) <= {"problem", "damaged"}
 
 
-def test_case_16_what_is_no_file(tmp_path: Path) -> None:
+def test_case_16_not_a_regular_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe", tmp_path / "missing"):
         with pytest.raises(BadSource, match=path.name):
@@ -319,7 +319,7 @@ def test_case_19_versions(path: Path, version: bytes, pack: Pack) -> None:
     assert ask(path, data).words == ["capture"] * 9
 
 
-def test_case_19_a_version_that_nobody_wrote(path: Path) -> None:
+def test_case_19_unknown_versions(path: Path) -> None:
     data = gz(A) + gz(response(b"x", version=b"WARC/3.0")) + gz(B)
     assert ask(path, data).words == ["capture", "unknown-version", "capture"]
 

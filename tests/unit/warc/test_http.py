@@ -62,7 +62,7 @@ def test_media_types() -> None:
         assert response.mime == mime
 
 
-def test_most_statuses_do_not_fill_memory() -> None:
+def test_any_number_of_statuses() -> None:
     for number in range(9000):
         data = b"HTTP/%d 200 OK\r\n\r\n" % number
         response = http.parse(data, 0, len(data))
@@ -133,7 +133,7 @@ def test_any_bytes_in_any_pieces(parts: list[bytes], cuts: list[int]) -> None:
     assert (b"".join(got) if dechunker.complete else None) == expected
 
 
-def test_a_chunk_header_may_not_be_endless() -> None:
+def test_length_of_a_chunk_header_is_limited() -> None:
     dechunker = Dechunker()
     for _ in range(100):
         dechunker.feed(b"1;" + b"x" * 1000)

@@ -77,7 +77,7 @@ def test_documents_of_arc_files(fields: bytes, more: bytes, pack: type[bytes]) -
     assert record_at(read_at, len(first), -1, MOST).record.values[0] == b"http://a.org/"
 
 
-def test_what_is_no_record() -> None:
+def test_offsets_without_a_record() -> None:
     one = gz(response(b"x" * 1000))
     for data, offset in (
         (one, len(one)),  # behind the end
@@ -93,7 +93,7 @@ def test_what_is_no_record() -> None:
 
 
 @pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
-def test_no_more_than_so_much_is_held(pack: type[bytes]) -> None:
+def test_memory_is_limited(pack: type[bytes]) -> None:
     data = pack(response(b"\0" * (2 << 20)))
     asked = []
 

@@ -32,7 +32,7 @@ from tests.support.warc_cases import HTTP
         (b"", b""),
     ],
 )
-def test_case_77_brackets_come_off_in_one_pair(written: bytes, bare: bytes) -> None:
+def test_case_77_one_pair_of_brackets_is_removed(written: bytes, bare: bytes) -> None:
     assert unbracket(written) == bare
     assert record_ids(written) == ({bare} if written else set())
     named = {b"WARC-Refers-To": written, b"WARC-Refers-To-Target-URI": written}
@@ -40,7 +40,7 @@ def test_case_77_brackets_come_off_in_one_pair(written: bytes, bare: bytes) -> N
 
 
 @pytest.mark.parametrize("url", [b"<http://e.com/", b"< http://e.com/>", b"ftp://e.com/", b"<>>"])
-def test_case_77_what_stands_in_half_a_pair_is_no_url_of_the_web(url: bytes) -> None:
+def test_case_77_url_with_half_a_pair_of_brackets(url: bytes) -> None:
     with pytest.raises(Refused, match="not-http"):
         http_url(url)
 
@@ -50,7 +50,7 @@ def test_case_55_several_ids_in_one_field() -> None:
 
 
 @pytest.mark.parametrize("date", [b"2016-01", b"2016-01-01", b"2016-01-01T00:00:00+00:00", b""])
-def test_case_66_what_is_no_date_has_no_digits(date: bytes) -> None:
+def test_case_66_invalid_date_has_no_digits(date: bytes) -> None:
     assert timestamp14(date) == b""
     assert timestamp14(b"2016-01-01T01:02:03.999Z") == b"20160101010203"
 
@@ -72,7 +72,7 @@ def test_case_81_profiles(form: str) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 5, 1 << 22])
-def test_case_36_what_is_no_http_is_not_searched_for_a_header(size: int) -> None:
+def test_case_36_only_http_is_searched_for_a_header(size: int) -> None:
     pieces = iter([b"x" * 5] * (size // 5) + [b"y"])
     answer, body, reason = divided(pieces)
     assert (answer, reason) == (None, "not-http")
@@ -80,7 +80,7 @@ def test_case_36_what_is_no_http_is_not_searched_for_a_header(size: int) -> None
 
 
 @pytest.mark.parametrize("cut", range(1, len(HTTP) + 3))
-def test_a_streamed_block_is_divided_wherever_it_was_cut(cut: int) -> None:
+def test_streamed_block_is_divided_after_its_header(cut: int) -> None:
     block = HTTP + b"body"
     answer, body, reason = divided(iter([block[:cut], block[cut:]]))
     assert answer is not None and answer.head == HTTP and not reason
@@ -88,7 +88,7 @@ def test_a_streamed_block_is_divided_wherever_it_was_cut(cut: int) -> None:
     assert b"".join(pieces) == b"body" and all(pieces)
 
 
-def test_case_47_codings_in_another_order_are_other_codings() -> None:
+def test_case_47_order_of_codings_matters() -> None:
     one, two = b"\r\nContent-Encoding: gzip", b"\r\nContent-Encoding: br"
     codings = {
         http.codings(b"HTTP/1.1 200 OK" + text + b"\r\n\r\n") for text in (one + two, two + one)

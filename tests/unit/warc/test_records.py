@@ -67,7 +67,7 @@ def test_case_22_length_that_ends_at_a_blank_line_of_the_payload(path: Path, pac
     assert answer.words == ["capture", "problem", "damaged", "capture"]
 
 
-def test_case_22_warc_in_a_damaged_payload_never_passes_for_records(path: Path) -> None:
+def test_case_22_warc_in_a_damaged_payload_is_not_read_as_records(path: Path) -> None:
     inner = b"x\r\n\r\n" + response(b"not of this file", number=8) * 3
     for bad in (response(inner + b"y", Content_Length=b"77"), response(inner, Content_Length=b"x")):
         answer = ask(path, A + bad + C)
@@ -109,7 +109,7 @@ def test_case_23_line_ends_missing_before_anything_but_a_record(path: Path, behi
 def test_case_23_line_ends_too_many(path: Path, pack: Pack, extra: bytes) -> None:
     answer = ask(path, pack(A + extra) + pack(b"" + A + extra) + pack(C))
     assert answer.words == ["capture"] * 3
-    assert answer.source.filler == (2 * len(extra) if pack is bytes else 0)
+    assert answer.filler == (2 * len(extra) if pack is bytes else 0)
     assert answer.source.remarks == {"extra-line-ends": 2}
 
 
@@ -211,7 +211,7 @@ def test_case_32_other_content_type(path: Path, pack: Pack) -> None:
 @pytest.mark.parametrize(
     "junk", [b"\0", b"\xff\xfe\x80", b"\0" * 1000, "Ünïcode".encode("latin-1")]
 )
-def test_case_34_bytes_that_are_no_text(path: Path, pack: Pack, junk: bytes) -> None:
+def test_case_34_binary_header_values(path: Path, pack: Pack, junk: bytes) -> None:
     url = b"http://example.com/" + junk
     answer = ask(path, pack(response(b"x", (b"X-" + junk, junk), Target_URI=url)) + pack(A))
     assert answer.words == ["capture", "capture"]
@@ -256,7 +256,7 @@ def test_headers_that_repeat_a_field_get_no_form() -> None:
     assert all(form_of(parse(text[:-4]), text) is None for _ in range(9))
 
 
-def test_a_form_does_not_match_what_only_looks_alike() -> None:
+def test_a_form_does_not_match_similar_headers() -> None:
     form = Form(parse(A[: A.index(END)]))
     assert form.match(A.replace(b"\r\nWARC-Date", b"\r\n folded\r\nWARC-Date")) is None
     assert form.match(A.replace(DATE, DATE + b" ")) is None
