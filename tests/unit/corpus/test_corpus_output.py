@@ -479,7 +479,7 @@ def test_nothing_that_is_read_is_written_over(
         assert main(["corpus", str(arc), "-o", str(out)]) == BadInput.exit_status, out
         assert "are never overwritten" in capsys.readouterr().err
     (tmp_path / "new.cdxj").write_text("a list of something else")
-    with pytest.raises(BadInput, match="new.cdxj is there"):
+    with pytest.raises(BadInput, match="new.cdxj exists"):
         Corpus.of(arc).save_as_warc(tmp_path / "new.warc.gz")
     odd = arc / "captures"
     source.rename(odd)
