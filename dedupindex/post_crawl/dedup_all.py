@@ -46,7 +46,7 @@ from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sources, find
 
-_HOSTS, _ALL_HOSTS, _OUTCOMES = "hosts.tsv", "hosts.jsonl", "outcomes.jsonl"
+_HOSTS, _ALL_HOSTS, _OUTCOMES = "revisits-by-host.jsonl", "hosts.jsonl", "outcomes.jsonl"
 _JOURNAL_SUFFIXES = (".jsonl", ".dropped", ".committed")
 _SHOWN = 20  # hosts of a report
 
@@ -102,7 +102,9 @@ def dedup(
 def _work_directory(roots: list[Path], out: Path | None) -> Path:
     """Return the default directory of working files; raises `BadInput` if there is none."""
     if out is None and len(roots) > 1:
-        raise BadInput("these sources lie in several folders: say with --work where to keep files")
+        raise BadInput(
+            "these sources are in several directories: name one for working files with --work"
+        )
     place = (roots[0] if out is None else out).absolute()
     return place.with_name(f"{place.name}.dedup")
 
@@ -124,10 +126,10 @@ class _Run:
         plan = self._plan()
         report.add_manifest(open_manifest(self._work.manifest))
         report.add_plan(plan.totals)
+        copied = sum(file.size for file in self._found.others if to_be_copied(file, options.out))
         job = RewriteJob(
-            plan, options.out, options.min_size, options.min_gain, options.dry,
-            reserved=sum(one.size for one in self._found.others if to_be_copied(one, options.out)),
-        )  # fmt: skip
+            plan, options.out, options.min_size, options.min_gain, options.dry, reserved=copied
+        )
         if self._work.unfinished_options is None:
             (self._work.top / _OUTCOMES).unlink(missing_ok=True)
         with self._stage("rewriting"):
@@ -163,20 +165,20 @@ class _Run:
         if work.unfinished_options is not None:
             if old:
                 raise SettingsConflict(
-                    f"an earlier version has begun a run in place ({work.top}): let that one end "
-                    "it, or bring the files back with bin/undedup --in-place and then remove the "
+                    f"an earlier version started a run in place ({work.top}): let it finish "
+                    "that, or bring the files back with bin/undedup --in-place and then remove the "
                     "working files"
                 )
             if options.out is not None or options.dry:
                 raise SettingsConflict(
                     f"a run in place was interrupted ({work.top}): finish it with the options and "
-                    "files that it began with, or give it up with --in-place --restart"
+                    "files that it started with, or give it up with --in-place --restart"
                 )
             work.check_same(options.decisive(), (file.path for file in self._found.files))
             self._say("resuming the run in place that was interrupted, with its plan")
             return open_plan(work.plan)
         if old:
-            self._say(f"{work.manifest} is of an earlier version: all is read anew")
+            self._say(f"{work.manifest} was made by an earlier version: all files are read again")
             shutil.rmtree(work.manifest)
         if options.index is not None:  # which is asked when all sources have been read
             open_index(options.index).close()
@@ -202,11 +204,11 @@ class _Run:
 
     def _rewrite(self, job: RewriteJob) -> set[str]:
         """Rewrite all files; returns the paths of those that were written."""
-        total = sum(one.size for one in job.plan.containers().values())
+        total = sum(file.size for file in job.plan.containers().values())
         before = {} if job.out is not None else self._earlier_outcomes()
         done, seen = set(), 0
         with (
-            open(self._work.top / _HOSTS, "w", encoding="utf-8", newline="") as hosts,
+            open(self._work.top / _HOSTS, "wb") as hosts,
             open(self._work.top / _OUTCOMES, "a", encoding="utf-8") as outcomes,
         ):
             for outcome in rewrite(job, self._options.jobs, self._begin):
@@ -232,13 +234,13 @@ class _Run:
         """Add the files that are not in the directory of results, and the size of the journals."""
         report, out = self._report, job.out
         if not job.dry:
-            roots = {out or Path(one.root) for one in job.plan.containers().values()}
+            roots = {out or Path(file.root) for file in job.plan.containers().values()}
             files = (path for root in roots for path in (root / DIRECTORY).glob("*"))
             sizes = (path.stat().st_size for path in files if path.suffix in _JOURNAL_SUFFIXES)
             report.journal = sum(sizes)
         if out is None:
             return
-        planned = {one.path for one in job.plan.containers().values()}
+        planned = {file.path for file in job.plan.containers().values()}
         others = {file.path for file in self._found.others}
         for file in (*self._found.files, *self._found.others):
             if file.path in done:
@@ -283,9 +285,9 @@ class _Run:
 
     def _verify(self, job: RewriteJob, done: set[str]) -> None:
         """Compare all files that were written with those they were made from."""
-        containers = [one for one in job.plan.containers().values() if one.path in done]
-        containers.sort(key=lambda one: -one.size)
-        total, seen = sum(one.size for one in containers), 0
+        containers = [file for file in job.plan.containers().values() if file.path in done]
+        containers.sort(key=lambda file: -file.size)
+        total, seen = sum(file.size for file in containers), 0
         damaged = frozenset(problem.container for problem in self._report.left)
         verify_job = VerifyJob(job, damaged)
         for proof in side_by_side(verify_container, verify_job, containers, self._options.jobs):

@@ -14,10 +14,11 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from dedupindex.errors import BadInput, Damaged, FormatFromFuture, SettingsConflict
-from dedupindex.post_crawl.rewrite.rewrite_output import ANOTHER
+from dedupindex.errors import Damaged, SettingsConflict
+from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
+from dedupindex.post_crawl.rewrite.rewrite_file import ANOTHER
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -72,20 +73,20 @@ class WorkDirectory:
         before = self.unfinished_options or {}
         if before.keys() != options.keys():
             raise SettingsConflict(
-                f"an earlier version has begun a run in place ({self.top}), and nobody knows with "
-                "which options: let that version finish it, or give it up with --restart"
+                f"an earlier version started a run in place ({self.top}) and did not record its "
+                "options: let that version finish it, or give it up with --restart"
             )
         differences = [_difference(name, before[name], options[name]) for name in options]
         with open(self.top / _FILES, "rb") as stream:
             known = {json.loads(line) for line in stream}
         now = set(files)
-        differences.append(_named(now - known, "that it did not begin with"))
+        differences.append(_named(now - known, "that it did not start with"))
         differences.append(_named(known - now, "of it that are gone"))
         if found := [difference for difference in differences if difference]:
             raise SettingsConflict(
                 f"a run in place was interrupted ({self.top}), and this one is another: "
                 f"{'; '.join(found)}. Nothing was changed. Finish it with the options and files "
-                "that it began with, or give it up with --restart, which plans anew"
+                "that it started with, or give it up with --restart, which plans anew"
             )
 
     def _write(self, options: dict[str, Any] | None) -> None:
@@ -100,7 +101,7 @@ def _difference(name: str, before: Any, now: Any) -> str:
     if isinstance(now, bool):
         return f"{name} is given, and was not" if now else f"{name} is not given, and was"
     then, after = (f"{name} {value}" if value else f"no {name}" for value in (before, now))
-    return f"it began with {then}, this has {after}"
+    return f"it started with {then}, this one has {after}"
 
 
 def _named(paths: set[str], what: str) -> str:
@@ -119,43 +120,18 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
     `IndexBusy` if another run is at work.
     """
     named = sorted({os.path.abspath(source) for source in sources})
-    if top.exists() and not (top / _FILE).exists() and not _is_new(top):
-        raise BadInput(f"{top} holds something else; name another directory with --work")
+    check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
     with exclusive(top / _LOCK, f"the working files {top}"):
-        fields = _read(top)
-        if not fields:
-            work = WorkDirectory(top, {"format": _FORMAT, "sources": named, "begun": None})
-            work.end()
-        elif fields["sources"] != named:
+        if not (top / _FILE).exists():
+            WorkDirectory(top, {"sources": named}).end()
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        if (sources := fields.get("sources", [])) != named:
             raise SettingsConflict(
-                f"{top} has the working files of other sources ({', '.join(fields['sources'])}): "
+                f"{top} has the working files of other sources ({', '.join(sources)}): "
                 "name those, or another directory with --work"
             )
-        else:
-            work = WorkDirectory(top, fields)
-        yield work
-
-
-def _is_new(top: Path) -> bool:
-    """Whether a directory has only what a run creates before its ``dedup.json``."""
-    return top.is_dir() and all(
-        path.name == _LOCK or path.name.startswith(f".{_FILE}.") for path in top.iterdir()
-    )
-
-
-def _read(top: Path) -> dict[str, Any]:
-    if not (top / _FILE).exists():
-        return {}
-    try:
-        fields: dict[str, Any] = json.loads((top / _FILE).read_bytes())
-        number = int(fields["format"])
-        _ = fields["sources"], fields["begun"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{top / _FILE} is none of ours: {error}") from error
-    if number > _FORMAT:
-        raise FormatFromFuture(f"{top} has format {number}, this knows {_FORMAT}")
-    return fields
+        yield WorkDirectory(top, fields)
 
 
 def to_be_copied(file: SourceFile, out: Path | None) -> bool:
@@ -176,11 +152,11 @@ def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
         raise Untouched(f"it cannot be read: {error.strerror}") from error
     with source:
         if being_written(source):
-            raise Untouched("some other process is writing to it")
+            raise Untouched("another process is writing to it")
         if target.exists():
             with open_for_reading(target) as there:
                 if not same_bytes(source, there):
-                    raise Untouched(f"{target} is there already, with another content: {ANOTHER}")
+                    raise Untouched(f"{target} exists already, with other content: {ANOTHER}")
             return
         if dry:
             return
@@ -189,7 +165,10 @@ def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
         part = part_path(target)
         before = os.fstat(source.fileno())
         with removing(part), open_part(part) as into:
-            _copied(source, into, before.st_size)
+            try:
+                FileSink(into).copy(source, 0, before.st_size)
+            except Damaged as error:
+                raise Untouched("it became shorter while it was copied") from error
             copy_metadata(source, into)
             os.fsync(into.fileno())
             if identity(os.stat(file.path)) != identity(before):
@@ -197,11 +176,4 @@ def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
             try:
                 create_file(part, into, target)
             except FileExistsError as error:  # by another process, since
-                raise Untouched(f"{target} is there already: {ANOTHER}") from error
-
-
-def _copied(source: BinaryIO, into: BinaryIO, size: int) -> None:
-    try:
-        FileSink(into).copy(source, 0, size)
-    except Damaged as error:
-        raise Untouched("it became shorter while it was copied") from error
+                raise Untouched(f"{target} exists already: {ANOTHER}") from error

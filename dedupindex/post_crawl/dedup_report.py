@@ -13,12 +13,12 @@ import orjson
 
 from dedupindex.capture import Problem
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest
+from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows
 from dedupindex.post_crawl.plan.plan_file import Totals
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
-from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
+from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.file_bytes import Joined, UnreadableFile
@@ -31,8 +31,8 @@ _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _HOST_OF_URL = f"""coalesce(
   nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
   left(lower(split_part(url, ':', 1)), 255))"""
+_LONGEST = 1 << 24  # bytes of a line of JSON
 _HOST_ORDER = "ORDER BY saved DESC, captures DESC, host"
-_BATCH = 10_000  # hosts
 
 
 @dataclass
@@ -164,11 +164,10 @@ class HostNumbers(NamedTuple):
     bytes_saved: int
 
 
-def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterable[str]:
+def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
     """Yield lines for `by_host`, from the revisits and saved bytes of hosts."""
     for host, (revisits, saved) in hosts.items():
-        if not set(host) & set('\t\r\n"\0'):
-            yield f"{host}\t{revisits}\t{saved}\n"
+        yield orjson.dumps({"host": host, "revisits": revisits, "saved": saved}) + b"\n"
 
 
 def by_host(
@@ -179,6 +178,7 @@ def by_host(
     `lines` is a glob of a manifest's Parquet files, `spool` has `host_lines`. All hosts are written
     to the file `all_hosts`, a line of JSON each.
     """
+    types = {"host": "VARCHAR", "revisits": "BIGINT", "saved": "BIGINT"}
     with open_database(spool.parent, memory, 0) as (database, _):
         database.execute(f"""
             CREATE TABLE hosts AS
@@ -188,31 +188,25 @@ def by_host(
                   FROM read_parquet({quoted(lines)}) GROUP BY 1) AS c
             FULL JOIN (
               SELECT host, sum(revisits) AS revisits, sum(saved) AS saved
-              FROM read_csv({quoted(literal(spool))}, auto_detect = false, header = false,
-                delim = '\t', new_line = '\\n', quote = '', escape = '', nullstr = '\x01',
-                columns = {{'host': 'VARCHAR', 'revisits': 'BIGINT', 'saved': 'BIGINT'}})
-              GROUP BY 1) AS r ON c.host = r.host""")
+              FROM {from_json([spool], types, _LONGEST)} GROUP BY 1) AS r ON c.host = r.host""")
         first = list(_hosts(database, f"{_HOST_ORDER} LIMIT {most}"))
         if all_hosts is not None:
             with open(all_hosts, "wb") as stream:
                 for host in _hosts(database, _HOST_ORDER):
                     stream.write(orjson.dumps(host._asdict()) + b"\n")
-        row = database.execute(
-            "SELECT count(*), sum(captures), sum(revisits), sum(saved) FROM hosts"
-        ).fetchone()
-    assert row is not None
-    count, *sums = (int(value or 0) for value in row)
-    shown = [sum(values) for values in zip(*(host[1:] for host in first), strict=True)] or [0] * 3
-    others = [total - count for total, count in zip(sums, shown, strict=True)]
-    rest = HostNumbers(f"{max(count - len(first), 0):,} others", *others)
-    return [*first, rest] if any(others) else first
+        order = f"{_HOST_ORDER} OFFSET {most}"
+        query = f"""
+            SELECT count(*), sum(captures), sum(revisits), sum(saved)
+            FROM (SELECT * FROM hosts {order})"""
+        count, *others = next(fetch_rows(database, query))
+    rest = HostNumbers(f"{count:,} others", *(int(value or 0) for value in others))
+    return [*first, rest] if any(rest[1:]) else first
 
 
 def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
-    found = database.execute(f"SELECT host, captures, revisits, saved FROM hosts {order}")
-    while rows := found.fetchmany(_BATCH):
-        for host, *counts in rows:
-            yield HostNumbers(host, *map(int, counts))
+    query = f"SELECT host, captures, revisits, saved FROM hosts {order}"
+    for host, *counts in fetch_rows(database, query):
+        yield HostNumbers(host, *map(int, counts))
 
 
 class MissingFile(NamedTuple):

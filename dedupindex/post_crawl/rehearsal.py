@@ -14,6 +14,7 @@ commit     deduplicate the copy in place, undo, deduplicate again, drop the undo
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import os
 import re
@@ -37,6 +38,7 @@ from dedupindex.post_crawl.convert.convert_files import conversion_tasks, conver
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_files import copy
 from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import (
     SAME_CAPTURE,
@@ -157,7 +159,7 @@ class _Rehearsal:
     def steps(self) -> Iterator[Step]:
         """Yield each step when it is done."""
         if not self._files:
-            raise BadInput("there is no WARC or ARC file in what was named")
+            raise BadInput("the sources contain no WARC or ARC file")
         check_names(self._files, self._top)
         steps = (
             (self._test, "test", "the sources read to their ends"),
@@ -213,9 +215,8 @@ class _Rehearsal:
                 except Untouched as left:
                     step.fail(f"{file.path}: {left}")
         self._resources = sum(outcome.resources for outcome in converted.values())
-        step.numbers = {
-            "copied": copied, "converted": len(converted), "resources": self._resources,
-        }  # fmt: skip
+        step.numbers = {"copied": copied, "converted": len(converted)}
+        step.numbers["resources"] = self._resources
 
     def _validate(self, step: Step) -> None:
         manifest = self._manifest("converted", [str(self._copy)])
@@ -254,16 +255,16 @@ class _Rehearsal:
                 for container in before:
                     with open_for_reading(container.path) as file:
                         if content_hash(file) != container.content_hash:
-                            step.fail(f"{container.path}: undone, it is not what it was")
+                            step.fail(
+                                f"{container.path}: undone, it differs from the original file"
+                            )
         step.numbers["committed"] = _undo_or_commit(step, self._copy, commit)
         self._check_collection(step, self._copy)
 
     def _manifest(self, name: str, sources: Sources | list[str]) -> Manifest:
-        options = ManifestOptions("sha1", False, False)
-        make(
-            sources, self._top / name, options, jobs=self._options.jobs, on_progress=self._progress
-        )
-        return open_manifest(self._top / name)
+        top, jobs = self._top / name, self._options.jobs
+        make(sources, top, ManifestOptions(), jobs=jobs, on_progress=self._progress)
+        return open_manifest(top)
 
     def _difference(
         self, step: Step, names: tuple[str, str], columns: tuple[str, ...]
@@ -298,13 +299,14 @@ class _Rehearsal:
         """Fail for files that in place became other bytes than in the other directory."""
         for path in map(Path, paths):
             other = self._out / path.relative_to(self._copy)
-            try:
-                with open_for_reading(path) as mine, open_for_reading(other) as theirs:
-                    same = same_bytes(mine, theirs)
-            except FileNotFoundError:
-                same = False
-            if not same:
-                step.fail(f"{path} is not what {other} is")
+            with (
+                suppress(FileNotFoundError),
+                open_for_reading(path) as mine,
+                open_for_reading(other) as theirs,
+            ):
+                if same_bytes(mine, theirs):
+                    continue
+            step.fail(f"{path} differs from {other}")
 
 
 def _undo_or_commit(step: Step, folder: Path, work: Callable[[Undo], Restored]) -> int:
@@ -312,7 +314,7 @@ def _undo_or_commit(step: Step, folder: Path, work: Callable[[Undo], Restored]) 
     count = 0
     with locked([folder] if list(journals(folder)) else []):
         for journal in list(journals(folder)):
-            done = work(Undo(folder, journal.summary()[0].name, None))
+            done = work(Undo(folder, journal.name, None))
             if done.state == "left":
                 step.fail(f"{folder / done.name}: {done.problem}")
             count += done.state in ("exact", "committed")
@@ -327,8 +329,7 @@ def _work_directory(top: Path, sources: Iterable[str]) -> Iterator[None]:
     something in it is a link; `IndexBusy` if another rehearsal uses it.
     """
     marker = top / "rehearsal"
-    if top.exists() and not marker.exists() and any(top.iterdir()):
-        raise BadInput(f"{top} holds something else; name another directory")
+    check_new_or_ours(marker, (), "name another directory")
     top.mkdir(parents=True, exist_ok=True)
     _check_sources_outside(top, sources)
     marker.touch()
@@ -384,24 +385,19 @@ def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path
                 continue
             digest.update(END)
             if digest.hexdigest() != entry.sha256:
-                step.fail(f"{path} at {entry.new_offset}: it is not the record that was")
+                step.fail(f"{path} at {entry.new_offset}: it is not the record that was replaced")
     step.numbers["sample"] = len(sample)
     return sample
 
 
 def _random_revisits(folder: Path, size: int, random: Random) -> list[_Revisit]:
-    """Draw revisits, all with the same chance, by reservoir sampling; sorted by place."""
-    sample: list[_Revisit] = []
+    """Draw revisits, all with the same chance; sorted by place."""
     revisits = (
-        (folder / journal.summary()[0].name, entry)
+        (folder / journal.name, entry)
         for journal in journals(folder)
         for entry in entries(journal.lines)
     )
-    for number, revisit in enumerate(revisits):
-        if len(sample) < size:
-            sample.append(revisit)
-        elif (at := random.randrange(number + 1)) < size:
-            sample[at] = revisit
+    sample = heapq.nsmallest(size, revisits, key=lambda _: random.random())
     return sorted(sample, key=lambda revisit: (str(revisit[0]), revisit[1].new_offset))
 
 
@@ -428,19 +424,16 @@ def _compare_replay(
         with _serving(wayback, collections, home) as port:
             for _, entry in sample:
                 fields = {name.lower(): value for name, value in _FIELD.findall(entry.header)}
-                timestamp14 = "".join(filter(str.isdigit, fields["date"]))[:14]
-                path = f"{timestamp14}id_/{fields['target-uri']}"
+                url, date = fields["target-uri"], fields["date"]
+                path = f"{''.join(filter(str.isdigit, date))[:14]}id_/{url}"
                 old, new = (_get(port, collection, path) for collection in collections)
-                if not any(name == "memento-datetime" for name, _ in old[1]):
-                    continue
-                replayed += 1
-                if old != new:
-                    step.fail(
-                        f"{fields['target-uri']} {fields['date']}: pywb serves something else"
-                    )
+                if any(name == "memento-datetime" for name, _ in old[1]):
+                    replayed += 1
+                    if old != new:
+                        step.fail(f"{url} {date}: pywb serves something else")
     step.numbers["replayed"] = replayed
     if not replayed:
-        step.fail("pywb is here, and replayed nothing of the sample: nothing is known of replay")
+        step.fail("pywb replayed nothing of the sample, so replay was not checked")
 
 
 def _index(step: Step, indexer: str, folder: Path, target: Path) -> None:

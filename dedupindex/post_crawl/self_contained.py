@@ -14,7 +14,7 @@ import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain, groupby
@@ -67,6 +67,10 @@ CREATE TABLE records (
   capture BLOB, id BLOB, digest BLOB, url BLOB,
   to_capture BLOB, to_id BLOB, to_url BLOB, modified INTEGER, open INTEGER)
 """
+# A row without its file. The first record of a gzip member has `stored` of all of the member;
+# `digest` is as written; `modified` is false for revisits of the profile server-not-modified;
+# `open` says that the line ends behind the record are missing.
+_Row = tuple[object, ...]
 
 
 class SubsetFilter(NamedTuple):
@@ -115,7 +119,7 @@ def export(
     out. Raises `BadSource`, `DedupError`, and `BadInput` if a file of the subset exists already.
     """
     if out.name.lower().endswith(_SUFFIX) and os.path.lexists(out):
-        raise BadInput(f"{out} is there already")
+        raise BadInput(f"{out} exists already")
     found, others = find(sources), find(originals)
     paths = {file.path for file in found.files}
     files = [*found.files, *(file for file in others.files if file.path not in paths)]
@@ -126,7 +130,7 @@ def export(
             _ScanTask(file, temporary / str(number), wanted if number < len(paths) else None)
             for number, file in enumerate(files)
         ]
-        with closing(_RecordTable(temporary / "records.sqlite")) as table:
+        with closing(_RecordTable(temporary / "records.sqlite", report)) as table:
             done = {scan.spool: scan for scan in side_by_side(_scan, None, tasks, processes)}
             scans = [done[task.spool] for task in tasks]
             for number, scan in enumerate(scans):
@@ -135,32 +139,12 @@ def export(
                 path = files[number].path
                 report.problems += [Problem(path, *problem) for problem in scan.problems]
             table.choose_referenced()
-            report.records, report.revisits = table.wanted, table.revisits
-            report.originals, report.dangling = table.originals, table.dangling
-            if table.wanted:
+            if report.records:
                 _write(table, files, _Targets(out, files, scans), report, on_finding)
     return report
 
 
 # Reading the sources.
-
-
-class _Row(NamedTuple):
-    """One record of a source."""
-
-    offset: int
-    stored: int  # bytes in the file; the first record of a gzip member has all of the member
-    kind: bytes
-    wanted: bool
-    url: bytes
-    timestamp: bytes  # 14 digits; empty without a date
-    record_id: bytes
-    digest: bytes  # WARC-Payload-Digest as written
-    to_url: bytes = b""
-    to_timestamp: bytes = b""
-    to_id: bytes = b""
-    modified: bool = True  # False for revisits of the profile server-not-modified
-    open: bool = False  # the line ends behind it are missing
 
 
 class _Scan(NamedTuple):
@@ -185,18 +169,20 @@ def _scan(_: None, task: _ScanTask) -> _Scan:
     try:
         with closing(open_window(path, path)) as window, open(task.spool, "wb") as spool:
             zipped = window.read(0, 2) == b"\x1f\x8b"
-            batch: list[tuple[object, ...]] = []
-            last: tuple[Record, _Row] | None = None
+            batch: list[_Row] = []
+            last: Record | None = None  # its size is known when the reader has gone on
             for event in chain(read(window), [None]):
-                if last is not None:  # `Record.stored` is known once the reader has gone on
-                    _append(batch, *last)
+                if last is not None:
+                    with suppress(BrokenRecord):  # which is left out
+                        last.finish()
+                        batch += _row(last, task.filter)
                     last = None
                 if len(batch) >= _BATCH:
                     marshal.dump(batch, spool)
                     batch.clear()
                 if isinstance(event, Record):
                     arc = arc or event.type in (HEADER, DOCUMENT)
-                    last = event, _row(event, task.filter)
+                    last = event
                 elif isinstance(event, Damage):
                     problems.append((event.offset, event.message))
             marshal.dump(batch, spool)
@@ -208,42 +194,36 @@ def _scan(_: None, task: _ScanTask) -> _Scan:
     return _Scan(task.spool, arc, zipped, problems)
 
 
-def _append(batch: list[tuple[object, ...]], record: Record, row: _Row) -> None:
-    """Read a record to its end and append its row; broken records are left out."""
-    try:
-        record.finish()
-    except BrokenRecord:
-        return
-    batch.append(tuple(row._replace(stored=record.stored, open=record.remark == MISSING)))
-
-
-def _row(record: Record, wanted: SubsetFilter | None) -> _Row:
+def _row(record: Record, wanted: SubsetFilter | None) -> list[_Row]:
+    """Return the row of a record, if the record is wanted or may be needed by another."""
     raw_url, date, record_id, _, digest, _, _ = record.values
     url, timestamp = unbracket(raw_url), timestamp14(date)
-    accepted = (
-        wanted is not None
-        and record.type not in _INFO
-        and bool(url)
-        and wanted.accepts(url, timestamp)
-    )
-    record_id = unbracket(record_id)
-    row = _Row(record.offset, 0, record.type, accepted, url, timestamp, record_id, digest)
-    if record.type != b"revisit":
-        return row
-    fields = record.head.fields
-    original = refers_to(fields)
-    return row._replace(
-        to_url=original.url,
-        to_timestamp=timestamp14(original.date),
-        to_id=original.record_id,
-        modified=not says_not_modified(fields),
-    )
+    is_info, is_full = record.type in _INFO, record.type in _FULL
+    chosen = wanted is not None and not is_info and url != b"" and wanted.accepts(url, timestamp)
+    if not (chosen or is_full or is_info or record.type == b"revisit"):
+        return []
+    reference: _Row = (None, None, None, None)
+    if record.type == b"revisit":
+        original = refers_to(record.head.fields)
+        to_second = timestamp14(original.date)
+        to_capture = _capture_key(to_second, original.url or url) if to_second else b""
+        modified = not says_not_modified(record.head.fields)
+        reference = (to_capture, original.record_id, original.url, modified)
+    capture = _capture_key(timestamp, url)
+    identifiers = (capture, unbracket(record_id) or None, digest or None, url)
+    kind = (is_full, is_info, int(chosen))
+    is_open = record.remark == MISSING
+    return [(record.offset, record.stored, *kind, *identifiers, *reference, is_open)]
+
+
+def _capture_key(timestamp: bytes, url: bytes) -> bytes:
+    return blake2b(timestamp + b" " + url, digest_size=16).digest()
 
 
 def _spooled(spool: Path) -> Iterator[_Row]:
     with open(spool, "rb") as stream:
         while stream.peek(1):
-            yield from (_Row(*row) for row in marshal.load(stream))
+            yield from marshal.load(stream)
 
 
 # Choosing the records.
@@ -259,14 +239,14 @@ class _Span(NamedTuple):
 
 
 class _RecordTable:
-    """The records of all sources.
+    """The records of all sources; counts in the report what is chosen.
 
     Column `chosen` is 0 for what is not copied, 1 for what was wanted, 2 for originals whose own
     reference is yet to be followed, 3 for other records that are copied.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.wanted = self.revisits = self.originals = self.dangling = 0
+    def __init__(self, path: Path, report: SubsetReport) -> None:
+        self._report = report
         self._database = sqlite3.connect(path)
         self._database.execute("PRAGMA journal_mode = OFF")
         self._database.execute("PRAGMA synchronous = OFF")
@@ -277,13 +257,8 @@ class _RecordTable:
 
     def add(self, file: int, rows: Iterable[_Row]) -> None:
         """Add the records of a file, given by its number."""
-        kept = (
-            _sql_row(file, row)
-            for row in rows
-            if row.wanted or row.kind in _FULL | _INFO or row.kind == b"revisit"
-        )
-        insert = f"INSERT INTO records VALUES ({', '.join('?' * 15)})"
-        self._database.executemany(insert, kept)
+        insert = f"INSERT INTO records VALUES ({file}, {', '.join('?' * 14)})"
+        self._database.executemany(insert, rows)
 
     def choose_referenced(self) -> None:
         """Choose what the chosen records refer to, and the warcinfo records of both."""
@@ -296,7 +271,7 @@ class _RecordTable:
             "UPDATE records SET chosen = 1 WHERE (file, offset) IN "
             "(SELECT file, offset FROM records WHERE chosen)"
         )
-        self.wanted = execute("SELECT count(*) FROM records WHERE chosen").fetchone()[0]
+        self._report.records = execute("SELECT count(*) FROM records WHERE chosen").fetchone()[0]
         query = "SELECT rowid FROM records WHERE chosen = ? AND to_id IS NOT NULL"
         revisits = execute(query, (1,)).fetchall()
         while revisits:
@@ -325,7 +300,7 @@ class _RecordTable:
         own, digest, url, to_capture, to_id, to_url, modified = row
         if not modified and not to_capture and not to_id:
             return  # it can be replayed alone
-        self.revisits += 1
+        self._report.revisits += 1
         digest = digest if modified else None
         found = self._find("capture", to_capture or own, digest, revisit)
         found = found or (self._find("id", to_id, digest, revisit) if to_id else 0)
@@ -333,10 +308,10 @@ class _RecordTable:
             found = self._find("digest", digest, digest, revisit, to_url or url)
             found = found or self._find("digest", digest, digest, revisit)
         if not found:
-            self.dangling += 1
+            self._report.dangling += 1
             return
         query = "UPDATE records SET chosen = 2 WHERE rowid = ? AND NOT chosen"
-        self.originals += self._database.execute(query, (found,)).rowcount
+        self._report.originals += self._database.execute(query, (found,)).rowcount
 
     def _find(
         self, column: str, key: bytes, digest: bytes | None, revisit: int, url: bytes | None = None
@@ -366,21 +341,6 @@ def _identifies_payload(digest: bytes) -> bool:
     return stated is not None and stated not in EMPTY and not is_cut(stated.raw)
 
 
-def _sql_row(file: int, row: _Row) -> tuple[object, ...]:
-    revisit = row.kind == b"revisit"
-    to = _capture_key(row.to_timestamp, row.to_url or row.url) if row.to_timestamp else b""
-    return (
-        *(file, row.offset, row.stored, row.kind in _FULL, row.kind in _INFO, int(row.wanted)),
-        *(_capture_key(row.timestamp, row.url), row.record_id or None, row.digest or None, row.url),
-        *((to, row.to_id, row.to_url, row.modified) if revisit else (None, None, None, None)),
-        row.open,
-    )
-
-
-def _capture_key(timestamp: bytes, url: bytes) -> bytes:
-    return blake2b(timestamp + b" " + url, digest_size=16).digest()
-
-
 # Writing the subset.
 
 
@@ -389,27 +349,19 @@ class _Targets:
 
     def __init__(self, out: Path, files: list[SourceFile], scans: list[_Scan]) -> None:
         self.single = out if out.name.lower().endswith(_SUFFIX) else None
-        self._out, self._files, self._scans = out, files, scans
+        self.scans, self._out, self._files = scans, out, files
 
     def path(self, number: int) -> Path:
         """The target of a source; raises `BadInput` for an ARC file if all go to one WARC file."""
         file = self._files[number]
         if self.single is None:
             return self._out / file.name
-        if self._scans[number].arc:
+        if self.scans[number].arc:
             raise BadInput(
                 f"{file.path} is an ARC file, which does not go into {self.single}: "
                 "bin/convert it first, or name a directory"
             )
         return self.single
-
-    def line_ends(self, number: int) -> bytes:
-        """What ends a record of a source, between records of an uncompressed file."""
-        scan = self._scans[number]
-        return b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
-
-    def compresses(self, number: int) -> bool:
-        return self.single is not None and not self._scans[number].zipped
 
 
 def _write(
@@ -427,7 +379,7 @@ def _write(
         needed += span.stored
     for path in sources:
         if os.path.lexists(path):
-            raise BadInput(f"{path} is there already")
+            raise BadInput(f"{path} exists already")
     check_free_space(next(iter(sources)).parent, needed)
     for path in sources:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -443,7 +395,7 @@ def _write(
                 try:
                     create_file(part_path(path), whole, path)
                 except FileExistsError as error:  # written by another process
-                    raise BadInput(f"{path} is there already") from error
+                    raise BadInput(f"{path} exists already") from error
             report.files += 1
 
 
@@ -452,6 +404,8 @@ def _copy(table: _RecordTable, files: list[SourceFile], targets: _Targets) -> No
     sink: FileSink | None = None
     with ExitStack() as all_sources:
         for number, spans in groupby(table.spans(), lambda span: span.file):
+            scan = targets.scans[number]
+            line_ends = b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
             with ExitStack() as this_source:
                 source = this_source.enter_context(_open_unchanged(files[number]))
                 if sink is None or targets.single is None:
@@ -460,12 +414,12 @@ def _copy(table: _RecordTable, files: list[SourceFile], targets: _Targets) -> No
                     opened.callback(os.fsync, file.fileno())
                     sink = FileSink(file)
                 for span in spans:
-                    if targets.compresses(number):
+                    if targets.single is not None and not scan.zipped:
                         _compress(source, span, sink)
                     else:
                         sink.copy(source, span.offset, span.stored)
                         if span.open:  # so that every reader finds the next record
-                            sink.write(targets.line_ends(number))
+                            sink.write(line_ends)
 
 
 def _open_unchanged(file: SourceFile) -> BinaryIO:

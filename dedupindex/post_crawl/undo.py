@@ -2,42 +2,51 @@
 
 While the dropped members are kept, each file is restored bit for bit. Without them each record is
 made from its revisit and its original: the record is the same bit for bit, its gzip member is not.
+Each run that rewrote a file left a journal and made the file smaller, so the sizes in the journals
+lead from the present size back to the first.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import heapq
 import os
-from collections.abc import Callable, Sequence
-from contextlib import closing
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.errors import Damaged
+import blake3
+
+from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.rewrite.journal import (
     DIRECTORY,
     FileBefore,
     Journal,
+    JournalEntry,
+    OffsetMap,
     entries,
     name_of,
+    names_of,
+    summary,
     unfinished,
 )
-from dedupindex.post_crawl.undo_records import (
-    RewriteRun,
-    revisits,
-    revisits_of_run,
-    rewrite_runs,
-    write_records,
-)
+from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import (
     DrySink,
     FileSink,
+    Sink,
     Untouched,
     check_free_space,
     content_hash,
     copy_metadata,
     create_file,
+    identity,
     is_still,
     lock_source,
     open_for_reading,
@@ -47,6 +56,250 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     replace_file,
 )
+from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import unbracket
+from dedupindex.warc import http
+from dedupindex.warc.random_access import ExactRecord, NotExact
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record_facts import refers_to
+from dedupindex.warc.window import open_window
+
+_LEVEL = 6  # as most crawlers compress
+_OPEN_FILES = 32
+_LONGEST_CHAIN = 100  # originals that became revisits themselves
+
+
+class RewriteRun:
+    """What one run did to a file."""
+
+    def __init__(self, journal: Path, dropped: Path | None) -> None:
+        self.journal, self.dropped = journal, dropped
+        self.root = journal.parent.parent
+        self.before, self.after = summary(journal)
+
+    @cached_property
+    def offsets(self) -> OffsetMap:
+        return OffsetMap(entries(self.journal))
+
+
+class WrittenRevisit(NamedTuple):
+    """A revisit at its present offset."""
+
+    offset: int
+    entry: JournalEntry
+    root: Path  # directory of names that have no root of their own
+    dropped: tuple[Path, int] | None  # file and offset of the dropped record, if it is kept
+
+
+def rewrite_runs(path: Path, size: int) -> list[RewriteRun]:
+    """Return the runs that rewrote a file of this size, the last first; raises `Damaged`.
+
+    Each run may have known the file below another directory.
+    """
+    found = []
+    for directory, name in names_of(path):
+        journal = Journal(directory, name)
+        if journal.exists():
+            dropped = journal.dropped if journal.dropped.exists() else None
+            found.append(RewriteRun(journal.lines, dropped))
+        found += [RewriteRun(lines, None) for lines in reversed(journal.committed())]
+    runs = []
+    while last := next((run for run in found if run.after.size == size), None):
+        runs.append(last)
+        found.remove(last)
+        size = last.before.size
+    return runs
+
+
+def revisits(runs: list[RewriteRun]) -> Iterator[WrittenRevisit]:
+    """Yield the revisits that some runs, the last first, wrote to a file, in order of offset."""
+    streams = [revisits_of_run(run, runs[:number]) for number, run in enumerate(runs)]
+    return heapq.merge(*streams, key=lambda found: found.offset)
+
+
+def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[WrittenRevisit]:
+    """Yield the revisits of one run, at their offsets after `later` runs."""
+    taken = 0
+    for entry in entries(run.journal):
+        offset = entry.new_offset
+        for after in reversed(later):
+            offset = after.offsets.new(offset)
+        dropped = (run.dropped, taken) if run.dropped else None
+        yield WrittenRevisit(offset, entry, run.root, dropped)
+        taken += entry.stored
+
+
+class OriginalFinder:
+    """Finds originals; opens a bounded number of files at a time.
+
+    With `final`, the members that other files have dropped and kept are not used.
+    """
+
+    def __init__(self, *, final: bool = False) -> None:
+        self._final = final
+        self._files = ExitStack()
+        self._open: dict[Path, tuple[BinaryIO, list[RewriteRun]]] = {}
+
+    def original(self, written: WrittenRevisit, revisit: ExactRecord) -> ExactRecord:
+        """Return the original of a revisit; raises `NotExact`.
+
+        If the original has become a revisit itself, it is what was dropped then, or its original.
+        In a file whose journals do not reach back, it is searched by URL and second.
+        """
+        first = written
+        for _ in range(_LONGEST_CHAIN):
+            entry = written.entry
+            root = Path(entry.root) if entry.root else written.root
+            found = self._find(root / entry.name, entry)
+            if found is None:
+                return self._search(root / entry.name, first.entry, revisit)
+            if isinstance(found, ExactRecord):
+                return found
+            written = found
+        raise NotExact("its original is a revisit of a revisit, in a cycle")
+
+    def opened(self, path: Path) -> BinaryIO:
+        """Open a file for reading; it is closed when many others are open."""
+        return self._opened(path)[0]
+
+    def close(self) -> None:
+        self._files.close()
+        self._open.clear()
+
+    def _opened(self, path: Path) -> tuple[BinaryIO, list[RewriteRun]]:
+        if path not in self._open:
+            if len(self._open) >= _OPEN_FILES:
+                self.close()
+            file = self._files.enter_context(open_for_reading(path))
+            self._open[path] = file, rewrite_runs(path, os.fstat(file.fileno()).st_size)
+        return self._open[path]
+
+    def _find(self, path: Path, entry: JournalEntry) -> ExactRecord | WrittenRevisit | None:
+        """Return an original, or the revisit that it became; None if no journal has its offset."""
+        file, runs = self._opened(path)
+        sizes = [os.fstat(file.fileno()).st_size, *(run.before.size for run in runs)]
+        if entry.original_size not in sizes:
+            return None
+        offset = entry.original
+        for run in reversed(runs[: sizes.index(entry.original_size)]):
+            if run.offsets.is_revisit(offset):
+                return self._replaced(run, offset)
+            offset = run.offsets.new(offset)
+        return ExactRecord(file, offset, entry.original_stored)
+
+    def _search(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
+        """Return the record that a revisit names, if it makes what was dropped; or `NotExact`."""
+        named = refers_to(revisit.head.fields)
+        file, _ = self._opened(path)
+        places = _places(path, identity(os.fstat(file.fileno())))
+        for offset, stored in places.get(_key(named.url, named.date), ()):
+            with suppress(NotExact):
+                found = ExactRecord(file, offset, stored)
+                _check(entry, _pieces(entry, revisit, found))
+                return found
+        raise NotExact(f"{path} has a size that no journal has, and the original is not in it")
+
+    def _replaced(self, run: RewriteRun, offset: int) -> ExactRecord | WrittenRevisit:
+        for found in revisits_of_run(run, []):
+            if found.entry.offset == offset:
+                if found.dropped is None or self._final:
+                    return found
+                dropped, at = found.dropped
+                return ExactRecord(self.opened(dropped), at, found.entry.stored, last=True)
+        raise NotExact("its journal has changed")
+
+
+@lru_cache(4)
+def _places(path: Path, _: tuple[int, int, int, int]) -> dict[bytes, list[tuple[int, int]]]:
+    """Return offset and size of the responses of a file, by URL and second."""
+    found: dict[bytes, list[tuple[int, int]]] = {}
+    last: Record | None = None  # its size is known when the next record begins
+    with suppress(BadSource), closing(open_window(path.name, path)) as window:
+        for event in chain(read(window), [None]):
+            if last is not None:
+                url, date = last.values[:2]
+                with suppress(BrokenRecord):
+                    last.finish()
+                    found.setdefault(_key(unbracket(url), date), []).append(
+                        (last.offset, last.stored)
+                    )
+            last = event if isinstance(event, Record) and event.type == b"response" else None
+    return found
+
+
+def _key(url: bytes, date: bytes) -> bytes:
+    return blake3.blake3(url + b"\0" + digits_of_date(date)).digest(16)
+
+
+def write_records(
+    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, *, final: bool = False
+) -> None:
+    """Write a file with all records restored; raises `Untouched`. See `OriginalFinder`."""
+    position, originals = 0, OriginalFinder(final=final)
+    try:
+        for found in revisits:
+            sink.copy(source, position, found.offset - position)
+            try:
+                _write(found, source, originals, sink)
+            except NotExact as error:
+                raise Untouched(
+                    f"the record at {found.offset} cannot be restored: {error}"
+                ) from error
+            position = found.offset + found.entry.new_stored
+    finally:
+        originals.close()
+    sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+
+
+def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, sink: Sink) -> None:
+    """Write one record; raises `NotExact` if it is not as it was."""
+    entry = found.entry
+    if found.dropped is not None:
+        path, at = found.dropped
+        dropped = originals.opened(path)
+        record = ExactRecord(dropped, at, entry.stored, last=True)
+        _check(entry, chain([record.header], record.block(), [END]))
+        sink.copy(dropped, at, entry.stored)
+        return
+    revisit = ExactRecord(source, found.offset, entry.new_stored)
+    original = originals.original(found, revisit)
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
+
+    def written() -> Iterator[bytes | memoryview]:
+        for piece in _pieces(entry, revisit, original):
+            sink.write(packer.compress(piece) if packer else bytes(piece))
+            yield piece
+
+    _check(entry, written())
+    if packer:
+        sink.write(packer.flush())
+
+
+def _check(entry: JournalEntry, pieces: Iterator[bytes | memoryview]) -> None:
+    running = hashlib.sha256()
+    for piece in pieces:
+        running.update(piece)
+    if running.hexdigest() != entry.sha256:
+        raise NotExact("with its original it does not make the record that was dropped")
+
+
+def _pieces(
+    entry: JournalEntry, revisit: ExactRecord, original: ExactRecord
+) -> Iterator[bytes | memoryview]:
+    """Yield the dropped record: its header, the HTTP header of the revisit, the original's body."""
+    yield entry.header.encode("latin-1")
+    yield from revisit.block()
+    held, skip = b"", -1
+    for piece in original.block():
+        if skip >= 0:
+            yield piece
+            continue
+        held += piece
+        skip = http.header_end(held, 0, len(held))
+        if skip >= 0:
+            yield held[skip:]
+    yield END
 
 
 class Undo(NamedTuple):
@@ -156,14 +409,14 @@ def _in_place(task: Undo) -> Restored:
     part = part_path(path)
     if not journal.dropped.exists():
         raise Untouched(
-            "its dropped members are gone; use --out to make the records of their originals"
+            "its dropped members are gone; use --out to rebuild the records from their originals"
         )
     with removing(part), open_for_reading(path) as source, open_part(part) as file:
         lock_source(source)
         remove_stale_parts([path])
         if os.fstat(source.fileno()).st_size == before.size:
             if content_hash(source) != before.content_hash:
-                raise Untouched("it is neither what it was nor what it became")
+                raise Untouched("it is neither the file before the run nor the file after it")
             journal.clear()  # all that a run that was killed had still to do
             return Restored(task.name, "there", after.revisits, "", before.size)
         size = _write_exact(source, journal, before, file)
@@ -176,17 +429,14 @@ def _in_place(task: Undo) -> Restored:
 
 def _write_exact(source: BinaryIO, journal: Journal, before: FileBefore, file: BinaryIO) -> int:
     """Write the old file with its dropped members and check its hash; returns its size."""
-    sink = FileSink(file)
+    sink, path = FileSink(file), journal.directory.parent / journal.name
     with open_for_reading(journal.dropped) as dropped:
-        position = taken = 0
-        for entry in entries(journal.lines):
-            sink.copy(source, position, entry.new_offset - position)
-            sink.copy(dropped, taken, entry.stored)
-            taken += entry.stored
-            position = entry.new_offset + entry.new_stored
-    sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+        for part, offset, count in journal.old_content(path):
+            sink.copy(source if part == path else dropped, offset, count)
     if content_hash(file) != before.content_hash:
-        raise Untouched("with its dropped members it is not what it was; nothing was replaced")
+        raise Untouched(
+            "with its dropped members it is not the file before the run; nothing was replaced"
+        )
     _finish(source, file, before)
     return sink.size
 
@@ -205,7 +455,7 @@ def _to_directory(task: Undo) -> Restored:
     part = part_path(target)
     remove_stale_parts([target])
     if os.path.lexists(target):
-        raise Untouched(f"{target} is there already")
+        raise Untouched(f"{target} exists already")
     journal = Journal(task.directory, task.name)
     with removing(part), open_for_reading(path) as source, open_part(part) as file:
         size = os.fstat(source.fileno()).st_size
@@ -213,7 +463,7 @@ def _to_directory(task: Undo) -> Restored:
         restored = Restored(task.name, "copied", sum(run.after.revisits for run in runs))
         if not runs:
             if journal.exists() or journal.committed():
-                raise Untouched("it is not what its journal says that it became")
+                raise Untouched("it is not the file that its journal describes")
             FileSink(file).copy(source, 0, size)
             _finish(source, file, None)
         elif len(runs) == 1 and runs[0].journal == journal.lines and runs[0].dropped:
@@ -227,7 +477,7 @@ def _to_directory(task: Undo) -> Restored:
         try:
             create_file(part, file, target)
         except FileExistsError as error:  # written by another process since
-            raise Untouched(f"{target} is there already") from error
+            raise Untouched(f"{target} exists already") from error
     return restored
 
 
@@ -237,7 +487,7 @@ def _commit(task: Undo) -> Restored:
     with open_for_reading(path) as source, closing(DrySink()) as sink:
         size = os.fstat(source.fileno()).st_size
         if size != after.size or not journal.dropped.exists():
-            raise Untouched("it is not what its journal says that it became")
+            raise Untouched("it is not the file that its journal describes")
         run = RewriteRun(journal.lines, None)
         write_records(revisits_of_run(run, []), source, sink, final=True)
     return Restored(task.name, "committed", after.revisits, "", journal.commit())

@@ -18,8 +18,8 @@ from dedupindex.post_crawl.manifest.parquet import (
     FORMAT,
     LINES,
     REFERENCES,
+    ParquetWriter,
     lines_file,
-    no_lines,
     references_file,
 )
 from dedupindex.runtime.duckdb import quoted, write_parquet
@@ -42,7 +42,7 @@ def made_up(top: Path, count: int) -> None:
     (top / FILE).write_text(json.dumps(about))
     with duckdb.connect() as database, open(top / CONTAINERS, "w") as containers:
         for empty in (lines_file(top, 0), references_file(top, 0)):
-            write_parquet(database, no_lines(), empty)
+            ParquetWriter(empty).finish(database)
         for number, start in enumerate(range(0, count, _IN_FILE), start=1):
             stop = min(start + _IN_FILE, count)
             write_parquet(database, _lines(number, start, stop, count), lines_file(top, number))

@@ -20,7 +20,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.post_crawl import dedup_all as stages
 from dedupindex.post_crawl.dedup_report import Proof
-from dedupindex.post_crawl.rewrite import missing_originals, rewrite_output
+from dedupindex.post_crawl.rewrite import rewrite_all, rewrite_file
 from dedupindex.runtime.atomic_replace import Untouched
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
 from dedupindex.verify.issues import Finding
@@ -275,9 +275,9 @@ def test_a_run_in_place_that_is_done_gains_nothing_more(
 
 def busy(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process has begun to write a file after others were made revisits of it."""
-    known = rewrite_output.being_written
+    known = rewrite_file.being_written
     monkeypatch.setattr(
-        rewrite_output, "being_written", lambda file: str(file.name).endswith(name) or known(file)
+        rewrite_file, "being_written", lambda file: str(file.name).endswith(name) or known(file)
     )
 
 
@@ -345,20 +345,20 @@ def test_a_dry_run_sees_what_is_there_already(source: Path, tmp_path: Path, dedu
     assert both()["refused"] == {"file-left": 12, "original-left": 7}
 
 
-def test_a_file_that_cannot_be_copied_whole_goes_and_what_refers_to_it_too(
+def test_a_file_that_cannot_be_copied_is_removed_with_its_dependents(
     tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bodies = [Random(number).randbytes(1500) for number in range(2)]
     for name, number, held in (("a", 1, bodies[:1]), ("b", 2, bodies), ("c", 3, bodies[1:])):
         write(tmp_path / "in" / f"{name}.warc.gz", number, held)
-    check_unchanged = missing_originals.check_unchanged
+    check_unchanged = rewrite_all.check_unchanged
 
     def changed(container: Any, file: Any) -> None:
         if container.name == "b.warc.gz":
             raise Untouched("it is not what was scanned")
         check_unchanged(container, file)
 
-    monkeypatch.setattr(missing_originals, "check_unchanged", changed)
+    monkeypatch.setattr(rewrite_all, "check_unchanged", changed)
     busy("in/a.warc.gz", monkeypatch)
     done = dedup(tmp_path / "in", "--out", tmp_path / "out", "--jobs", 1, status=7)
     assert done["refused"] == {"file-left": 1, "original-left": 1}
@@ -388,7 +388,7 @@ def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
     assert main([*argv, str(tmp_path / "old")]) == 0
 
 
-def test_what_an_index_cannot_vouch_for_is_told(
+def test_captures_that_an_index_did_not_read_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     body = Random(1).randbytes(1500)
@@ -396,7 +396,7 @@ def test_what_an_index_cannot_vouch_for_is_told(
     write(tmp_path / "set/y.warc.gz", 2, [body])
     argv = ["dedup", str(tmp_path / "set"), "--out", str(tmp_path / "out")]
     assert main([*argv, "--index", str(index_of(tmp_path, row))]) == 0
-    assert "1 captures that only a CDX" in capsys.readouterr().err
+    assert "1 captures known only from a CDX" in capsys.readouterr().err
 
 
 def test_a_record_of_warc_1_0_names_no_fraction_of_a_second(tmp_path: Path, dedup: Dedup) -> None:
@@ -460,7 +460,7 @@ def test_the_manifest_is_used_again(source: Path, tmp_path: Path, dedup: Dedup) 
     assert main(["dedup", str(other), "--out", str(tmp_path / "o"), "--work", str(source)]) == 4
 
 
-def test_what_cannot_go_well_is_refused_before_anything_is_read(
+def test_impossible_runs_are_refused_before_anything_is_read(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     other = tmp_path / "other"
@@ -499,7 +499,7 @@ def test_json_has_every_host(tmp_path: Path, dedup: Dedup) -> None:
     assert len(done["hosts"]) == len({host["host"] for host in done["hosts"]}) == 27
 
 
-def test_what_depends_on_originals_of_an_index_is_seen_once_the_results_are_in_it(
+def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     bodies = [Random(number).randbytes(1500) for number in range(3)]
@@ -549,7 +549,7 @@ def test_a_file_in_ranges_reads_as_one(tmp_path: Path) -> None:
         read.read(0, 20)
 
 
-def test_remarks_take_no_place_of_findings_that_are_named() -> None:
+def test_remarks_do_not_displace_findings() -> None:
     remarks = [Finding("larger", "a", number, "", "") for number in range(200)]
     proof = Proof()
     proof.add_findings(iter([*remarks, Finding("not-rebuilt", "a", 200, "", "")]))
@@ -570,7 +570,7 @@ def test_captures_of_one_second_stay_where_the_original_must_be_of_another(tmp_p
     assert told["refused"] == {"same-moment": 1}
 
 
-def test_equal_captures_of_one_second_come_back(tmp_path: Path) -> None:
+def test_equal_captures_of_one_second_are_restored(tmp_path: Path) -> None:
     """Their revisits name their own URL and second, where their original is."""
     old, new, at = tmp_path / "old", tmp_path / "new", {"Target_URI": HOST + b"1", "Date": DAY % 1}
     for name, records in (

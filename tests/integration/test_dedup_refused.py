@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite import rewrite_output
+from dedupindex.post_crawl.rewrite import rewrite_file
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
 from tests.support.paths import ROOT
@@ -29,8 +29,8 @@ def interrupted(source: Path, *words: object) -> None:
 
     child = os.fork()
     if not child:
-        put = rewrite_output.replace_file
-        rewrite_output.replace_file = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
+        put = rewrite_file.replace_file
+        rewrite_file.replace_file = lambda *args: (put(*args), killed())  # type: ignore[assignment,func-returns-value]
         os._exit(main(["dedup", str(source), "--in-place", "--jobs", "1", *map(str, words)]))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
@@ -45,11 +45,12 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
     begun = content(source)
     assert begun != whole
     for words, told in (
-        ((), ["began with --min-size 1800, this has no --min-size", "--same-type is not given",
-              "began with --compare always, this has --compare strong-digest"]),
+        ((), ["started with --min-size 1800, this one has no --min-size",
+              "--same-type is not given",
+              "started with --compare always, this one has --compare strong-digest"]),
         ((*typed, "--any-status"), ["--any-status is given"]),
-        ((*typed, "--min-gain", 9), ["began with --min-gain 1, this has --min-gain 9"]),
-        ((*typed, "--index", tmp_path / "none"), [f"this has --index {tmp_path / 'none'}"]),
+        ((*typed, "--min-gain", 9), ["started with --min-gain 1, this one has --min-gain 9"]),
+        ((*typed, "--index", tmp_path / "none"), [f"this one has --index {tmp_path / 'none'}"]),
     ):  # fmt: skip
         capsys.readouterr()
         assert main(["dedup", str(source), "--in-place", *map(str, words)]) == 5
@@ -75,7 +76,7 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(
     (source / "single.warc.gz").rename(tmp_path / "away")
     assert main(["dedup", str(source), "--in-place"]) == 5
     err = capsys.readouterr().err
-    assert f"files that it did not begin with: {source / 'new.warc.gz'}" in err
+    assert f"files that it did not start with: {source / 'new.warc.gz'}" in err
     assert f"files of it that are gone: {source / 'single.warc.gz'}" in err
     (tmp_path / "away").rename(source / "single.warc.gz")
     assert set(content(source)) == {*begun, "new.warc.gz"}

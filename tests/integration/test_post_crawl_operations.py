@@ -20,7 +20,7 @@ from isal import isal_zlib
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.parquet import open_manifest
-from dedupindex.post_crawl.rewrite import rewrite_output
+from dedupindex.post_crawl.rewrite import rewrite_file
 from tests.integration.test_post_crawl_cases import CASES
 from tests.support.budgets import thorough
 from tests.support.paths import ROOT
@@ -44,16 +44,15 @@ ELSEWHERE = {  # edge cases that are not about files from end to end, and the te
     94: "test_server.test_a_url_is_bytes_from_end_to_end",
     95: "test_decide.test_an_answer_has_the_exact_values_of_the_revisit_header",
     96: "test_impact.test_a_purge_is_refused_while_others_depend_and_changes_nothing",
-    97: "test_rewrite_in_place.test_it_may_be_killed_before_any_write",
+    97: "test_rewrite_in_place.test_a_run_may_be_killed_before_any_write",
     98: "test_rewrite_in_place.test_any_write_may_fail",
     99: "test_rewrite_in_place.test_any_write_of_undo_may_fail",
-    100: "test_rewrite_in_place.test_no_room_is_told_before_anything_is_written",
+    100: "test_rewrite_in_place.test_free_space_is_checked_before_anything_is_written",
     101: "test_rewrite_command.test_what_is_left_alone_is_named",
     103: "test_rewrite.test_files_keep_mode_times_and_attributes",
     105: "test_rewrite_in_place.test_what_has_other_names_or_writers_is_left_alone",
     107: "test_compare_files.test_our_own_rewriter_passes",
-    113: "test_rewrite_in_place."
-    "test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back",
+    113: "test_rewrite_in_place.test_commit_deletes_dropped_records_which_originals_restore",
     116: "test_arc.test_f_dates",
     118: "test_rewrite_stages.test_sigterm_leaves_nothing_behind",
 }
@@ -150,11 +149,11 @@ def test_case_21_a_file_being_written_is_left_out(run: Run) -> None:
     with open(run.source / "sound" / "b.warc.gz", "ab") as growing:
         run.do("placed", "rewrite", run.plan, "--in-place")  # open, nothing written yet
         assert run.said["placed"].status == 7
-        assert "some other process is writing to it" in run.said["placed"].err
+        assert "another process is writing to it" in run.said["placed"].err
         growing.write(gz(response(number=99)))
     for words in (["--in-place"], ["--out", run.out]):
         told = run.do("again", "rewrite", run.plan, *words)
-        assert told.status == 7 and "its size is not that of when it was scanned" in told.err
+        assert told.status == 7 and "its size has changed since it was scanned" in told.err
     assert (run.source / "sound" / "b.warc.gz").read_bytes().startswith(data)
 
 
@@ -163,12 +162,12 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
     run: Run, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     run.prepare()
-    path, build = run.source / "sound" / "b.warc.gz", rewrite_output.write_file
+    path, build = run.source / "sound" / "b.warc.gz", rewrite_file._Rewriter._write
     before = path.read_bytes()
 
-    def disturbed(*words: object) -> object:
-        outcome = build(*words)  # type: ignore[arg-type]
-        if words[1].name == "sound/b.warc.gz":  # type: ignore[attr-defined]
+    def disturbed(rewriter: rewrite_file._Rewriter, *words: object) -> object:
+        outcome = build(rewriter, *words)  # type: ignore[arg-type]
+        if rewriter._container.name == "sound/b.warc.gz":
             if how == "grows":
                 with open(path, "ab") as stream:
                     stream.write(b"more")
@@ -178,7 +177,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
                     path.write_bytes(before)
         return outcome
 
-    monkeypatch.setattr(rewrite_output, "write_file", disturbed)
+    monkeypatch.setattr(rewrite_file._Rewriter, "_write", disturbed)
     for words in (["--in-place"], ["--out", run.out]):
         told = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
         assert told.status == 7 and "b.warc.gz was left alone" in told.err

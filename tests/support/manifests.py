@@ -19,10 +19,8 @@ from dedupindex.post_crawl.manifest.parquet import (
     REFERENCES,
     ParquetWriter,
     lines_file,
-    no_lines,
     references_file,
 )
-from dedupindex.runtime.duckdb import write_parquet
 
 SIZE = 1 << 20  # bytes of a made-up container
 
@@ -65,7 +63,7 @@ def write_manifest(top: Path, contents: Mapping[ManifestContainer, Iterable[Line
         (top / name).mkdir(parents=True)
     with duckdb.connect(config={"threads": 1}) as database:
         for empty in (lines_file(top, 0), references_file(top, 0)):
-            write_parquet(database, no_lines(), empty)
+            ParquetWriter(empty).finish(database)
         for place, lines in contents.items():
             spool = ParquetWriter(lines_file(top, place.number))
             spool.add(sorted(lines, key=lambda line: line.offset))

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from dedupindex.capture import Capture, Problem, Refusal
 from dedupindex.post_crawl.manifest.lines import Line
-from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.scan_file import Scan
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding

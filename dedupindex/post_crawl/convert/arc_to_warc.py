@@ -12,9 +12,10 @@ import os
 import re
 import zlib
 from base64 import b32encode
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryFile
@@ -26,14 +27,15 @@ import blake3
 
 from dedupindex import __version__
 from dedupindex.errors import BadDate, BadSource
-from dedupindex.post_crawl.convert.arc_layout import (
+from dedupindex.post_crawl.convert.warc_to_arc import (
     CONTENT_TYPE,
     DEFAULT_SETTINGS,
     LayoutEnd,
     LayoutWriter,
+    NotReproduced,
     SettingsSearch,
+    check,
 )
-from dedupindex.post_crawl.convert.warc_to_arc import NotReproduced, check
 from dedupindex.runtime.atomic_replace import (
     being_written,
     copy_metadata,
@@ -52,7 +54,7 @@ from dedupindex.warc.headers import BadHead
 from dedupindex.warc.reader import START, framing_of, gzip_framing
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
 from dedupindex.warc.record_facts import Block, divided
-from dedupindex.warc.window import Cursor, Window, open_window
+from dedupindex.warc.window import Cursor, Window, cursor_at, open_window
 
 _LINE_ENDS = re.compile(rb"[\r\n]+")
 _MAX_LINE_ENDS = 1 << 20  # bytes between two documents
@@ -73,6 +75,7 @@ class ConvertTask(NamedTuple):
     path: str
     target: Path
     keep: bool = True  # the stored bytes of members that zlib does not reproduce
+    size: int = 0  # bytes of the file
 
 
 @dataclass
@@ -110,16 +113,16 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
     """Return the state of the outcome; raises `InvalidArc`, `NotReproduced` or `BadSource`."""
     framing, zipped = arc_framing(window)
     if framing is None:
-        raise InvalidArc("it is no ARC file")
+        raise InvalidArc("it is not an ARC file")
     if being_written(window.file):
-        raise InvalidArc("some other process is writing to it")
+        raise InvalidArc("another process is writing to it")
     target, content = task.target, window.content_hash()
     if target.exists():
         try:
             check(target, content)
         except NotReproduced as error:
             raise InvalidArc(
-                f"{target} is there already, and is not made of it: {error}"
+                f"{target} exists already, and was not made from it: {error}"
             ) from error
         return "there"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -140,9 +143,7 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
             try:
                 create_file(part, whole, target)
             except FileExistsError as error:  # of another process
-                raise InvalidArc(
-                    f"{target} is there already, and was not when this began"
-                ) from error
+                raise InvalidArc(f"{target} was created by another process meanwhile") from error
     return "converted"
 
 
@@ -158,7 +159,7 @@ class _LineEndCursor(Cursor):
             self.at = match.end()
             count += len(match[0])
             if len(self.skipped) > _MAX_LINE_ENDS:
-                raise BadHead("a mebibyte of line ends")
+                raise BadHead("more than a mebibyte of line ends")
         return count
 
 
@@ -170,37 +171,33 @@ def arc_framing(window: Window) -> tuple[ArcFraming | None, bool]:
     return framing if isinstance(framing, ArcFraming) else None, zipped
 
 
-def _plain_pieces(window: Window) -> Callable[[], bytes]:
-    position = 0
-
-    def piece() -> bytes:
-        nonlocal position
-        data = window.take(position) if position < window.size else b""
-        position += len(data)
-        return data
-
-    return piece
-
-
 class _WarcWriter:
     """Writes WARC/1.0 records (ISO 28500; guidelines of the IIPC, 2016), gzipped like the ARC."""
 
     def __init__(self, file: BinaryIO, seed: str, *, zipped: bool) -> None:
         self._file, self._seed, self.zipped = file, seed, zipped
         self._count = 0
+        self.warcinfo_id = b""  # of the first record, empty before it is written
 
-    def write(self, kind: bytes, fields: _Fields, pieces: Iterable[bytes], length: int) -> bytes:
-        """Append a record; returns its id, which is the same in each conversion of a file."""
+    def write(
+        self, kind: bytes, date: bytes, names: _Fields, content_type: bytes,
+        pieces: Iterable[bytes], length: int, digests: _Fields,
+    ) -> None:  # fmt: skip
+        """Append a record; its id is the same in each conversion of a file."""
         self._count += 1
         record_id = f"<{uuid5(NAMESPACE_URL, f'{self._seed}#{self._count}').urn}>".encode()
-        fields = [(b"WARC-Type", kind), (b"WARC-Record-ID", record_id), *fields]
-        header = _field_lines([*fields, (b"Content-Length", b"%d" % length)])
+        fields = [(b"WARC-Type", kind), (b"WARC-Record-ID", record_id), (b"WARC-Date", date)]
+        fields += names
+        if self.warcinfo_id:
+            fields.append((b"WARC-Warcinfo-ID", self.warcinfo_id))
+        fields += [(b"Content-Type", content_type), *digests, (b"Content-Length", b"%d" % length)]
+        header = _field_lines(fields)
+        self.warcinfo_id = self.warcinfo_id or record_id
         compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if self.zipped else None
         for data in chain([b"WARC/1.0\r\n" + header + b"\r\n"], pieces, [b"\r\n\r\n"]):
             self._file.write(compressor.compress(data) if compressor else data)
         if compressor:
             self._file.write(compressor.flush())
-        return record_id
 
 
 class _Document:
@@ -224,10 +221,10 @@ class _Document:
             payload.update(memoryview(piece)[left:])
             left = max(left - len(piece), 0)
             self._spool.write(piece)
-        self.block_digest = _sha1_field(block.digest())
+        self.digests = [_block_digest(block.digest())]
         # Tools do not agree on what the digest of a chunked body covers, so none is stated.
-        stated = not empty and not (is_response and answer and answer.coding)
-        self.payload_digest = _sha1_field(payload.digest()) if stated else b""
+        if not empty and not (is_response and answer and answer.coding):
+            self.digests.insert(0, (b"WARC-Payload-Digest", _sha1_field(payload.digest())))
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the block."""
@@ -250,7 +247,7 @@ class _Converter:
         self._exact = True
         self._search = SettingsSearch()
         self._content = blake3.blake3()
-        self._date = self._warcinfo_id = b""
+        self._date = b""
 
     def run(self, outcome: ConvertOutcome) -> None:
         """Read the file without a gap and write all records; raises `InvalidArc`."""
@@ -258,9 +255,10 @@ class _Converter:
             for item in members(self._window):
                 self._gzip_item(item, outcome)
         else:
-            self._records(_LineEndCursor(_plain_pieces(self._window)), -1, outcome)
-        if not self._warcinfo_id:
-            raise InvalidArc("there is nothing in it")
+            plain = cursor_at(self._window, 0, hashed=True)
+            self._records(_LineEndCursor(partial(plain.take, PIECE)), -1, outcome)
+        if not self._warc.warcinfo_id:
+            raise InvalidArc("it is empty")
         self._write_layout()
 
     def _gzip_item(
@@ -336,16 +334,11 @@ class _Converter:
         data = bytes(record.data or b"")
         self._begin_record(date_of_header(data), record.offset)
         url = data[: data.find(b"\n")].split(b" ")[0]
-        fields = [
-            (b"WARC-Date", self._date),
-            *([(b"WARC-Target-URI", url)] if url.isascii() else []),
-            (b"WARC-Warcinfo-ID", self._warcinfo_id),
-            (b"Content-Type", b"text/plain"),
-            (b"WARC-Block-Digest", _sha1_field(hashlib.sha1(data).digest())),
-        ]
+        names = [(b"WARC-Target-URI", url)] if url.isascii() else []
         self._content.update(data)
         self._layout.write("block", len(data))
-        self._warc.write(b"metadata", fields, [data], len(data))
+        digests = [_block_digest(hashlib.sha1(data).digest())]
+        self._warc.write(b"metadata", self._date, names, b"text/plain", [data], len(data), digests)
 
     def _document(self, record: Record) -> bytes:
         """Write a response or a resource; returns which."""
@@ -361,16 +354,13 @@ class _Converter:
         except BrokenRecord as error:
             raise InvalidArc(f"at {record.offset}: {error}") from error
         with closing(read) as document:
-            fields = [(b"WARC-Date", date), (b"WARC-Target-URI", line.url)]
+            names = [(b"WARC-Target-URI", line.url)]
             if ip := _ip_address(line.ip):
-                fields.append((b"WARC-IP-Address", ip))
-            fields.append((b"WARC-Warcinfo-ID", self._warcinfo_id))
-            fields.append((b"Content-Type", document.content_type))
-            if document.payload_digest:
-                fields.append((b"WARC-Payload-Digest", document.payload_digest))
-            fields.append((b"WARC-Block-Digest", document.block_digest))
-            pieces = self._hashed(document.pieces())
-            self._warc.write(document.kind, fields, pieces, document.length)
+                names.append((b"WARC-IP-Address", ip))
+            self._warc.write(
+                document.kind, date, names, document.content_type,
+                self._hashed(document.pieces()), document.length, document.digests,
+            )  # fmt: skip
             self._layout.write("block", document.length)
             return document.kind
 
@@ -380,12 +370,12 @@ class _Converter:
             date = date_of_digits(check_digits(digits))
         except BadDate as error:
             raise InvalidArc(f"at {offset}: {error}") from error
-        if not self._warcinfo_id:
+        if not self._warc.warcinfo_id:
             self._date = date
-            self._warcinfo_id = self._write_warcinfo()
+            self._write_warcinfo()
         return date
 
-    def _write_warcinfo(self) -> bytes:
+    def _write_warcinfo(self) -> None:
         name = quote(self._task.target.name, safe=" +,()[]@=")
         block = _field_lines(
             [
@@ -395,13 +385,11 @@ class _Converter:
                 (b"description", b"made of an ARC file; its last record says how it was"),
             ]
         )
-        fields = [
-            (b"WARC-Date", self._date),
-            (b"WARC-Filename", name.encode("ascii")),
-            (b"Content-Type", b"application/warc-fields"),
-            (b"WARC-Block-Digest", _sha1_field(hashlib.sha1(block).digest())),
-        ]
-        return self._warc.write(b"warcinfo", fields, [block], len(block))
+        self._warc.write(
+            b"warcinfo", self._date, [(b"WARC-Filename", name.encode("ascii"))],
+            b"application/warc-fields", [block], len(block),
+            [_block_digest(hashlib.sha1(block).digest())],
+        )  # fmt: skip
 
     def _hashed(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
         for piece in pieces:
@@ -417,19 +405,19 @@ class _Converter:
         length = spool.tell()
         spool.seek(0)
         digest = hashlib.file_digest(spool, "sha1").digest()  # type: ignore[arg-type]  # a file
-        fields = [
-            (b"WARC-Date", self._date),
-            (b"WARC-Target-URI", b"metadata://dedupindex/arc-layout"),
-            (b"WARC-Warcinfo-ID", self._warcinfo_id),
-            (b"Content-Type", CONTENT_TYPE),
-            (b"WARC-Block-Digest", _sha1_field(digest)),
-        ]
         spool.seek(0)
-        self._warc.write(b"metadata", fields, iter(lambda: spool.read(PIECE), b""), length)
+        self._warc.write(
+            b"metadata", self._date, [(b"WARC-Target-URI", b"metadata://dedupindex/arc-layout")],
+            CONTENT_TYPE, iter(lambda: spool.read(PIECE), b""), length, [_block_digest(digest)],
+        )  # fmt: skip
 
 
 def _sha1_field(raw: bytes) -> bytes:
     return b"sha1:" + b32encode(raw)
+
+
+def _block_digest(raw: bytes) -> tuple[bytes, bytes]:
+    return b"WARC-Block-Digest", _sha1_field(raw)
 
 
 def _field_lines(fields: _Fields) -> bytes:

@@ -46,7 +46,6 @@ def conversion_tasks(
     """
     found = find(sources)
     tasks: dict[Path, ConvertTask] = {}
-    sizes: dict[Path, int] = {}
     for file in found.files:
         with closing(open_window(file.path, file.path)) as window:
             framing, zipped = arc_framing(window)
@@ -59,9 +58,8 @@ def conversion_tasks(
                 f"{file.path} and {tasks[target].path} would both become {target}: convert them "
                 "in two runs"
             )
-        tasks[target] = ConvertTask(file.path, target, keep)
-        sizes[target] = file.size
-    return sorted(tasks.values(), key=lambda task: -sizes[task.target]), found
+        tasks[target] = ConvertTask(file.path, target, keep, file.size)
+    return sorted(tasks.values(), key=lambda task: -task.size), found
 
 
 def restore_tasks(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
@@ -86,8 +84,8 @@ def _run(back: bool, task: ConvertTask) -> ConvertOutcome:
         return restore_arc(task) if back else convert(task)
     except OSError as error:
         raise DedupError(
-            f"{task.path}: {error.strerror or error}; what was made before it is whole: run the "
-            "same again to go on"
+            f"{task.path}: {error.strerror or error}; the files before it are complete: run the "
+            "same command again to resume"
         ) from error
 
 
@@ -108,7 +106,7 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
                 copy_metadata(source, file)
                 os.fsync(file.fileno())
                 if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
-                    raise NotReproduced(f"{path}: its ARC file had no name that a file can have")
+                    raise NotReproduced(f"{path}: its layout has no valid file name")
                 outcome.state = _put(part, file, folder / end.name, exact=end.exact)
             outcome.bytes_after = (folder / end.name).stat().st_size
     except NoLayout:
@@ -125,7 +123,7 @@ def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
     except FileExistsError:  # perhaps of another process
         with open_for_reading(target) as other:
             if not same_bytes(file, other):
-                raise NotReproduced(f"{target} is there already, with another content") from None
+                raise NotReproduced(f"{target} exists already, with other content") from None
         return "there"
     return "exact" if exact else "content"
 

@@ -1,31 +1,141 @@
 """Reproduce an ARC file from the WARC file that was made of it.
 
-The WARC file is read by `verify`, which shares no code with what wrote it.
+The WARC file is read by `verify`, which shares no code with what wrote it. The block of its last
+record is the layout of the ARC file, a JSON array a line:
+
+    ["made", HEADER, LEVEL, MEMORY]   begin a gzip member: its header in hex, settings of deflate
+    ["kept", true]                    begin a gzip member that zlib does not reproduce
+    ["bytes", BASE64]                 stored bytes of the member that is kept
+    ["text", TEXT]                    bytes around blocks, in Latin-1: URL records, line ends
+    ["block", LENGTH]                 the block of the next record
+    ["zeros", COUNT]                  zero bytes between members
+    ["end", LayoutEnd]                name, size and hashes of the ARC file
+
+Texts and blocks are what the member holds, inflated.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Any, BinaryIO, TypeGuard
+from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import blake3
 
-from dedupindex.post_crawl.convert.arc_layout import (
-    CONTENT_TYPE,
-    DeflateSettings,
-    LayoutEnd,
-    read_layout,
-)
 from dedupindex.verify.block_facts import Issue, read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
 from dedupindex.verify.walk_file import Container
+from dedupindex.warc.gzip_members import LONGEST_HEADER, header_length
+from dedupindex.warc.window import Window
+
+CONTENT_TYPE = b"application/vnd.dedupindex.arc-layout"
+_FEED = 1 << 16  # bytes read at once
+_PIECE = 1 << 20  # bytes inflated at once
+_TRAILER = 8  # bytes: CRC-32 and length
+_BYTES_PER_LINE = 3 << 14  # stored bytes
+
+
+class DeflateSettings(NamedTuple):
+    """Parameters of zlib."""
+
+    level: int
+    memory: int
+
+    def compressor(self) -> zlib._Compress:
+        return zlib.compressobj(self.level, zlib.DEFLATED, -zlib.MAX_WBITS, self.memory)
+
+
+DEFAULT_SETTINGS = DeflateSettings(6, 8)
+_ALL_SETTINGS = (
+    DEFAULT_SETTINGS,
+    *(DeflateSettings(level, memory) for memory in (8, 9) for level in (9, *range(1, 9))),
+)
+
+
+class SettingsSearch:
+    """Finds the settings that reproduce each gzip member; tries the last successful ones first."""
+
+    def __init__(self) -> None:
+        self._last = DEFAULT_SETTINGS
+
+    def find(self, window: Window, offset: int) -> tuple[bytes, DeflateSettings | None]:
+        """Return the gzip header at `offset` and the settings; None if no settings fit."""
+        size = header_length(window.read(offset, LONGEST_HEADER))
+        if size < 0:
+            return b"", None
+        header = window.read(offset, size)
+        for settings in (self._last, *_ALL_SETTINGS):
+            if _reproduces(settings, window, offset + size):
+                self._last = settings
+                return header, settings
+        return header, None
+
+
+def _reproduces(settings: DeflateSettings, window: Window, position: int) -> bool:
+    """Whether compressing the content of the deflate data at `position` gives the same bytes."""
+    inflater, compressor = zlib.decompressobj(-zlib.MAX_WBITS), settings.compressor()
+    compared = position
+    try:
+        while not inflater.eof:
+            feed = inflater.unconsumed_tail
+            if not feed:
+                feed = window.read(position, _FEED)
+                position += len(feed)
+                if not feed:
+                    break
+            made = compressor.compress(inflater.decompress(feed, _PIECE))
+            if window.read(compared, len(made)) != made:
+                return False
+            compared += len(made)
+    except zlib.error:
+        return False
+    made = compressor.flush()
+    rest = window.read(compared, len(made) + _TRAILER)
+    return len(rest) == len(made) + _TRAILER and rest.startswith(made) and inflater.eof
+
+
+class LayoutEnd(NamedTuple):
+    """Facts of the ARC file."""
+
+    name: str  # without directories
+    size: int
+    blake3: str  # of the file
+    content: str  # BLAKE3 of what its members hold
+    exact: bool  # whether all stored bytes can be reproduced
+
+
+class LayoutWriter:
+    """Writes the lines of a layout to a spool file."""
+
+    def __init__(self, spool: BinaryIO) -> None:
+        self.spool = spool
+
+    def write(self, *values: Any) -> None:
+        self.spool.write(json.dumps(values).encode("ascii") + b"\n")
+
+    def write_kept(self, stored: Iterator[bytes]) -> None:
+        """Write a member as the bytes it is."""
+        self.write("kept", True)
+        for data in stored:
+            for at in range(0, len(data), _BYTES_PER_LINE):
+                self.write("bytes", b64encode(data[at : at + _BYTES_PER_LINE]).decode("ascii"))
+
+
+def read_layout(spool: BinaryIO) -> Iterator[list[Any]]:
+    """Yield the lines of a layout; raises `ValueError` for other content."""
+    spool.seek(0)
+    for line in spool:
+        values = json.loads(line)
+        if not isinstance(values, list) or not values:
+            raise ValueError("not a line of a layout")
+        yield values
 
 
 class NotReproduced(Exception):
@@ -41,7 +151,7 @@ def check(path: Path, content_hash: str) -> None:
     with TemporaryFile(dir=path.parent) as spool:
         examine(path, spool)
         if rebuild(path, spool, len).blake3 != content_hash:
-            raise NotReproduced("it was made of another file")
+            raise NotReproduced("it was made from another file")
 
 
 def examine(path: Path, spool: BinaryIO) -> None:
@@ -58,7 +168,7 @@ def examine(path: Path, spool: BinaryIO) -> None:
             if REASONS[reason] != REMARK:
                 raise NotReproduced(f"{path} at {record.offset}: {message}")
     if not found:
-        raise NoLayout(f"{path} was made of no ARC file")
+        raise NoLayout(f"{path} was not made from an ARC file")
 
 
 def _spool_layout(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
@@ -71,7 +181,9 @@ def _spool_layout(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
             spool.write(piece)
             digest.update(piece)
     except Broken as error:
-        raise NotReproduced(f"{path} at {record.offset}: its layout breaks off: {error}") from error
+        raise NotReproduced(
+            f"{path} at {record.offset}: its layout is incomplete: {error}"
+        ) from error
     stated = read_digest(record.head.get(b"warc-block-digest"))
     if stated is None or stated.raw != digest.digest():
         raise NotReproduced(
@@ -100,11 +212,11 @@ def rebuild(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> La
             else:
                 arc.follow(name, values)
             if end.exact and arc.size > end.size:
-                raise NotReproduced(f"{path}: more comes of its layout than there was")
+                raise NotReproduced(f"{path}: its layout produces more bytes than the ARC file had")
     except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
         raise NotReproduced(f"{path}: its layout cannot be read: {error}") from error
     except Broken as error:
-        raise NotReproduced(f"{path}: a record breaks off: {error}") from error
+        raise NotReproduced(f"{path}: a record is incomplete: {error}") from error
     raise NotReproduced(f"{path}: its layout has no end")
 
 
@@ -128,7 +240,9 @@ def _block(blocks: Iterator[AnyRecord], length: int) -> Iterator[bytes]:
     if record.kind == b"revisit":
         raise NotReproduced(f"the record at {record.offset} is a revisit: bin/undedup it first")
     if record.length != length:
-        raise NotReproduced(f"the record at {record.offset} is not the one that was made")
+        raise NotReproduced(
+            f"the record at {record.offset} does not have the length that the layout states"
+        )
     return record.pieces()
 
 
@@ -181,7 +295,7 @@ class _ArcBuilder:
             for at in range(0, values[0], 1 << 20):
                 self._store(bytes(min(values[0] - at, 1 << 20)))
         else:
-            raise ValueError(f"nobody knows what {name!r} is")
+            raise ValueError(f"unknown instruction {name!r}")
 
     def add(self, data: bytes) -> None:
         """Add content of the member or of the uncompressed file."""
@@ -197,10 +311,10 @@ class _ArcBuilder:
         """End the file; raises `NotReproduced` if it is not that of `end`."""
         self._end_member()
         if self._content.hexdigest() != end.content:
-            raise NotReproduced("its records do not make the documents that they were made of")
+            raise NotReproduced("its records differ from the documents of the ARC file")
         if end.exact and (self.size, self._file.hexdigest()) != (end.size, end.blake3):
             raise NotReproduced(
-                "its members do not come out as they were: is this another version of zlib?"
+                "its members cannot be reproduced: is this another version of zlib?"
             )
 
     def _end_member(self) -> None:

@@ -64,7 +64,9 @@ TYPES = {
     "coding": "VARCHAR", "content_type": "VARCHAR", "replay_key": "UBIGINT",
     "not_rewritable_reason": "VARCHAR", "not_original_reason": "VARCHAR", "header": "BLOB",
 }  # fmt: skip
-"""Columns of the Parquet files: the fields of `Line`, bytes in a VARCHAR decoded as Latin-1."""
+"""Columns of the Parquet files: the fields of `Line`."""
+TEXTS = frozenset(("record_id", "url", "date", "digest", "coding", "content_type"))
+"""Fields of bytes that are a VARCHAR in the Parquet files, decoded as Latin-1."""
 
 
 def header_hash(header: bytes | memoryview) -> bytes:

@@ -20,8 +20,9 @@ from typing import Any
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.errors import SettingsConflict
 from dedupindex.object_store import is_remote
+from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
@@ -30,16 +31,20 @@ from dedupindex.post_crawl.manifest.parquet import (
     LINES,
     REFERENCES,
     ManifestEntry,
+    ParquetWriter,
     lines_file,
-    no_lines,
     read_about,
     read_entries,
     references_file,
     write_containers,
 )
-from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.scan_file import FileRead, ManifestTask, read_container
-from dedupindex.runtime.duckdb import one_thread, write_parquet
+from dedupindex.post_crawl.manifest.record_lines import (
+    FileRead,
+    ManifestOptions,
+    ManifestTask,
+    read_container,
+)
+from dedupindex.runtime.duckdb import one_thread
 from dedupindex.runtime.files import exclusive, sync_directory, write_file
 from dedupindex.runtime.spark import HINT, FilePiece, PieceWriter, pieces, spark_session
 from dedupindex.runtime.workers import read_all
@@ -156,7 +161,7 @@ class _Run:
         with one_thread() as database:
             for empty in (lines_file(self._top, 0), references_file(self._top, 0)):
                 if not empty.exists():
-                    write_parquet(database, no_lines(), empty)
+                    ParquetWriter(empty).finish(database)
             write_containers(database, self._top, self._entries)
         _write_about(self._top, self._options, complete=True)
         for entry in self._entries.values():
@@ -228,8 +233,7 @@ def _read_on_executor(task: ManifestTask) -> Iterator[FilePiece | FileRead]:
 
 def _prepare(top: Path, options: ManifestOptions) -> None:
     """Make the directory, or check that it is a manifest with these options."""
-    if top.exists() and not (top / FILE).exists() and not _is_new(top):
-        raise BadInput(f"{top} holds something else; name a directory that is not there yet")
+    check_new_or_ours(top / FILE, (LINES, REFERENCES, LOCK), "name a directory that does not exist")
     if (top / FILE).exists():
         about = read_about(top)
         for name, value in options._asdict().items():
@@ -241,14 +245,6 @@ def _prepare(top: Path, options: ManifestOptions) -> None:
     for name in (LINES, REFERENCES):
         (top / name).mkdir(parents=True, exist_ok=True)
     sync_directory(top.parent)
-
-
-def _is_new(top: Path) -> bool:
-    """Whether a directory has only what a run creates before its ``manifest.json``."""
-    return top.is_dir() and all(
-        path.name in (LINES, REFERENCES, LOCK) or path.name.startswith(f".{FILE}.")
-        for path in top.iterdir()
-    )
 
 
 def _write_about(top: Path, options: ManifestOptions, *, complete: bool) -> None:

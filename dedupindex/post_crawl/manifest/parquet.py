@@ -7,26 +7,27 @@
     lines/00000017.parquet         the lines of container 17 in order of offset: `TYPES`
     references/00000017.parquet    the revisits in it and what they refer to, if there are any
 
-DuckDB writes Parquet from a spool of tab-separated text, where bytes are decoded as Latin-1, so
-that nothing is lost whatever the bytes are.
+Bytes in a VARCHAR are decoded as Latin-1, so that nothing is lost. DuckDB writes Parquet from a
+spool file of tab-separated values, where all bytes are in hex.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 from dedupindex.capture import Problem
-from dedupindex.errors import BadInput, FormatFromFuture
-from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
+from dedupindex.errors import BadInput
+from dedupindex.post_crawl.directory_format import read_description
+from dedupindex.post_crawl.manifest.lines import TEXTS, TYPES, Line, ManifestContainer
 from dedupindex.runtime.duckdb import (
     Database,
+    insert,
     literal,
     number,
     one_thread,
@@ -45,7 +46,8 @@ SAME_CAPTURE = ("url", "replay_key", "strong", "length", "status", "coding", "co
 """Columns that a conversion leaves as they are."""
 SAME_RECORD = (*SAME_CAPTURE, "stored", "record_id", "date", "digest", "name")
 """Columns of a record that was copied byte for byte, the name of its file among them."""
-_BATCH = 2048  # lines
+_IS_TEXT = [name in TEXTS for name in TYPES]
+_BATCH = 2048  # rows
 _SHOWN = 20  # captures of a difference that are named
 
 
@@ -102,16 +104,10 @@ def open_manifest(path: str | os.PathLike[str]) -> Manifest:
 
 def read_about(top: Path) -> dict[str, Any]:
     """Return ``manifest.json``; raises `BadInput` or `FormatFromFuture`."""
-    try:
-        about: dict[str, Any] = json.loads((top / FILE).read_bytes())
-        found = int(about["format"])
-    except FileNotFoundError as error:
-        raise BadInput(f"{top} is no manifest: bin/manifest {top} -o MANIFEST makes one") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"{top} is no manifest of ours: {error}") from error
-    if found > FORMAT:
-        raise FormatFromFuture(f"the manifest {top} has format {found}, this knows {FORMAT}")
-    if found < FORMAT:
+    if not (top / FILE).exists():
+        raise BadInput(f"{top} is no manifest: bin/manifest {top} -o MANIFEST makes one")
+    about = read_description(top / FILE, f"the manifest {top}", FORMAT)
+    if about["format"] < FORMAT:
         raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")
     return about
 
@@ -149,26 +145,28 @@ def references_file(top: Path, container: int) -> Path:
     return top / REFERENCES / f"{container:08d}.parquet"
 
 
+def fetch_rows(
+    database: Database, query: str, values: Sequence[object] = ()
+) -> Iterator[tuple[Any, ...]]:
+    """Yield the rows of a query, holding few of them in memory."""
+    found = database.execute(query, values)
+    while rows := found.fetchmany(_BATCH):
+        yield from rows
+
+
 def lines_of(database: Database, parquet: Path) -> Iterator[Line]:
     """Yield the lines of one file in its order."""
-    found = database.execute("SELECT * FROM read_parquet(?)", [literal(parquet)])
-    while rows := found.fetchmany(_BATCH):
-        for row in rows:
-            yield line_of(row)
+    return map(line_of, fetch_rows(database, "SELECT * FROM read_parquet(?)", [literal(parquet)]))
 
 
-def line_of(row: tuple[Any, ...]) -> Line:
+def line_of(row: Sequence[Any]) -> Line:
     """Return the line of a row with the columns `TYPES`."""
-    (
-        container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-        status, coding, content_type, replay_key, not_rewritable, not_original, header,
-    ) = row  # fmt: skip
-    return Line(
-        container, offset, stored, record_id.encode("latin-1"), url.encode("latin-1"),
-        date.encode("latin-1"), digest.encode("latin-1"), payload, covers, strong, length,
-        status, coding.encode("latin-1"), content_type.encode("latin-1"), replay_key,
-        not_rewritable, not_original, header,
-    )  # fmt: skip
+    return Line._make(
+        [
+            value.encode("latin-1") if is_text else value
+            for value, is_text in zip(row, _IS_TEXT, strict=True)
+        ]
+    )
 
 
 def write_containers(database: Database, top: Path, entries: dict[int, ManifestEntry]) -> None:
@@ -178,44 +176,33 @@ def write_containers(database: Database, top: Path, entries: dict[int, ManifestE
         "size BIGINT, mtime_ns BIGINT, inode UBIGINT, device UBIGINT, content_hash VARCHAR)"
     )
     rows = [
-        [number, *(os.fsencode(text).decode("latin-1") for text in (root, name)), *rest]
-        for number, root, name, *rest in (entry.container for entry in entries.values())
-    ]
-    for start in range(0, len(rows), _BATCH):
-        part = rows[start : start + _BATCH]
-        marks = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * len(part))
-        database.execute(
-            f"INSERT INTO containers VALUES {marks}", [value for row in part for value in row]
+        tuple(
+            os.fsencode(value).decode("latin-1") if isinstance(value, str) else value
+            for value in entry.container
         )
+        for entry in entries.values()
+    ]
+    insert(database, "containers", rows)
     write_parquet(database, "SELECT * FROM containers ORDER BY number", top / "containers.parquet")
 
 
-_ODD = re.compile(rb'[\x00-\x08\x0a-\x1f"\x7f]').search
-_TEXTS = ("record_id", "url", "date", "digest", "coding", "content_type")  # bytes from the web
-_COLUMNS = {
-    **{name: "VARCHAR" if kind == "BLOB" else kind for name, kind in TYPES.items()},
-    "odd": "VARCHAR",  # these texts in hex, separated by commas; empty where all are plain
-}
 _LONGEST = 1 << 22  # bytes of a line: all texts of a header of a mebibyte, in hex
 _NO_NULL = "\x01"  # never a value of its own, so that an empty value is not NULL
 
 
 def _select(spool: Path) -> str:
-    """Return SQL for the lines in a spool."""
-    values = []
+    """Return SQL for the lines in a spool file."""
+    values, columns = [], []
     for name, kind in TYPES.items():
         value = f"unhex({name})" if kind == "BLOB" else f'"{name}"'
-        if name in _TEXTS:
-            part = f"split_part(odd, ',', {_TEXTS.index(name) + 1})"
-            plain = f"replace({name}, '|', chr(10))" if name == "coding" else name
-            value = f"CASE WHEN odd = '' THEN {plain} ELSE decode(unhex({part})) END"
+        value = f"decode(unhex({name}))" if name in TEXTS else value
         values.append(f'{value} AS "{name}"')
-    columns = ", ".join(f"'{name}': '{kind}'" for name, kind in _COLUMNS.items())
+        columns.append(f"'{name}': '{'VARCHAR' if kind == 'BLOB' else kind}'")
     return (
         f"SELECT {', '.join(values)} FROM read_csv({quoted(literal(spool))}, auto_detect = false, "
         f"header = false, delim = '\t', new_line = '\\n', quote = '', escape = '', "
         f"nullstr = '{_NO_NULL}', max_line_size = {_LONGEST}, buffer_size = {2 * _LONGEST}, "
-        f"columns = {{{columns}}})"
+        f"columns = {{{', '.join(columns)}}})"
     )
 
 
@@ -251,40 +238,19 @@ class ParquetWriter:
         self._path.unlink(missing_ok=True)
 
 
-def no_lines() -> str:
-    """Return SQL for no lines, with all columns."""
-    columns = ", ".join(f'NULL::{kind} AS "{name}"' for name, kind in TYPES.items())
-    return f"SELECT {columns} WHERE false"
-
-
 def _row(line: Line) -> str:
-    """Return the line of a spool."""
-    (
-        container, offset, stored, record_id, url, date, digest, payload, covers, strong, length,
-        status, coding, content_type, replay_key, not_rewritable, not_original, header,
-    ) = line  # fmt: skip
-    text = b"%b\t%b\t%b\t%b" % (record_id, url, date, digest)
-    codes = coding.replace(b"\n", b"|", 1)
-    odd = ""
-    if (
-        _ODD(text)
-        or text.count(b"\t") != 3
-        or (len(codes) > 1 and _odd_codes(codes))
-        or (content_type and (_ODD(content_type) or b"\t" in content_type))
-    ):
-        values = (record_id, url, date, digest, coding, content_type)
-        odd = ",".join([value.decode("latin-1").encode().hex() for value in values])
-        text, codes, content_type = b"\t\t\t", b"", b""
-    return (
-        f"{container}\t{offset}\t{stored}\t{text.decode('latin-1')}\t{payload.hex()}\t{covers}\t"
-        f"{strong.hex()}\t{length}\t{status}\t{codes.decode('latin-1')}\t"
-        f"{content_type.decode('latin-1')}\t{replay_key}\t{not_rewritable}\t{not_original}\t"
-        f"{header.hex()}\t{odd}\n"
-    )
+    """Return the line of a spool file."""
+    return "\t".join([write(value) for write, value in zip(_WRITE, line, strict=True)]) + "\n"
 
 
-def _odd_codes(codes: bytes) -> bool:
-    return bool(_ODD(codes)) or b"\t" in codes or codes.count(b"|") != 1
+def _text_in_hex(text: bytes) -> str:
+    return text.hex() if text.isascii() else text.decode("latin-1").encode().hex()
+
+
+_WRITE: list[Callable[[Any], str]] = [
+    _text_in_hex if name in TEXTS else bytes.hex if kind == "BLOB" else str
+    for name, kind in TYPES.items()
+]
 
 
 class MissingCaptures(NamedTuple):

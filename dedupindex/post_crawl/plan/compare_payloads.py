@@ -23,6 +23,7 @@ from blake3 import blake3
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import fetch_rows
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.warc.reader import read
@@ -127,7 +128,7 @@ class RecordReader:
                 target.flush()
                 self._preferred[container.path] = server
                 return
-            failures.append(f"{server.url(name)}: {count} bytes came where {stored} were asked for")
+            failures.append(f"{server.url(name)}: {count} bytes received, not {stored}")
         raise BadSource(f"{container.name} at {offset} cannot be fetched: {'; '.join(failures)}")
 
 
@@ -144,7 +145,7 @@ class Compare:
             return cls(int(match[1]))
         if text in ("always", "strong-digest"):
             return cls(-1 if text == "always" else 0)
-        raise BadInput(f"--compare {text}: there are always, sample N and strong-digest")
+        raise BadInput(f"--compare {text}: give always, sample N or strong-digest")
 
 
 class PayloadComparison:
@@ -179,58 +180,48 @@ class PayloadComparison:
 
     def _failures(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[int, str]]:
         """Yield the places of copies that are not rewritten, and why. The original comes first."""
-        original, problem = self._body(next(rows)), ""
+        original, held, problem = next(rows), None, ""
         try:
-            original.load()
+            held = self._checked(original)
         except BadSource:
             problem = "original-unreadable"
         for row in rows:
-            reason = problem or self._difference(original, self._body(row))
+            reason = problem or self._difference(original, held, row)
             self._reader.counts[reason or "equal"] += 1
             if reason:
                 yield row[1], reason
 
-    def _body(self, row: tuple[Any, ...]) -> _Body:
-        _, _, number, offset, stored, length, strong = row
-        return _Body(self._reader, (self._containers[number], offset, stored, length), strong)
+    def _checked(self, row: tuple[Any, ...]) -> bytes | None:
+        """Return the body of a line, None if it has more than `HELD` bytes.
 
-    def _difference(self, original: _Body, copy: _Body) -> str:
-        self._reader.counts["bytes"] += copy.length
+        Raises `BadSource` unless it is the body that was scanned.
+        """
+        length, strong = row[5:]
+        running, held = blake3(), []
+        for piece in self._body(row):
+            running.update(piece)
+            if length <= HELD:
+                held.append(piece)
+        if running.digest() != strong:
+            raise BadSource(f"line {row[1]}: not what was scanned")
+        return b"".join(held) if length <= HELD else None
+
+    def _body(self, row: tuple[Any, ...]) -> Generator[bytes, None, None]:
+        _, _, container, offset, stored, length, _ = row
+        return self._reader.body(self._containers[container], offset, stored, length)
+
+    def _difference(
+        self, original: tuple[Any, ...], held: bytes | None, copy: tuple[Any, ...]
+    ) -> str:
+        self._reader.counts["bytes"] += copy[5]
         try:
-            with closing(original.pieces()) as left, closing(copy.pieces()) as right:
-                return "" if same_bytes(left, right) else "differs"
+            with closing(self._body(copy)) as right:
+                if held is not None:
+                    return "" if same_bytes(iter([held]), right) else "differs"
+                with closing(self._body(original)) as left:
+                    return "" if same_bytes(left, right) else "differs"
         except BadSource:
             return "unreadable"
-
-
-class _Body:
-    """A stored body; one of up to `HELD` bytes can be loaded into memory."""
-
-    def __init__(
-        self, reader: RecordReader, where: tuple[ManifestContainer, int, int, int], strong: bytes
-    ) -> None:
-        self._reader, self._where, self._strong = reader, where, strong
-        self.length = where[3]
-        self._held: bytes | None = None
-
-    def load(self) -> None:
-        """Check that the body is the one that was scanned; raises `BadSource`."""
-        running = blake3()
-        held = []
-        for piece in self._reader.body(*self._where):
-            running.update(piece)
-            if self.length <= HELD:
-                held.append(piece)
-        if running.digest() != self._strong:
-            raise BadSource(f"{self._where[0].path} at {self._where[1]}: not what was scanned")
-        if self.length <= HELD:
-            self._held = b"".join(held)
-
-    def pieces(self) -> Generator[bytes, None, None]:
-        if self._held is not None:
-            yield self._held
-        else:
-            yield from self._reader.body(*self._where)
 
 
 def same_bytes(left: Iterator[bytes | memoryview], right: Iterator[bytes | memoryview]) -> bool:
@@ -257,12 +248,13 @@ def in_step(
 
 def _rows(database: Database, originals: str) -> Iterator[tuple[Any, ...]]:
     """Yield the lines of groups, the original of each before its copies."""
-    found = database.execute(f"""
+    return fetch_rows(
+        database,
+        f"""
         WITH compared AS ({originals})
         SELECT original, place, container, "offset", stored, length, strong FROM lines
         JOIN (SELECT original, place FROM outcomes JOIN compared USING (original)
               WHERE outcome = 'copy'
               UNION ALL SELECT original, original FROM compared) USING (place)
-        ORDER BY original, place <> original, place""")
-    while rows := found.fetchmany(_BATCH):
-        yield from rows
+        ORDER BY original, place <> original, place""",
+    )

@@ -2,7 +2,7 @@
 
 Lines are equal if they have the same digest (text), BLAKE3, length, status and coding, or what
 else `MatchCriteria` says. Digests that only one line has are dropped first. The others are grouped
-by a hash of 64 bits; `plan_writer` compares the values themselves. Lines are ordered by a number of
+by a hash of 64 bits; `plan_file` compares the values themselves. Lines are ordered by a number of
 128 bits: nanoseconds, then the place of the record among all bytes of the set.
 """
 

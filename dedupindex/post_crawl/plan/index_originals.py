@@ -23,7 +23,7 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
 from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import ParquetWriter
+from dedupindex.post_crawl.manifest.parquet import ParquetWriter, fetch_rows
 from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOptions
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
@@ -42,11 +42,11 @@ _SHORT = 1 << 17  # bytes of a file that are read first for a record
 _MARGIN = 64  # a record that ends this close to the end of these bytes may have been cut
 _NO_URL_LIST = (
     "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
-    "their URL and second with another payload is told from the set alone"
+    "their URL and second with another payload is decided by the set alone"
 )
 _NOT_READ = (
-    "{:,} captures that only a CDX, a log or a crawler has told of are no originals: whether they "
-    "answer a POST is in their WARC files alone (bin/index --add these)"
+    "{:,} captures known only from a CDX, a log or a crawler are no originals: whether they answer "
+    "a POST is in their WARC files alone (bin/index --add these)"
 )
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
@@ -60,7 +60,6 @@ def find_originals(
     The views ``lines`` and ``part`` must exist; they must be created again after this.
     """
     numbers = {_real(path): number for path, number in inputs.numbers.items()}
-    database.execute('CREATE TABLE seen (container INTEGER, "offset" BIGINT)')
     named: list[tuple[int | str, ...]] = []
     columns = tuple(name for name in rule.criteria.columns() if name != "digest")
     with closing(open_index(index)) as engine, engine.view() as view:
@@ -84,17 +83,16 @@ def find_originals(
             for path, line in finder.originals(text, forms, candidates):
                 writer.add([line._replace(container=outside.number(path))])
             if len(named) >= _BATCH:
-                insert(database, "seen", named)
+                insert(database, "named", named)
                 named.clear()
     if finder.no_url_list:
         warn(_NO_URL_LIST)
     if finder.not_read:
         warn(_NOT_READ.format(finder.not_read))
-    insert(database, "seen", named)
+    insert(database, "named", named)
     writer.finish(database)
     if outside.found:
         inputs.add_outside(list(outside.found.values()), home / "outside.parquet")
-    database.execute('INSERT INTO named SELECT DISTINCT container, "offset" FROM seen')
 
 
 def _real(path: str) -> str:
@@ -103,10 +101,10 @@ def _real(path: str) -> str:
 
 def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
     """Yield each digest of lines that may become revisits, with the forms of its payloads."""
-    found = database.execute(f"""
+    query = f"""
         SELECT DISTINCT digest, {", ".join(columns)} FROM part
-        WHERE not_rewritable_reason = '' AND digest <> '' AND covers <> 0 ORDER BY digest""")
-    rows = (row for batch in iter(lambda: found.fetchmany(_BATCH), []) for row in batch)
+        WHERE not_rewritable_reason = '' AND digest <> '' AND covers <> 0 ORDER BY digest"""
+    rows = fetch_rows(database, query)
     for text, group in groupby(rows, key=itemgetter(0)):
         yield text.encode("latin-1"), {row[1:] for row in group}
 

@@ -17,8 +17,7 @@ from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
 from dedupindex.post_crawl.plan.compare_payloads import Compare, PayloadComparison, RecordReader
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule, group
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
-from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name
-from dedupindex.post_crawl.plan.plan_writer import write_part
+from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name, write_part
 from dedupindex.post_crawl.plan.warcsum_format import write_text
 from dedupindex.runtime.duckdb import Database, open_database
 from dedupindex.runtime.files import sync_directory
@@ -67,7 +66,7 @@ def resolve(
     rule = options.rule
     part = plan / part_name(rule.partition)
     if part.exists():
-        raise IndexExists(f"{part} is there already: remove it, or name another plan")
+        raise IndexExists(f"{part} exists already: remove it, or name another plan")
     check_is_plan(plan)
     inputs = ManifestInputs([open_manifest(path) for path in manifests])
     clock = _Clock(say)
@@ -149,7 +148,7 @@ def resolve_on(
     """
     parts = [(part, cluster.cores) for part in range(1, cluster.cores + 1)]
     if plan.exists() and any(plan.glob("part-*")):
-        raise IndexExists(f"there are parts in {plan} already: remove them, or name another plan")
+        raise IndexExists(f"{plan} has parts already: remove them, or name another plan")
     paths = [path.resolve() for path in manifests]
     contents = [_manifest_json(path) for path in paths]
     for path in paths:
@@ -194,7 +193,7 @@ def _resolve_part(
     for path, content in zip(manifests, contents, strict=True):
         if _manifest_json(path) != content:
             raise BadInput(
-                f"an executor does not have the manifest {path} that the driver has: with --spark "
+                f"an executor does not have the same manifest {path} as the driver: with --spark "
                 "manifests are on storage that all mount"
             )
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as name:

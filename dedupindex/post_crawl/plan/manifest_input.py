@@ -29,7 +29,7 @@ class ManifestInputs:
                 _, known = first.setdefault(path, (number, container))
                 if known.content_hash != container.content_hash:
                     raise BadInput(
-                        f"{container.path} stands in two manifests with other bytes: "
+                        f"{container.path} is in two manifests with different content: "
                         "run bin/manifest again"
                     )
         self._found = [first[path] for path in sorted(first)]
@@ -90,9 +90,9 @@ class ManifestInputs:
         for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):
             selects = [
                 "SELECT record_id, url, digest, replay_key "
-                f"FROM read_parquet({quoted(one.references)}) "
+                f"FROM read_parquet({quoted(manifest.references)}) "
                 f"WHERE not_rewritable_reason = {quoted(kind)}"
-                for one in self._manifests
+                for manifest in self._manifests
             ]
             database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(selects)}")
 

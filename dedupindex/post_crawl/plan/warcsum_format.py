@@ -22,10 +22,10 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest, line_of
+from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows, line_of
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
-from dedupindex.post_crawl.plan.plan_writer import BATCH, copies_file
+from dedupindex.post_crawl.plan.plan_file import BATCH, copies_file
 from dedupindex.runtime.duckdb import Database, literal, number, open_database, quoted
 from dedupindex.urlkey import unbracket
 
@@ -47,7 +47,6 @@ _LINE = re.compile(
     rb"(.+) ([0-9]{1,19}) ([0-9]{1,19}) (\S+) (\S+) ([a-z0-9]+):([0-9a-fA-F]+)"
     rb"(?: ([0-9]{1,18})(?: ([0-9]{1,18}) \S+ \S+)?)?"
 )
-_BATCH = 2048  # rows
 _COLUMNS = {
     "name": "VARCHAR", "offset": "BIGINT", "stored": "BIGINT", "url": "VARCHAR",
     "date": "VARCHAR", "algorithm": "VARCHAR", "digest": "VARCHAR",
@@ -87,25 +86,18 @@ def read_text(lines: Iterable[bytes]) -> Iterator[Hint]:
     digits is a SHA-1 whatever its label, which warcsum gets wrong.
     """
     for count, line in enumerate(lines, 1):
-        match = _LINE.fullmatch(line.rstrip(b"\r\n"))
-        hint = _hint(match) if match is not None else None
-        if hint is None:
-            raise BadInput(
-                f"line {count} of the manifest is not FILE OFFSET LENGTH URI DATE DIGEST: "
-                f"{line[:80]!r}"
-            )
-        yield hint
-
-
-def _hint(match: re.Match[bytes]) -> Hint | None:
-    name, offset, length, url, date, label, digits, extension, copy = match.groups()
-    algorithm = "sha1" if len(digits) == 2 * SIZES["sha1"] else label.decode()
-    if len(digits) != 2 * SIZES.get(algorithm, 0):
-        return None
-    digest, url = Digest(algorithm, bytes.fromhex(digits.decode())), unbracket(url)
-    return Hint(
-        name, int(offset), int(length), url, date, digest, int(extension or 0), int(copy or 0)
-    )
+        if match := _LINE.fullmatch(line.rstrip(b"\r\n")):
+            name, offset, length, url, date, label, digits, *numbers = match.groups()
+            algorithm = "sha1" if len(digits) == 2 * SIZES["sha1"] else label.decode()
+            if len(digits) == 2 * SIZES.get(algorithm, 0):
+                digest = Digest(algorithm, bytes.fromhex(digits.decode()))
+                extension, copy = (int(number or 0) for number in numbers)
+                url = unbracket(url)
+                yield Hint(name, int(offset), int(length), url, date, digest, extension, copy)
+                continue
+        raise BadInput(
+            f"line {count} of the manifest is not FILE OFFSET LENGTH URI DATE DIGEST: {line[:80]!r}"
+        )
 
 
 class TextDifference(NamedTuple):
@@ -137,9 +129,10 @@ class TextCheck:
         with open_database(self._manifest.path, MEMORY, 0) as (database, home):
             _create_hints(database, home / "hints.tsv", read_text(lines))
             self._create_verdicts(database, home / "names.tsv")
-            counts = database.execute("SELECT verdict, count(*) FROM verdicts GROUP BY verdict")
             names = list(VERDICTS)
-            self.counted.update({names[verdict]: count for verdict, count in counts.fetchall()})
+            query = "SELECT verdict, count(*) FROM verdicts GROUP BY verdict"
+            for verdict, count in fetch_rows(database, query):
+                self.counted[names[verdict]] = count
             self.counted["unlisted"] = number(
                 database,
                 f"""SELECT (SELECT count(*) FROM {self._lines}) - count(*) FROM (
@@ -147,14 +140,12 @@ class TextCheck:
                   SEMI JOIN hints USING (name, "offset"))""",
             )
             bad = ", ".join(str(at) for at, name in enumerate(names) if name not in FINE)
-            found = database.execute(
+            query = (
                 f'SELECT verdict, name, "offset" FROM verdicts WHERE verdict IN ({bad}) '
                 'ORDER BY name, "offset"'
             )
-            while rows := found.fetchmany(_BATCH):
-                for verdict, name, offset in rows:
-                    file = os.fsdecode(bytes.fromhex(name))
-                    yield TextDifference(names[verdict], file, offset)
+            for verdict, name, offset in fetch_rows(database, query):
+                yield TextDifference(names[verdict], os.fsdecode(bytes.fromhex(name)), offset)
 
     def _create_verdicts(self, database: Database, names: Path) -> None:
         """Create ``here``, the responses with the names of their files, and ``verdicts``."""
@@ -222,7 +213,7 @@ def write_text(
     columns = ", ".join(f'l."{name}"' for name in TYPES)
     for index, (lines, first, last) in enumerate(inputs.batches(BATCH)):
         copies = quoted(literal(copies_file(part, index)))
-        found = database.execute(f"""
+        query = f"""
             SELECT {columns}, coalesce(e.extension, 1), coalesce(p.copy, 1),
               coalesce(p.original_url, ''), coalesce(p.original_date, '')
             FROM (SELECT * FROM ({lines}) WHERE {rule.of_partition()}) AS l
@@ -231,13 +222,11 @@ def write_text(
               WHERE place BETWEEN {first} AND {last}) AS e USING (place)
             LEFT JOIN read_parquet({copies}) AS p
               ON p.container = l.container AND p."offset" = l."offset"
-            ORDER BY l.place""")
-        while rows := found.fetchmany(_BATCH):
-            for row in rows:
-                line, (extension, copy, *reference) = line_of(row[: len(TYPES)]), row[len(TYPES) :]
-                container = line.container
-                six = text_line(containers[container], line, algorithms[container])
-                url, date = (_escape(text.encode("latin-1")) or b"-" for text in reference)
-                if copy == 1:
-                    url = date = b"-"
-                stream.write(b"%b %d %d %b %b\n" % (six[:-1], extension, copy, url, date))
+            ORDER BY l.place"""
+        for row in fetch_rows(database, query):
+            line, (extension, copy, *reference) = line_of(row[: len(TYPES)]), row[len(TYPES) :]
+            six = text_line(containers[line.container], line, algorithms[line.container])
+            url, date = (_escape(text.encode("latin-1")) or b"-" for text in reference)
+            if copy == 1:
+                url = date = b"-"
+            stream.write(b"%b %d %d %b %b\n" % (six[:-1], extension, copy, url, date))

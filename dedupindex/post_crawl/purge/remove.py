@@ -8,26 +8,31 @@ row nor its own container, when read again, brings it back.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing, nullcontext, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dedupindex.crawls import lifecycle, statistics
-from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls import lifecycle, merge_crawls, statistics
+from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.crawl_captures import drop_entries, of_crawl
+from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
-from dedupindex.errors import HasDependents, SettingsConflict, UnknownCrawl
+from dedupindex.errors import CrawlEnded, Damaged, HasDependents, SettingsConflict, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
-from dedupindex.index.identity import read_identity
+from dedupindex.index.format.cells import ALSO, container_of, entries_of
+from dedupindex.index.format.file_names import files_of
+from dedupindex.index.format.tombstones import NAMED, encode_purged
+from dedupindex.index.identity import Settings, read_identity
+from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer import spot_check
 from dedupindex.lookup.render_json import original_as_json, url_as_json
-from dedupindex.post_crawl.purge import live_crawls
 from dedupindex.post_crawl.purge.impact import (
     DependentRevisit,
     Impact,
@@ -39,7 +44,6 @@ from dedupindex.post_crawl.purge.target import (
     ResolvedTarget,
     Target,
     TargetKind,
-    purged_containers,
     resolve,
 )
 from dedupindex.runtime.bounded_counter import Sums
@@ -58,7 +62,7 @@ class PurgeSurvey:
     impact: Impact
     live: int  # captures of crawls that are not merged yet
     found: set[int]  # texts or captures of the target, by their positions
-    unread: dict[str, int]  # see `live_crawls.unread_crawls`
+    unread: dict[str, int]  # see `_unread_crawls`
 
 
 def survey(index: Path, target: Target, on_item: OnItem | None = None) -> PurgeSurvey:
@@ -95,8 +99,7 @@ def purge(
             try:
                 found, sample = _purge(index, engine, target, force, scratch, on_item)
             finally:
-                with suppress(OSError):
-                    shutil.rmtree(scratch)
+                shutil.rmtree(scratch, ignore_errors=True)
         spot_check.confirm_purge(
             index,
             sample,
@@ -125,7 +128,8 @@ def _purge(
         resolved = resolve(target, view, settings.keys())
         survey = ImpactSurvey(index, view, resolved, settings, writer=writer, on_item=on_item)
         survey.run()
-        impact, purged = survey.impact, purged_containers(resolved, view)
+    impact = survey.impact
+    purged = [container._replace(purged=True) for container in resolved.registered]
     if impact.dependents.captures and not force:
         raise HasDependents(
             f"{impact.dependents.captures:,} revisits name captures that would go; "
@@ -142,7 +146,7 @@ def _purge(
         if writer.paths or purged or drops:
             engine.load(Load(writer.paths, (), purged, drops=drops, own_digests=True))
         if store is not None:  # last: until then an interrupted purge can be repeated
-            live_crawls.remove(store, resolved, settings)
+            remove_live(store, resolved, settings)
             if target.kind is TargetKind.CRAWL:
                 _forget_crawls(store, target.texts)
     return PurgeSurvey(impact, live, resolved.found, unread), sample
@@ -151,11 +155,11 @@ def _purge(
 def _count_live(
     store: Store | None, resolved: ResolvedTarget, writer: RunWriter | None = None
 ) -> int:
-    """As `live_crawls.count_captures`; raises `BadInput`, see `ResolvedTarget.check`."""
+    """As `_count_captures`; raises `BadInput`, see `ResolvedTarget.check`."""
     count = 0
     if store is not None:
         with store.reading() as reading:
-            count = live_crawls.count_captures(reading, resolved, writer)
+            count = _count_captures(reading, resolved, writer)
     resolved.check()
     return count
 
@@ -166,7 +170,7 @@ def _unread(store: Store | None, view: View, resolved: ResolvedTarget) -> dict[s
         return {}
     removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
     with store.reading() as reading:
-        return live_crawls.unread_crawls(view, reading, but=removed)
+        return _unread_crawls(view, reading, but=removed)
 
 
 def _forget_crawls(store: Store, names: Iterable[str]) -> None:
@@ -251,3 +255,145 @@ def item_as_json(item: RemovedOriginal | DependentRevisit) -> dict[str, Any]:
         },
         "payload": item.left,
     }
+
+
+def _count_captures(
+    reading: Reading, resolved: ResolvedTarget, writer: RunWriter | None = None
+) -> int:
+    """Count the captures of a target in crawls that are not merged yet; updates its `found`.
+
+    With a `writer` it stages tombstones of a target by URL: the index, which does not have these
+    captures, would otherwise take them when it reads their files.
+    """
+    by_crawl = resolved.target.kind is TargetKind.CRAWL
+    if by_crawl:
+        for text, name in enumerate(resolved.target.texts):
+            with suppress(UnknownCrawl):
+                reading.crawl(name)
+                resolved.found.add(text)
+    crawls = {crawl.number: crawl for crawl in reading.crawls()}
+    waiting = {
+        crawl.number
+        for crawl in crawls.values()
+        if not crawl.merged and crawl.state is not CrawlState.CANCELLED
+    }
+    count = 0
+    try:
+        for held in reading.cells():
+            if held[1] in waiting:
+                taken = _taken(reading, resolved, crawls, held)
+                count += sum(not entry[1] & ALSO for entry in taken)
+                if writer is not None and resolved.by_url:
+                    writer.extend(
+                        [held[0] + encode_purged(entry, anywhere=True) for entry in taken]
+                    )
+    except Damaged:
+        if not by_crawl:
+            raise
+        # A damaged crawl cannot be merged, but it can be removed as a whole.
+        named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
+        return sum(reading.counts(crawl)[0] for crawl in named)
+    return count
+
+
+def remove_live(store: Store, resolved: ResolvedTarget, settings: Settings) -> None:
+    """Remove the captures of a target; whole crawls end, and take no more reports."""
+    if resolved.target.kind is TargetKind.CRAWL:
+        for name in resolved.target.texts:
+            with suppress(UnknownCrawl):
+                merge_crawls.drop_all(store, store.write(partial(_end_crawl, name=name)))
+        return
+    for stretch in store.batches():
+        with store.reading() as reading:
+            crawls = {crawl.number: crawl for crawl in reading.crawls()}
+            found = [held for held in stretch if _taken(reading, resolved, crawls, held)]
+        for at in range(0, len(found), merge_crawls.DROPPED_AT_ONCE):
+            batch = found[at : at + merge_crawls.DROPPED_AT_ONCE]
+            store.write(partial(_remove, resolved=resolved, settings=settings, batch=batch))
+
+
+def _end_crawl(writing: Writing, name: str) -> Crawl:
+    crawl = writing.crawl(name)
+    if crawl.merging:  # it was interrupted; what the index has of it goes, too
+        writing.put_crawl(replace(crawl, merging=False))
+    with suppress(CrawlEnded):  # it is merged, and only not swept yet
+        lifecycle.drop(writing, name)
+    return writing.crawl(name)
+
+
+def _remove(
+    writing: Writing, resolved: ResolvedTarget, settings: Settings, batch: list[Held]
+) -> None:
+    crawls = {crawl.number: crawl for crawl in writing.crawls()}
+    rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
+    for key, number, _ in batch:
+        crawl = crawls[number]
+        cell = writing.cell(key, crawl)  # as it is now
+        if cell is not None:
+            taken = _taken(writing, resolved, crawls, (key, number, cell))
+            drop_entries(writing, crawl, key, taken, rule)
+
+
+def _taken(
+    reading: Reading, resolved: ResolvedTarget, crawls: dict[int, Crawl], held: Held
+) -> list[bytes]:
+    """The entries of a crawl's cell that go; updates `found`."""
+    target, (key, number, cell) = resolved.target, held
+    if target.kind is TargetKind.CRAWL:
+        return list(entries_of(cell)) if crawls[number].name in target.texts else []
+    if target.kind is not TargetKind.CONTAINER:
+        if not resolved.may_hold(key):
+            return []
+        return [entry for entry in entries_of(cell) if resolved.takes(key, entry)]
+    taken = []
+    for entry in entries_of(cell):
+        name = reading.container_name(container_of(entry))
+        texts = resolved.texts_of_file(name) if name and entry[0] & 3 != NAMED else []
+        if texts:
+            resolved.found.add(texts[0])
+            taken.append(entry)
+    return taken
+
+
+def _unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
+    """Crawls whose revisits the index may not know -> their lookups answered with an original.
+
+    A crawl counts as read when it has ended and all files that it is known to have written were
+    indexed. One that reported no file, and of which none was indexed, does not.
+    """
+    answered = dict[str, tuple[Crawl, int]]()
+    for crawl in reading.crawls():
+        count = statistics.total(reading, crawl).duplicates
+        if count and crawl.state is not CrawlState.CANCELLED and crawl.name not in but:
+            answered[crawl.name] = crawl, count
+    if not answered:
+        return {}
+    written = {name: _reported_files(reading, crawl) for name, (crawl, _) in answered.items()}
+    indexed = set[str]()
+    for container in view.containers():
+        indexed.add(_last_name(container.name))
+        if container.crawl in written:
+            written[container.crawl].add(_last_name(container.name))
+    for _, place in view.places():
+        if place.container and place.crawl in written:
+            written[place.crawl].add(_last_name(place.container))
+        _, *outer = files_of(place.container)
+        if any(view.container(file) is not None for file in outer):
+            indexed.add(_last_name(place.container))
+    return {
+        name: count
+        for name, (crawl, count) in answered.items()
+        if crawl.state is CrawlState.OPEN or not written[name] or not written[name] <= indexed
+    }
+
+
+def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
+    """The files of captures that only the crawl has; none of open crawls, which are unread."""
+    if crawl.merged or crawl.state is CrawlState.OPEN:
+        return set()
+    numbers = {container_of(found.entry) for found in of_crawl(reading, crawl)}
+    return {_last_name(name) for name in map(reading.container_name, numbers) if name}
+
+
+def _last_name(name: str) -> str:
+    return name.rpartition("/")[2]

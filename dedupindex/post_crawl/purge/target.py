@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -47,7 +47,7 @@ class Target:
     def __post_init__(self) -> None:
         given = self.captures if self.kind is TargetKind.CAPTURE else self.texts
         if not given or not all(self.texts):
-            raise BadInput(f"say which {self.kind.value} is meant")
+            raise BadInput(f"name the {self.kind.value}")
 
     @property
     def urls(self) -> tuple[bytes, ...]:
@@ -66,7 +66,7 @@ class ResolvedTarget:
     keys: cells.Keys
     containers: dict[int, set[int]] = field(default_factory=dict)  # container -> its texts
     found: set[int] = field(default_factory=set)  # texts or captures
-    files: set[str] = field(default_factory=set)  # names of those containers
+    registered: list[IndexedContainer] = field(default_factory=list)  # whose captures go
     without_captures: dict[int, str] = field(default_factory=dict)  # text -> its container
 
     def __post_init__(self) -> None:
@@ -94,10 +94,6 @@ class ResolvedTarget:
     def texts_of_file(self, name: str) -> list[int]:
         """The texts that mean a container."""
         return [at for at, texts in enumerate(self._spellings) if is_one_of(texts, name)]
-
-    def texts_of_crawl(self, name: str) -> list[int]:
-        """The texts that mean a crawl."""
-        return [at for at, text in enumerate(self.target.texts) if text == name]
 
     def may_hold(self, key: bytes) -> bool:
         """Whether entries under a key may go, by the key alone."""
@@ -165,51 +161,33 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
     resolved = ResolvedTarget(target, keys)
     if resolved.by_url:
         return resolved
+    by_crawl, files = target.kind is TargetKind.CRAWL, set[str]()
     for number, place in view.places():
-        if target.kind is TargetKind.CRAWL:
-            names = [place.crawl]
-            texts = set(resolved.texts_of_crawl(place.crawl))
-        else:
-            names = _files(view, place.container)
-            texts = {at for name in names for at in resolved.texts_of_file(name)}
-        if texts:
+        names = [place.crawl] if by_crawl else _files(view, place.container)
+        if texts := {at for name in names for at in _texts_of(resolved, name)}:
             resolved.containers[number] = texts
-            resolved.files.update(names)
+            files.update(names)
     with_captures = set[int]().union(*resolved.containers.values())
-    for text, container in _registered(resolved, view):
-        if target.kind is TargetKind.CRAWL or text in with_captures:
-            resolved.found.add(text)
-        else:
-            resolved.without_captures[text] = container.name
+    for container in view.containers():
+        texts = _texts_of(resolved, container.crawl if by_crawl else container.name)
+        for text in texts:
+            if by_crawl or text in with_captures:
+                resolved.found.add(text)
+            else:
+                resolved.without_captures[text] = container.name
+        if texts and (by_crawl or container.name in files):
+            resolved.registered.append(container)
     return resolved
 
 
+def _texts_of(resolved: ResolvedTarget, name: str) -> set[int]:
+    """Return the texts that mean a crawl, or a container."""
+    if resolved.target.kind is TargetKind.CRAWL:
+        return {at for at, text in enumerate(resolved.target.texts) if text == name}
+    return set(resolved.texts_of_file(name))
+
+
 def _files(view: View, name: str) -> list[str]:
-    """The name of a container, and of the registered WACZ that holds it."""
+    """Return the name of a container, and of the registered WACZ that holds it."""
     _, *outer = files_of(name)
     return [name, *(file for file in outer if view.container(file) is not None)]
-
-
-def purged_containers(resolved: ResolvedTarget, view: View) -> list[IndexedContainer]:
-    """The registered containers whose captures go, marked as purged."""
-    containers = {container.name: container for _, container in _registered(resolved, view)}
-    return [
-        container._replace(purged=True)
-        for name, container in containers.items()
-        if resolved.target.kind is TargetKind.CRAWL or name in resolved.files
-    ]
-
-
-def _registered(resolved: ResolvedTarget, view: View) -> Iterator[tuple[int, IndexedContainer]]:
-    """Yield each text that means a registered container, with that container."""
-    if resolved.by_url:
-        return
-    by_file = resolved.target.kind is TargetKind.CONTAINER
-    for container in view.containers():
-        texts = (
-            resolved.texts_of_file(container.name)
-            if by_file
-            else resolved.texts_of_crawl(container.crawl)
-        )
-        for text in texts:
-            yield text, container

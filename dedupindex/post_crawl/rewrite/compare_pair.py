@@ -7,21 +7,32 @@ compared byte by byte, so that no digest has to be believed.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Iterator, Set
+from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
 from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
-from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned
+from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.revisit_record import (
     ADDED,
     END,
     Reference,
     refers_to_date,
     revisit,
+)
+from dedupindex.runtime.atomic_replace import (
+    being_written,
+    content_hash,
+    has_writer,
+    open_for_reading,
 )
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import unbracket
@@ -38,7 +49,7 @@ from dedupindex.warc.record_facts import (
     stated_digest,
 )
 
-_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
+_OPEN_FILES = 32
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _CHANGED = ADDED | {
     b"warc-type", b"content-length", b"warc-block-digest", b"warc-payload-digest",
@@ -47,6 +58,72 @@ _CHANGED = ADDED | {
 
 class NotRewritable(Refused):
     """A copy stays a response; reports count the `reason`."""
+
+
+class RecordOnDisk(NamedTuple):
+    """Where a record is now."""
+
+    file: BinaryIO
+    offset: int
+    stored: int  # bytes in the file
+    identity: tuple[int, int]  # device and inode
+
+
+class OriginalReader:
+    """Opens the files of originals, a bounded number at a time.
+
+    A file of the set must be as it was scanned, or as its journal says that a run in place left
+    it. No process may be writing to it.
+    """
+
+    def __init__(self, plan: Plan, *, locked: bool, busy: Set[int]) -> None:
+        """`locked`: this run holds locks on the files of the set. `busy`: others write to these."""
+        self._plan, self._locked, self._busy = plan, locked, busy
+        self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
+
+    def locate(self, line: Line) -> RecordOnDisk:
+        """Return where an original is now; raises `NotRewritable`."""
+        if line.container not in self._open:
+            self._open[line.container] = self._opened(line.container)
+            if len(self._open) > _OPEN_FILES:
+                self._open.popitem(last=False)[1][0].close()
+        self._open.move_to_end(line.container)
+        file, moved = self._open[line.container]
+        offset = moved.new(line.offset) if moved else line.offset
+        status = os.fstat(file.fileno())
+        return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
+
+    def close(self) -> None:
+        for file, _ in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _opened(self, number: int) -> tuple[BinaryIO, OffsetMap | None]:
+        container = self._plan.container(number)
+        try:
+            file = open_for_reading(container.path)
+        except OSError as error:
+            raise NotRewritable("original-gone", f"{container.path}: {error.strerror}") from error
+        outside = number in self._plan.outside()
+        is_busy = has_writer if self._locked and not outside else being_written
+        if number in self._busy or container.path.endswith(".open") or is_busy(file):
+            file.close()
+            raise NotRewritable("original-busy", f"a process is writing to {container.path}")
+        if outside:  # the index does not know its size
+            return file, None
+        status = os.fstat(file.fileno())
+        if status.st_size == container.size and (
+            status.st_mtime_ns == container.mtime_ns or content_hash(file) == container.content_hash
+        ):
+            return file, None
+        journal = Journal(Path(container.root), container.name)
+        if journal.exists():
+            before, after = journal.summary()
+            expected = container.size, after.size, before.mtime_ns
+            if expected == (before.size, status.st_size, status.st_mtime_ns):
+                return file, journal.offsets()
+        file.close()
+        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
 
 
 class StoredResponse:
@@ -123,7 +200,7 @@ class StoredResponse:
 def _check_header(header: bytes, head: Head) -> None:
     if head.type != b"response":
         raise NotRewritable("not-a-response")
-    if not header.startswith(_VERSIONS):
+    if not header.startswith(LINE_VERSIONS):
         raise NotRewritable("unknown-version")
     if head.repeated:
         raise NotRewritable("repeated-field")
@@ -138,15 +215,6 @@ def _check_header(header: bytes, head: Head) -> None:
         raise NotRewritable("not-http")
 
 
-class RecordOnDisk(NamedTuple):
-    """Where a record is now."""
-
-    file: BinaryIO
-    offset: int
-    stored: int  # bytes in the file
-    identity: tuple[int, int]  # device and inode
-
-
 class CheckedPair(NamedTuple):
     """A response that may become a revisit."""
 
@@ -157,13 +225,9 @@ class CheckedPair(NamedTuple):
 
 
 def check_pair(
-    planned: Planned,
-    candidate: RecordOnDisk,
-    original: RecordOnDisk,
-    criteria: MatchCriteria,
-    *,
-    min_size: int = 0,
-) -> CheckedPair:
+    planned: Planned, candidate: RecordOnDisk, original: RecordOnDisk, criteria: MatchCriteria,
+    *, min_size: int = 0,
+) -> CheckedPair:  # fmt: skip
     """Return the revisit that a response becomes.
 
     Raises `Refused` with the reason why it stays; reasons about the original begin with

@@ -4,38 +4,238 @@
     KEY.jsonl            the journal of one file; KEY is a hash of the file's name
     KEY.dropped          in place only, until ``--commit``: the dropped members, end to end
     KEY.N.committed      the KEY.jsonl of a run whose dropped members are gone
-    KEY.pins             what revisits refer to in the file (`rewrite.protected_records`)
+    KEY.pins             what revisits refer to in the file, in whatever file they are
 
 The first line of a journal describes the file before the run, the last line the file after it.
 Between them is a line for each record that became a revisit, in order of offset. Everything else
 was copied, so the journal also maps old offsets to new ones. A ``.part`` file, and a KEY.dropped
 without its KEY.jsonl, is what an interrupted run left, and is ignored.
+
+A plan knows the revisits of its own set only. So each run first protects what its revisits refer
+to, by entries of 32 bytes in the KEY.pins of the file with the original: a hash of the original's
+URL and date, then a hash of the path of the revisit's file. A protected record never becomes a
+revisit. Undoing a run removes its entries; those of a failed run only keep records as they are.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import blake3
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.rewrite.protected_records import (
-    OriginalFile,
-    ProtectionWriter,
-    unprotect,
-)
-from dedupindex.runtime.atomic_replace import FileSink
+from dedupindex.runtime.atomic_replace import FileSink, Untouched, is_still, open_for_reading
 from dedupindex.runtime.files import sync_directory
 
 DIRECTORY = ".rewrite"
 _FORMAT = 2  # format 1 has neither the options nor the plan of a run
+_HASH = 16  # bytes
+_ENTRY = 2 * _HASH
+_CHUNK = _ENTRY << 15
+_BATCH = 50_000  # entries that are held before they are written
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class OriginalFile(NamedTuple):
+    """A file with records that revisits refer to."""
+
+    root: str  # empty for the directory of the revisit's file
+    name: str
+    outside: tuple[int, int] | None = None  # device and inode of a file that is not of the set
+
+
+class ProtectionWriter:
+    """Writes what the revisits of one file refer to."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._directory, self._name = directory, name
+        self._referrer = _referrer(directory, name)
+        self._written: set[OriginalFile] = set()
+        self._pending: dict[OriginalFile, set[bytes]] = {}
+        self._count = 0
+
+    def add(self, original: OriginalFile, record: bytes) -> None:
+        """Protect a record, given by its `record_key`."""
+        self._pending.setdefault(original, set()).add(record)
+        self._count += 1
+        if self._count >= _BATCH:
+            self.flush()
+
+    def flush(self) -> None:
+        """Force all entries to disk.
+
+        Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
+        """
+        self._written.update(self._pending)
+        for original, records in self._pending.items():
+            data = b"".join(record + self._referrer for record in sorted(records))
+            root = Path(original.root) if original.root else self._directory
+            path = _real_path(root, original.name)
+            if original.outside is None and path == protection_path(root, original.name):
+                _append(path, data)
+                continue
+            try:
+                with _unchanged(root / original.name, original.outside):
+                    _append(path, data)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:  # nobody rewrites what cannot be written
+                    raise
+        self._pending.clear()
+        self._count = 0
+
+    def commit(self) -> None:
+        """Keep what was written: from now on a journal refers to it."""
+        self._written.clear()
+
+    def close(self) -> None:
+        """Remove what was written and not committed, if the disk allows."""
+        with suppress(OSError):
+            unprotect(self._directory, self._name, self._written)
+
+
+def record_key(url: bytes, date: bytes) -> bytes:
+    """Return the hash by which a record is protected, wherever it is in its file."""
+    return blake3.blake3(url + b"\0" + date).digest(_HASH)
+
+
+def protection_path(directory: Path, name: str) -> Path:
+    """Return where the entries of the file `name` below `directory` are."""
+    return directory / DIRECTORY / f"{file_key(name)}.pins"
+
+
+def file_key(name: str) -> str:
+    """Return the stem of the names of all files about the file `name`."""
+    return blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _real_path(directory: Path, name: str) -> Path:
+    """Return where the entries of a file are, by whatever path the file is named.
+
+    That is below `directory` if no symbolic link leads from there to the file, else beside it.
+    """
+    real = Path(os.path.realpath(directory / name))
+    if real == Path(os.path.realpath(directory), name):
+        return protection_path(directory, name)
+    return protection_path(real.parent, real.name)
+
+
+def protected(path: Path) -> set[bytes]:
+    """Return the keys of all protected records of a file, recorded below whatever directory."""
+    found: set[bytes] = set()
+    for directory, name in names_of(path):
+        entries = protection_path(directory, name)
+        if entries.exists():
+            with open_for_reading(entries) as file:
+                found.update(entry[:_HASH] for entry in _entries(file))
+    return found
+
+
+def names_of(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield each directory above a file, with the name of the file below it."""
+    for name in {Path(os.path.abspath(path)), path.resolve()}:
+        for directory in name.parents:
+            yield directory, str(name.relative_to(directory))
+
+
+def unprotect(directory: Path, name: str, originals: Iterable[OriginalFile]) -> None:
+    """Remove the entries of a file that has no revisits any more."""
+    referrer = _referrer(directory, name)
+    for original in originals:
+        path = _real_path(Path(original.root) if original.root else directory, original.name)
+        try:
+            if path.exists():
+                _remove(path, referrer)
+        except OSError as error:
+            if error.errno not in _READ_ONLY:
+                raise
+
+
+def _remove(path: Path, referrer: bytes) -> None:
+    part = path.with_name(path.name + ".part")
+    with _locked(path) as file:
+        if all(entry.endswith(referrer) for entry in _entries(file)):
+            path.unlink()
+        else:
+            with open(part, "wb") as rest:
+                rest.writelines(entry for entry in _entries(file) if not entry.endswith(referrer))
+                rest.flush()
+                os.fsync(rest.fileno())
+            os.replace(part, path)
+    sync_directory(path.parent)
+
+
+def _referrer(directory: Path, name: str) -> bytes:
+    return blake3.blake3(os.fsencode(os.path.realpath(directory / name))).digest(_HASH)
+
+
+def _entries(file: BinaryIO) -> Iterator[bytes]:
+    offset = 0
+    while data := os.pread(file.fileno(), _CHUNK, offset):
+        offset += len(data)
+        for start in range(0, len(data) - _ENTRY + 1, _ENTRY):  # a cut last entry is ignored
+            yield data[start : start + _ENTRY]
+
+
+def _append(path: Path, data: bytes) -> None:
+    if not path.parent.exists():
+        path.parent.mkdir(exist_ok=True)
+        sync_directory(path.parent.parent)
+    with _locked(path) as file:
+        offset = os.fstat(file.fileno()).st_size
+        offset -= offset % _ENTRY
+        rest = memoryview(data)
+        while rest:
+            done = os.pwrite(file.fileno(), rest, offset)
+            offset, rest = offset + done, rest[done:]
+        os.fsync(file.fileno())
+    sync_directory(path.parent)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    """Open a file of entries for writing, and lock it; nobody else replaces it meanwhile."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with os.fdopen(descriptor, "r+b", buffering=0) as file:
+            with suppress(OSError):  # a file system without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if is_still(path, file):
+                yield file
+                return
+
+
+@contextmanager
+def _unchanged(path: Path, identity: tuple[int, int] | None) -> Iterator[None]:
+    """Check that a file outside of the set is the one that was read, and that no run replaces it.
+
+    Without an identity, that of a file of the set, nothing is checked.
+    """
+    if identity is None:
+        yield
+        return
+    with open_for_reading(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            message = f"{path}, which has originals, is being rewritten: try again"
+            raise Untouched(message) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        now = os.stat(path)
+        if (now.st_dev, now.st_ino) != identity:
+            raise Untouched(f"{path}, which has originals, was replaced meanwhile: try again")
+        yield
 
 
 class FileBefore(NamedTuple):
@@ -72,19 +272,11 @@ class JournalEntry(NamedTuple):
     original_size: int  # bytes of the original's file then
 
 
-class Protection(NamedTuple):
-    """The record that a revisit refers to, see `rewrite.protected_records`."""
-
-    key: bytes
-    outside: tuple[int, int] | None  # device and inode of its file, if that is not of the set
-
-
 class Journal:
     """The journal of one file."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        key = blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-        self.name = name
+        key, self.name = file_key(name), name
         self.directory = directory / DIRECTORY
         self.lines = self.directory / f"{key}.jsonl"
         self.dropped = self.directory / f"{key}.dropped"
@@ -159,26 +351,31 @@ class Journal:
 class JournalWriter:
     """Writes the journal of a file; it is valid once `finish` has returned."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self._lines: FileSink | None = None
-        self._dropped: FileSink | None = None
-        self._count = 0
-        self._protection = ProtectionWriter(journal.directory.parent, journal.name)
-
-    def begin(self, before: FileBefore, *, keep_dropped: bool) -> None:
+    def __init__(self, journal: Journal, before: FileBefore, *, keep_dropped: bool) -> None:
         """Open the files under temporary names."""
-        self._journal.directory.mkdir(exist_ok=True)
-        self._lines = _new(self._journal.lines)
-        self._put({"format": _FORMAT, **before._asdict()})
-        if keep_dropped:
-            self._dropped = _new(self._journal.dropped)
+        journal.directory.mkdir(exist_ok=True)
+        self._journal, self._count = journal, 0
+        self._protection = ProtectionWriter(journal.directory.parent, journal.name)
+        self._lines = _new(journal.lines)
+        self._dropped = None
+        try:
+            self._dropped = _new(journal.dropped) if keep_dropped else None
+            self._put({"format": _FORMAT, **before._asdict()})
+        except BaseException:
+            self.close()
+            raise
 
-    def add(self, entry: JournalEntry, source: BinaryIO, protection: Protection) -> None:
-        """Write an entry; copies the dropped member from `source`."""
+    def add(
+        self, entry: JournalEntry, source: BinaryIO, original: bytes,
+        outside: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """Write an entry; copies the dropped member from `source`.
+
+        `original` is the `record_key` of what the revisit refers to, `outside` the device and inode
+        of its file if that is not of the set.
+        """
         self._put(entry._asdict())
-        original = OriginalFile(entry.root, entry.name, protection.outside)
-        self._protection.add(original, protection.key)
+        self._protection.add(OriginalFile(entry.root, entry.name, outside), original)
         self._count += 1
         if self._dropped is not None:
             self._dropped.copy(source, entry.offset, entry.stored)
@@ -208,7 +405,6 @@ class JournalWriter:
         self._journal.discard_parts()
 
     def _put(self, value: dict[str, Any]) -> None:
-        assert self._lines is not None
         self._lines.write(json.dumps(value).encode("ascii") + b"\n")
 
 
@@ -245,7 +441,7 @@ def summary(path: Path) -> tuple[FileBefore, FileAfter]:
         if first.pop("format") in range(1, _FORMAT + 1):
             return FileBefore(**first), FileAfter(**last)
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
-        raise Damaged(f"{path} is no whole journal: {error}") from error
+        raise Damaged(f"{path} is not a complete journal: {error}") from error
     raise Damaged(f"{path} is no journal that this version can read")
 
 

@@ -1,26 +1,48 @@
-"""Rewrite all files of a plan, in several processes."""
+"""Rewrite all files of a plan, in several processes.
+
+A file can be left alone after others have become revisits of records in it: another process began
+to write to it, a sector cannot be read, or its target has another content. In a directory the files
+that refer to it are then copied whole, so that it never refers to records that are not in it.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Callable, Iterator, Sequence
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import check_local
 from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
-from dedupindex.post_crawl.rewrite.missing_originals import with_corrections
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, entries, summary
+from dedupindex.post_crawl.rewrite.rewrite_file import (
+    RewriteJob,
+    RewriteOutcome,
+    check_settled,
+    check_unchanged,
+    rewrite_container,
+)
 from dedupindex.runtime.atomic_replace import (
+    FileSink,
+    Untouched,
     being_written,
     check_free_space,
+    content_hash,
+    copy_metadata,
     open_for_reading,
+    open_part,
+    part_path,
     remove_stale_parts,
+    removing,
+    replace_file,
 )
-from dedupindex.runtime.files import exclusive, shared
+from dedupindex.runtime.files import exclusive, shared, sync_directory
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile
 
@@ -40,7 +62,7 @@ def rewrite(
         DedupError: writing fails.
     """
     job.plan.preload()
-    containers = sorted(job.plan.containers().values(), key=lambda one: -one.size)
+    containers = sorted(job.plan.containers().values(), key=lambda file: -file.size)
     for container in containers:
         check_local(container.path)
     if job.out is not None:
@@ -51,13 +73,15 @@ def rewrite(
     if job.dry:
         yield from _outcomes(job, containers, processes)
         return
-    places = [job.out] if job.out else sorted({Path(one.root) for one in containers})
+    places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
     _check_free_space(job, containers, processes)
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _related_locked([] if job.out else containers, places):
         begin()
-        remove_stale_parts(job.out / one.name if job.out else Path(one.path) for one in containers)
+        remove_stale_parts(
+            job.out / file.name if job.out else Path(file.path) for file in containers
+        )
         if job.out is None:
             job = job._replace(busy=_busy(containers))
         yield from _outcomes(job, containers, processes)
@@ -67,7 +91,7 @@ def _outcomes(
     job: RewriteJob, containers: list[ManifestContainer], processes: int
 ) -> Iterator[RewriteOutcome]:
     outcomes = side_by_side(_rewrite, job, containers, processes)
-    return outcomes if job.out is None else with_corrections(job, outcomes)
+    return outcomes if job.out is None else _with_corrections(job, outcomes)
 
 
 def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
@@ -77,8 +101,8 @@ def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
         return outcome
     except OSError as error:
         raise DedupError(
-            f"{container.path}: {error.strerror or error}; this file is as it was, those before it "
-            "are done: run the same again to go on"
+            f"{container.path}: {error.strerror or error}; this file is unchanged, those before it "
+            "are done: run the same command again to resume"
         ) from error
 
 
@@ -89,17 +113,17 @@ def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None
     set would end up rewritten partly in one way and partly in another.
     """
     others: list[tuple[str, str]] = []
-    for one in containers:
-        journal = Journal(Path(one.root), one.name)
+    for file in containers:
+        journal = Journal(Path(file.root), file.name)
         with suppress(OSError, Damaged):  # reported when the file is rewritten
             before, after = journal.summary()
-            done = journal.dropped.exists() and os.stat(one.path).st_size == after.size
-            if not done or before.content_hash != one.content_hash or not before.options:
+            done = journal.dropped.exists() and os.stat(file.path).st_size == after.size
+            if not done or before.content_hash != file.content_hash or not before.options:
                 continue
             if before.plan != job.plan.made_of:
-                others.append((one.path, "by another plan"))
+                others.append((file.path, "by another plan"))
             elif before.options != job.options:
-                others.append((one.path, f"with {before.options}, not {job.options}"))
+                others.append((file.path, f"with {before.options}, not {job.options}"))
     if others:
         path, how = others[0]
         more = f" (and {len(others) - 1:,} more files)" if len(others) > 1 else ""
@@ -111,19 +135,18 @@ def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None
 
 def _aliased(containers: list[ManifestContainer]) -> set[int]:
     """Return the numbers of entries that are one file: by links, or folders named twice."""
-    files: dict[tuple[int, int, str], list[int]] = {}
-    for one in containers:
-        files.setdefault((one.device, one.inode, one.content_hash), []).append(one.number)
-    return {number for numbers in files.values() if len(numbers) > 1 for number in numbers}
+    files = {file.number: (file.device, file.inode, file.content_hash) for file in containers}
+    names = Counter(files.values())
+    return {number for number, file in files.items() if names[file] > 1}
 
 
 def _busy(containers: list[ManifestContainer]) -> set[int]:
     """Return the files that others write to or lock; asked before this run has its own locks."""
     busy = set()
-    for one in containers:
-        with suppress(OSError), open_for_reading(one.path) as file:
+    for container in containers:
+        with suppress(OSError), open_for_reading(container.path) as file:
             if being_written(file):
-                busy.add(one.number)
+                busy.add(container.number)
     return busy
 
 
@@ -134,7 +157,7 @@ def _related_locked(containers: list[ManifestContainer], places: list[Path]) -> 
     Otherwise two runs side by side could each rewrite what the other refers to.
     """
     own = {place.resolve() for place in places}
-    paths = {Path(one.path).parent for one in containers}
+    paths = {Path(file.path).parent for file in containers}
     paths |= {path.resolve() for path in paths}
     with ExitStack() as locks:
         for folder in sorted({folder for path in paths for folder in (path, *path.parents)}):
@@ -166,17 +189,132 @@ def check_names(files: Sequence[ManifestContainer | SourceFile], out: Path) -> N
     above = {out.resolve(), *out.resolve().parents}
     for root in {file.root for file in files}:
         if Path(root).resolve() in above:
-            raise BadInput(f"{out} is inside of {root}, where the next scan would find it")
+            raise BadInput(f"{out} is in {root}, where the next scan would read it")
 
 
 def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], processes: int) -> None:
     """Raise `DedupError` if the run would fill the disk."""
     if job.out is None:
-        largest = sum(one.size for one in containers[:processes])
-        needed = {Path(one.root): largest + job.plan.totals.stored for one in containers}
+        largest = sum(file.size for file in containers[:processes])
+        needed = {Path(file.root): largest + job.plan.totals.stored for file in containers}
     else:
-        targets = [job.out / one.name for one in containers]
+        targets = [job.out / file.name for file in containers]
         written = sum(path.stat().st_size for path in targets if path.exists())
-        needed = {job.out: sum(one.size for one in containers) - written + job.reserved}
+        needed = {job.out: sum(file.size for file in containers) - written + job.reserved}
     for place, count in needed.items():
         check_free_space(place, count)
+
+
+def _with_corrections(
+    job: RewriteJob, outcomes: Iterable[RewriteOutcome]
+) -> Iterator[RewriteOutcome]:
+    """Yield the outcomes of a run to a directory, then what must be added to some of them.
+
+    A correction takes back the revisits of a file that refers to a file that was left alone.
+    """
+    numbers = {file.name: number for number, file in job.plan.containers().items()}
+    missing: set[int] = set()
+    with TemporaryFile() as spool:
+        for outcome in outcomes:
+            if outcome.state == "left":
+                missing.add(numbers[outcome.name])
+            elif outcome.original_files:
+                pickle.dump(outcome, spool)
+            yield outcome
+        missing = {number for number in missing if not _has_originals(job, number)}
+        corrected: set[str] = set()
+        while missing:
+            removed = set()
+            for outcome in _spooled(spool):
+                if outcome.name in corrected or missing.isdisjoint(outcome.original_files):
+                    continue
+                corrected.add(outcome.name)
+                yield (correction := _correction(job, numbers[outcome.name], outcome))
+                if correction.state == "left":
+                    removed.add(numbers[outcome.name])
+            missing = removed
+
+
+def _spooled(spool: BinaryIO) -> Iterator[RewriteOutcome]:
+    spool.seek(0)
+    while True:
+        try:
+            yield pickle.load(spool)  # noqa: S301 (nobody else has this file)
+        except EOFError:
+            return
+
+
+def _has_originals(job: RewriteJob, number: int) -> bool:
+    """Whether the directory has the originals of a file that was left alone."""
+    assert job.out is not None
+    container = job.plan.container(number)
+    try:
+        with open_for_reading(job.out / container.name) as result:
+            size = os.fstat(result.fileno()).st_size
+            if size == container.size:
+                return content_hash(result) == container.content_hash
+        journal = Journal(job.out, container.name).of_size(size, container.size)
+        if journal is None or summary(journal)[0].content_hash != container.content_hash:
+            return False
+        offsets = set(job.plan.protected(number))
+        return all(entry.offset not in offsets for entry in entries(journal))
+    except (OSError, ValueError, KeyError, TypeError, Damaged):
+        return False
+
+
+def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> RewriteOutcome:
+    """Copy a file whole in place of its result; returns what that adds to its outcome."""
+    correction = RewriteOutcome(
+        outcome.name, "kept", "", outcome.path, 0, 0, -outcome.revisits, 0,
+        outcome.bytes_before - outcome.bytes_after,
+        hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
+        outside={path: -made for path, made in outcome.outside.items()},
+    )  # fmt: skip
+    try:
+        if not job.dry:
+            _copy_whole(job, job.plan.container(number))
+        correction.refused = Counter({"original-left": outcome.revisits})
+    except Untouched as untouched:
+        correction.state = "left"
+        correction.problem = f"originals of its copies were left alone, and then: {untouched}"
+    except OSError as error:
+        raise DedupError(
+            f"{outcome.path}: {error.strerror or error}; it refers to files that were left alone: "
+            "run the same command again to resume"
+        ) from error
+    return correction
+
+
+def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
+    """Replace a result by a copy of its source; if that fails, remove it and raise `Untouched`."""
+    assert job.out is not None
+    target, journal = job.out / container.name, Journal(job.out, container.name)
+    part = part_path(target)
+    try:
+        with removing(part), open_part(part) as file:
+            _copy(container, file)
+            journal.clear()
+            replace_file(part, file, target)
+    except Untouched:
+        journal.clear()
+        target.unlink(missing_ok=True)
+        raise
+    finally:
+        sync_directory(target.parent)
+
+
+def _copy(container: ManifestContainer, target: BinaryIO) -> None:
+    try:
+        with open_for_reading(container.path) as source:
+            before = os.fstat(source.fileno())
+            check_unchanged(container, source)
+            FileSink(target).copy(source, 0, container.size)
+            copy_metadata(source, target)
+            os.fsync(target.fileno())
+            check_settled(container, source, before)
+    except (FileNotFoundError, Damaged) as error:
+        raise Untouched(f"it was changed while it was copied: {error}") from error
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        raise Untouched(f"the disk fails: {error.strerror}") from error

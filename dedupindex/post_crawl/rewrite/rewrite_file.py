@@ -1,52 +1,76 @@
-"""Write one file anew: revisits in place of the copies, everything between them copied as bytes.
+"""Rewrite one file, to a directory or in place: revisits for the copies, all else as bytes.
 
 Records that are not rewritten are not decompressed. A dry run uses the same code with a sink that
-keeps nothing.
+keeps nothing. A result gets its name when it and its journal are complete and on disk. In place,
+the journal keeps the dropped members before the old file is replaced. A run may be interrupted at
+each step:
+
+    the new file, KEY.dropped and KEY.jsonl are written under temporary names and forced to disk
+    KEY.dropped, then KEY.jsonl are renamed     from here on the next run starts again, or
+    the new file replaces the old one           finds that everything is done
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import zlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from dedupindex.errors import Damaged
-from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.errors import Damaged, DedupError
+from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
     CheckedPair,
     NotRewritable,
+    OriginalReader,
     RecordOnDisk,
     check_pair,
     restores,
 )
 from dedupindex.post_crawl.rewrite.journal import (
+    FileBefore,
     Journal,
     JournalEntry,
     JournalWriter,
-    OffsetMap,
-    Protection,
+    names_of,
+    protected,
+    record_key,
 )
-from dedupindex.post_crawl.rewrite.protected_records import protected, record_key
 from dedupindex.runtime.atomic_replace import (
+    ComparingSink,
+    DrySink,
+    FileSink,
     Sink,
     Untouched,
     being_written,
     content_hash,
+    copy_metadata,
+    create_file,
     has_writer,
+    hash_of,
     identity,
+    is_still,
+    lock_source,
     open_for_reading,
+    open_part,
+    part_path,
+    removing,
+    reopen_read_only,
+    replace_file,
+    same_bytes,
 )
 from dedupindex.urlkey import host_of
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
 
+ANOTHER = "remove the folder, or name another with --out"
 _DEFLATE_LEVEL = 9  # revisits are small
-_OPEN_FILES = 32
 _COUNTS = ("files", "records", "revisits", "bytes_before", "bytes_after")
 
 
@@ -66,6 +90,11 @@ class RewriteJob(NamedTuple):
     def options(self) -> str:
         """The options that decide which records become revisits, as typed."""
         return f"--min-size {self.min_size} --min-gain {self.min_gain}"
+
+    @property
+    def replaces(self) -> bool:
+        """Whether files are replaced, and therefore locked."""
+        return self.out is None and not self.dry
 
 
 @dataclass
@@ -92,118 +121,303 @@ class RewriteOutcome:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
 
+    def add_revisit(self, url: bytes, saved: int, outside: str) -> None:
+        """Count a revisit; `outside` is the file of its original if that is not of the set."""
+        self.revisits += 1
+        if outside:
+            self.outside[outside] = self.outside.get(outside, 0) + 1
+        host = self.hosts.setdefault(host_of(url).decode("latin-1"), [0, 0])
+        host[0], host[1] = host[0] + 1, host[1] + saved
+
     def as_json(self) -> dict[str, Any]:
         counts = {name: getattr(self, name) for name in _COUNTS}
         return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
-class OriginalReader:
-    """Opens the files of originals, a bounded number at a time.
+def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
+    """Rewrite one file; the outcome says if and why it was left alone.
 
-    A file of the set must be as it was scanned, or as its journal says that a run in place left
-    it. No process may be writing to it.
+    Raises `OSError` if the result cannot be written, and `DedupError` if it cannot be renamed or
+    forced to disk.
     """
-
-    def __init__(self, plan: Plan, *, locked: bool = False, busy: Set[int] = frozenset()) -> None:
-        """`locked` says that this run holds locks on files of the set."""
-        self._plan, self._locked, self._busy = plan, locked, busy
-        self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
-
-    def locate(self, line: Line) -> RecordOnDisk:
-        """Return where an original is now; raises `NotRewritable`."""
-        if line.container not in self._open:
-            self._open[line.container] = self._opened(line.container)
-            if len(self._open) > _OPEN_FILES:
-                self._open.popitem(last=False)[1][0].close()
-        self._open.move_to_end(line.container)
-        file, moved = self._open[line.container]
-        offset = moved.new(line.offset) if moved else line.offset
-        status = os.fstat(file.fileno())
-        return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
-
-    def close(self) -> None:
-        for file, _ in self._open.values():
-            file.close()
-        self._open.clear()
-
-    def _opened(self, number: int) -> tuple[BinaryIO, OffsetMap | None]:
-        container = self._plan.container(number)
-        try:
-            file = open_for_reading(container.path)
-        except OSError as error:
-            raise NotRewritable("original-gone", f"{container.path}: {error.strerror}") from error
-        outside = number in self._plan.outside()
-        is_busy = has_writer if self._locked and not outside else being_written
-        if number in self._busy or container.path.endswith(".open") or is_busy(file):
-            file.close()
-            raise NotRewritable("original-busy", f"some process is writing to {container.path}")
-        if outside:  # the index does not know its size
-            return file, None
-        status = os.fstat(file.fileno())
-        if status.st_size == container.size and (
-            status.st_mtime_ns == container.mtime_ns or content_hash(file) == container.content_hash
+    if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
+        return _outcome(container, "kept")
+    try:
+        with (
+            _opened(job, container) as source,
+            closing(OriginalReader(job.plan, locked=job.replaces, busy=job.busy)) as originals,
         ):
-            return file, None
-        journal = Journal(Path(container.root), container.name)
-        if journal.exists():
-            before, after = journal.summary()
-            expected = container.size, after.size, before.mtime_ns
-            if expected == (before.size, status.st_size, status.st_mtime_ns):
-                return file, journal.offsets()
-        file.close()
-        raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
+            if job.replaces:
+                lock_source(source)
+            return _Rewriter(job, container, source, originals).run()
+    except Untouched as untouched:
+        return _outcome(container, "left", str(untouched))
+    except OSError as error:
+        if error.errno != errno.EIO:  # a sector that cannot be read concerns this file only
+            raise
+        return _outcome(container, "left", f"the disk fails: {error.strerror}")
 
 
-def write_file(
-    job: RewriteJob,
-    container: ManifestContainer,
-    source: BinaryIO,
-    sink: Sink,
-    originals: OriginalReader,
-    journal: JournalWriter | None = None,
-) -> RewriteOutcome:
-    """Write the rewritten file to `sink`, and each revisit to the journal if there is one.
+def _outcome(container: ManifestContainer, state: str, problem: str = "") -> RewriteOutcome:
+    size = container.size
+    return RewriteOutcome(container.name, state, problem, bytes_before=size, bytes_after=size)
 
-    Raises `Untouched`, `OSError`, or `Damaged` if a revisit does not read back as written.
-    """
-    outcome = RewriteOutcome(container.name, "rewritten", bytes_before=container.size)
-    status = os.fstat(source.fileno())
-    device = status.st_dev, status.st_ino
-    position = 0
-    files: set[int] = set()
-    for planned, is_protected in _with_protection(job.plan, container):
-        line = planned.line
-        outcome.records += 1
+
+def _opened(job: RewriteJob, container: ManifestContainer) -> BinaryIO:
+    """Open the source; raises `Untouched` if it cannot be read, or not be replaced safely."""
+    path = Path(container.path)
+    try:
+        if job.out is None:
+            if container.number in job.aliased:  # its originals would be in two journals
+                raise Untouched("the set contains it under several names: name each file once")
+            if path.is_symlink():
+                raise Untouched("it is a symbolic link: name its target")
+            if path.stat().st_nlink > 1:
+                raise Untouched("it has other names (hard links), which would keep its old content")
+        return open_for_reading(path)
+    except OSError as error:
+        raise Untouched(f"it cannot be read: {error.strerror}") from error
+
+
+class _Rewriter:
+    """Rewrites one open file; methods raise `Untouched` where it must be left alone."""
+
+    def __init__(
+        self, job: RewriteJob, container: ManifestContainer, source: BinaryIO,
+        originals: OriginalReader,
+    ) -> None:  # fmt: skip
+        self._job, self._container, self._source = job, container, source
+        self._originals = originals
+        self._journal = Journal(job.out or Path(container.root), container.name)
+        self._before = os.fstat(source.fileno())
+
+    def run(self) -> RewriteOutcome:
+        job = self._job
+        if job.out is None:
+            if done := self._done_before():
+                return done
+            self._check_other_roots()
+        check_unchanged(self._container, self._source)
+        is_busy = has_writer if job.replaces else being_written  # ours is locked
+        if is_busy(self._source):
+            raise Untouched("another process is writing to it")
+        if job.dry:
+            return self._dry()
+        return self._in_place() if job.out is None else self._to_directory(job.out)
+
+    def _write(self, sink: Sink, journal: JournalWriter | None = None) -> RewriteOutcome:
+        """Write the rewritten file to `sink`, and each revisit to the journal if there is one.
+
+        Raises `Untouched`, `OSError`, or `Damaged` if a revisit does not read back as written.
+        """
+        job, container = self._job, self._container
+        outcome = RewriteOutcome(container.name, "rewritten", bytes_before=container.size)
+        position, files = 0, set[int]()
+        for planned, is_protected in _with_protection(job.plan, container):
+            line, number = planned.line, planned.original.container
+            outcome.records += 1
+            try:
+                if is_protected or line.offset < position:
+                    raise NotRewritable("pinned" if is_protected else "not-exact")
+                original = self._originals.locate(planned.original)
+                pair = self._checked(planned, original)
+                member = _compressed(pair)
+                saved = line.stored - len(member)
+                if saved < job.min_gain:
+                    raise NotRewritable("no-gain")
+            except Refused as refused:
+                outcome.refused[refused.reason] += 1
+                continue
+            sink.copy(self._source, position, line.offset - position)
+            start = sink.size
+            _check_written(container, pair, *sink.write(member), len(member))
+            outside = number in job.plan.outside()
+            if journal is not None:
+                entry = self._entry(planned, pair, start, len(member))
+                key = record_key(pair.original.url, pair.original.date)
+                journal.add(entry, self._source, key, original.identity if outside else None)
+            position = line.offset + line.stored
+            files.add(number)
+            path = job.plan.container(number).path if outside else ""
+            outcome.add_revisit(pair.response.url, saved, path)
+        outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
+        if not outcome.revisits:
+            outcome.state = "kept"
+        if outcome.revisits or job.out is not None:  # in place, other files are not replaced
+            sink.copy(self._source, position, container.size - position)
+        outcome.bytes_after = sink.size if outcome.revisits else container.size
+        return outcome
+
+    def _checked(self, planned: Planned, original: RecordOnDisk) -> CheckedPair:
+        line, device = planned.line, (self._before.st_dev, self._before.st_ino)
+        copy = RecordOnDisk(self._source, line.offset, line.stored, device)
+        job = self._job
+        return check_pair(planned, copy, original, job.plan.criteria, min_size=job.min_size)
+
+    def _entry(self, planned: Planned, pair: CheckedPair, offset: int, stored: int) -> JournalEntry:
+        line, original, job = planned.line, planned.original, self._job
+        file = job.plan.container(original.container)
+        inside = original.container not in job.plan.outside()
+        here = inside and (job.out is not None or file.root == self._container.root)
+        return JournalEntry(
+            line.offset, line.stored, offset, stored,
+            pair.response.header.decode("latin-1"), pair.sha256,
+            "" if here else file.root, file.name, original.offset, original.stored, file.size,
+        )  # fmt: skip
+
+    def _counted(self) -> RewriteOutcome:
+        with closing(DrySink()) as sink:
+            return self._write(sink)
+
+    def _dry(self) -> RewriteOutcome:
+        """Return what a real run would; that leaves an existing file with another content alone."""
+        out = self._job.out
+        target = out / self._container.name if out is not None else None
+        if target is None or not target.exists():
+            return self._counted()
+        with open_for_reading(target) as existing, closing(ComparingSink(existing)) as comparing:
+            outcome = self._write(comparing)
+            if not comparing.same:
+                raise _other_content(target)
+        outcome.state = "there"
+        return outcome
+
+    def _to_directory(self, out: Path) -> RewriteOutcome:
+        target = out / self._container.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = part_path(target)
+        writer = JournalWriter(self._journal, self._file_before(), keep_dropped=False)
+        with closing(writer), removing(part), open_part(part) as file:
+            outcome = self._write(FileSink(file), writer)
+            copy_metadata(self._source, file)
+            os.fsync(file.fileno())
+            check_settled(self._container, self._source, self._before)
+            if target.exists():
+                with open_for_reading(target) as existing:
+                    if not same_bytes(file, existing):
+                        raise _other_content(target)
+                outcome.state = "there"
+            if outcome.revisits:
+                writer.finish(outcome.bytes_after)
+            if outcome.state != "there":
+                self._create(part, file, target)
+        return outcome
+
+    def _create(self, part: Path, file: BinaryIO, target: Path) -> None:
         try:
-            if is_protected or line.offset < position:
-                raise NotRewritable("pinned" if is_protected else "not-exact")
-            original = originals.locate(planned.original)
-            candidate = RecordOnDisk(source, line.offset, line.stored, device)
-            pair = check_pair(
-                planned, candidate, original, job.plan.criteria, min_size=job.min_size
+            create_file(part, file, target)
+        except FileExistsError as error:  # a run to a folder above or below has written it since
+            self._journal.clear()
+            raise _other_content(target) from error
+        except OSError:
+            self._journal.clear()  # there is no file that it describes
+            raise
+
+    def _done_before(self) -> RewriteOutcome | None:
+        """Return what an earlier run in place did to the file; None if it is still to be done.
+
+        Unless dry, removes what an interrupted run left.
+        """
+        job, container, journal = self._job, self._container, self._journal
+        if not job.dry:
+            journal.discard_parts()
+        if not (journal.exists() and journal.dropped.exists()):  # --out keeps no dropped members
+            return None
+        old, new = journal.summary()
+        now = self._before.st_size, self._before.st_mtime_ns
+        if now == (old.size, old.mtime_ns):
+            if not job.dry:  # killed before the new file replaced the old, or undone
+                journal.clear()
+            return None
+        if now != (new.size, old.mtime_ns):
+            raise Untouched(
+                f"its size and time are not those before or after the run in {journal.lines}"
             )
-            member = _compressed(pair)
-            if line.stored - len(member) < job.min_gain:
-                raise NotRewritable("no-gain")
-        except Refused as refused:
-            outcome.refused[refused.reason] += 1
-            continue
-        sink.copy(source, position, line.offset - position)
-        start = sink.size
-        _check_written(container, pair, *sink.write(member), len(member))
-        if journal is not None:
-            entry = _entry(job, container, planned, pair, start, len(member))
-            journal.add(entry, source, _protection(job.plan, planned, pair, original))
-        position = line.offset + line.stored
-        files.add(planned.original.container)
-        _count(outcome, job.plan, planned, pair, line.stored - len(member))
-    outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
-    if not outcome.revisits:
-        outcome.state = "kept"
-    if outcome.revisits or job.out is not None:  # in place, a file without revisits is not replaced
-        sink.copy(source, position, container.size - position)
-    outcome.bytes_after = sink.size if outcome.revisits else container.size
-    return outcome
+        if old.size != container.size:  # scanned since
+            check_unchanged(container, self._source)
+            again = self._counted()
+            if not again.revisits:
+                return again
+            raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
+        counts = new.revisits, new.revisits, old.size, new.size
+        return RewriteOutcome(container.name, "there", "", container.path, 1, *counts)
+
+    def _in_place(self) -> RewriteOutcome:
+        path, journal = Path(self._container.path), self._journal
+        part = part_path(path)
+        writer = JournalWriter(journal, self._file_before(), keep_dropped=True)
+        with closing(writer), removing(part):
+            with open_part(part) as file:
+                outcome = self._write(FileSink(file), writer)
+                if not outcome.revisits:
+                    return outcome
+                copy_metadata(self._source, file)
+                os.fsync(file.fileno())
+                reader = reopen_read_only(part, file)
+            with reader:
+                if journal.exists():
+                    journal.set_aside()  # that of a run with --out, needed to undo that
+                writer.finish(outcome.bytes_after)
+                try:
+                    self._check_undo(part)
+                    check_settled(self._container, self._source, self._before)
+                except (Untouched, Damaged, OSError):
+                    journal.clear()
+                    raise
+                self._replace(part, reader, path)
+            return outcome
+
+    def _replace(self, part: Path, file: BinaryIO, path: Path) -> None:
+        """Replace the old file; raises `OSError` if it is still there, otherwise `DedupError`."""
+        try:
+            replace_file(part, file, path)
+        except (DedupError, OSError) as error:
+            if is_still(path, self._source):
+                self._journal.clear()
+            elif isinstance(error, OSError):
+                raise DedupError(
+                    f"{path}: {error}; the dropped records are kept: run the same command again "
+                    "to resume"
+                ) from error
+            raise
+
+    def _check_undo(self, part: Path) -> None:
+        """Check that the new file and the dropped members make the file that was scanned.
+
+        Raises `Untouched` if the source is no longer what was scanned, otherwise `Damaged`.
+        """
+        container = self._container
+        if hash_of(self._journal.old_content(part)) == container.content_hash:
+            return
+        if content_hash(self._source) != container.content_hash:
+            raise Untouched(
+                "its content has changed since it was scanned, although its size and time have not"
+            )
+        raise Damaged(
+            f"{container.path}: what was written differs from what was read; nothing was "
+            "replaced. Is the disk sound?"
+        )
+
+    def _check_other_roots(self) -> None:
+        """Check that no run on a folder above or below the root keeps the file's old content."""
+        root = Path(self._container.root).resolve()
+        for folder, name in names_of(Path(self._container.path)):
+            if folder.resolve() != root and Journal(folder, name).dropped.exists():
+                raise Untouched(
+                    f"a run on {folder} has rewritten it, and can be undone: --commit or --undo "
+                    "that first"
+                )
+
+    def _file_before(self) -> FileBefore:
+        container, job = self._container, self._job
+        return FileBefore(
+            container.name, container.size, self._before.st_mtime_ns, container.content_hash,
+            job.options, job.plan.made_of,
+        )  # fmt: skip
+
+
+def _other_content(target: Path) -> Untouched:
+    return Untouched(f"{target} exists already, with other content: {ANOTHER}")
 
 
 def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
@@ -245,47 +459,15 @@ def _check_written(
         )
 
 
-def _count(
-    outcome: RewriteOutcome, plan: Plan, planned: Planned, pair: CheckedPair, saved: int
-) -> None:
-    outcome.revisits += 1
-    if planned.original.container in plan.outside():
-        path = plan.container(planned.original.container).path
-        outcome.outside[path] = outcome.outside.get(path, 0) + 1
-    host = outcome.hosts.setdefault(host_of(pair.response.url).decode("latin-1"), [0, 0])
-    host[0], host[1] = host[0] + 1, host[1] + saved
-
-
-def _protection(plan: Plan, planned: Planned, pair: CheckedPair, file: RecordOnDisk) -> Protection:
-    outside = planned.original.container in plan.outside()
-    key = record_key(pair.original.url, pair.original.date)
-    return Protection(key, file.identity if outside else None)
-
-
-def _entry(
-    job: RewriteJob, container: ManifestContainer, planned: Planned, pair: CheckedPair,
-    offset: int, stored: int,
-) -> JournalEntry:  # fmt: skip
-    line, original = planned.line, planned.original
-    file = job.plan.container(original.container)
-    inside = original.container not in job.plan.outside()
-    here = inside and (job.out is not None or file.root == container.root)
-    return JournalEntry(
-        line.offset, line.stored, offset, stored,
-        pair.response.header.decode("latin-1"), pair.sha256,
-        "" if here else file.root, file.name, original.offset, original.stored, file.size,
-    )  # fmt: skip
-
-
 def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
     """Raise `Untouched` unless an open file is what was scanned, or a copy of it."""
     status = os.fstat(file.fileno())
     if status.st_size != container.size:
-        raise Untouched("its size is not that of when it was scanned")
+        raise Untouched("its size has changed since it was scanned")
     if status.st_mtime_ns == container.mtime_ns and status.st_ino == container.inode:
         return
     if content_hash(file) != container.content_hash:
-        raise Untouched("it is not what was scanned")
+        raise Untouched("its content has changed since it was scanned")
 
 
 def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
@@ -293,7 +475,7 @@ def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_re
     try:
         now = os.fstat(file.fileno()), os.stat(container.path)
     except OSError as error:
-        raise Untouched(f"it went away: {error.strerror}") from error
+        raise Untouched(f"it was removed: {error.strerror}") from error
     if any(identity(status) != identity(before) for status in now):
         raise Untouched("it was changed while it was rewritten")
 
@@ -302,4 +484,4 @@ def check_settled(container: ManifestContainer, file: BinaryIO, before: os.stat_
     """Raise `Untouched` if a file has changed since `before`, or somebody is writing to it."""
     check_still(container, file, before)
     if has_writer(file):
-        raise Untouched("some other process began to write to it")
+        raise Untouched("another process began to write to it")

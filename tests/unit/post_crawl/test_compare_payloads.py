@@ -81,7 +81,7 @@ LONG = bytes(range(256)) * (HELD // 256 + 5)
 
 
 @pytest.mark.parametrize("plain", [False, True])
-def test_what_differs_now_stays(tmp_path: Path, plain: bool) -> None:
+def test_payloads_that_differ_now_are_not_rewritten(tmp_path: Path, plain: bool) -> None:
     first = harvest(tmp_path / "set", "a b/x.warc", 1, [*BODIES, LONG], plain=plain)
     again = harvest(tmp_path / "set", "y.warc", 2, [*BODIES, LONG], plain=plain)
     manifest = write_manifest(tmp_path / "manifest", dict([first, again]))
@@ -174,7 +174,7 @@ def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Pat
     assert refused.totals.stayed["original-unreadable"] == 5
 
 
-def test_a_real_server_of_ranges_and_one_that_sends_us_on(tmp_path: Path) -> None:
+def test_http_ranges_of_a_real_server_and_after_a_redirect(tmp_path: Path) -> None:
     contents = dict(harvest(tmp_path / "set", f"a #%?/{n}.warc.gz", n, BODIES) for n in (1, 2, 3))
     manifest = write_manifest(tmp_path / "manifest", contents)
     (tmp_path / "set").rename(tmp_path / "served")
@@ -237,7 +237,7 @@ def test_payloads_that_collide_are_two_originals(
 
 
 @given(st.binary(), st.binary(), st.lists(st.integers(1, 9)), st.lists(st.integers(1, 9)))
-def test_streams_are_compared_however_they_are_cut(
+def test_streams_are_compared_whatever_their_pieces(
     left: bytes, right: bytes, cuts: list[int], others: list[int]
 ) -> None:
     def cut(data: bytes, sizes: list[int]) -> Iterator[bytes]:

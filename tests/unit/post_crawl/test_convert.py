@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.errors import DedupError
-from dedupindex.post_crawl.convert.arc_layout import LayoutEnd
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
 from dedupindex.post_crawl.convert.convert_files import restore_arc
-from dedupindex.post_crawl.convert.warc_to_arc import rebuild
+from dedupindex.post_crawl.convert.warc_to_arc import LayoutEnd, rebuild
 from dedupindex.runtime import atomic_replace as parts
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
@@ -148,7 +147,7 @@ def test_what_is_no_http_response_is_a_resource(tmp_path: Path, mime: bytes, sta
         assert page.fields["WARC-Payload-Digest"] == sha1(body)
 
 
-def test_a_document_of_nothing_states_no_payload(tmp_path: Path) -> None:
+def test_an_empty_document_states_no_payload_digest(tmp_path: Path) -> None:
     assert converted(tmp_path, header() + document(b"", head=b"") + document(b"")).responses == 1
     for one in records(tmp_path / "out" / "t.warc")[2:]:
         assert "WARC-Payload-Digest" not in one.fields
@@ -162,12 +161,12 @@ def test_a_chunked_document_states_no_payload_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ip", [b"0.0.0.0", b"-", b"999.1.1.1"])
-def test_no_address_is_no_field(tmp_path: Path, ip: bytes) -> None:
+def test_a_document_without_ip_address_has_no_such_field(tmp_path: Path, ip: bytes) -> None:
     converted(tmp_path, header() + document(ip=ip))
     assert "WARC-IP-Address" not in records(tmp_path / "out" / "t.warc")[-1].fields
 
 
-def test_an_address_of_version_6(tmp_path: Path) -> None:
+def test_an_ipv6_address(tmp_path: Path) -> None:
     converted(tmp_path, header() + document(ip=b"2001:db8::1"))
     assert records(tmp_path / "out" / "t.warc")[-1].fields["WARC-IP-Address"] == "2001:db8::1"
 
@@ -188,7 +187,7 @@ def test_an_address_of_version_6(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
-def test_unusual_files_come_back(tmp_path: Path, arc: bytes, pack: object) -> None:
+def test_unusual_files_are_reproduced(tmp_path: Path, arc: bytes, pack: object) -> None:
     assert callable(pack)
     assert converted(tmp_path, pack(arc)).state == "converted"
 
@@ -204,7 +203,7 @@ def test_unusual_files_come_back(tmp_path: Path, arc: bytes, pack: object) -> No
         b"".join(gz(document(os.urandom(3000)), level) for level in range(1, 10)),
     ],
 )
-def test_unusual_members_come_back(tmp_path: Path, arc: bytes) -> None:
+def test_unusual_members_are_reproduced(tmp_path: Path, arc: bytes) -> None:
     outcome = converted(tmp_path, arc)
     assert (outcome.state, outcome.kept) == ("converted", 0)
 
@@ -221,13 +220,13 @@ def strange(data: bytes) -> bytes:
     )
 
 
-def test_members_that_zlib_does_not_make_are_kept(tmp_path: Path) -> None:
+def test_members_that_zlib_does_not_reproduce_are_stored(tmp_path: Path) -> None:
     odd = strange(document(b"<p>strange" * 20_000))
     outcome = converted(tmp_path, gz(header()) + odd + gz(document()))
     assert (outcome.state, outcome.kept) == ("converted", len(odd))
 
 
-def test_or_what_they_hold_if_that_is_enough(tmp_path: Path) -> None:
+def test_without_keep_only_the_content_of_members_is_reproduced(tmp_path: Path) -> None:
     arc = gz(header()) + strange(document(b"<p>strange" * 20_000)) + gz(document())
     assert converted(tmp_path, arc, keep=False).kept == 0
     assert (tmp_path / "back" / "t.arc").read_bytes() != arc
@@ -249,7 +248,7 @@ LEFT = {
 
 @pytest.mark.parametrize("case", LEFT)
 @pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
-def test_what_is_odd_is_left_alone(tmp_path: Path, case: str, pack: object) -> None:
+def test_irregular_arc_files_are_left_alone(tmp_path: Path, case: str, pack: object) -> None:
     assert callable(pack)
     outcome = converted(tmp_path, pack(GOOD) + pack(LEFT[case]) + pack(document()))
     assert outcome.state == "left" and outcome.problem.startswith("at ")
@@ -300,7 +299,7 @@ packers = st.sampled_from([gz, lambda data: gz(data, 9), lambda data: gz(data, 1
     pack=st.lists(packers, min_size=7, max_size=7),
     zipped=st.booleans(),
 )
-def test_whatever_is_converted_comes_back(
+def test_any_converted_file_is_reproduced(
     tmp_path_factory: pytest.TempPathFactory,
     parts: list[bytes],
     pack: list[object],
@@ -354,20 +353,20 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     assert "would both become" in talk
 
 
-def test_nothing_that_is_there_is_replaced(tmp_path: Path) -> None:
+def test_no_existing_file_is_replaced(tmp_path: Path) -> None:
     assert converted(tmp_path, GOOD).state == "converted"
     target = tmp_path / "out" / "t.warc"
     content = target.read_bytes()
     (tmp_path / "t.arc").write_bytes(header() + document(b"other"))
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), target))
-    assert outcome.state == "left" and "made of another file" in outcome.problem
+    assert outcome.state == "left" and "made from another file" in outcome.problem
     target.write_bytes(content[:-5])
     (tmp_path / "t.arc").write_bytes(GOOD)
     assert convert(ConvertTask(str(tmp_path / "t.arc"), target)).state == "left"
     assert target.read_bytes() == content[:-5]
 
 
-def test_what_another_process_brings_back_meanwhile_stays(
+def test_a_file_restored_by_another_process_meanwhile_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two files may have been made of two ARC files of one name."""
@@ -381,14 +380,14 @@ def test_what_another_process_brings_back_meanwhile_stays(
 
     monkeypatch.setattr("dedupindex.post_crawl.convert.convert_files.rebuild", rebuilt)
     outcome = restore_arc(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
-    assert outcome.state == "left" and "is there already" in outcome.problem
+    assert outcome.state == "left" and "exists already" in outcome.problem
     assert made.read_bytes() == b"of another"
 
 
 ZEROS = b'["block", 1', b'["zeros", 9'
 
 
-def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
+def test_a_changed_warc_is_not_restored(tmp_path: Path) -> None:
     arc = header() + document(b"payload") + document(b"another")
     converted(tmp_path, arc)
     target = tmp_path / "out" / "t.warc"
@@ -412,11 +411,11 @@ def test_a_changed_warc_does_not_come_back(tmp_path: Path) -> None:
         (b'["text"', b'["tixt"', "tixt"),
         (b'["end"', b'["und"', "no end"),
         (b'"size": ', b'"SIZE": ', "SIZE"),
-        (b'["text", "h', b'["text", "g', "do not make the documents"),
+        (b'["text", "h', b'["text", "g', "differ from the documents"),
         (b'["text"', b'["text!', "cannot be read"),
     ],
 )
-def test_a_layout_is_not_believed(tmp_path: Path, old: bytes, new: bytes, word: str) -> None:
+def test_a_changed_layout_is_refused(tmp_path: Path, old: bytes, new: bytes, word: str) -> None:
     converted(tmp_path, header() + document(b"payload"))
     target = tmp_path / "out" / "t.warc"
     content = target.read_bytes()
@@ -441,7 +440,7 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("back", [False, True])
-def test_a_name_is_given_to_what_was_checked_only(
+def test_only_a_checked_file_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
 ) -> None:
     """Another process has put something else in the place of the part."""
@@ -467,7 +466,7 @@ def test_a_name_is_given_to_what_was_checked_only(
     assert work(task).state == ("exact" if back else "converted")
 
 
-def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
+def test_a_warc_created_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     create_file = parts.create_file
@@ -479,7 +478,7 @@ def test_a_warc_takes_the_place_of_none_that_came_meanwhile(
     (tmp_path / "t.arc").write_bytes(GOOD)
     monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", late)
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
-    assert outcome.state == "left" and "is there already" in outcome.problem
+    assert outcome.state == "left" and "was created by another process" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]
 
 
@@ -488,11 +487,11 @@ def _full(*_: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["example.arc", "example.arc.gz"])
-def test_samples_of_others_come_back(tmp_path: Path, name: str) -> None:
+def test_foreign_samples_are_reproduced(tmp_path: Path, name: str) -> None:
     outcome = converted(tmp_path, (DATA / name).read_bytes())
     assert (outcome.state, outcome.responses) == ("converted", 1)
 
 
 @pytest.mark.parametrize("name", ["bad.arc", "example-space-in-url.arc"])
-def test_odd_samples_of_others_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_irregular_foreign_samples_are_left_alone(tmp_path: Path, name: str) -> None:
     assert converted(tmp_path, (DATA / name).read_bytes()).state == "left"

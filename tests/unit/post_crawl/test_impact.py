@@ -73,7 +73,7 @@ def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     return index
 
 
-def test_it_is_told_what_takes_the_place_of_what_goes_and_who_depends(index: Path) -> None:
+def test_impact_lists_successors_and_dependents(index: Path) -> None:
     found, going, depending = listed(index, container("first.warc.gz"))
     impact = found.impact
     assert found.found == {0} and (impact.originals.captures, impact.originals.bytes) == (3, 3006)
@@ -141,7 +141,7 @@ def test_rows_of_a_purged_file_stay_away_by_whatever_name_and_crawl(tmp_path: Pa
     assert len(held(index)) == 2
 
 
-def test_rows_that_may_tell_of_what_goes_are_told_of_and_go(tmp_path: Path) -> None:
+def test_rows_that_may_list_purged_records_are_reported_and_purged(tmp_path: Path) -> None:
     index = begin(tmp_path)
     one = capture(1, A, 1, container="first.warc.gz", evidence=Evidence.ROW)
     other, copied = one._replace(container=BACKUP), one._replace(container="/b/first.warc.gz")
@@ -158,7 +158,7 @@ def test_rows_that_may_tell_of_what_goes_are_told_of_and_go(tmp_path: Path) -> N
     assert [found for _, found in held(index)] == [record]  # no row: the file itself
 
 
-def test_of_a_purged_url_not_even_a_copy_of_the_record_comes_back(index: Path) -> None:
+def test_no_copy_of_a_record_with_a_purged_url_comes_back(index: Path) -> None:
     target = Target(TargetKind.URL, (C.decode(),))
     purge(index, target, force=True)
     after = held(index)
@@ -182,7 +182,7 @@ def test_a_copy_of_the_same_record_keeps_its_revisits_whole(tmp_path: Path) -> N
     assert held(index) == []
 
 
-def test_revisits_that_go_with_it_or_are_told_of_twice_are_not_counted(tmp_path: Path) -> None:
+def test_revisits_that_are_purged_too_or_read_twice_are_not_counted_again(tmp_path: Path) -> None:
     index = begin(tmp_path)
     one = capture(1, A, 1, container=FIRST)
     inside, outside = revisit_of(one, B, 2, FIRST), revisit_of(one, B, 3, SECOND)
@@ -359,7 +359,7 @@ def run(*words: object, status: int = 0) -> Any:
     return done.stdout
 
 
-def test_the_commands_tell_and_take(index: Path) -> None:
+def test_the_commands_impact_and_purge(index: Path) -> None:
     told = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
     assert told["found"] == 1 and told["not_found"] == ["x"]
     assert told["dependents"] == {"captures": 4, "bytes": 4009}
@@ -374,9 +374,7 @@ def test_the_commands_tell_and_take(index: Path) -> None:
     run("impact", index, "--crawl", "a", "--prefix", status=2)
 
 
-def test_what_a_copy_and_a_compacted_index_hold_is_known_to_them(
-    index: Path, tmp_path: Path
-) -> None:
+def test_impact_of_a_copied_and_of_a_compacted_index(index: Path, tmp_path: Path) -> None:
     run("index", "--compact", index)
     run("index", "--copy", tmp_path / "copied", index)
     for one in (index, tmp_path / "copied"):
@@ -435,7 +433,7 @@ def report(store: Store, name: str, *captures: Capture) -> None:
         add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
 
 
-def test_captures_of_crawls_go_too(tmp_path: Path) -> None:
+def test_captures_of_crawls_are_purged_too(tmp_path: Path) -> None:
     index = begin(tmp_path)
     with closing(LmdbStore(index)) as store:
         report(store, "a", capture(1, A, 1, container="x.warc.gz"), capture(2, B, 1))
@@ -498,7 +496,7 @@ def test_a_crawl_is_dropped_unless_the_index_has_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_a_purge_that_is_killed_happened_wholly_or_not_at_all(tmp_path: Path, engine: str) -> None:
+def test_a_killed_purge_takes_effect_wholly_or_not_at_all(tmp_path: Path, engine: str) -> None:
     index = begin(tmp_path, engine)
     first = [capture(number, A, 1, container=FIRST) for number in range(300)]
     load(index, first, [revisit_of(one, B, 2) for one in first])
@@ -545,7 +543,7 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
         raise OSError("the power went")
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedupindex.post_crawl.purge.live_crawls.remove", fail)
+        patched.setattr("dedupindex.post_crawl.purge.remove.remove_live", fail)
         with pytest.raises(OSError, match="power"):
             purge(index, target, force=False)
     done = purge(index, target, force=False)  # all of it is there to be found again
@@ -587,7 +585,7 @@ def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
     assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
 
 
-def test_nothing_found_is_said_in_a_line(index: Path) -> None:
+def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
     before = held(index)
     for command in ("impact", "purge"):
         for option, name, hint in (

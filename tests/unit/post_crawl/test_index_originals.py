@@ -122,7 +122,7 @@ def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
         (b"HTTP/1.1 200 OK\r\nContent-Type: text/HTML;charset=utf-8\r\n\r\n", "same-type", 1, 1),
     ],
 )
-def test_an_option_says_what_originals_of_the_index_are_alike(
+def test_options_decide_which_originals_of_the_index_match(
     tmp_path: Path, head: bytes, option: str, without: int, with_it: int
 ) -> None:
     old = tmp_path / "x.warc.gz"
@@ -145,7 +145,7 @@ def cdxj_of(path: Path, offset: int, url: str, day: int, body: bytes) -> Path:
     return row
 
 
-def test_what_a_post_was_answered_is_no_original(
+def test_the_answer_to_a_post_is_no_original(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A row of a CDX does not tell; the file does, once the index is made of it."""
@@ -163,10 +163,10 @@ def test_what_a_post_was_answered_is_no_original(
         capsys.readouterr()
         plan = plan_of(tmp_path, tmp_path / "set", index, f"plan-{number}")
         assert plan.totals.copies == 0
-        assert ("1 captures that only a CDX" in capsys.readouterr().err) == (number == 0)
+        assert ("1 captures known only from a CDX" in capsys.readouterr().err) == (number == 0)
 
 
-def test_a_row_of_a_cdx_is_vouched_for_by_the_file(tmp_path: Path) -> None:
+def test_a_row_of_a_cdx_counts_if_its_file_was_read(tmp_path: Path) -> None:
     old = write(tmp_path / "old/x.warc.gz", 1, BODIES[:1])
     row = cdxj_of(old, 0, "http://a.test/0", 1, BODIES[0])
     write(tmp_path / "set/y.warc.gz", 2, BODIES[:1])
@@ -177,9 +177,7 @@ def test_a_row_of_a_cdx_is_vouched_for_by_the_file(tmp_path: Path) -> None:
         assert plan.totals.copies == copies
 
 
-def test_the_numbers_of_a_run_are_told_as_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_numbers_of_a_run_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     old = write(tmp_path / "old/x.warc.gz", 1, BODIES)
     index = index_of(tmp_path, old)
     write(tmp_path / "set/y.warc.gz", 2, BODIES)

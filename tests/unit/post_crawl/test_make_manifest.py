@@ -98,7 +98,7 @@ def test_duckdb_reads_all_files_at_once(sources: Path, tmp_path: Path) -> None:
     }
 
 
-def test_a_manifest_of_nothing(tmp_path: Path) -> None:
+def test_an_empty_manifest(tmp_path: Path) -> None:
     (tmp_path / "none").mkdir()
     assert made(tmp_path / "none", tmp_path / "m").lines == 0
     with duckdb.connect() as database:
@@ -226,7 +226,7 @@ class Killed(BaseException):
     pass
 
 
-def test_a_run_that_is_stopped_anywhere_goes_on(
+def test_a_run_stopped_anywhere_is_resumed(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = tmp_path / "whole"
@@ -286,7 +286,7 @@ def killed_at_work(command: list[str], top: Path) -> bool:
     return at_work
 
 
-def test_a_killed_run_goes_on(sources: Path, tmp_path: Path) -> None:
+def test_a_killed_run_is_resumed(sources: Path, tmp_path: Path) -> None:
     """Killed by the kernel while it reads; what was done is not read again."""
     (sources / "large.warc.gz").write_bytes(
         b"".join(gz(response(os.urandom(9000), number=n), 1) for n in range(3000))
@@ -337,7 +337,7 @@ HINT = Hint(b"x.warc.gz", 968, 699, b"http://e.com/", b"2026-11-20T09:14:17Z",
         ),
     ],
 )
-def test_text_of_others_is_read(text: bytes, hint: Hint) -> None:
+def test_foreign_text_is_read(text: bytes, hint: Hint) -> None:
     assert list(read_text([text + b"\n"])) == [hint]
 
 
@@ -346,7 +346,7 @@ def test_text_of_others_is_read(text: bytes, hint: Hint) -> None:
     [b"", b"x.warc.gz 968 http://e.com/ 2026 sha1:" + b"ab" * 20 + b" 1", TEXT[:-1], TEXT + b" 1 2",
      TEXT.replace(b"sha1", b"crc"), TEXT.replace(b" sha1:" + b"ab" * 20, b"")[:4000]],
 )  # fmt: skip
-def test_text_that_is_cut_or_other_is_refused(text: bytes) -> None:
+def test_text_that_is_cut_or_malformed_is_refused(text: bytes) -> None:
     if text.startswith(b"x") and b"crc" in text:
         assert next(read_text([text])).digest.algorithm == "sha1"  # told by its length
         return
@@ -397,7 +397,7 @@ def test_the_command(sources: Path, tmp_path: Path) -> None:
     assert " md5:" + hashlib.md5(b"payload").hexdigest() in out
 
 
-def test_the_command_names_what_is_no_archive_yet_and_fails_for_nothing(tmp_path: Path) -> None:
+def test_the_command_names_unfinished_archives_and_fails_without_any(tmp_path: Path) -> None:
     place, top = tmp_path / "in", tmp_path / "m"
     place.mkdir()
     (place / "marker.done").touch()

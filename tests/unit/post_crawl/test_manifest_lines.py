@@ -20,8 +20,7 @@ from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest import record_lines
 from dedupindex.post_crawl.manifest.lines import REASONS, Line
 from dedupindex.post_crawl.manifest.parquet import ParquetWriter, lines_of
-from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
-from dedupindex.post_crawl.manifest.scan_file import Scan
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT
 from dedupindex.warc.http import content_types
@@ -80,7 +79,7 @@ def line_of(data: bytes, options: ManifestOptions | None = None) -> Line:
     return line
 
 
-def test_a_line_says_all_there_is_to_know() -> None:
+def test_the_fields_of_a_line() -> None:
     before, stored = gz(request()), gz(response())
     line = line_of(before + stored)
     assert line[:7] == (
@@ -94,7 +93,7 @@ def test_a_line_says_all_there_is_to_know() -> None:
     assert line.header == blake3(HTTP).digest(16)
 
 
-def test_plain_records_are_measured_with_what_closes_them() -> None:
+def test_the_size_of_a_plain_record_includes_its_line_ends() -> None:
     data = response()
     lines, _ = scanned(data + response(number=2))
     assert [(line.offset, line.stored) for line in lines] == [(0, len(data)), (len(data),) * 2]
@@ -170,7 +169,7 @@ CASES = {  # edge cases by their numbers in the rules: bytes of a record, stay, 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("packed", [True, False])
-def test_what_can_be_told_from_one_record(case: str, packed: bool) -> None:
+def test_reasons_that_one_record_shows(case: str, packed: bool) -> None:
     data, stay, unfit = CASES[case]
     if packed:
         line = line_of(gz(data))
@@ -182,7 +181,7 @@ def test_what_can_be_told_from_one_record(case: str, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_fast_path_gives_the_same_lines(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     warm = gz(response(number=1)) + gz(response(number=2)) * 6  # so that forms are known
     data = warm + gz(CASES[case][0]) * 2
     quick, _ = scanned(data)
@@ -190,7 +189,7 @@ def test_the_short_way_says_the_same(case: str, monkeypatch: pytest.MonkeyPatch)
     assert scanned(data)[0] == quick
 
 
-def test_records_without_a_date_are_none_of_a_second() -> None:  # 66
+def test_records_without_a_date_have_no_replay_key() -> None:  # 66
     lines, _ = scanned(gz(response(Date=None)) * 8)
     assert [line.not_rewritable_reason for line in lines] == ["bad-date"] * 8
 
@@ -302,7 +301,7 @@ def test_the_type_as_the_header_has_it(fields: bytes, content_type: bytes) -> No
     assert line_of(response(chunks, head=head, Payload_Digest=stated)).content_type == content_type
 
 
-def test_what_a_digest_is_of() -> None:
+def test_which_bytes_a_digest_covers() -> None:
     stored, entity = sha1(BODY), sha1(b"hello")
     for stated, covers, raw in (
         (stored, Covers.STORED, BODY), (entity, Covers.ENTITY, b"hello"),
@@ -385,7 +384,7 @@ heads = st.sampled_from([HTTP, CHUNKED_HTTP, REDIRECT])
 
 @RELAXED
 @given(st.lists(st.tuples(heads, bodies), max_size=8), st.booleans())
-def test_other_readers_find_the_same(made: list[tuple[bytes, bytes]], packed: bool) -> None:
+def test_other_readers_find_the_same_records(made: list[tuple[bytes, bytes]], packed: bool) -> None:
     pack = gz if packed else bytes
     data = [pack(response(body, head=head, number=n)) for n, (head, body) in enumerate(made)]
     lines, _ = scanned(b"".join(data))
@@ -410,7 +409,7 @@ def _sha1_of(body: bytes) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*arc*")), ids=lambda path: path.name)
-def test_any_file_goes_through(path: Path) -> None:
+def test_any_file_can_be_scanned(path: Path) -> None:
     scan = Scan(str(path), 1, ManifestOptions())
     lines = [line for batch in scan.lines() for line in batch]
     scan.close()

@@ -57,7 +57,7 @@ def rewritten(
 
 
 @pytest.mark.parametrize("how", [*MEANT, *NOTHING])
-def test_what_a_revisit_means_stays(
+def test_records_that_revisits_refer_to_stay(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "in/a.warc.gz", [page(1), asked(1), page(2), asked(2), page(3), asked(3)])
@@ -83,7 +83,7 @@ def test_an_earlier_harvest_that_comes_later(
     assert list(Collection([again / "out"]).findings()) == []
 
 
-def test_the_manifest_says_what_revisits_mean(
+def test_the_manifest_lists_what_revisits_refer_to(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, top = tmp_path / "in", tmp_path / "m"
@@ -165,7 +165,7 @@ TWINS: dict[str, tuple[list[bytes], int]] = {  # records beside page 2, and revi
 
 
 @pytest.mark.parametrize("how", list(TWINS))
-def test_what_replay_cannot_tell_from_another_stays(
+def test_records_that_replay_cannot_distinguish_stay(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As a revisit it would be shown where the other was, or the other where it was."""
@@ -201,7 +201,7 @@ OF_ITS_OWN_SECOND: dict[str, tuple[list[bytes], int]] = {  # behind page 1, and 
 
 
 @pytest.mark.parametrize("how", list(OF_ITS_OWN_SECOND))
-def test_what_has_the_second_of_its_original_must_be_equal_to_all_of_that_second(
+def test_a_copy_in_the_second_of_its_original_must_equal_all_records_of_that_second(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     beside, revisits = OF_ITS_OWN_SECOND[how]
@@ -237,7 +237,7 @@ STANDING: dict[str, tuple[bytes, int]] = {  # a revisit where page 1 is, and rev
 
 
 @pytest.mark.parametrize("how", list(STANDING))
-def test_what_stands_beside_a_revisit_of_another_payload_is_no_original(
+def test_a_record_in_the_second_of_a_revisit_of_another_payload_is_no_original(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A tool that looks up by URL and second alone would show that revisit's payload."""

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.post_crawl.rewrite.protected_records import (
+from dedupindex.post_crawl.rewrite.journal import (
     OriginalFile,
     ProtectionWriter,
     protected,
@@ -59,7 +59,9 @@ def rewrite(tmp_path: Path, what: str) -> int:
     return main(["rewrite", str(tmp_path / "work1" / "plan"), what])
 
 
-def test_what_another_set_refers_to_stays(places: list[Path], dedup: Run, tmp_path: Path) -> None:
+def test_records_that_another_set_refers_to_stay(
+    places: list[Path], dedup: Run, tmp_path: Path
+) -> None:
     one, two, three = places
     before = content(two)
     assert dedup(one, two, "--in-place")["revisits"] == 1
@@ -89,7 +91,7 @@ def test_files_of_one_folder_are_other_sets_too(
         assert found["refused"] == {"pinned": 1}, root
 
 
-def test_what_is_behind_a_link_is_pinned_by_its_own_name(
+def test_a_linked_file_is_protected_under_its_own_name(
     places: list[Path], dedup: Run, tmp_path: Path
 ) -> None:
     one, two, three = places
@@ -100,7 +102,7 @@ def test_what_is_behind_a_link_is_pinned_by_its_own_name(
     assert not protected(two / "a.warc.gz")
 
 
-def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Path) -> None:
+def test_undo_removes_the_protection(places: list[Path], dedup: Run, tmp_path: Path) -> None:
     one, two, three = places
     assert dedup(one, two, "--in-place")["revisits"] == 1
     assert len(protected(two / "a.warc.gz")) == 1
@@ -109,7 +111,7 @@ def test_undoing_takes_the_pins_out(places: list[Path], dedup: Run, tmp_path: Pa
     assert dedup(two, three, "--in-place")["revisits"] == 1
 
 
-def test_undoing_keeps_the_pins_of_what_was_committed(
+def test_undo_keeps_the_protection_of_committed_runs(
     places: list[Path], dedup: Run, tmp_path: Path
 ) -> None:
     one, two, _ = places
@@ -124,7 +126,7 @@ def test_undoing_keeps_the_pins_of_what_was_committed(
     assert len(protected(two / "a.warc.gz")) == 2
 
 
-def test_originals_of_an_index_are_pinned(
+def test_originals_of_an_index_are_protected(
     places: list[Path], dedup: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one, two, three = places
@@ -139,7 +141,7 @@ def test_originals_of_an_index_are_pinned(
     assert main(["verify", str(tmp_path / "out"), *map(str, places[1:])]) == 0
 
 
-def test_pins_of_other_containers_stay(tmp_path: Path) -> None:
+def test_the_protection_of_other_containers_stays(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pins = ProtectionWriter(tmp_path, name)
         for record in (b"http://1/", b"http://2/"):

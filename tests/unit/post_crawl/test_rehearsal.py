@@ -42,7 +42,7 @@ def rehearse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     return typed
 
 
-def test_all_steps_of_what_is_sound(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:
+def test_all_steps_of_sound_sources(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:
     (source / "example.arc").write_bytes((DATA / "example.arc").read_bytes())
     before = content(source)
     steps = rehearse("--sample", 7, "--seed", 3)
@@ -59,7 +59,7 @@ def test_all_steps_of_what_is_sound(source: Path, tmp_path: Path, rehearse: Rehe
     assert all(step["sound"] for step in rehearse("--sample", 0).values())  # once more
 
 
-def test_in_a_directory_named_from_here(
+def test_in_a_relative_directory(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -83,7 +83,7 @@ def spoiled(
     monkeypatch.setattr(rehearsal, name, then)
 
 
-def test_a_copy_that_is_not_what_was(
+def test_a_copy_that_differs_from_its_source(
     tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lose(_: object) -> None:
@@ -95,9 +95,7 @@ def test_a_copy_that_is_not_what_was(
     assert (steps["validate"]["gone"], steps["validate"]["new"]) == (6, 1)
 
 
-def test_results_that_are_not_what_they_should_be(
-    tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_results(tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(_: object) -> None:
         (tmp_path / "work/out/a.warc.gz").write_bytes(members(response(b"another")))
 
@@ -111,7 +109,9 @@ def test_results_that_are_not_what_they_should_be(
     assert not steps["commit"]["sound"]  # it has other bytes in place
 
 
-def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rehearsals_that_are_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = ["rehearse", str(source), "--work"]
     assert main([*words, str(source / "work")]) == 4
     (tmp_path / "other").mkdir()
@@ -124,7 +124,7 @@ def test_what_is_not_begun(source: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert main([*words, str(tmp_path / "work")]) == 3
 
 
-def test_without_pywb_nothing_is_said_to_be_replayed(
+def test_without_pywb_no_replay_is_reported(
     source: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -49,7 +49,7 @@ def _header(draw: st.DrawFn) -> tuple[bytes, list[bytes]]:
 
 
 @given(_header(), st.binary(max_size=200))
-def test_only_what_must_change_does(made: tuple[bytes, list[bytes]], block: bytes) -> None:
+def test_only_necessary_fields_change(made: tuple[bytes, list[bytes]], block: bytes) -> None:
     header, kept = made
     reference = Reference(b"http://x/", b"2020-01-01T00:00:00Z", record_id(1)[1:-1], sha1(b"body"))
     found = revisit(header, block, reference)

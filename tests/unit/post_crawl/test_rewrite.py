@@ -27,7 +27,7 @@ from tests.support.rewriting import (
 from tests.support.warc_cases import END, HTTP, gz, response
 
 
-def test_copies_become_revisits_and_all_else_stays(tmp_path: Path) -> None:
+def test_copies_become_revisits_and_nothing_else_changes(tmp_path: Path) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
     small_set(source)
     before = content(source)
@@ -100,7 +100,7 @@ def test_an_owner_that_cannot_be_kept_is_no_success(
     assert content(out) == {}
 
 
-def test_where_the_kernel_cannot_copy_we_do(
+def test_files_are_copied_where_the_kernel_cannot(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "in"

@@ -175,7 +175,7 @@ STAYS: dict[str, tuple[str, bytes] | tuple[str, bytes, bytes]] = {
 
 
 @pytest.mark.parametrize("case", STAYS)
-def test_it_stays(tmp_path: Path, case: str) -> None:
+def test_copies_that_stay(tmp_path: Path, case: str) -> None:
     reason, *records = STAYS[case]
     seen = {"url": b"http://x/\ty"} if "tab" in case else None
     for packed in (True, False):
@@ -192,7 +192,7 @@ def test_it_stays(tmp_path: Path, case: str) -> None:
      (MatchCriteria(True, True), "type-differs"),
      (MatchCriteria(same_type=True), "status-differs")],
 )  # fmt: skip
-def test_an_option_says_what_must_be_alike(
+def test_options_decide_which_records_match(
     tmp_path: Path, criteria: MatchCriteria, reason: str
 ) -> None:
     """48, 49: whatever the plan says, the records that are there now are asked."""
@@ -256,7 +256,7 @@ BECOMES: dict[str, tuple[bytes, ...]] = {
 
 @pytest.mark.parametrize("case", BECOMES)
 @pytest.mark.parametrize("packed", [True, False])
-def test_it_becomes_a_revisit(tmp_path: Path, case: str, packed: bool) -> None:
+def test_copies_that_become_revisits(tmp_path: Path, case: str, packed: bool) -> None:
     candidate, *rest = BECOMES[case]
     seen: dict[str, Any] = {}
     if "long URL" in case:

@@ -171,7 +171,7 @@ def test_in_place_undo_and_commit(
 
 
 @pytest.mark.parametrize("committed", [False, True])
-def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
+def test_undo_checks_the_free_space_before_it_writes(
     source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, committed: bool
 ) -> None:
     """In place the largest files that are made at once need it, in a folder all of them."""
@@ -202,7 +202,7 @@ def test_bringing_back_needs_room_which_is_told_before_anything_is_written(
             assert run("rewrite", "plan", "--in-place")[0] == 0
 
 
-def test_a_killed_run_needs_no_room_for_what_it_has_brought_back(
+def test_a_resumed_undo_needs_no_space_for_restored_files(
     source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(source)
@@ -222,7 +222,7 @@ def test_what_is_left_alone_is_named(
     (out / "c.warc").write_bytes(b"something else")
     assert main(["rewrite", "plan", "--out", str(out)]) == 7
     told = capsys.readouterr().err
-    assert "c.warc was left alone" in told and "is there already, with another content" in told
+    assert "c.warc was left alone" in told and "exists already, with other content" in told
     assert (out / "c.warc").read_bytes() == b"something else"
 
 
@@ -232,19 +232,19 @@ def test_one_thing_at_a_time(source: Path, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("word", ["--undo", "--commit"])
-def test_a_trial_of_what_has_none_does_nothing(source: Path, run: Run, word: str) -> None:
+def test_a_dry_run_without_copies_writes_nothing(source: Path, run: Run, word: str) -> None:
     run("rewrite", "plan", "--in-place")
     before = content(source)
     assert main(["rewrite", "plan", word, "--dry-run"]) == 2
     assert content(source) == before and run("rewrite", "plan", "--undo")[1]["restored"] == 19
 
 
-def test_results_do_not_go_where_the_next_scan_finds_them(source: Path) -> None:
+def test_results_in_a_source_directory_are_refused(source: Path) -> None:
     assert main(["rewrite", "plan", "--out", str(source / "out")]) == 4
     assert not (source / "out").exists()
 
 
-def test_nothing_is_known_of_a_directory_without_a_journal(tmp_path: Path) -> None:
+def test_a_directory_without_a_journal_cannot_be_undone(tmp_path: Path) -> None:
     assert main(["undedup", str(tmp_path), "--in-place"]) == 4
 
 
@@ -299,7 +299,7 @@ def test_undo_and_commit_take_what_their_plan_has_rewritten(
     assert content(source)["c.warc"] != before["c.warc"]
 
 
-def test_one_bad_file_or_journal_stops_no_other(source: Path, run: Run) -> None:
+def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> None:
     before = content(source)
     run("rewrite", "plan", "--in-place")
     after = (source / "c.warc").read_bytes()

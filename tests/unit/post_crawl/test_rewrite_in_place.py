@@ -44,7 +44,7 @@ def parts(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.name.endswith(".part")]
 
 
-def test_in_place_is_what_a_directory_gets_and_undo_brings_it_back(made: Path) -> None:
+def test_in_place_equals_the_directory_and_undo_restores(made: Path) -> None:
     source, result = made / "in", content(made / "out")
     before, times = content(source), [path.stat().st_mtime_ns for path in source.rglob("*.warc*")]
     plan = FakePlan(source)
@@ -170,7 +170,7 @@ def killed(work: Callable[[], None], at: int) -> bool:
     return status != 0
 
 
-def test_it_may_be_killed_before_any_write(made: Path) -> None:
+def test_a_run_may_be_killed_before_any_write(made: Path) -> None:
     before, result = content(made / "in"), content(made / "out")
     source = made / "in"
     at = 1
@@ -203,7 +203,7 @@ def test_undo_may_be_killed_before_any_write(made: Path) -> None:
     assert at > 10 and content(source) == before
 
 
-def test_it_may_be_killed_at_any_moment(made: Path) -> None:
+def test_a_run_may_be_killed_at_any_time(made: Path) -> None:
     """Several processes are at work, and all of them die with the one that is killed."""
     before, result = content(made / "in"), content(made / "out")
     source, moments = made / "in", Random(5)
@@ -236,7 +236,7 @@ def wait_for(child: int, seconds: float) -> None:
     os.close(descriptor)
 
 
-def test_a_second_run_waits_for_nobody(made: Path) -> None:
+def test_a_second_run_does_not_wait(made: Path) -> None:
     source = made / "in"
     (source / DIRECTORY).mkdir()
     with exclusive(source / DIRECTORY / "lock", "x"), pytest.raises(IndexBusy):
@@ -281,7 +281,7 @@ def test_a_changed_file_is_left_alone(made: Path) -> None:
     assert [one.state for one in run(RewriteJob(plan))] == ["kept", "left", "rewritten"]
 
 
-def test_no_room_is_told_before_anything_is_written(
+def test_free_space_is_checked_before_anything_is_written(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda path: 1000)
@@ -291,7 +291,7 @@ def test_no_room_is_told_before_anything_is_written(
     assert content(made / "in") == before
 
 
-def test_commit_lets_go_of_what_was_dropped_and_originals_bring_it_back(made: Path) -> None:
+def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> None:
     source = made / "in"
     before = content(source)
     run(RewriteJob(FakePlan(source)))

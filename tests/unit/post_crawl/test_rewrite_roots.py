@@ -14,8 +14,7 @@ from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.post_crawl.rewrite import rewrite_file
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
 from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
-from dedupindex.post_crawl.rewrite.rewrite_output import rewrite_container
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, rewrite_container
 from dedupindex.post_crawl.undo import Undo, restore
 from dedupindex.runtime import atomic_replace
 from dedupindex.runtime.atomic_replace import (
@@ -87,7 +86,7 @@ def test_two_runs_on_one_file_under_different_folders(
     assert content(sub) == before
 
 
-def test_undo_leaves_a_file_alone_that_somebody_holds(sub: Path) -> None:
+def test_undo_leaves_a_locked_file_alone(sub: Path) -> None:
     before = content(sub)
     run(RewriteJob(FakePlan(sub)))
     after = content(sub)
@@ -99,7 +98,7 @@ def test_undo_leaves_a_file_alone_that_somebody_holds(sub: Path) -> None:
     assert content(sub) == before
 
 
-def test_a_part_has_a_name_of_its_own_and_is_swept_when_nobody_writes_it(tmp_path: Path) -> None:
+def test_a_part_has_its_own_name_and_is_removed_when_stale(tmp_path: Path) -> None:
     path, long = tmp_path / "a.warc.gz", tmp_path / ("n" * 250)
     parts_of = [part_path(path), part_path(long)]
     with open_part(parts_of[0]), open_part(parts_of[1]):
@@ -112,7 +111,7 @@ def test_a_part_has_a_name_of_its_own_and_is_swept_when_nobody_writes_it(tmp_pat
     assert (tmp_path / ".b.warc.gz.part").exists(), "it is of no file that was named"
 
 
-def test_a_part_that_was_replaced_gets_no_name(tmp_path: Path) -> None:
+def test_a_replaced_part_is_not_renamed(tmp_path: Path) -> None:
     path = tmp_path / "a"
     part = part_path(path)
     with open_part(part) as file:
@@ -124,7 +123,7 @@ def test_a_part_that_was_replaced_gets_no_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
-def test_a_new_file_takes_the_place_of_none(
+def test_a_new_file_replaces_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, links: bool
 ) -> None:
     if not links:
@@ -144,7 +143,7 @@ def test_a_new_file_takes_the_place_of_none(
     assert content(tmp_path) == {"a": b"first"}
 
 
-def test_a_writer_that_comes_last(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_that_appears_at_the_end(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process opens a file for writing while it is being rewritten."""
     before, check, opened = content(sub), rewrite_file.check_still, []
 
@@ -173,7 +172,7 @@ def failing(call: Any, *, done: bool, at: str) -> Any:
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_a_rename_that_says_that_it_failed(
+def test_a_rename_that_is_reported_as_failed(
     sub: Path, monkeypatch: pytest.MonkeyPatch, done: bool
 ) -> None:
     """As on NFS, where it may have been done all the same: then its journal is needed."""
@@ -187,7 +186,9 @@ def test_a_rename_that_says_that_it_failed(
     assert content(sub) == before
 
 
-def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_forced_to_disk(
+    sub: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file was replaced by then, and is not said to have been left alone."""
     before = content(sub)
     plan = FakePlan(sub)
@@ -203,7 +204,7 @@ def test_a_folder_that_cannot_be_forced_to_disk(sub: Path, monkeypatch: pytest.M
     assert content(sub) == before
 
 
-def test_a_lock_is_told_and_kept(tmp_path: Path) -> None:
+def test_a_lock_is_reported_and_kept(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x")
     with open(tmp_path / "a", "rb") as one, open(tmp_path / "a", "rb") as other:
         lock_source(one)
@@ -212,7 +213,7 @@ def test_a_lock_is_told_and_kept(tmp_path: Path) -> None:
             lock_source(other)
 
 
-def test_runs_on_folders_above_and_below_wait_for_nobody(sub: Path) -> None:
+def test_runs_on_nested_directories_do_not_wait(sub: Path) -> None:
     """They may reach the same files, and would each take what is the original of the other."""
     for one, other in ((sub, sub.parent), (sub.parent, sub), (sub.parent, sub / "deep")):
         (other / DIRECTORY).mkdir(exist_ok=True)

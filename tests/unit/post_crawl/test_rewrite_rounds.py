@@ -30,7 +30,7 @@ def committed(folder: Path) -> None:
         assert commit(Undo(folder, one.summary()[0].name, None)).state == "committed"
 
 
-def test_rounds_that_were_committed(tmp_path: Path) -> None:
+def test_committed_rounds(tmp_path: Path) -> None:
     """The last of them is not, and an original moves in each."""
     source, kept = tmp_path / "in", tmp_path / "kept"
     add(
@@ -100,7 +100,7 @@ def test_an_original_that_moved_back(tmp_path: Path) -> None:
     assert not list((tmp_path / "back").iterdir())
 
 
-def test_records_that_stand_for_each_other_are_not_let_go_of(tmp_path: Path) -> None:
+def test_records_that_refer_to_each_other_are_not_committed(tmp_path: Path) -> None:
     """Two runs that knew nothing of each other; each would count on what the other has dropped."""
     for name, years in (("one", (2021, 2022)), ("two", (2022, 2021))):
         for number, year in enumerate(years, 1):

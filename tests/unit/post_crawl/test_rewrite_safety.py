@@ -49,13 +49,13 @@ def test_a_bit_that_changed_although_the_time_did_not(source: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     before = content(source)
     found = {one.name: one for one in run(RewriteJob(plan))}
-    assert found["c.warc"].state == "left" and "not what was scanned" in found["c.warc"].problem
+    assert found["c.warc"].state == "left" and "its content has changed" in found["c.warc"].problem
     assert undo(source) == ["exact"]  # of the other
     assert content(source) == before and list(journals(source)) == []
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_what_the_disk_has_not_kept(
+def test_a_disk_that_loses_writes(
     source: Path, monkeypatch: pytest.MonkeyPatch, dropped: bool
 ) -> None:
     """Bytes that were copied, or dropped, are others when they are read again."""
@@ -68,14 +68,14 @@ def test_what_the_disk_has_not_kept(
             os.pwrite(self.file.fileno(), b"\0", at + count // 2)
 
     monkeypatch.setattr(FileSink, "copy", bad)
-    with pytest.raises(Damaged, match="not what was read"):
+    with pytest.raises(Damaged, match="differs from what was read"):
         run(RewriteJob(FakePlan(source)))
     assert content(source) == before and list(journals(source)) == []
 
 
 @pytest.mark.parametrize("how", ["writer", "lock"])
 @pytest.mark.parametrize("place", ["in place", "in place, two processes", "out", "dry"])
-def test_an_original_that_somebody_is_writing(source: Path, how: str, place: str) -> None:
+def test_an_original_that_is_being_written(source: Path, how: str, place: str) -> None:
     out = source.parent / "out" if place == "out" else None
     job = RewriteJob(FakePlan(source), out, dry=place == "dry")
     before = content(source)
@@ -88,7 +88,7 @@ def test_an_original_that_somebody_is_writing(source: Path, how: str, place: str
     assert {name for name in before if content(source)[name] != before[name]} <= {"c.warc"}
 
 
-def test_a_file_with_copies_and_originals_that_somebody_holds(source: Path) -> None:
+def test_a_locked_file_with_copies_and_originals(source: Path) -> None:
     """In place the run itself has a lock on such a file, and has looked before that."""
     late = {"Target_URI": b"http://late/", "Date": b"2026-12-01T00:00:00Z"}
     record = response(Random(9).randbytes(2000), number=77, **late)

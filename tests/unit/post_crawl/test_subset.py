@@ -71,7 +71,7 @@ def test_originals_in_another_place(tmp_path: Path) -> None:
     assert (tmp_path / "both" / "old.warc.gz").read_bytes() == gz(INFO) + gz(page(1))
 
 
-def test_an_original_that_is_wanted_itself_stands_there_once(tmp_path: Path) -> None:
+def test_an_original_that_is_also_wanted_is_copied_once(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1), copy_of(3, 1)])
     done = exported(tmp_path, SubsetFilter(), path, originals=(tmp_path,))
     assert (done.records, done.originals) == (2, 0)
@@ -88,7 +88,7 @@ def test_an_original_that_is_wanted_itself_stands_there_once(tmp_path: Path) -> 
         {"Refers_To": record_id(77), "Refers_To_Date": b"2001-01-01T00:00:00Z"},
     ],
 )
-def test_revisits_that_say_little(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_revisits_with_few_fields(tmp_path: Path, fields: dict[str, Any]) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1), page(2, OTHER), copy_of(3, 1, **fields)])
     done = export([str(path)], [], one(3), tmp_path / "o")
     assert (done.originals, done.dangling) == (1, 0)
@@ -109,7 +109,7 @@ def test_chains_are_followed_to_their_end(tmp_path: Path) -> None:
     assert set(done.findings) == {"chained"}
 
 
-def test_what_was_not_modified(tmp_path: Path) -> None:
+def test_revisits_of_the_profile_server_not_modified(tmp_path: Path) -> None:
     bare = {"Refers_To_Target_URI": None, "Refers_To_Date": None, "Payload_Digest": None}
     path = write(tmp_path / "a.warc.gz", [page(1), revisit(Profile=NOT_MODIFIED, **bare)])
     done = export([str(path)], [], SubsetFilter(urls=(b"http://example.com/",)), tmp_path / "o")
@@ -169,13 +169,13 @@ def test_the_command(tmp_path: Path) -> None:
     assert (told["records"], told["originals"], told["dangling"], told["files"]) == (1, 1, 0, 1)
     typed("verify", tmp_path / "x.warc.gz")
     _, talk = typed(*words, tmp_path / "x.warc.gz", *url, status=4)
-    assert "is there already" in talk
+    assert "exists already" in talk
     out, talk = typed(*words, tmp_path / "all", "--from", "2026-11-03", status=8)
     assert "b.warc.gz at" in talk and "dangling" in talk
     assert json.loads(out)["dangling"] == 1 and json.loads(out)["originals"] == 1
     assert "http://example.com/9 of 2026-11-09" in talk and "--originals" in talk
     _, talk = typed(*words, tmp_path / "all", status=4)
-    assert "is there already" in talk
+    assert "exists already" in talk
     for date in ("nonsense", "2026-13", "2026-02-30", "202602302", "2026-02-01T24"):
         typed(*words, tmp_path / "y", "--to", date, status=4)
     _, talk = typed(*words, tmp_path / "y", "--host", "nowhere.test")
@@ -206,7 +206,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"])
-def test_records_without_their_line_ends_stay_apart(tmp_path: Path, end: bytes) -> None:
+def test_records_without_line_ends_are_separated(tmp_path: Path, end: bytes) -> None:
     """Two of them side by side in a plain file can be told apart by every reader."""
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "a.warc"

@@ -97,7 +97,7 @@ def check(
     return status, {name: count for name, count in counts.items() if count}, said.err
 
 
-def test_lines_of_others_are_checked(
+def test_foreign_lines_are_checked(
     sources: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     manifest, plan = tmp_path / "m", tmp_path / "plan"
@@ -142,7 +142,7 @@ def test_lines_of_others_are_checked(
     assert check(sources, tmp_path, b"no line\n", capfd)[0] == 4
 
 
-def test_chunks_are_not_taken_for_a_difference(
+def test_chunked_framing_is_not_reported_as_a_difference(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from tests.support.warc_cases import sha1

@@ -1,0 +1,38 @@
+"""Directories that a JSON file with a format number describes: manifests, plans, working files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dedupindex.errors import BadInput, FormatFromFuture
+
+
+def read_description(file: Path, what: str, known: int) -> dict[str, Any]:
+    """Return the object in a JSON file; its "format" is at most `known`.
+
+    `what` names the directory in errors: `BadInput`, or `FormatFromFuture` for a later format.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(file.read_bytes())
+        number = int(fields["format"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"{what} cannot be read: {error}") from error
+    if number > known:
+        raise FormatFromFuture(f"{what} has format {number}, this version reads {known}")
+    return fields
+
+
+def check_new_or_ours(file: Path, others: tuple[str, ...], hint: str) -> None:
+    """Raise `BadInput` if the directory of `file` lacks it, but has other files.
+
+    `others` are the files that an interrupted run may have created before `file`.
+    """
+    top = file.parent
+    if file.exists() or not top.exists():
+        return
+    if not top.is_dir() or not all(
+        path.name in others or path.name.startswith(f".{file.name}.") for path in top.iterdir()
+    ):
+        raise BadInput(f"{top} contains something else; {hint}")
