@@ -22,7 +22,7 @@ _HERE = Path(__file__).resolve().parents[1]
 # Inside an installed package, beside it in a checkout.
 CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
 BEANS = "dedup-beans.xml"
-SCRIPTS = ("dedup-session.groovy", "dedup-lookup.groovy", "dedup-store.groovy")
+SCRIPT = "dedupindex.groovy"
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
@@ -55,8 +55,7 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     profile = configured(profile_of(heritrix), job)
     beans = beans_for(job)
     directory.mkdir(parents=True, exist_ok=True)
-    for script in SCRIPTS:
-        shutil.copyfile(CONF / script, directory / script)
+    shutil.copyfile(CONF / SCRIPT, directory / SCRIPT)
     (directory / BEANS).touch(0o600)  # it may hold a token
     (directory / BEANS).write_text(beans, "utf-8")
     target.write_text(profile, "utf-8")

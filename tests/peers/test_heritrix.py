@@ -24,6 +24,7 @@ import pytest
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.lookup.decide import Query, find
+from tests.integration.test_crawls_live import send
 from tests.integration.test_server_live import Running, serving, until
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
@@ -286,7 +287,7 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert "(bin/index --add)" in ours[-1]
-    assert all(" dedupindex.DedupSession.say() dedup: " in line for line in ours)
+    assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
 
@@ -392,10 +393,12 @@ class _Stub(BaseHTTPRequestHandler):
             self.released.wait(2 * DEADLINE)
         status = [204, 429, 409, 204][lookups] if lookups <= 3 else 503
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b'{"bad": 0}' if self.command == "POST" else b""
         self.send_response(200 if self.command == "POST" else status)
         if self.command == "POST" or status != 204:
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
+        self.wfile.write(body)
 
     do_POST = do_GET
 
@@ -462,10 +465,65 @@ def test_the_scripts_are_compiled_once_for_all_threads(
     lines = (crawl.launch / "logs" / "crawl.log").read_text().splitlines()
     assert len({line.split()[7] for line in lines if "/logo.png " in line}) >= 2, lines
     loaded = "".join(path.read_text() for path in tmp_path.glob("classes-*.log"))
-    assert loaded.count(" DedupSession source: ") == 1
+    assert loaded.count(" DedupClient source: ") == 1
     records = crawl.records()
     assert {one.url for one in records} >= payloads.keys()
     check_revisits(records, records)
+
+
+def test_a_job_without_its_script_is_not_launched(heritrix: Heritrix, site: Site) -> None:
+    """Heritrix must not store everything because a file was forgotten."""
+    job = heritrix.make("forgotten", site, "http://127.0.0.1:1")
+    (job / "dedupindex.groovy").unlink()
+    with heritrix.running(job) as (process, _):
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1 and "dedupindex.groovy" in output
+    assert not (job / "latest").exists()
+
+
+def test_what_a_killed_crawl_did_not_report_can_be_indexed(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    """Reports are a tenth of a second behind; every original that the server names was written."""
+    index, reached, never = empty_index(tmp_path), Event(), Event()
+
+    def hold(path: str) -> None:
+        if path == "/tour.mp4":
+            reached.set()
+            never.wait(DEADLINE)
+
+    site.before = hold
+    try:
+        with serving(index) as server:
+            job = heritrix.make("killed", site, f"http://127.0.0.1:{server.port}")
+            with heritrix.running(job) as (process, _):
+                assert reached.wait(DEADLINE)
+                process.kill()
+                process.wait()
+            launch = (job / "latest").resolve()
+            name = f"{job.name}-{launch.name}"
+            shown = crawl_of(server, name)
+            assert shown["state"] == "open"
+            send(server.port, "POST", f"/crawls/{name}/commit", {"exit": "killed"})
+            assert until(lambda: crawl_of(server, name)["merged"])
+    finally:
+        never.set()
+        site.before = lambda path: None
+    (unfinished,) = (launch / "warcs").glob("*.open")
+    unfinished.rename(unfinished.with_suffix(""))
+    folder = launch / "warcs"
+    dedupindex("index", "--add", "--crawl", name, folder, index)
+    written = stored(site, Crawl(name, launch, "").records())
+    assert (
+        0 < shown["captures"] <= len({record.headers["WARC-Payload-Digest"] for record in written})
+    )
+    with closing(open_index(index)) as engine, engine.view() as view:
+        for record in written:
+            digest = Digest.parse(record.headers["WARC-Payload-Digest"])
+            answer = find(view, engine.identity.settings, Query(digest, record.url.encode()))
+            assert answer is not None and answer.original.url.decode() in {
+                one.url for one in written
+            }
 
 
 def test_a_crawl_that_is_terminated_is_taken_back(

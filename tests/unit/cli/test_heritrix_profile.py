@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from dedupindex.cli.heritrix_profile import PROFILE, SCRIPTS, HeritrixJob, make_job
+from dedupindex.cli.heritrix_profile import PROFILE, SCRIPT, HeritrixJob, make_job
 from dedupindex.errors import BadInput, BadSource
 from tests.support.paths import ROOT
 
@@ -61,8 +61,7 @@ def test_a_job_directory_is_complete(heritrix: Path, tmp_path: Path) -> None:
         assert content.count(place) == 1
     beans = tmp_path / "weekly" / "dedup-beans.xml"
     assert "\nserver=http://127.0.0.1:1\n" in text_of(beans)
-    for script in SCRIPTS:
-        assert script in beans.read_text() and (tmp_path / "weekly" / script).stat().st_size
+    assert SCRIPT in beans.read_text() and (tmp_path / "weekly" / SCRIPT).stat().st_size
 
 
 def test_options_change_the_profile(heritrix: Path, tmp_path: Path) -> None:
@@ -117,7 +116,5 @@ def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Pat
         check=True,
         capture_output=True,
     )
-    for script in SCRIPTS:
-        assert (tmp_path / "job" / script).read_bytes() == (
-            ROOT / "conf" / "heritrix" / script
-        ).read_bytes()
+    shipped = ROOT / "conf" / "heritrix" / SCRIPT
+    assert (tmp_path / "job" / SCRIPT).read_bytes() == shipped.read_bytes()

@@ -1,0 +1,487 @@
+// Deduplication against a dedupindex server, for a stock Heritrix 3: see dedup-beans.xml.
+//
+// Heritrix compiles this file once, when it builds the job; all threads of the crawl share its objects. Whatever goes
+// wrong, the response is stored in full: neither an answer of the server nor the lack of one can keep Heritrix from
+// storing a payload that was not found.
+
+import groovy.transform.CompileStatic
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.Executors
+import java.util.concurrent.ScheduledExecutorService
+import java.util.concurrent.TimeUnit
+import java.util.concurrent.atomic.AtomicLong
+import java.util.logging.Level
+import java.util.logging.Logger
+import org.apache.http.Header
+import org.apache.http.client.config.RequestConfig
+import org.apache.http.client.methods.CloseableHttpResponse
+import org.apache.http.client.methods.HttpGet
+import org.apache.http.client.methods.HttpPost
+import org.apache.http.client.methods.HttpRequestBase
+import org.apache.http.entity.ByteArrayEntity
+import org.apache.http.entity.ContentType
+import org.apache.http.impl.client.CloseableHttpClient
+import org.apache.http.impl.client.HttpClients
+import org.apache.http.impl.client.StandardHttpRequestRetryHandler
+import org.apache.http.util.EntityUtils
+import org.archive.checkpointing.Checkpoint
+import org.archive.crawler.event.CrawlStateEvent
+import org.archive.modules.CrawlURI
+import org.archive.modules.Processor
+import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
+import org.json.JSONObject
+import org.springframework.beans.factory.DisposableBean
+import org.springframework.context.ApplicationContext
+import org.springframework.context.ApplicationContextAware
+import org.springframework.context.ApplicationListener
+import org.archive.spring.PathSharingContext
+
+/** What all threads of a crawl share: the connections, whether the server answers, and the captures to report. */
+@CompileStatic
+class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlStateEvent>, DisposableBean {
+    static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
+    static final int REPORT_EVERY = 100                               // milliseconds
+    static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
+    static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
+    static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
+    static final int FAILURES = 5, SHARE = 10
+    static final long SHORTEST = 1000, LOST = 60_000
+    static final String LATER = '; index the WARCs afterwards (bin/index --add), or later crawls do not find what is in them'
+    static final List<Integer> REFUSED = [400, 409, 413, 414, 429]    // one request, which says nothing about the next
+    static final List<Integer> REFUSED_OFTEN = [409, 429]             // logged once
+
+    private static final Logger LOG = Logger.getLogger('org.archive.dedupindex')
+
+    final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
+    final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong()
+
+    private PathSharingContext context
+    private Properties settings
+    private String server, token, covers
+    private long quiet                                 // the longest pause between two probes
+    private String crawl, crawlParameters              // known once the job was launched
+    private CloseableHttpClient http
+    private ScheduledExecutorService reporter
+
+    private final Set<Integer> logged = ConcurrentHashMap.newKeySet()
+    private final Object beginning = new Object()
+    private volatile boolean begun
+    private volatile int failures                      // in a row
+    private long since, until                          // the first of them, and when the next probe may be sent
+
+    private final ArrayDeque<Capture> waiting = new ArrayDeque<Capture>()   // to be reported; its own lock
+    private final Set<String> waitingDigests = ConcurrentHashMap.newKeySet()
+    private final Object reporting = new Object()      // one report at a time
+
+    @CompileStatic
+    private static class Capture {
+        final String digest, json
+        Capture(String digest, String json) { this.digest = digest; this.json = json }
+    }
+
+    /** The server refused this one request; that says nothing about the next. */
+    @CompileStatic
+    private static class Refused extends IOException {
+        final int status
+        Refused(int status, String message) { super(message); this.status = status }
+    }
+
+    void setApplicationContext(ApplicationContext applicationContext) {
+        context = (PathSharingContext) applicationContext
+        settings = (Properties) context.getBean('dedup')
+        server = setting('server').replaceAll('/+$', '')
+        token = setting('token')
+        quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
+        RequestConfig limits = RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(LOOKUP_TIMEOUT)
+            .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build()
+        // A GET is repeated once: the server may close a connection that was kept while the request is on its way.
+        http = HttpClients.custom().setDefaultRequestConfig(limits)
+            .setMaxConnPerRoute(CONNECTIONS).setMaxConnTotal(CONNECTIONS)
+            .setRetryHandler(new StandardHttpRequestRetryHandler(1, false))
+            .disableCookieManagement().disableRedirectHandling().disableContentCompression().disableAuthCaching()
+            .build()
+    }
+
+    /** The processor that looks responses up; it stands behind the fetchers. */
+    Processor newLookup() { new DedupLookup(this) }
+
+    /** The processor that reports what was stored; it stands behind the WARC writer. */
+    Processor newStore() { new DedupStore(this) }
+
+    private String setting(String name, String otherwise = '') { settings.getProperty(name, otherwise).trim() }
+
+    private static String encoded(String value) { URLEncoder.encode(value, 'UTF-8') }
+
+    /**
+     * What the digest of a response covers if that differs from what the crawl says of all: without a transfer coding
+     * the body as stored and the entity are the same.
+     */
+    static String coversOf(CrawlURI curi) {
+        return curi.getHttpResponseHeader('Transfer-Encoding') ? null : 'both'
+    }
+
+    /**
+     * The original of a response as the headers of its revisit record; empty if there is none, null if nobody knows.
+     * Captures that wait to be reported are reported first if one has this digest: the server then decides about them, too.
+     */
+    Map<String, String> original(CrawlURI curi, String digest) {
+        if (waitingDigests.contains(digest)) flush()
+        Map<String, String> found = null
+        try {
+            if (mayTry()) {
+                if (!begun) begin()
+                StringBuilder path = new StringBuilder('/lookup?digest=').append(digest).append('&url=').append(encoded(curi.getURI()))
+                String covers = coversOf(curi), mime = curi.getContentType()
+                if (covers != null) path.append('&covers=').append(covers)
+                if (mime != null) path.append('&mime=').append(encoded(mime))
+                path.append('&size=').append(curi.getContentSize())     // with headers, as in Heritrix's own reports
+                found = headers(send(new HttpGet(server + path.append(crawlParameters))))
+                answered()
+            }
+        } catch (Exception e) {
+            failed('not looked up', e)
+        }
+        if (found == null) {
+            notLookedUp.incrementAndGet()
+            return null
+        }
+        lookups.incrementAndGet()
+        if (!found.isEmpty()) duplicates.incrementAndGet()
+        return found
+    }
+
+    /** Take note of a capture that was written; it is reported soon. When too many wait, it is only counted. */
+    void report(String digest, JSONObject capture) {
+        synchronized (waiting) {
+            if (waiting.size() >= MOST_WAITING) {
+                notReported.incrementAndGet()
+                return
+            }
+            waiting.add(new Capture(digest, capture.toString()))
+            waitingDigests.add(digest)
+            if (reporter == null) {
+                reporter = Executors.newSingleThreadScheduledExecutor { Runnable work ->
+                    Thread thread = new Thread(work, 'dedupindex reporter')
+                    thread.daemon = true
+                    return thread
+                }
+                reporter.scheduleWithFixedDelay({ flush() } as Runnable, REPORT_EVERY, REPORT_EVERY, TimeUnit.MILLISECONDS)
+            }
+        }
+    }
+
+    /** Report what waits, if the server answers. */
+    void flush() {
+        synchronized (reporting) {
+            while (true) {
+                List<Capture> batch = new ArrayList<Capture>()
+                synchronized (waiting) {
+                    for (Capture capture : waiting) if (batch.size() < BATCH) batch.add(capture) else break
+                }
+                if (batch.isEmpty() || !report(batch)) return
+                synchronized (waiting) {
+                    for (int left = batch.size(); left > 0; left--) waiting.remove()
+                    waitingDigests.clear()
+                    for (Capture capture : waiting) waitingDigests.add(capture.digest)
+                }
+            }
+        }
+    }
+
+    /** Report a batch; false if it must wait. */
+    private boolean report(List<Capture> batch) {
+        if (!mayTry()) return false
+        try {
+            if (!begun) begin()
+            StringBuilder lines = new StringBuilder()
+            for (Capture capture : batch) lines.append(capture.json).append('\n')
+            JSONObject answer = new JSONObject(post('/captures?crawl=' + crawl, lines.toString(), 'application/x-ndjson'))
+            answered()
+            long bad = answer.optLong('bad')
+            notReported.addAndGet(bad)
+            reported.addAndGet(batch.size() - bad)
+            return true
+        } catch (Exception e) {
+            failed('not reported', e)
+            if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
+            notReported.addAndGet(batch.size())
+            return true
+        }
+    }
+
+    /** A line of the log, under a name of ours: Java would take the one of Groovy's dispatcher. */
+    private static void log(Level level, String message) {
+        LOG.logp(level, 'dedupindex.DedupClient', 'log', 'dedup: ' + message)
+    }
+
+    private void begin() {
+        int before = failures
+        synchronized (beginning) {
+            if (begun) return
+            if (failures > before) throw new IOException('another thread has just failed to begin the crawl')
+            if (crawl == null) identify()
+            post('/crawls', form(name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers), FORM)
+            begun = true
+        }
+        log(Level.INFO, 'crawl ' + crawl + ' is begun at ' + server + ', digests are of the ' + covers + ' body')
+    }
+
+    /** Read what is known once the job was launched. */
+    private void identify() {
+        // A launch has its own id, so no two launches of a job are taken for one crawl.
+        Object metadata = context.getBean('metadata')
+        String job = ((org.archive.modules.CrawlMetadata) metadata).getJobName()
+        // FetchHTTP takes its digest with the chunk framing of the transfer, FetchHTTP2 without.
+        covers = setting('digestCovers', 'auto')
+        if (covers == 'auto') covers = isFetchHttp2() ? 'entity' : 'stored'
+        String name = (job + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
+        crawlParameters = '&crawl=' + name + parameter('strategy', 'searchStrategy') + parameter('max_age', 'maxAge')
+        crawl = name
+    }
+
+    private boolean isFetchHttp2() {
+        for (String name : context.beanDefinitionNames) if (context.getType(name)?.simpleName == 'FetchHTTP2') return true
+        return false
+    }
+
+    private String parameter(String name, String setting) {
+        String value = this.setting(setting)
+        return value.isEmpty() ? '' : '&' + name + '=' + encoded(value)
+    }
+
+    /** Whether to ask now. After five failures in a row one thread probes the server, and all others go on without it. */
+    private boolean mayTry() {
+        if (failures < FAILURES) return true
+        synchronized (this) {
+            long now = milliseconds()
+            if (now < until) return false
+            until = now + LOST                         // nobody else, until this probe has ended
+            return true
+        }
+    }
+
+    private void failed(String consequence, Exception e) {
+        if (e instanceof Refused) {
+            answered()
+            int status = ((Refused) e).status
+            boolean often = status in REFUSED_OFTEN
+            if (!often || logged.add(status)) {
+                log(Level.WARNING, consequence + ': ' + e.message + (often ? '; further answers ' + status + ' are only counted' : ''))
+            }
+            return
+        }
+        if (e instanceof InterruptedIOException && Thread.currentThread().isInterrupted()) return   // the crawl is being stopped
+        unanswered(consequence, e)
+    }
+
+    /** The pause grows with the outage, but not as long as nobody listens: such a probe costs nothing. */
+    private synchronized void unanswered(String consequence, Exception e) {
+        long now = milliseconds()
+        if (failures == 0) {
+            since = now
+            log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried after 1 to ' + quiet.intdiv(1000) + ' s: ' + server + ': ' + e)
+        }
+        failures = failures + 1
+        long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
+        until = now + Math.min(pause, quiet)
+    }
+
+    private void answered() {
+        if (failures == 0) return
+        synchronized (this) {
+            if (failures != 0) log(Level.INFO, server + ' answers again; not looked up until now: ' + notLookedUp)
+            failures = 0
+        }
+    }
+
+    private static long milliseconds() { System.nanoTime().intdiv(1_000_000L).longValue() }
+
+    private static final ContentType FORM = ContentType.APPLICATION_FORM_URLENCODED
+
+    private static String form(Map<String, Object> fields) {
+        List<String> pairs = new ArrayList<String>()
+        for (Map.Entry<String, Object> field : fields.entrySet()) pairs.add(field.key + '=' + encoded(field.value as String))
+        return pairs.join('&')
+    }
+
+    private String post(String path, String body, ContentType kind) {
+        return post(path, body, kind.mimeType)
+    }
+
+    private String post(String path, String body, String kind) {
+        HttpPost request = new HttpPost(server + path)
+        request.setConfig(RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(WRITE_TIMEOUT)
+            .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build())
+        request.setEntity(new ByteArrayEntity(body.getBytes('UTF-8'), ContentType.create(kind)))
+        return send(request)
+    }
+
+    /** The body of an answer 200, null for 204; raises IOException. */
+    private String send(HttpRequestBase request) {
+        request.setHeader('Accept', 'text/plain')
+        if (!token.isEmpty()) request.setHeader('Authorization', 'Bearer ' + token)
+        CloseableHttpResponse response = http.execute(request)
+        try {
+            int code = response.statusLine.statusCode
+            String text = response.entity == null ? '' : EntityUtils.toString(response.entity, 'UTF-8')
+            if (code == 200) return text
+            if (code == 204) return null
+            String message = request.method + ' ' + request.getURI().toString().substring(server.length()).take(200) + ' was answered ' + code + ' ' + text.take(300)
+            if (code in REFUSED) throw new Refused(code, message)
+            if (code == 404) begun = false             // the server has another index now, which does not know this crawl
+            throw new IOException(message)
+        } finally {
+            response.close()
+        }
+    }
+
+    private static Map<String, String> headers(String text) {
+        Map<String, String> found = new HashMap<String, String>()
+        if (text == null) return found
+        for (String line : text.split('\r?\n')) {
+            int colon = line.indexOf(': ')
+            if (colon > 0) found.put(line.substring(0, colon), line.substring(colon + 2))
+        }
+        if (!found.get('WARC-Refers-To-Target-URI') || !found.get('WARC-Refers-To-Date')) {
+            throw new IOException('no original in the answer ' + text.take(200))
+        }
+        return found
+    }
+
+    /** What is stored is reported when the crawl pauses; at its end it answers everybody, or is taken back. */
+    void onApplicationEvent(CrawlStateEvent event) {
+        String state = event.state.name()
+        if (state == 'PAUSED' || state == 'STOPPING') flush()
+        if (state != 'FINISHED') return
+        // Heritrix may exit as soon as the crawl is finished, without waiting for us; this makes it wait.
+        CountDownLatch ended = new CountDownLatch(1)
+        Thread hook = new Thread({ ended.await(LONGEST_END, TimeUnit.SECONDS) } as Runnable)
+        Runtime.runtime.addShutdownHook(hook)
+        try {
+            end(event.message ?: '')
+        } catch (Exception e) {                        // out of here it would stop the thread that ends the crawl
+            log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e)
+        } finally {
+            ended.countDown()
+            try {
+                Runtime.runtime.removeShutdownHook(hook)
+            } catch (IllegalStateException ignored) {  // Heritrix is exiting already
+            }
+        }
+    }
+
+    /** The counts of the crawl, as one line. */
+    String counts() {
+        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + '; reported ' + reported + missed()
+    }
+
+    private String missed() {
+        return (notLookedUp.get() ? '; not looked up ' + notLookedUp : '') + (notReported.get() ? '; not reported ' + notReported : '')
+    }
+
+    private void end(String reason) {
+        if (crawl == null) identify()
+        flush()
+        synchronized (waiting) {                       // what could not be reported
+            notReported.addAndGet(waiting.size())
+            waiting.clear()
+        }
+        String missed = missed()
+        log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
+        if (!begun) {
+            log(Level.SEVERE, 'crawl ' + crawl + ' was never begun at ' + server + missed + (missed ? LATER : ''))
+            return
+        }
+        String cancelOn = setting('cancelOn')
+        boolean cancel = !cancelOn.isEmpty() && reason =~ cancelOn
+        String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
+        String outcome = form(exit: reason, not_looked_up: notLookedUp, not_reported: notReported)
+        for (int left = ATTEMPTS; left > 0; left--) {
+            try {
+                post(step, outcome, FORM)
+                log(Level.INFO, 'done: POST ' + step + (missed ? LATER : ''))
+                return
+            } catch (IOException e) {
+                // Said at once: when Heritrix exits, its log is closed before we are done.
+                if (left == ATTEMPTS) log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notLookedUp + '&not_reported=' + notReported + (missed ? LATER : ''))
+                if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
+            }
+        }
+    }
+
+    void destroy() {
+        reporter?.shutdown()
+        http?.close()
+    }
+}
+
+/** Looks up each response that was just fetched, and makes a revisit of what is stored already. */
+@CompileStatic
+class DedupLookup extends Processor {
+    private final DedupClient client
+
+    DedupLookup(DedupClient client) { this.client = client }
+
+    @Override
+    protected boolean shouldProcess(CrawlURI curi) {
+        if (!curi.is2XXSuccess() || !curi.isHttpTransaction() || curi.isRevisit()) return false
+        if (curi.getFetchType() == CrawlURI.FetchType.HTTP_POST) return false     // another may be answered the same URL
+        return curi.getContentDigestSchemeString() != null && curi.getContentLength() > 0L
+    }
+
+    @Override
+    protected void innerProcess(CrawlURI curi) {
+        String digest = curi.getContentDigestSchemeString()
+        Map<String, String> original = client.original(curi, digest)
+        if (original == null) return                   // nobody knows: stored, and not reported
+        if (original.isEmpty()) {
+            curi.getContentDigestHistory()             // makes the writer note there what it wrote; DedupStore reads it
+            return
+        }
+        IdenticalPayloadDigestRevisit revisit = new IdenticalPayloadDigestRevisit(digest)
+        revisit.setRefersToTargetURI(original.get('WARC-Refers-To-Target-URI'))
+        revisit.setRefersToDate(original.get('WARC-Refers-To-Date'))
+        String id = original.get('WARC-Refers-To')
+        if (id) revisit.setRefersToRecordID(id.replaceAll('^<|>$', ''))
+        curi.setRevisitProfile(revisit)
+        curi.getAnnotations().add('Revisit:IdenticalPayloadDigest')
+        curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
+        curi.addExtraInfo('RevisitRefersToURI', revisit.getRefersToTargetURI())
+        curi.addExtraInfo('RevisitRefersToDate', revisit.getRefersToDate())
+    }
+
+    @Override
+    String report() { super.report() + '  ' + client.counts() + '\n' }
+}
+
+/** Reports each response that was looked up, was not found, and is in a WARC file now. */
+@CompileStatic
+class DedupStore extends Processor {
+    private final DedupClient client
+
+    DedupStore(DedupClient client) { this.client = client }
+
+    @Override
+    protected boolean shouldProcess(CrawlURI curi) {
+        return !curi.isRevisit() && curi.hasContentDigestHistory()
+    }
+
+    @Override
+    protected void innerProcess(CrawlURI curi) {
+        Map<String, Object> written = curi.getContentDigestHistory()
+        if (written.isEmpty()) return                  // the writer left it out
+        JSONObject capture = new JSONObject()
+        String digest = curi.getContentDigestSchemeString()
+        capture.put('digest', digest).put('url', written.get('original-url')).put('date', written.get('content-written-date'))
+        capture.put('record_id', written.get('warc-record-id')).put('container', written.get('warc-filename'))
+        capture.put('offset', written.get('warc-file-offset')).put('mime', curi.getContentType())
+        capture.put('status', curi.getFetchStatus()).put('size', curi.getContentLength()).put('covers', DedupClient.coversOf(curi))
+        client.report(digest, capture)
+    }
+
+    /** A crawl that continues from a checkpoint does not write these records again, so they are reported now. */
+    @Override
+    void startCheckpoint(Checkpoint checkpoint) { client.flush() }
+}
