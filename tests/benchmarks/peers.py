@@ -150,12 +150,12 @@ def outbackcdx(jar: Path, data: Path, cores: frozenset[int]) -> Iterator[Outback
     shutil.rmtree(data, ignore_errors=True)
 
 
-def wait_for(port: int, what: str, patience: float = 60) -> None:
+def wait_for(port: int, what: str, patience: float = 60, host: str = "127.0.0.1") -> None:
     """Return when something listens at the port; raises `Failed` when nothing ever does."""
     end = time.monotonic() + patience
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            socket.create_connection((host, port), 1).close()
             return
         except OSError:
             if time.monotonic() > end:

@@ -38,7 +38,8 @@ class Size:
     outback: int  # captures in OutbackCDX when it is asked
     scale: tuple[int, int]  # captures of the two builds whose rates are compared
     seconds: int  # that a load lasts
-    fetched: int  # URLs of a whole crawl
+    fetched: int  # URLs of a whole crawl by warcprox
+    crawled: int  # URLs of a whole crawl by Heritrix
     manifest: int  # lines to resolve
     seldom: int  # responses of a collection with few duplicates
     corpus: int  # bytes of documents
@@ -48,7 +49,20 @@ class Size:
 
 SIZES = {
     "tiny": Size(
-        24, 2, 2_000, 2_000, 2_000, (1_000, 3_000), 1, 24, 2_000, 200, 1 << 22, 20_000, warm=False
+        24,
+        2,
+        2_000,
+        2_000,
+        2_000,
+        (1_000, 3_000),
+        1,
+        24,
+        24,
+        2_000,
+        200,
+        1 << 22,
+        20_000,
+        warm=False,
     ),
     "small": Size(
         600,
@@ -59,6 +73,7 @@ SIZES = {
         (50_000, 200_000),
         2,
         400,
+        1_000,
         200_000,
         6_000,
         1 << 28,
@@ -73,6 +88,7 @@ SIZES = {
         (1_000_000, 10_000_000),
         8,
         2_000,
+        11_000,
         50_000_000,
         110_000,
         1 << 32,

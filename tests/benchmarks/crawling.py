@@ -1,0 +1,187 @@
+"""The job of a whole Heritrix crawl: without deduplication, of new pages, and of known ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from hashlib import shake_128
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from demo.steps import free_port
+from tests.benchmarks.load import Server, serving
+from tests.benchmarks.measure import Failed, environment, processor_time, run, running
+from tests.benchmarks.peers import Missing, wait_for
+from tests.benchmarks.suite import INDEX, Bench, Line, Target
+from tests.peers.heritrix import Crawl, heritrix_home
+
+HOSTS = 4  # 127.0.0.1 and so on; Heritrix fetches from each with one thread at a time
+LINKS = 500  # on a page
+SAME = 25  # one page of so many has the payload of another
+
+
+@dataclass(frozen=True)
+class Crawled:
+    """What one crawl cost."""
+
+    seconds: float  # from the first to the last line of crawl.log
+    crawler: float  # seconds of processor time
+    server: float
+    revisits: int
+    responses: int
+
+
+def heritrix(bench: Bench) -> Iterator[Line]:
+    """Rate of a Heritrix crawl that asks and reports, beside that of one that does not."""
+    try:
+        home = heritrix_home()
+    except pytest.skip.Exception as skipped:
+        raise Missing(str(skipped)) from skipped
+    with _site(bench) as seeds:
+        crawls = _Crawls(bench, home, seeds)
+        found = bench.interleaved(
+            {"none": crawls.without, "new": crawls.first, "known": crawls.second}
+        )
+    without = _median(found["none"], lambda crawl: crawl.seconds)
+    for name, target in (("new", Target(0.85)), ("known", Target(0.9))):
+        seconds = _median(found[name], lambda crawl: crawl.seconds)
+        crawler = _median(found[name], lambda crawl: crawl.crawler)
+        plain = _median(found["none"], lambda crawl: crawl.crawler)
+        server = _median(found[name], lambda crawl: crawl.server)
+        last = found[name][-1]
+        note = (
+            f"{last.responses + last.revisits:,} pages, {last.revisits:,} revisits; processor time "
+            f"of Heritrix {crawler:.1f} s ({plain:.1f} s without), of the server {server:.1f} s"
+        )
+        line = Line(f"heritrix, {name}", "s", seconds, "without dedup", without, note=note)
+        line.ratio, line.target = without / seconds, target
+        yield line
+
+
+def _median(crawls: list[Crawled], figure: Callable[[Crawled], float]) -> float:
+    return median(map(figure, crawls))
+
+
+@contextmanager
+def _site(bench: Bench) -> Iterator[list[str]]:
+    """Serve made-up pages from four addresses; gives the seeds."""
+    folder = bench.fresh("heritrix-site")
+    each = bench.size.crawled // HOSTS
+    with ExitStack() as servers:
+        seeds = []
+        for host in range(1, HOSTS + 1):
+            mount, address, port = folder / str(host), f"127.0.0.{host}", free_port()
+            _write_pages(mount, host, each)
+            command = [
+                *(sys.executable, "-m", "granian", "--interface", "wsgi", "--host", address),
+                *("--port", port, "--no-ws", "--static-path-mount", mount),
+                f"{__name__}:nothing",
+            ]
+            servers.enter_context(running(command, bench.cores.both))
+            wait_for(port, "the site", host=address)
+            seeds.append(f"http://{address}:{port}/static/index.html")
+        yield seeds
+
+
+def nothing(environ: object, start_response: Callable[..., object]) -> list[bytes]:
+    """A WSGI application for what is no page, such as robots.txt."""
+    start_response("404 Not Found", [("Content-Type", "text/plain")])
+    return [b"nothing here\n"]
+
+
+def _write_pages(folder: Path, host: int, pages: int) -> None:
+    """Write an index of lists, lists of links, and pages of 3 kB, some of them twice."""
+    folder.mkdir(parents=True)
+    names = [f"{number}.{'png' if number % 7 == 0 else 'html'}" for number in range(pages)]
+    for number, name in enumerate(names):
+        seed = number - (number % SAME == 0)
+        body = shake_128(f"{host} {seed}".encode()).digest(1500).hex()
+        (folder / name).write_text(body if name.endswith("png") else f"<p>{body}</p>")
+    lists = []
+    for at in range(0, pages, LINKS):
+        lists.append(f"list-{at}.html")
+        links = (f'<a href="{name}">{name}</a>' for name in names[at : at + LINKS])
+        (folder / lists[-1]).write_text("\n".join(links))
+    links = (f'<a href="{name}">{name}</a>' for name in lists)
+    (folder / "index.html").write_text("\n".join(links))
+
+
+class _Crawls:
+    """Crawls a site; the first crawl with deduplication is always of an empty index."""
+
+    def __init__(self, bench: Bench, home: Path, seeds: list[str]) -> None:
+        self._bench, self._home, self._seeds = bench, home, seeds
+        self._numbers = count(1)
+        self._index = bench.scratch / "heritrix-index"
+
+    def without(self) -> Crawled:
+        return self._crawl("none", "http://127.0.0.1:9", None)
+
+    def first(self) -> Crawled:
+        self._bench.fresh(self._index.name)
+        run([INDEX, "--empty", "-w", "-m", ".*", self._index], self._bench.cores.both)
+        return self._asking("new")
+
+    def second(self) -> Crawled:
+        return self._asking("known")
+
+    def _asking(self, name: str) -> Crawled:
+        with serving(self._bench, self._index) as server:
+            return self._crawl(name, server.address, server)
+
+    def _crawl(self, name: str, address: str, server: Server | None) -> Crawled:
+        folder = self._bench.fresh(f"heritrix-{next(self._numbers)}")
+        job = folder / "jobs" / name
+        job.parent.mkdir(parents=True)
+        seeds = [word for seed in self._seeds for word in ("--seed", seed)]
+        make = [
+            *(sys.executable, "-m", "dedupindex", "heritrix-profile", self._home, job),
+            *("--server", address, "--contact", "http://a.example/", "--no-delay", "--everything"),
+        ]
+        run([*make, *seeds], self._bench.cores.both)
+        if server is None:
+            _take_out(job / "crawler-beans.cxml")
+        command = [
+            *("java", "-Xmx512m", f"-Dheritrix.home={folder}", "-cp", f"{self._home}/lib/*"),
+            *("org.archive.crawler.Heritrix", "-a", "admin:admin", "-b", "127.0.0.1"),
+            *("-p", free_port(), "-j", job.parent, "-r", name),
+            *("-l", f"{self._home}/conf/logging.properties"),
+        ]
+        env = environment(HERITRIX_HOME=str(folder))
+        before = processor_time(server.session) if server else 0.0
+        spent = run(["env", "-C", folder, *command], self._bench.cores.both, env=env)
+        after = processor_time(server.session) if server else 0.0
+        crawl = Crawl(name, (job / "latest").resolve(), spent.out)
+        revisits, responses = (
+            crawl.said("duplicate-by-hash URIs"), crawl.said("novel URIs"),
+        )  # fmt: skip
+        if responses + revisits < self._bench.size.crawled or (revisits > 0) != bool(server):
+            raise Failed(f"Heritrix stored {responses} responses, {revisits} revisits: {spent.out}")
+        seconds = _lasted(crawl.launch / "logs" / "crawl.log")
+        return Crawled(seconds, spent.cpu, after - before, revisits, responses)
+
+
+def _take_out(profile: Path) -> None:
+    """Make of our profile Heritrix's own again."""
+    text = profile.read_text()
+    for ours in (
+        '\n <import resource="dedup-beans.xml"/>',
+        '\n    <ref bean="dedupLookup"/>',
+        '\n    <ref bean="dedupStore"/>',
+    ):
+        assert text.count(ours) == 1, ours
+        text = text.replace(ours, "")
+    profile.write_text(text)
+
+
+def _lasted(log: Path) -> float:
+    """Seconds between the first and the last line of a crawl.log."""
+    lines = log.read_text().splitlines()
+    first, last = (datetime.fromisoformat(line.split()[0]) for line in (lines[0], lines[-1]))
+    return (last - first).total_seconds()
