@@ -5,6 +5,7 @@
 // storing a payload that was not found.
 
 import groovy.transform.CompileStatic
+import groovy.transform.stc.POJO
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
@@ -39,18 +40,19 @@ import org.archive.spring.PathSharingContext
 
 /** What all threads of a crawl share: the connections, whether the server answers, and the captures to report. */
 @CompileStatic
+@POJO
 class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlStateEvent>, DisposableBean {
-    static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
-    static final int REPORT_EVERY = 100                               // milliseconds
-    static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
-    static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
-    static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    private static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
+    private static final int REPORT_EVERY = 100                               // milliseconds
+    private static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
+    private static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
+    private static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
     // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
-    static final int FAILURES = 5, SHARE = 10
-    static final long SHORTEST = 1000, LOST = 60_000
-    static final String LATER = '; index the WARCs afterwards (bin/index --add), or later crawls do not find what is in them'
-    static final List<Integer> REFUSED = [400, 409, 413, 414, 429]    // one request, which says nothing about the next
-    static final List<Integer> REFUSED_OFTEN = [409, 429]             // logged once
+    private static final int FAILURES = 5, SHARE = 10
+    private static final long SHORTEST = 1000, LOST = 60_000
+    private static final String LATER = '; index the WARCs afterwards (bin/index --add), or later crawls do not find what is in them'
+    private static final List<Integer> REFUSED = [400, 409, 413, 414, 429]    // one request, which says nothing about the next
+    private static final List<Integer> REFUSED_OFTEN = [409, 429]             // logged once
 
     private static final Logger LOG = Logger.getLogger('org.archive.dedupindex')
 
@@ -76,6 +78,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private final Object reporting = new Object()      // one report at a time
 
     @CompileStatic
+    @POJO
     private static class Capture {
         final String digest, json
         Capture(String digest, String json) { this.digest = digest; this.json = json }
@@ -83,6 +86,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** The server refused this one request; that says nothing about the next. */
     @CompileStatic
+    @POJO
     private static class Refused extends IOException {
         final int status
         Refused(int status, String message) { super(message); this.status = status }
@@ -127,7 +131,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
      * Captures that wait to be reported are reported first if one has this digest: the server then decides about them, too.
      */
     Map<String, String> original(CrawlURI curi, String digest) {
-        if (waitingDigests.contains(digest)) flush()
+        if (failures == 0 && waitingDigests.contains(digest)) flush()
         Map<String, String> found = null
         try {
             if (mayTry()) {
@@ -174,7 +178,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** Report what waits, if the server answers. */
     void flush() {
+        int before = failures
         synchronized (reporting) {
+            if (failures > before) return              // the thread that was waited for has just met the failure
             while (true) {
                 List<Capture> batch = new ArrayList<Capture>()
                 synchronized (waiting) {
@@ -419,6 +425,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
 /** Looks up each response that was just fetched, and makes a revisit of what is stored already. */
 @CompileStatic
+@POJO
 class DedupLookup extends Processor {
     private final DedupClient client
 
@@ -458,6 +465,7 @@ class DedupLookup extends Processor {
 
 /** Reports each response that was looked up, was not found, and is in a WARC file now. */
 @CompileStatic
+@POJO
 class DedupStore extends Processor {
     private final DedupClient client
 

@@ -14,7 +14,6 @@ import tempfile
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -242,7 +241,16 @@ class Heritrix:
 
 def tell(port: int, job: str, action: str) -> None:
     """Tell a Heritrix what to do with a job, as its web page does."""
-    url = f"https://127.0.0.1:{port}/engine/job/{job}"
+    _ask(port, f"job/{job}", f"action={action}".encode())
+
+
+def page_of(port: int, job: str, path: str) -> str:
+    """A page of Heritrix's own interface about a job."""
+    return _ask(port, f"job/{job}/{path}")
+
+
+def _ask(port: int, path: str, body: bytes | None = None) -> str:
+    url = f"https://127.0.0.1:{port}/engine/{path}"
     passwords = urllib.request.HTTPPasswordMgrWithDefaultRealm()
     passwords.add_password(None, url, "admin", "admin")
     context = ssl._create_unverified_context()
@@ -250,5 +258,6 @@ def tell(port: int, job: str, action: str) -> None:
         urllib.request.HTTPSHandler(context=context),
         urllib.request.HTTPDigestAuthHandler(passwords),
     )
-    request = partial(urllib.request.Request, url, headers={"Accept": "application/xml"})
-    opener.open(request(data=f"action={action}".encode()), timeout=DEADLINE).close()
+    request = urllib.request.Request(url, body, headers={"Accept": "application/xml"})
+    with opener.open(request, timeout=DEADLINE) as answer:
+        return str(answer.read().decode())

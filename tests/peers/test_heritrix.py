@@ -36,6 +36,7 @@ from tests.peers.heritrix import (
     Record,
     Site,
     heritrix_home,
+    page_of,
     tell,
 )
 from tests.peers.proof import proved, remarks
@@ -538,6 +539,7 @@ def test_a_crawl_that_is_terminated_is_taken_back(
 
     def terminate(port: int) -> None:
         assert reached.wait(DEADLINE)
+        assert "<field>lookups</field>" in page_of(port, "ended", "beans/dedupClient")
         tell(port, "ended", "terminate")
         go_on.set()
 
