@@ -39,7 +39,7 @@ settings.register_profile(
 settings.load_profile("ours")
 
 MakeIndex = Callable[..., Path]
-_ended = count(1)
+_ended = count(1)  # tests that have ended in this process
 
 
 def need(command: str, *, found: bool) -> None:
@@ -109,17 +109,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """What is loaded now stays: the collector need not look at it again."""
+    """Keep the garbage collector from scanning all modules and tests again and again."""
     gc.collect()
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Let Python free the frozen objects when it exits; DuckDB warns of those that it does not."""
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
-def room() -> Iterator[None]:
-    """Lets go of the files that tests left open: each takes a TiB of the 128 that there are."""
+def collect_garbage() -> Iterator[None]:
+    """Close the files that tests left open: each maps a TiB of an address space of 128."""
     yield
     if next(_ended) % 10 == 0:
         gc.collect()
+        if not gc.get_freeze_count():  # a manifest that was made in this process unfroze them
+            gc.freeze()
 
 
 @pytest.fixture(scope="session")
