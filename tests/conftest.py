@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count
@@ -21,6 +23,7 @@ from dedupindex.index.engine import Load
 from dedupindex.index.format.cells import ContainerRef, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
+from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
     from tests.peers.cassandra import Keyspaces, Ring
@@ -86,13 +89,14 @@ LONGEST = ["cassandra", "peers/test_cassandra_ring", "spark", "benchmarks/test_b
 
 
 def _group(item: pytest.Item) -> str:
-    """The tests that one process runs: those of a file, of the one node, or of Spark's session."""
+    """The tests that one process runs: those of a file, or of what is started once for several."""
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params.values() if callspec else ()
     if "cassandra" in getattr(item, "fixturenames", ()) or "cassandra" in parameters:
         return "cassandra"
-    if "spark" in getattr(item, "fixturenames", ()):
-        return "spark"
+    for shared in ("spark", "demo_files"):
+        if shared in getattr(item, "fixturenames", ()):
+            return shared
     return item.path.relative_to(Path(__file__).parent).with_suffix("").as_posix()
 
 
@@ -145,6 +149,16 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
     with spark_session(tmp_path_factory.mktemp("spark")) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def demo_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``bin/demo`` leaves, and beside it the commands: examples of the docs are run there."""
+    out = tmp_path_factory.mktemp("demo") / "out"
+    words = [sys.executable, "-m", "demo", "--out", str(out)]
+    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
+    (out / "bin").symlink_to(ROOT / "bin")
+    return out
 
 
 @pytest.fixture(scope="session")

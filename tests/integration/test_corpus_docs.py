@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -22,22 +21,11 @@ TEXT = (ROOT / "docs" / "corpus.md").read_text()
 EXAMPLE = TEXT.split("\n## An example\n")[1].split("\n## ")[0]
 
 
-@pytest.fixture(scope="module")
-def harvested(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("demo")
-    out = folder / "out"
-    subprocess.run(
-        [sys.executable, "-m", "demo", "--out", out], cwd=ROOT, check=True, capture_output=True
-    )
-    (out / "bin").symlink_to(ROOT / "bin")
-    return out
-
-
-def test_the_commands(harvested: Path) -> None:
+def test_the_commands(demo_files: Path) -> None:
     typed = re.findall(r"^    (bin/corpus .*)$", EXAMPLE, re.MULTILINE)
     assert len(typed) == 3
     done = subprocess.run(
-        ["bash", "-euc", "\n".join(typed)], cwd=harvested, env=os.environ, text=True,
+        ["bash", "-euc", "\n".join(typed)], cwd=demo_files, env=os.environ, text=True,
         capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -45,18 +33,18 @@ def test_the_commands(harvested: Path) -> None:
     for part in shown.split("…"):
         assert part in done.stdout
     assert '"error"' not in done.stdout
-    table = Corpus.of(harvested / "once.cdxj").enrich("response")
+    table = Corpus.of(demo_files / "once.cdxj").enrich("response")
     assert len({entry["record"]["digest"] for entry in table}) == table.count() == 13
 
 
-def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(harvested)
+def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo_files)
     code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len(code) == 3
     space: dict[str, Any] = {}
     with redirect_stdout(StringIO()) as told:
         exec("\n".join(code), space)
-    entries = lines(harvested / "pages.jsonl.gz")
+    entries = lines(demo_files / "pages.jsonl.gz")
     assert told.getvalue().endswith(
         f"{len(entries)} of 11 captures; {space['report'].records} records read\n"
     )
@@ -70,9 +58,9 @@ def test_the_library(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert heading == {"headings": []}  # the demo has none
 
 
-def test_the_notebook(harvested: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells, one after the other, say what stands below them."""
-    monkeypatch.chdir(harvested)
+    monkeypatch.chdir(demo_files)
     book = json.loads((ROOT / "docs" / "corpus.ipynb").read_text())
     space: dict[str, Any] = {}
     cells = [cell for cell in book["cells"] if cell["cell_type"] == "code"]

@@ -13,25 +13,23 @@ from typing import Any
 import pytest
 
 from dedupindex.cover.relation import parse
-from tests.integration.test_corpus_docs import harvested
 from tests.support.covering import JOURNALIST
 from tests.support.paths import ROOT
 
 TEXT = (ROOT / "docs" / "cover.md").read_text()
 EXAMPLE = TEXT.split("\n## An example\n")[1].split("\n## ")[0]
-__all__ = ["harvested"]
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_the_example(harvested: Path) -> None:
+def test_the_example(demo_files: Path) -> None:
     code = [line[4:] for line in EXAMPLE.splitlines() if line.startswith("    ")]
     typed = [line for line in code if line.startswith("bin/")]
     assert len(typed) == 4
     done = subprocess.run(
-        ["bash", "-euc", "\n".join(typed)], cwd=harvested, env=os.environ, text=True,
+        ["bash", "-euc", "\n".join(typed)], cwd=demo_files, env=os.environ, text=True,
         capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -40,19 +38,19 @@ def test_the_example(harvested: Path) -> None:
     for line in shown:
         assert line in done.stdout
     latest, earliest = (
-        {row["id"]: row for row in rows(harvested / f"{name}.jsonl")}
+        {row["id"]: row for row in rows(demo_files / f"{name}.jsonl")}
         for name in ("latest", "earliest")
     )
     for name, row in latest.items():
         if not row["kept"]:
             assert earliest[row["covered_by"]]["covered_by"] == name
             assert row["needed_by"] == row["covered_by"]
-    with open(harvested / "earliest.csv", newline="") as stream:
+    with open(demo_files / "earliest.csv", newline="") as stream:
         assert {row["id"] for row in csv.DictReader(stream)} == {
             name for name, row in earliest.items() if not row["kept"]
         }
-    assert (harvested / "latest.html").read_text().count('<svg class="graph"') == 3
-    words = rows(harvested / "words.jsonl")
+    assert (demo_files / "latest.html").read_text().count('<svg class="graph"') == 3
+    words = rows(demo_files / "words.jsonl")
     # Two stay if a harvest went on into another second, and ended there with a page's namesake.
     assert len(words) == 7 and sum(row["kept"] for row in words) in (1, 2)
 

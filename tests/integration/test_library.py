@@ -151,14 +151,14 @@ def test_an_open_index_sees_changes(make_index: MakeIndex, tmp_path: Path) -> No
                 ("/crawls/c/commit", {}),
             ):
                 assert posted(server.port, path, body) == 200
-            assert until(lambda: bool(asked.lookup(sha1(1))), 20)
+            assert until(lambda: bool(asked.lookup(sha1(1))))
             while asked.stats()["captures"] < 2:  # until the server has merged it
                 assert asked.lookup(sha1(1))
         index.rename(tmp_path / "old")
         with pytest.raises(IndexUnavailable):
-            until(lambda: not asked.lookup(sha1(90)), 20)
+            until(lambda: not asked.lookup(sha1(90)))
         make_index([capture(5)]).rename(index)
-        assert until(lambda: bool(asked.lookup(sha1(5))), 20) and not asked.lookup(sha1(90))
+        assert until(lambda: bool(asked.lookup(sha1(5)))) and not asked.lookup(sha1(90))
     with pytest.raises(IndexUnavailable, match="was closed"):
         asked.lookup(sha1(5))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -28,6 +27,7 @@ from dedupindex.index.engines.cassandra.cql import (
 )
 from dedupindex.index.identity import Identity, Settings
 from tests.peers.cassandra import DEADLINE, Ring
+from tests.support.ports import refusing_port
 
 pytestmark = pytest.mark.peer
 
@@ -187,9 +187,8 @@ def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> N
 
 
 def test_where_nobody_listens_there_is_no_session() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(IndexUnavailable, match=f"127.0.0.1 answers on port {port}"):
+    message = "127.0.0.1 answers on port "
+    with refusing_port() as port, pytest.raises(IndexUnavailable, match=f"{message}{port}"):
         connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?timeout=1"))
 
 

@@ -40,6 +40,7 @@ from tests.peers.heritrix import (
     tell,
 )
 from tests.peers.proof import proved, remarks
+from tests.support.ports import refusing_port
 from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -274,9 +275,8 @@ def all_stored(site: Site, crawl: Crawl) -> list[Record]:
 
 def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path: Path) -> None:
     """Then what is twice in it becomes a revisit when the crawl has ended."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
+    with refusing_port() as port:
+        crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
     records = all_stored(site, crawl)
     assert of_kind(records, "revisit") == []
     assert crawl.said("duplicate-by-hash URIs") == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import threading
 from collections.abc import Awaitable, Iterator
 from contextlib import suppress
@@ -45,6 +44,7 @@ from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import DEADLINE, serving
 from tests.support.captures import capture, sha1
+from tests.support.ports import refusing_port
 from tests.support.stub_server import body_of, replying, stub_server
 from tests.support.transports import AsyncMock, Mock, ToApp, of_json
 
@@ -532,7 +532,7 @@ ANSWERS = {
 def test_a_failing_server_is_not_asked_and_loses_nothing(case: str, kind: str) -> None:
     answer, why = ANSWERS[case]
     with stub_server(answer) as url:
-        found, counts = all_of(kind, url, patience=5.0, timeout=5.0)
+        found, counts = all_of(kind, url, patience=DEADLINE, timeout=DEADLINE)
     assert [type(one) for one in found[:4]] == [NotAsked] * 4
     assert {one.why for one in found[:4]} == {why}
     assert found[4] == Reported(kept=1)
@@ -567,9 +567,8 @@ def all_of(kind: str, url: str, **how: Any) -> tuple[list[Any], dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_server_that_is_down(kind: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    found, counts = all_of(kind, url)
+    with refusing_port() as port:
+        found, counts = all_of(kind, f"http://127.0.0.1:{port}")
     assert {one.why for one in found[:4]} == {"unreachable"}
     assert found[4] == Reported(kept=1)
     assert counts["not_looked_up"] == 4

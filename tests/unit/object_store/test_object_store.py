@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -32,6 +31,7 @@ from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.sources.warc_files import find
+from tests.support.ports import refusing_port
 from tests.support.stores import Bucket, Fault, object_store, web
 from tests.support.warc_cases import gz, request, response
 from tests.unit.sources.test_wacz import wacz
@@ -274,10 +274,8 @@ def test_server_error_does_not_mean_missing(
         server.faults.clear()
         (tmp_path / "a.warc.gz").unlink()
         assert remote.facts_or_none(address) is None
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/a.warc.gz"
-    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
-        remote.facts_or_none(nobody)
+    with refusing_port() as port, pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        remote.facts_or_none(f"http://127.0.0.1:{port}/a.warc.gz")
     address = bucket.put("a.warc.gz", LONG)
     bucket.server.faults.append(Fault("gz", 99, status=503, method="HEAD"))
     with pytest.raises(BadSource):
@@ -302,10 +300,8 @@ def test_a_page_that_cannot_be_read_is_not_empty(
         server.faults.clear()
         server.faults.append(Fault("deep", 1, status=503))
         assert len(list(remote.find_objects(address))) == everything
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}/{glob}"
-    with pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
-        list(remote.find_objects(nobody))
+    with refusing_port() as port, pytest.raises(BadSource, match=r"onnect.*\(tried 2 times\)"):
+        list(remote.find_objects(f"http://127.0.0.1:{port}/{glob}"))
 
 
 def test_names_that_look_like_globs(tmp_path: Path, bucket: Bucket) -> None:
