@@ -84,8 +84,14 @@ def chance(request: pytest.FixtureRequest) -> Random:
     return Random(f"{request.config.getoption('--seed')} {name}")
 
 
-LONGEST = ["cassandra", "peers/test_cassandra_ring", "spark", "benchmarks/test_benchmarks"]
-"""Groups of tests that start first, in this order; then other tests with peers, then the rest."""
+LONGEST = [
+    "cassandra", "peers/test_cassandra_ring", "peers/test_heritrix_wbm", "peers/test_zeno",
+    "spark", "benchmarks/test_benchmarks",
+]  # fmt: skip
+"""Groups of tests that start first, in this order; then other tests with peers, then the rest.
+
+The third waits more than it computes: beside it, four nodes of Cassandra start.
+"""
 
 
 def _group(item: pytest.Item) -> str:
