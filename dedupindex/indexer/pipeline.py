@@ -289,8 +289,9 @@ def _prepare(job: Build) -> None:
     """Make sure that the target is an index to which this build may write."""
     if is_cluster(job.engine):
         refer_to(job.index, Address.parse(job.engine))
-    for leftover in job.index.glob(f".{FILE}.*.part"):  # of a killed build
-        leftover.unlink()
+    for name in (FILE, spot_check.UNCONFIRMED):
+        for leftover in job.index.glob(f".{name}.*.part"):  # of a killed build
+            leftover.unlink()
     identity = existing_identity(job.index)
     if identity is None or not identity.generation:
         Identity(job.engine, job.settings).write(job.index)

@@ -238,15 +238,17 @@ def files(index: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("more", [[], ["--resume"]])
-@pytest.mark.parametrize("step", ["stage", "load", "loaded", "commit"])
+@pytest.mark.parametrize("step", ["stage", "sample", "load", "loaded", "commit"])
 def test_builds_killed_at_the_worst_steps(
     crawls: Path, tmp_path: Path, step: str, more: list[str]
 ) -> None:
-    """Dies in the middle of a task, just before the load commits, just after it, and when the
-    load has cleared up behind itself."""
+    """Dies in the middle of a task, while the sample is written beside its file, just before the
+    load commits, just after it, and when the load has cleared up behind itself."""
     moments = {
         "stage": "import dedupindex.indexer.stage as m; f = m.RunWriter.flush; "
         "m.RunWriter.flush = lambda self: (f(self), die())",
+        "sample": "import dedupindex.runtime.files as m; f = m.os.replace; "
+        "m.os.replace = lambda old, new: die() if 'unconfirmed' in str(new) else f(old, new)",
         "load": "import dedupindex.index.identity as m; f = m.Identity.write; "
         "m.Identity.write = lambda self, index: (die() if self.generation else None, "
         "f(self, index))[1]",
