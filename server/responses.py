@@ -36,15 +36,18 @@ class RequestError(DedupError):
 
 ERRORS: dict[str, tuple[int, str]] = {
     "bad_query": (400, "a parameter is unknown, given twice, missing or cannot be read"),
-    "bad_digest": (400, "the digest is no digest at all"),
-    "bad_request": (400, "the body or the head of the request is not what HTTP or its type says"),
-    "unauthorized": (401, "a token is needed, and none or an unknown one came"),
+    "bad_digest": (400, "the digest is not a digest"),
+    "bad_request": (400, "the body or the head of the request violates HTTP or its media type"),
+    "unauthorized": (401, "a token is needed, and none or an unknown one was sent"),
     "forbidden": (403, "the token may not do this, or not to this crawl"),
     "unknown_crawl": (404, "no crawl of this name was begun here"),
     "not_found": (404, "there is no such path"),
     "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
     "crawl_ended": (409, "the crawl was committed or cancelled before"),
-    "has_dependents": (409, "revisits name what would be purged; `force` does it all the same"),
+    "has_dependents": (
+        409,
+        "revisits refer to captures to be purged, or others were answered with what a crawl reported; `force` overrides this",
+    ),
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
     "strategy_unavailable": (409, "the index does not hold what the strategy needs"),
@@ -56,22 +59,21 @@ ERRORS: dict[str, tuple[int, str]] = {
     "uri_too_long": (414, "the query string is too long; POST the lookup"),
     "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
     "body_timeout": (408, "the body came too slowly; the connection is closed"),
-    "wrong_host": (421, "`Host` names no name of this server; `--host-name` gives it one"),
+    "wrong_host": (421, "`Host` is not a name of this server; `--host-name` adds one"),
     "rate_limited": (
         429,
         "this client sends too many requests; `Retry-After` says how long to wait",
     ),
     "not_answered": (
         500,
-        "captures were deleted, but a sample that is looked up afterwards still finds some, or "
-        "misses others; the message says what repairs it",
+        "captures were deleted, but the lookup of a sample afterwards still finds some, or misses others; the message names the command that repairs it",
     ),
     "internal": (500, "a defect of the server; its log says more"),
-    "index_unavailable": (503, "there is no index, or it cannot be read now"),
+    "index_unavailable": (503, "there is no index, or it cannot be read at the moment"),
     "format_from_future": (503, "the index was written by a newer version"),
     "format_from_past": (503, "the index was written by an older version, and must be built again"),
-    "damaged": (503, "what is stored for this question is damaged"),
-    "overloaded": (503, "too much of this is asked for at this moment, or by one batch"),
+    "damaged": (503, "what is stored for this lookup is damaged"),
+    "overloaded": (503, "too many such requests at the moment, or too much work in one batch"),
 }
 """Code -> HTTP status and meaning; docs/http.md has the same table."""
 

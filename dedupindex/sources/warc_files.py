@@ -23,7 +23,7 @@ from dedupindex.sources import Expanded, expand, is_stream
 from dedupindex.sources.discover import HEAD, NO_ZSTD, ZSTD, is_unfinished, kind_of
 
 UNFINISHED = "by its name it is still being written"
-NOTHING = "there is no WARC or ARC file in what was named"
+NOTHING = "no WARC or ARC file was found under the given names"
 
 
 class SourceFile(NamedTuple):
@@ -65,7 +65,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
             _check_address(source, elsewhere)
         elif is_stream(source):
             raise BadSource(
-                f"a manifest is of files: give names of WARC or ARC files, not {source}"
+                f"a manifest lists the records of files: give names of WARC or ARC files, not {source}"
             )
         expanded = expand([source], "warc")
         sources.skipped += expanded.skipped

@@ -95,8 +95,8 @@ def test_the_keys_are_those_of_browsertrix(address: str, client: Any) -> None:
     assert places.keys() == {"a.warc.gz", "b.warc.gz"}
     for digest, value in entries.items():
         one, found = (
-            BrowsertrixEntry.of(value),
-            BrowsertrixEntry.of(client.hget("h:archive", digest)),
+            BrowsertrixEntry.parse(value),
+            BrowsertrixEntry.parse(client.hget("h:archive", digest)),
         )
         if one.place < 2:
             one = one._replace(place=places["a.warc.gz" if one.place == 0 else "b.warc.gz"])
@@ -449,7 +449,7 @@ def _check_true(client: Any, captures: list[Capture]) -> None:
         value = client.hget(b"h:" + crawl, digest)
         if value is None or crawl == b"other":
             continue
-        found = BrowsertrixEntry.of(value)
+        found = BrowsertrixEntry.parse(value)
         original = stand[digest.decode(), found.url]
         listed = client.lindex(b"c:" + crawl + b":wacz", found.place)
         name = json.loads(listed)["filename"] if listed else ""

@@ -43,7 +43,7 @@ def by_index(path: Path) -> tuple[Reading, set[Payload]]:
     }
     lost = sum(isinstance(item, Refusal) and item.reason == "damaged" for item in items)
     problems = [item for item in items if isinstance(item, Problem)]
-    said = (_SHARED, "-Digest is not")  # of records that were read whole
+    said = (_SHARED, "-Digest does not match")  # of records that were read whole
     damaged = {one.offset for one in problems if not any(text in one.message for text in said)}
     records = len(items) - len(problems) - lost
     if any(_SHARED in item.message for item in problems):

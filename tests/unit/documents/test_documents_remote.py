@@ -181,4 +181,4 @@ def test_a_web_server(tmp_path: Path) -> None:
         assert hashes(server.url, tmp_path / "one").keys() == {b"x/b.txt"}
     with web(tmp_path / "in", sized=False) as server:
         _, problems = hashed(f"{server.url}/", tmp_path / "none")
-        assert len(problems) == 2 and "how long" in problems[0].message
+        assert len(problems) == 2 and "does not state its size" in problems[0].message

@@ -66,21 +66,21 @@ def written(
 )
 def test_entries_read_as_they_are_written(place: int, digits: bytes, size: int) -> None:
     one = BrowsertrixEntry(place, digits[:17], b"http://a.example/?x=1", size)
-    assert BrowsertrixEntry.of(bytes(one)) == one
+    assert BrowsertrixEntry.parse(bytes(one)) == one
 
 
 def test_an_entry_as_it_was_recorded() -> None:
     text = b"0 20261121031451390 http://127.0.0.1:19301/page1?third=1 597"
-    one = BrowsertrixEntry.of(text)
+    one = BrowsertrixEntry.parse(text)
     assert one == (0, b"20261121031451390", b"http://127.0.0.1:19301/page1?third=1", 597)
     assert bytes(one) == text
-    assert BrowsertrixEntry.of(b"0 20261121031451390 http://a.example/ NaN").size == -1
+    assert BrowsertrixEntry.parse(b"0 20261121031451390 http://a.example/ NaN").size == -1
 
 
 @given(st.binary(max_size=60))
 def test_malformed_entries_are_refused(text: bytes) -> None:
     try:
-        assert bytes(BrowsertrixEntry.of(text)).count(b" ") == 3
+        assert bytes(BrowsertrixEntry.parse(text)).count(b" ") == 3
     except ValueError:
         return
 
