@@ -433,5 +433,7 @@ def test_a_master_that_is_gone_is_told_in_a_sentence() -> None:
         raise RuntimeError(said)
 
     cluster = Cluster(SimpleNamespace(defaultParallelism=1, parallelize=parallelize))
-    with pytest.raises(DedupError, match=r"printed: java\.lang\.Ill.*: Cannot call a stopped Spark"):
+    with pytest.raises(
+        DedupError, match=r"printed: java\.lang\.Ill.*: Cannot call a stopped Spark"
+    ):
         list(cluster.rows(str, ["task"]))
