@@ -46,7 +46,8 @@ ERRORS: dict[str, tuple[int, str]] = {
     "crawl_ended": (409, "the crawl was committed or cancelled before"),
     "has_dependents": (
         409,
-        "revisits refer to captures to be purged, or others were answered with what a crawl reported; `force` overrides this",
+        "revisits refer to captures to be purged, or others were answered with what a crawl "
+        "reported; `force` overrides this",
     ),
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),
     "bad_capture": (400, "a reported capture lacks a field or has one that cannot be read"),
@@ -66,7 +67,8 @@ ERRORS: dict[str, tuple[int, str]] = {
     ),
     "not_answered": (
         500,
-        "captures were deleted, but the lookup of a sample afterwards still finds some, or misses others; the message names the command that repairs it",
+        "captures were deleted, but the lookup of a sample afterwards still finds some, or misses "
+        "others; the message names the command that repairs it",
     ),
     "internal": (500, "a defect of the server; its log says more"),
     "index_unavailable": (503, "there is no index, or it cannot be read at the moment"),

@@ -65,7 +65,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
             _check_address(source, elsewhere)
         elif is_stream(source):
             raise BadSource(
-                f"a manifest lists the records of files: give names of WARC or ARC files, not {source}"
+                f"a manifest lists files: give names of WARC or ARC files, not {source}"
             )
         expanded = expand([source], "warc")
         sources.skipped += expanded.skipped

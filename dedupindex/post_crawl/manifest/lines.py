@@ -79,7 +79,7 @@ REASONS = {
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",
-    "chunked-without-digest": "a chunked body without a digest that shows whether it covers the chunks",
+    "chunked-without-digest": "a chunked body, and no digest that shows if it covers the chunks",
     "cut-digest": "a stated digest that its writer cut at its first zero byte",
     "damaged": "the file has damage or padding somewhere, and is left as it is",
     "digest-mismatch": "the payload does not have the stated digest",
