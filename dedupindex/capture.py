@@ -63,7 +63,7 @@ class Capture(NamedTuple):
     crawl: str = ""  # that captured it, if an index knows it
 
 
-def spelled_alike(capture: Capture, encoding: int) -> bool:
+def has_digest_encoding(capture: Capture, encoding: int) -> bool:
     """Return whether the digest of a record has an encoding of `Spelling`.
 
     A crawler that does not see the spelling writes the digest of its lookup into the revisit.

@@ -229,7 +229,7 @@ def _crawls() -> dict[str, Schema]:
         "End": _object({"exit": _TEXT, **counts}),
         "Cancel": _object({"exit": _TEXT, **force, **counts}),
         "Drop": _object(force),
-        "Told": _object(counts),
+        "SelfReport": _object(counts),
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
         "CrawlReport": _object(report, ["crawl", *sums, "next"]),

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 Schema = dict[str, Any]
 Content = tuple[str | Schema, ...]
-"""What a body may be: schemas, names of schemas in `schemas`, and media types of text."""
+"""What a body may be: schemas, names of schemas in `server.openapi`, and media types of text."""
 
 _View = TypeVar("_View", bound=Callable[..., Any])
 

@@ -35,7 +35,7 @@ from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
-from dedupindex.runtime.files import pinned
+from dedupindex.runtime.files import stable_directory
 from server.config import RELOAD_GRACE
 from server.responses import RequestError
 
@@ -117,7 +117,7 @@ def plain_covers(crawl: Crawl | None) -> int:
 def _has_store(index: Path) -> tuple[bool, IndexUnavailable | None]:
     """Return whether a directory has a store of crawls, and the error if that cannot be known."""
     try:
-        with pinned(index) as home:
+        with stable_directory(index) as home:
             return has_store(home), None
     except (DedupError, OSError) as error:
         return False, IndexUnavailable(f"the index at {index} cannot be read: {error}")

@@ -231,7 +231,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             post('/crawls', form(name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers), FORM)
             begun = true
         }
-        log(Level.INFO, 'crawl ' + crawl + ' is begun at ' + server + ', digests are of the ' + covers + ' body')
+        log(Level.INFO, 'crawl ' + crawl + ' has begun at ' + server + ', digests are of the ' + covers + ' body')
     }
 
     /** Read what is known once the job was launched. */
@@ -410,7 +410,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 log(Level.INFO, 'done: POST ' + step + (missed ? LATER : ''))
                 return
             } catch (IOException e) {
-                // Said at once: when Heritrix exits, its log is closed before we are done.
+                // Logged at once: when Heritrix exits, its log is closed before we are done.
                 if (left == ATTEMPTS) log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notLookedUp + '&not_reported=' + notReported + (missed ? LATER : ''))
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }

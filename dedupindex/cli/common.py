@@ -26,8 +26,8 @@ UNSOUND = 8  # exit status: something is lost or will not replay
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
-8 something is lost or will not replay (verify, export) ·
-9 what was written is not found (index, purge) · 130 interrupted · 141 reader went away"""
+8 something is lost or will not replay ·
+9 spot check failed (index, purge) · 130 interrupted · 141 output closed by its reader"""
 
 
 class _Context(click.Context):

@@ -49,7 +49,11 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     "--latest", type=click.Choice(list(KEYS)),
     help="Only the latest selected capture of each URL, canonical URL or payload.",
 )  # fmt: skip
-@option("--first", type=click.Choice(list(KEYS)), help="Only the first, likewise.")
+@option(
+    "--first",
+    type=click.Choice(list(KEYS)),
+    help="Only the first selected capture of each, instead.",
+)
 @option(
     "--enrich", multiple=True, metavar="NAMES",
     help="What to derive, separated by commas: response, string, text, html.title, language, …",
@@ -65,7 +69,8 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 @option("--originals", type=any_index, metavar="INDEX", help="Where to look up other originals.")
 @option(
     "-o", "--out", type=FILE, metavar="FILE",
-    help="By its ending .jsonl, .parquet, .cdxj or .warc.gz; .gz and .zst compress. Else stdout.",
+    help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj or .warc.gz, with "
+    ".gz or .zst compressed. Default: stdout.",
 )  # fmt: skip
 @shared_options(
     "--jobs",
@@ -73,7 +78,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 )
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk.")
 @shared_options("--spark", "--verbose")
-@flag("--json", "as_json", help="What was written as one JSON object.")
+@flag("--json", "as_json", help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
     """Extract a corpus from SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
 
@@ -123,7 +128,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        raise BadInput(f"--matching: {pattern!r} is no regular expression: {error}") from error
+        raise BadInput(f"--matching: {pattern!r} is not a regular expression: {error}") from error
 
 
 def _found(pattern: re.Pattern[str], value: object) -> bool:
@@ -139,7 +144,7 @@ def _function(text: str) -> Callable[[Any], Any]:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"--map: {text!r} cannot be loaded: {reason}; {_HINT}") from error
     if not callable(found):
-        raise BadInput(f"--map: {text!r} is no function")
+        raise BadInput(f"--map: {text!r} is not a function")
     return cast("Callable[[Any], Any]", found)
 
 

@@ -182,7 +182,7 @@ def _text(relation: str) -> str:
     is_path = "/" in relation or not re.search(r"[\s()]", relation)
     if is_path and not re.search("[<>=]", relation):  # else the parser says where it is wrong
         raise BadInput(
-            f"--relation {relation}: there is no such file, and it is no relation either, as "
+            f"--relation {relation}: there is no such file, and it is not a relation either, as "
             "'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' is one"
         )
     return relation

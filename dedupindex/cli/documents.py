@@ -186,7 +186,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     """Parse a number of bytes with KiB, MiB, GiB or TiB."""
     match = _SIZE.fullmatch(value)
     if match is None:
-        raise click.BadParameter(f"{value} is no size: write a number with KiB, MiB or GiB")
+        raise click.BadParameter(f"{value} is not a size: write a number with KiB, MiB or GiB")
     return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
 
 

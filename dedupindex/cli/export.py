@@ -62,11 +62,17 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
     help="Where to write. --wget: a file; default: standard output. --self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
-@_subset("--url", "urls", multiple=True, metavar="PREFIX", help="URLs that begin so; repeatable.")
-@_subset("--host", multiple=True, metavar="NAME", help="or of this host, or of one below it.")
-@_subset("--from", "begin", metavar="DATE", help="from this year, day or second on.")
-@_subset("--to", "end", metavar="DATE", help="up to this year, day or second.")
-@_subset("--originals", multiple=True, metavar="SOURCE", help="where else originals may be.")
+@_subset(
+    "--url",
+    "urls",
+    multiple=True,
+    metavar="PREFIX",
+    help="records whose URL begins so; repeatable.",
+)
+@_subset("--host", multiple=True, metavar="NAME", help="records of this host and its subdomains.")
+@_subset("--from", "begin", metavar="DATE", help="records from this year, day or second on.")
+@_subset("--to", "end", metavar="DATE", help="records up to this year, day or second.")
+@_subset("--originals", multiple=True, metavar="SOURCE", help="further places of originals.")
 @_subset(
     "--jobs", type=COUNT, default=0, show_default="number of cores",
     help="processes that read files side by side.",
@@ -83,7 +89,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @option("--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls.")
 @option(
     "--as", "other", metavar="NAME",
-    help="--redis: the crawl of captures of no crawl. Default: the name of INDEX.",
+    help="--redis: name for captures without a crawl. Default: the name of INDEX.",
 )  # fmt: skip
 @option(
     "--algorithm", type=click.Choice(list(ENCODINGS)), default="sha256",

@@ -51,7 +51,7 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     addresses = [("--contact", job.contact), ("--server", job.server)]
     for name, value in [*(("--seed", seed) for seed in job.seeds), *addresses]:
         if not _ADDRESS.match(value):
-            raise BadInput(f"{name} {value!r} is no URL: it begins with http:// or https://")
+            raise BadInput(f"{name} {value!r} is not a URL: it begins with http:// or https://")
     profile = configured(profile_of(heritrix), job)
     beans = beans_for(job)
     directory.mkdir(parents=True, exist_ok=True)
@@ -148,12 +148,12 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @click.argument("heritrix", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("job", type=click.Path(file_okay=False, path_type=Path))
 @option("--server", default="http://127.0.0.1:8484", help="Where bin/serve answers.")
-@option("--token", default="", metavar="TOKEN", help="What bin/token printed, if it did.")
-@option("--seed", "seeds", multiple=True, required=True, help="Where to begin; repeatable.")
+@option("--token", default="", metavar="TOKEN", help="Token of bin/token, if the index has tokens.")
+@option("--seed", "seeds", multiple=True, required=True, help="Seed URL; repeatable.")
 @option(
     "--contact", required=True, metavar="URL", help="Page for webmasters about who crawls them."
 )
-@option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="What is a duplicate.")
+@option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="How duplicates are found.")
 @flag("--everything", help="Look text up, too: for an index with -w -m '.*'.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")

@@ -61,7 +61,7 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @option(
     "-i", "--iterator", metavar="KIND",
     help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
-    "By default the content tells.",
+    "Default: recognised by content.",
 )  # fmt: skip
 @option("-m", "--mime", default="^text/.*", help="Leave these media types out.")
 @flag("-w", "--whitelist", help="Take only the media types of --mime.")
@@ -90,7 +90,7 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
 @flag("--check", setting=False, help="Read the whole index and verify it.")
 @flag("--stats", setting=False, help="Print what the index holds.")
-@flag("--compact", setting=False, help="Rewrite the index, packed.")
+@flag("--compact", setting=False, help="Rewrite the data without unused space.")
 @flag("--merge", setting=False, help="Load the captures of committed crawls.")
 @option(
     "--copy", metavar="PATH", setting=False, help="Copy the index, even in use; also to an address."
@@ -99,7 +99,7 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 def command(
     sources: tuple[str, ...], index: Path | None, as_json: bool, verbose: bool, **options: Any
 ) -> int:
-    """Build an index of originals from SOURCEs, or look after the one in INDEX.
+    """Build an index of originals from SOURCEs, or maintain the one in INDEX.
 
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
     for standard input, or the redis:// address at which Browsertrix keeps its hashes. Files,
@@ -218,7 +218,10 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: 
         if tally.purged:
             click.echo(f"  of these purged: {tally.purged:,}; --replace reads them again")
         print_counts("", {name: getattr(tally, name) for name in _OUTCOMES}, _OUTCOMES)
-        print_counts("refused: ", tally.refused, {"mime": f"left out by --mime; {_ALL}"})
+        refused = _refused(tally)
+        skipped = {name: n for name, n in tally.refused.items() if name not in refused}
+        print_counts("skipped: ", skipped)
+        print_counts("refused: ", refused, {"mime": f"left out by --mime; {_ALL}"})
         print_counts("remark: ", tally.remarks, REMARKS)
         if built.skipped:
             click.echo(f"  files skipped, not of a known kind: {built.skipped:,}")
@@ -228,11 +231,21 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: 
     return 0
 
 
+def _refused(tally: BuildTally) -> dict[str, int]:
+    """Return the counts of what could have been originals, by reason; skipped records are not."""
+    other = ("alias", "unknown-record-type")
+    return {
+        name: count
+        for name, count in tally.refused.items()
+        if not name.endswith("-record") and name not in other
+    }
+
+
 def _next(tally: BuildTally, index: str) -> str:
     """Return the last line: what to do next, or why nothing was added."""
     if tally.added or tally.replaced or tally.unchanged or tally.known:
         return f"next: bin/serve {index}    or: bin/index --stats {index}"
-    refused = {name: n for name, n in tally.refused.items() if not name.endswith("-record")}
+    refused = _refused(tally)
     if not refused:
         return "nothing was added: no record is a response"
     most = max(refused, key=lambda name: refused[name])

@@ -42,7 +42,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @option("--url", default="", help="The URL that was fetched.")
 @option(
     "--strategy", default="", show_default="the crawl's, or DIGEST_ANY",
-    help="DIGEST_ANY (prefers the same URL), EXACT_URL or CANONICAL_URL.",
+    help=f"{', '.join(decide.Strategy.__members__)}; DIGEST_ANY prefers the same URL.",
 )  # fmt: skip
 @option(
     "--unlabelled", type=click.Choice(list(SIZES)), help="Algorithm of digests without a label."
@@ -89,7 +89,7 @@ def _opened(index: Path) -> Iterator[IndexSnapshot]:
 
 
 def _given(options: dict[str, Any]) -> Given:
-    """Return the options that were given, as `query_of` takes them."""
+    """Return the options that were given, as `params.parse_query` takes them."""
     return {
         name: str(value).lower().encode()
         if isinstance(value, bool | int)

@@ -47,15 +47,15 @@ def _target_options(command: _Command) -> _Command:
     for add in reversed(
         (
             click.argument("index", type=any_index),
-            option("--container", multiple=True, metavar="NAME", help="All of this file."),
-            option("--crawl", multiple=True, metavar="NAME", help="All of this crawl."),
-            option("--url", multiple=True, help="All of this URL, exactly as it was."),
+            option("--container", multiple=True, metavar="NAME", help="Captures of this file."),
+            option("--crawl", multiple=True, metavar="NAME", help="Captures of this crawl."),
+            option("--url", multiple=True, help="Captures of exactly this URL."),
             flag("--prefix", help="With --url: all URLs that begin so."),
             option(
                 "--captures", type=click.File("rb"), metavar="FILE",
                 help="JSON lines with digest, url and perhaps date; - for stdin.",
             ),
-            flag("--list", "listed", help="First print each as JSON."),
+            flag("--list", "listed", help="Print a JSON line for each first."),
             shared_options("--json"),
         )
     ):  # fmt: skip
@@ -78,7 +78,7 @@ def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
-@flag("--force", help="Even if revisits refer to these captures.")
+@flag("--force", help="Remove them even if revisits refer to them.")
 def command(index: Path, force: bool, listed: bool, as_json: bool, **options: Any) -> int:
     """Take captures out of INDEX; the next copies that it knows become the originals.
 
@@ -116,7 +116,7 @@ def _captures(stream: BinaryIO) -> tuple[CaptureTarget, ...]:
             digest, url = Digest.parse(content["digest"]), content["url"].encode()
             found.append(CaptureTarget(digest, url, check_date(date) if date else b""))
         except (ValueError, KeyError, TypeError, AttributeError, DedupError) as error:
-            raise BadInput(f"line {number} is no capture: {error}") from error
+            raise BadInput(f"line {number} is not a capture: {error}") from error
     if not found:
         raise BadInput("there are no captures to look for")
     return tuple(found)

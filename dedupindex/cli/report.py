@@ -138,7 +138,12 @@ _PROGRESS_EVERY = 2048  # records
 @click.command(cls=Command, examples=EXAMPLES)
 @optional_index
 @click.argument("more", nargs=-1, metavar="[SOURCE...]")
-@option("--against", multiple=True, metavar="SOURCE", help="The crawl (or the arguments).")
+@option(
+    "--against",
+    multiple=True,
+    metavar="SOURCE",
+    help="Files of the crawl to look up; the same as SOURCE.",
+)
 @option("-i", "--iterator", metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}.")
 @option("--crawl", default="", metavar="NAME", help="A crawl that looked up and reported.")
 @option(

@@ -111,9 +111,10 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> i
         print_json({**found.as_json(), "left": left, "dry_run": job.dry})
     else:
         would = "would become" if job.dry else "became"
+        revisits = "a revisit" if found.revisits == 1 else "revisits"
         click.echo(
             singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
-            + f"{found.revisits:,} {would} revisits; {amount(found.bytes_before)} {would} "
+            + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
             f"{amount(found.bytes_after)}"
         )
         print_counts("not rewritten: ", found.refused)
@@ -214,6 +215,6 @@ def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
         print_json({"files": len(results), "left": len(left), "bytes": freed})
     else:
         places = printable(", ".join(map(str, roots)))
-        files = singular(f"{len(results) - len(left):,} files are gone, {amount(freed)}")
-        click.echo(f"{places}: the dropped records of {files}")
+        files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")
+        click.echo(f"{places}: discarded the removed records of {files}")
     return Damaged.exit_status if left else 0

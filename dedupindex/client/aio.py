@@ -15,7 +15,7 @@ from dedupindex.client.http1 import (
     FAILURES,
     ConnectionPool,
     NotConnected,
-    Response,
+    ResponseParser,
     Unanswered,
     failure,
 )
@@ -137,7 +137,7 @@ class _AsyncConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.open, self.idle_since = False, 0.0
         self._transport: asyncio.Transport | None = None
-        self._response = Response()
+        self._response = ResponseParser()
         self._complete: asyncio.Future[None] | None = None  # of the current request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,9 +161,9 @@ class _AsyncConnection(asyncio.Protocol):
         if self._complete is not None and not self._complete.done():
             self.data_received(b"")
 
-    async def exchange(self, request: bytes) -> Response:
+    async def exchange(self, request: bytes) -> ResponseParser:
         assert self._transport is not None
-        self._response, self._complete = Response(), self.loop.create_future()
+        self._response, self._complete = ResponseParser(), self.loop.create_future()
         self._transport.write(request)
         await self._complete
         return self._response

@@ -16,8 +16,8 @@ from dedupindex.client.http1 import (
     FAILURES,
     ConnectionPool,
     NotConnected,
-    Response,
-    Server,
+    ResponseParser,
+    ServerAddress,
     Unanswered,
     failure,
 )
@@ -264,7 +264,7 @@ class Client(ClientBase[Transport]):
 
 
 class _Connection:
-    def __init__(self, server: Server, context: SSLContext | None, end: float) -> None:
+    def __init__(self, server: ServerAddress, context: SSLContext | None, end: float) -> None:
         """Connect; raises `NotConnected`, `TimeoutError`."""
         try:
             self._socket = socket.create_connection((server.host, server.port), _left(end))
@@ -291,8 +291,8 @@ class _Connection:
         """Return False if the server has closed it, or sent something unasked."""
         return not self._poll.poll(0)
 
-    def exchange(self, request: bytes, end: float) -> Response:
-        response = Response()
+    def exchange(self, request: bytes, end: float) -> ResponseParser:
+        response = ResponseParser()
         self._socket.settimeout(_left(end))
         with suppress(ConnectionError):  # a server that refuses a long body answers early
             self._socket.sendall(request)

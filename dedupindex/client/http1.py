@@ -46,7 +46,7 @@ class TooLong(ValueError):
     """A response has more than `MOST` bytes."""
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of a server."""
 
     secure: bool
@@ -56,7 +56,7 @@ class Server(NamedTuple):
     name: str  # the Host header
 
     @classmethod
-    def parse(cls, url: str) -> Server:
+    def parse(cls, url: str) -> ServerAddress:
         """Read ``http://host:port/path`` or https; raises `BadInput`."""
         try:
             parts = urlsplit(url)
@@ -64,10 +64,10 @@ class Server(NamedTuple):
             secure = parts.scheme == "https"
             port = parts.port or (443 if secure else 80)
         except ValueError as error:  # also for host names that IDNA refuses
-            raise BadInput(f"{_shown(url)!r} is no URL of a server: {error}") from error
+            raise BadInput(f"{_shown(url)!r} is not a URL of a server: {error}") from error
         path = parts.path.rstrip("/")
         if parts.scheme not in ("http", "https") or not host or not path.isascii() or " " in path:
-            raise BadInput(f"{_shown(url)!r} is no URL of a server: write http://host:port")
+            raise BadInput(f"{_shown(url)!r} is not a URL of a server: write http://host:port")
         name = f"[{host}]" if ":" in host else host
         return cls(secure, host, port, path, f"{name}:{parts.port}" if parts.port else name)
 
@@ -108,7 +108,7 @@ class ConnectionPool(Generic[_C]):
     def __init__(
         self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
     ) -> None:
-        self.server = Server.parse(url)
+        self.server = ServerAddress.parse(url)
         self.context = self.server.context(tls)
         self._lines = _header_lines(self.server, headers)
         self._idle = deque[_C]()  # the last one was used last
@@ -134,7 +134,7 @@ class ConnectionPool(Generic[_C]):
                 return connection
             connection.close()
 
-    def give_back(self, connection: _C, response: Response | None) -> None:
+    def give_back(self, connection: _C, response: ResponseParser | None) -> None:
         """Keep a connection after its response if it can be used again, else close it."""
         connection.idle_since = time.monotonic()
         closing = connection
@@ -155,7 +155,7 @@ class ConnectionPool(Generic[_C]):
                 self._idle.pop().close()
 
 
-def _header_lines(server: Server, headers: Mapping[str, str]) -> bytes:
+def _header_lines(server: ServerAddress, headers: Mapping[str, str]) -> bytes:
     """Return the header lines of every request; raises `BadInput`."""
     given = {"Host": server.name, "User-Agent": f"dedupindex/{__version__}"}
     given |= {name.title(): value for name, value in headers.items()}
@@ -165,7 +165,7 @@ def _header_lines(server: Server, headers: Mapping[str, str]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in given.items()).encode("latin-1")
 
 
-class Response:
+class ResponseParser:
     """Parses one response from the bytes that a connection receives.
 
     The connection is `reusable` if the response allows it and no further byte has arrived, which

@@ -28,7 +28,7 @@ from dedupindex.corpus.from_warc import WaczCaptures, WarcCaptures, is_wacz_file
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
-from dedupindex.corpus.select import ONCE, Best, Condition, SpooledChunks, best_of, choose
+from dedupindex.corpus.select import ONCE, Best, MetadataCondition, SpooledChunks, best_of, choose
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index.identity import FILE
@@ -37,19 +37,19 @@ from dedupindex.runtime.duckdb import open_database, show_progress
 from dedupindex.runtime.files import check_name
 from dedupindex.sources.warc_files import find
 
-Step = Condition | Best | Enrichment | Keep
+Step = MetadataCondition | Best | Enrichment | Keep
 
 
 def split_steps(
     steps: Iterable[Step], most: int, *, once: bool
-) -> tuple[list[Condition | Best], ExtractionPlan]:
+) -> tuple[list[MetadataCondition | Best], ExtractionPlan]:
     """Return the steps for DuckDB, in order, and the plan for the remaining captures.
 
     DuckDB executes everything before the first filter on values. After it captures are tried one by
     one and can be grouped once (with `once` by digest, at the end); the steps after the group apply
     to its best capture. Raises `BadInput`, also for a path without a value.
     """
-    early: list[Condition | Best] = []
+    early: list[MetadataCondition | Best] = []
     tests: list[Test] = []
     after: list[Test] = []
     best: Best | None = None
@@ -265,7 +265,7 @@ class Corpus:
         corpus._split()
         return corpus
 
-    def _split(self) -> tuple[list[Condition | Best], ExtractionPlan]:
+    def _split(self) -> tuple[list[MetadataCondition | Best], ExtractionPlan]:
         settings = self.settings
         return split_steps(self.steps, settings.max_record, once=settings.revisits == ONCE)
 

@@ -161,7 +161,7 @@ def _rows(answer: Path, query: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of an answer in JSON; raises `BadSource`."""
     for value in _values(answer, query):
         if not isinstance(value, dict):
-            what = f"JSON that is no capture: {str(value)[:100]}"
+            what = f"JSON that is not a capture: {str(value)[:100]}"
             raise BadSource(f"{redacted(query)} answers with {what}")
         yield value
 

@@ -15,7 +15,7 @@ from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
-from dedupindex.corpus.select import Best, Chunk, Chunks, Condition
+from dedupindex.corpus.select import Best, Chunk, Chunks, MetadataCondition
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
@@ -33,7 +33,7 @@ class Keep(NamedTuple):
     test: Callable[[Any], object]
 
 
-Test = Keep | Condition
+Test = Keep | MetadataCondition
 
 
 class ExtractionPlan(NamedTuple):
@@ -115,7 +115,7 @@ def _try(entry: Entry, plan: ExtractionPlan) -> tuple[KeptCapture | None, bool]:
 def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
     """Return whether all tests pass. An error becomes one of the entry, and passes."""
     for test in tests:
-        if isinstance(test, Condition):
+        if isinstance(test, MetadataCondition):
             if not test.holds(entry.capture):
                 return False
             continue

@@ -73,7 +73,7 @@ class Containers:
         assert capture.payload is not None
         found = self.ranged(capture.payload)
         if found.record.type == b"revisit":
-            raise MissingRecord("what should be its original is a revisit")
+            raise MissingRecord("the record found as its original is a revisit")
         fields = revisit.head.fields
         unmodified = says_not_modified(fields)
         named = any(refers_to(fields)[:2])
@@ -187,7 +187,7 @@ def _check_named(original: Record, revisit: Record) -> None:
     check(original, as_text(url), "another record than its original")
     second = timestamp14(named.date)
     if named.date and not (second and second == timestamp14(original.values[1])):
-        raise MissingRecord("what should be its original is of another date")
+        raise MissingRecord("the record found as its original has another date")
 
 
 def _check_payload(found: RecordAt, digest: str | None) -> bool:
@@ -203,7 +203,7 @@ def _check_payload(found: RecordAt, digest: str | None) -> bool:
         return False
     payload.update(memoryview(block)[answer.body if answer else 0 :])
     if payload.match(stated) is None:
-        raise MissingRecord("what should be its original has another payload")
+        raise MissingRecord("the record found as its original has another payload")
     return True
 
 

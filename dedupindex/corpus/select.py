@@ -59,7 +59,7 @@ OF_PAYLOAD = frozenset(("mime", "status"))
 _HOSTNAME = tree.Hostname(tree.Attribute("url", OperandKind.TEXT))
 
 
-class Condition(NamedTuple):
+class MetadataCondition(NamedTuple):
     """One of several conditions joined by ``and``."""
 
     node: Node
@@ -70,10 +70,10 @@ class Condition(NamedTuple):
         return holds(self.node, partial(_value, capture))
 
 
-def conditions(text: str) -> tuple[Condition, ...]:
+def conditions(text: str) -> tuple[MetadataCondition, ...]:
     """Parse conditions joined by ``and``; raises `BadQuery`."""
     return tuple(
-        Condition(
+        MetadataCondition(
             node, to_sql(node, _column), any(leaf.name in OF_PAYLOAD for leaf in leaves(node))
         )
         for node in conjuncts(condition(text, VOCABULARY))
@@ -152,7 +152,7 @@ def best_of(name: str, *, latest: bool) -> Best:
     return Best(name, latest)
 
 
-Step = Condition | Best
+Step = MetadataCondition | Best
 
 
 def choose(
@@ -171,7 +171,7 @@ def choose(
     """
     database.execute(f"CREATE VIEW source AS {source}")
     first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
-    early = [step for step in steps[:first] if isinstance(step, Condition)]
+    early = [step for step in steps[:first] if isinstance(step, MetadataCondition)]
     late = [step for step in early if keep_excluded or step.of_payload]  # for revisits
     wanted = [step.sql for step in early if step not in late]
     if revisits == SKIP:
@@ -219,7 +219,7 @@ def _remove_invalid(database: Database) -> int:
     return lines
 
 
-def _filter(database: Database, condition: Condition) -> None:
+def _filter(database: Database, condition: MetadataCondition) -> None:
     database.execute(f"DELETE FROM chosen WHERE ({condition.sql}) IS NOT TRUE")
 
 

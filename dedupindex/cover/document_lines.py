@@ -46,7 +46,7 @@ def document(line: bytes, where: str) -> dict[str, Any]:
     try:
         row = _row(_as_flat(fields, record) if isinstance(record, dict) else fields)
     except (BadDate, TypeError, ValueError) as error:
-        raise BadSource(f"{where} is no document: {error}") from error
+        raise BadSource(f"{where} is not a document: {error}") from error
     digits = row["digits"]
     row["hostname"] = hostname(row["url"])
     row["timestamp"] = seconds(date_of_digits(digits.encode())) if digits else None
@@ -116,7 +116,7 @@ def _text_at(node: Any, path: tuple[str, ...]) -> str:
 def _text(fields: Mapping[str, Any], name: str) -> str | None:
     value = fields.get(name)
     if value is not None and not isinstance(value, str):
-        raise TypeError(f"its {name} is no text, but {value!r}")
+        raise TypeError(f"its {name} is not text, but {value!r}")
     return value
 
 
@@ -124,7 +124,7 @@ def _whole(value: Any) -> int | None:
     if value is None or value == "-":
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
-        raise ValueError(f"{value!r} is no whole number")
+        raise ValueError(f"{value!r} is not a whole number")
     return value
 
 
@@ -133,7 +133,7 @@ def _original_place(value: Any) -> dict[str, Any]:
         return {}
     container, number = value
     if not isinstance(container, str) or (offset := _whole(number)) is None:
-        raise TypeError(f"{value!r} is no container with an offset")
+        raise TypeError(f"{value!r} is not a container with an offset")
     return {"of_container": container, "of_offset": offset}
 
 
@@ -142,7 +142,7 @@ def _original_capture(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not isinstance(url := value.get("originalUrl"), str):
-        raise TypeError(f"{value!r} is no originalUrl with a timestamp")
+        raise TypeError(f"{value!r} is not an originalUrl with a timestamp")
     try:
         digits = _digits(value.get("timestamp"))
     except BadDate:

@@ -69,7 +69,7 @@ def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noq
         raise HasDependents(
             f"captures of crawl {crawl.name} have answered {lookups} of others, who have "
             "probably stored revisits of them; without the crawl these revisits cannot be "
-            "replayed. Commit it, or send force=true in the body to take it back all the same"
+            "replayed. Commit it, or send force=true in the body to cancel it nevertheless"
         )
 
 

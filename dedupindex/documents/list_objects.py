@@ -81,7 +81,7 @@ def find(pattern: str, warn: Warn, leave_out: Path) -> Iterator[ListedObject]:
     fixed = _fixed_parts(parts, 0)
     top = os.sep + os.sep.join(parts[:fixed])
     if not os.path.isdir(top):
-        raise BadSource(f"{top} is no directory: nothing matches {pattern}")
+        raise BadSource(f"{top} is not a directory: nothing matches {pattern}")
     if leave_out.exists() and os.path.samefile(top, leave_out):
         raise BadInput(f"{pattern} is in {leave_out}: the shards need a directory of their own")
     return _LocalWalk(warn, leave_out).below(top, parts[fixed:])
@@ -186,7 +186,7 @@ class _LocalWalk(_Walk[os.DirEntry[str]]):
         if stat.S_ISREG(status.st_mode):
             yield ListedObject(entry.path, status.st_size, stamp_of(status))
         elif not stat.S_ISDIR(status.st_mode):
-            self._warn(Problem(entry.path, -1, "is no regular file"))
+            self._warn(Problem(entry.path, -1, "is not a regular file"))
 
 
 class _RemoteWalk(_Walk[RemoteEntry]):

@@ -40,11 +40,11 @@ def holds(node: Node, lookup: Lookup) -> bool:
             text = value(operand, lookup)
             return text is not None and _compiled(pattern).found_in(str(text))
         case _:
-            raise TypeError(f"{node} is no condition")
+            raise TypeError(f"{node} is not a condition")
 
 
 def value(node: Node, lookup: Lookup) -> Value:
-    """Return the value of an expression that is no condition; None if it is missing."""
+    """Return the value of an expression that is not a condition; None if it is missing."""
     match node:
         case tree.Literal(value=constant):
             return constant

@@ -61,7 +61,7 @@ class Address:
         try:
             parts = urlsplit(text)
         except ValueError as error:
-            wrong = f"{shown(text)!r} is no address of a cluster: a host cannot be read"
+            wrong = f"{shown(text)!r} is not an address of a cluster: a host cannot be read"
             raise BadInput(wrong) from error
         if "@" in parts.netloc:  # the message leaves out the text, which may hold a password
             raise BadInput(
@@ -71,8 +71,9 @@ class Address:
         keyspace = parts.path.removeprefix("/")
         if not text.startswith(SCHEME) or not parts.netloc or not _KEYSPACE.fullmatch(keyspace):
             raise BadInput(
-                f"{shown(text)!r} is no address of a cluster: write {SCHEME}host,host/keyspace, "
-                "the keyspace of at most 48 small letters, digits and _"
+                f"{shown(text)!r} is not an address of a cluster: write "
+                f"{SCHEME}host,host/keyspace, the keyspace of at most 48 small "
+                "letters, digits and _"
             )
         hosts, ports = zip(*map(_host, parts.netloc.split(",")), strict=True)
         stated = {port for port in ports if port}
@@ -137,7 +138,7 @@ def _host(text: str) -> tuple[str, int]:
         text.rpartition(":") if re.search(r"[^:\]]:\d+$|\]:\d+$", text) else (text, "", "")
     )
     if not _HOST.fullmatch(host) or not (port == "" or 0 < int(port) < 65536):
-        raise BadInput(f"{text!r} is no host, or host:port, of a cluster")
+        raise BadInput(f"{text!r} is not a host, or host:port, of a cluster")
     return host.strip("[]"), int(port or 0)
 
 

@@ -71,7 +71,7 @@ def limits() -> RetryLimits:
             float(os.environ.get(TIMEOUT, default.timeout)),
         )
     except ValueError as error:
-        raise BadInput(f"{TRIES} or {TIMEOUT} is no number: {error}") from error
+        raise BadInput(f"{TRIES} or {TIMEOUT} is not a number: {error}") from error
     if chosen.tries < 1 or chosen.timeout <= 0:
         raise BadInput(f"{TRIES} is at least 1, and {TIMEOUT} more than 0")
     return chosen
@@ -81,7 +81,7 @@ def store_of(address: str) -> tuple[Any, str]:
     """Return the file system of an address, and the path in it; raises `BadSource`."""
     check(address)
     try:
-        from fsspec.core import url_to_fs  # an extra: many have none
+        from fsspec.core import url_to_fs  # an optional package
 
         store, path = url_to_fs(address, use_listings_cache=False, **_options(address))
     except ImportError as error:

@@ -160,13 +160,13 @@ class _Run:
         work, options = self._work, self._options
         old = is_outdated(work.manifest)
         if work.unfinished_options is not None and options.restart:
-            self._say("gave up the run in place that was interrupted; planning anew")
+            self._say("gave up the run in place that was interrupted; making a new plan")
             work.end()
         if work.unfinished_options is not None:
             if old:
                 raise SettingsConflict(
                     f"an earlier version started a run in place ({work.top}): let it finish "
-                    "that, or bring the files back with bin/undedup --in-place and then remove the "
+                    "that, or restore the files with bin/undedup --in-place and then remove the "
                     "working files"
                 )
             if options.out is not None or options.dry:

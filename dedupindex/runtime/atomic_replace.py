@@ -36,7 +36,7 @@ class Untouched(Exception):
     """A file is left as it is, for the reason in the text."""
 
 
-# Parts: create, lock, rename.
+# --- temporary files ---
 
 
 def part_path(path: Path) -> Path:
@@ -201,7 +201,7 @@ def has_writer(file: BinaryIO) -> bool:
     return False
 
 
-# Contents and metadata.
+# --- content and metadata ---
 
 
 class FileSink:

@@ -90,7 +90,7 @@ def check_name(path: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise BadInput(f"{shown}: this name is no UTF-8: rename it, or give it a link") from None
+        raise BadInput(f"{shown}: this name is not UTF-8: rename it, or give it a link") from None
 
 
 def sync_directory(path: Path) -> None:
@@ -103,7 +103,7 @@ def sync_directory(path: Path) -> None:
 
 
 @contextmanager
-def pinned(directory: Path) -> Iterator[Path]:
+def stable_directory(directory: Path) -> Iterator[Path]:
     """Yield a path to a directory that is valid even if it is renamed; raises `OSError`."""
     descriptor = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

@@ -38,7 +38,7 @@ class Pattern:
         except re2.error as error:
             reason = error.args[0].decode("utf-8", "replace")
             raise BadQuery(
-                f"{text!r} is no regular expression of RE2, which has no lookaround and no "
+                f"{text!r} is not a regular expression of RE2, which has no lookaround and no "
                 f"backreferences: {reason}"
             ) from error
         self._search, self._fullmatch = compiled.search, compiled.fullmatch

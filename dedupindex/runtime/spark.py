@@ -1,4 +1,6 @@
-"""Run tasks on a cluster of Apache Spark. PySpark is an extra and imported only here.
+"""Run tasks on a cluster of Apache Spark.
+
+PySpark is an optional package; only this module and `cover.components` import it.
 
 Executors run the same functions as local processes. They need the same environment as the driver
 and the same names of sources, but no other shared storage: results are returned as rows, and the

@@ -98,7 +98,7 @@ def redis_client(address: str, failure: type[DedupError]) -> Iterator[Any]:
     Commands are never retried: a writer must know whether a command was executed once.
     """
     try:
-        import redis  # an extra: most people have none
+        import redis  # an optional package
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ImportError as error:
@@ -109,7 +109,9 @@ def redis_client(address: str, failure: type[DedupError]) -> Iterator[Any]:
             retry=Retry(NoBackoff(), 0),
         )  # fmt: skip
     except ValueError as error:
-        raise BadInput(f"{without_password(address)} is no address of a Redis: {error}") from error
+        raise BadInput(
+            f"{without_password(address)} is not an address of a Redis: {error}"
+        ) from error
     try:
         with client:
             client.ping()

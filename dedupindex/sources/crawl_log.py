@@ -78,7 +78,7 @@ class CrawlLogSource(TextSource):
         fields[3] = unbracket(fields[3])
         status, size, url = fields[1], fields[2], fields[3]
         if not _INTEGER.fullmatch(status) or not (size == b"-" or _INTEGER.fullmatch(size)):
-            raise ValueError("status or size is no number")
+            raise ValueError("status or size is not a number")
         annotations, extra = _annotations(fields[11]) if len(fields) > 11 else (b"", _NOTHING)
         reason = _refusal_reason(int(status), size, url, annotations, extra)
         if reason:

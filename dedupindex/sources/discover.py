@@ -109,7 +109,9 @@ def check_regular_file(path: str) -> str:
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
     if not stat.S_ISREG(mode):
-        raise BadSource(f"{path} is no file; to read from a pipe, give - and redirect it to stdin")
+        raise BadSource(
+            f"{path} is not a file; to read from a pipe, give - and redirect it to stdin"
+        )
     return path
 
 
@@ -186,7 +188,7 @@ class _Probe(NamedTuple):
 def _probe(path: str) -> _Probe:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            return _Probe(error="is no regular file")
+            return _Probe(error="is not a regular file")
         with open(path, "rb") as stream:
             return _probe_stream(stream)
     except OSError as error:

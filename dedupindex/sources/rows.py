@@ -81,7 +81,7 @@ class ColumnValues:
         if cached is not None:
             return cached
         if not _STATUS.fullmatch(text):
-            raise ValueError(f"{text[:20]!r} is no status")
+            raise ValueError(f"{text[:20]!r} is not a status")
         status = int(text)
         if status > 0:
             self.statuses[text] = status
@@ -211,5 +211,5 @@ def _number(text: bytes) -> int:
     if text in (b"-", b""):
         return -1
     if not text.isdigit() or len(text) > 18:
-        raise ValueError(f"{text[:20]!r} is no size or offset")
+        raise ValueError(f"{text[:20]!r} is not a size or offset")
     return int(text)

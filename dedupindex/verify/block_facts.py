@@ -139,7 +139,7 @@ def capture_key(url: bytes, date: bytes) -> bytes:
 
 
 def timestamp14(date: bytes) -> bytes:
-    """The 14 digits of a date; empty if it is no date."""
+    """The 14 digits of a date; empty if it is not a date."""
     return re.sub(rb"[^0-9]", b"", date[:19]) if is_date(date) else b""
 
 

@@ -236,7 +236,7 @@ def parse_head(text: bytes) -> RecordHead:
     first, *rest = text.split(b"\n")
     version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
-        raise Broken("bad-header", "its first line is no WARC version")
+        raise Broken("bad-header", "its first line is not a WARC version")
     odd = "" if text.count(b"\n") == text.count(b"\r\n") else "its header has bare line feeds"
     if not version.startswith(b"WARC"):
         odd = "its version line is not in upper case"

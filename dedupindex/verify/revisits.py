@@ -46,7 +46,7 @@ def own_issues(record: CheckedRecord, facts: Facts) -> Iterator[Issue]:
     if not facts.to_date:
         yield "no-refers-to-date", "it has no WARC-Refers-To-Date"
     elif not is_date(facts.to_date):
-        yield "no-refers-to-date", "its WARC-Refers-To-Date is no date"
+        yield "no-refers-to-date", "its WARC-Refers-To-Date is not a date"
     elif facts.version == b"WARC/1.0" and b"." in facts.to_date:
         yield "date-spelling", "WARC-Refers-To-Date has a fraction, which WARC/1.0 does not know"
     if not facts.to_id:

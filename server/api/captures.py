@@ -41,7 +41,7 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 
 
 @dataclass
-class Reported:
+class CaptureResults:
     """The results of the captures of a request, as its answer has them."""
 
     added: int = 0
@@ -96,8 +96,8 @@ class Captures:
         finally:
             self._metrics.route("add_captures", started)
 
-    def _store(self, environ: dict[str, Any]) -> Reported:
-        total = Reported()
+    def _store(self, environ: dict[str, Any]) -> CaptureResults:
+        total = CaptureResults()
         crawl = read_parameters(query_string(environ), PARAMETERS).get("crawl", "")
         if media_type(environ) in LINES_TYPES:
             who = self._writers.allowed(environ, crawl)
@@ -117,7 +117,7 @@ class Captures:
 
     @contextmanager
     def _audited(
-        self, environ: dict[str, Any], who: str, crawl: str, total: Reported
+        self, environ: dict[str, Any], who: str, crawl: str, total: CaptureResults
     ) -> Iterator[None]:
         """Log and count what was written, also if the request fails in the middle."""
         try:
@@ -131,7 +131,7 @@ class Captures:
         finally:
             self._metrics.written(total.counts())
 
-    def _add_batch(self, crawl: str, given: dict[str, Any], total: Reported) -> None:
+    def _add_batch(self, crawl: str, given: dict[str, Any], total: CaptureResults) -> None:
         """Store one capture, or ``{"captures": [...]}``, and add the result of each to `total`.
 
         Chunks are stored one by one; when this raises, `total` has those that were stored.
@@ -150,7 +150,9 @@ class Captures:
                     if first != place:
                         total.in_batch.append((place, first))
 
-    def _add(self, name: str, read: list[Capture | dict[str, Any]], total: Reported) -> list[str]:
+    def _add(
+        self, name: str, read: list[Capture | dict[str, Any]], total: CaptureResults
+    ) -> list[str]:
         """Store captures in one transaction; return the result of each."""
         settings = self._live.opened().engine.identity.settings
         captures = [item for item in read if isinstance(item, Capture)]

@@ -139,7 +139,7 @@ class CrawlRoutes:
 
         return self._written(who, self._live.crawls.write(change))
 
-    @Route("POST", "/crawls/{name}/counts", ("Crawl",), body=("Told",), errors=(404, 415))
+    @Route("POST", "/crawls/{name}/counts", ("Crawl",), body=("SelfReport",), errors=(404, 415))
     def count_crawl(self, name: str) -> Response:
         """Report what a crawler skipped."""
         who = self._writers.allowed(request.environ, name)

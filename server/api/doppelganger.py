@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from flask import Response, request
 
-from dedupindex.capture import Capture, Evidence, spelled_alike
+from dedupindex.capture import Capture, Evidence, has_digest_encoding
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
@@ -174,7 +174,7 @@ def _nameable(capture: Capture, spelling: Spelling) -> bool:
     An original whose record spells the digest differently is left out: the client writes the
     digest as it has asked for it, and replay tools compare the text.
     """
-    if not may_be_named(capture) or not spelled_alike(capture, spelling.encoding):
+    if not may_be_named(capture) or not has_digest_encoding(capture, spelling.encoding):
         return False
     try:
         capture.url.decode()

@@ -20,7 +20,7 @@ from werkzeug.datastructures import MIMEAccept
 from werkzeug.http import parse_accept_header
 
 from dedupindex.cache import Cache
-from dedupindex.capture import Uncommitted, spelled_alike
+from dedupindex.capture import Uncommitted, has_digest_encoding
 from dedupindex.crawls.counting import SHORT
 from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
@@ -154,7 +154,7 @@ class Lookups:
         if query.namespaces:
             self._access.may_read(environ, query.namespaces)
         if as_text and not query.bridge:
-            query = replace(query, accepts=partial(spelled_alike, encoding=_encoding(given)))
+            query = replace(query, accepts=partial(has_digest_encoding, encoding=_encoding(given)))
         with self._live.view(query.crawl, query.namespaces) as (view, settings):
             decision = decide.decide(view, settings, query)
             content = {} if as_text else decide.as_json(decision)

@@ -60,7 +60,7 @@ class Login:
         try:
             self._access.require(given, Role.READ)
         except RequestError:
-            problem = "This is no token of this index. Tokens begin with dedup_."
+            problem = "This is not a token of this index. Tokens begin with dedup_."
             return self.form(target, problem, 401)
         answer = cast(Response, redirect(target, 303))
         answer.set_cookie(COOKIE, sent, httponly=True, samesite="Strict", secure=_secure())

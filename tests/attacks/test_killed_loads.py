@@ -2,7 +2,7 @@
 
 The whole process group of the shipped command gets SIGKILL. The same command is then run to its
 end: every capture is answered, the index is sound, and it holds what an undisturbed one holds.
-What is killed at chosen steps is in `test_build` and `peers/test_cassandra_commands`.
+What is killed at chosen steps is in `test_pipeline` and `peers/test_cassandra_commands`.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _(one: Case) -> None:
 
 
 @case(
-    "22 length too small", "22 length too large", "22 length is no number", "22 length negative",
+    "22 length too small", "22 length too large", "22 length is not a number", "22 length negative",
     "22 length missing", "22 two lengths", plain=True,
 )  # fmt: skip
 def _(one: Case) -> None:

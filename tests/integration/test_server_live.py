@@ -375,7 +375,7 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
                 if name != "begin_crawl":
                     web.post("/crawls", json={"name": known["crawl"]})
                 make_known(case, known)
-            # Text that is no digest is refused, which a schema cannot say.
+            # Text that is not a digest is refused, which a schema cannot say.
             response = case.call_and_validate(excluded_checks=[positive_data_acceptance])
             succeeded[name] += response.status_code < 300
 

@@ -33,7 +33,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
 from dedupindex.index.identity import FORMAT
-from dedupindex.runtime.files import pinned, sync_directory
+from dedupindex.runtime.files import stable_directory, sync_directory
 
 CELLS_PER_READ = 100_000  # cells in one read transaction
 _MAP_SIZE = 1 << 40  # address space, not disk
@@ -50,7 +50,7 @@ class LmdbStore(Store):
         self.path = index / FILE
         self._env: Any = None
         try:
-            with pinned(index) as home:  # another index may replace this one at any time
+            with stable_directory(index) as home:  # another index may replace this one at any time
                 made = not (home / FILE).exists()
                 if made and not create:
                     raise FileNotFoundError(f"{self.path} is gone")

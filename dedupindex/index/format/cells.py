@@ -303,7 +303,7 @@ def answers(entry: bytes) -> bool:
 
 
 def url_of(entry: bytes) -> bytes:
-    """Return the exact URL of an entry that is no tombstone."""
+    """Return the exact URL of an entry that is not a tombstone."""
     return unpack(packed_url(entry))
 
 

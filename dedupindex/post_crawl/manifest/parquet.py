@@ -105,7 +105,7 @@ def open_manifest(path: str | os.PathLike[str]) -> Manifest:
 def read_about(top: Path) -> dict[str, Any]:
     """Return ``manifest.json``; raises `BadInput` or `FormatFromFuture`."""
     if not (top / FILE).exists():
-        raise BadInput(f"{top} is no manifest: bin/manifest {top} -o MANIFEST makes one")
+        raise BadInput(f"{top} is not a manifest: bin/manifest {top} -o MANIFEST makes one")
     about = read_description(top / FILE, f"the manifest {top}", FORMAT)
     if about["format"] < FORMAT:
         raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")

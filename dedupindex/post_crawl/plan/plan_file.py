@@ -200,15 +200,17 @@ def _planned(row: tuple[Any, ...]) -> Planned:
 
 
 def open_plan(path: str | os.PathLike[str]) -> Plan:
-    """Raises `BadInput` for what is no plan or lacks a part, `FormatFromFuture`."""
+    """Raises `BadInput` for what is not a plan or lacks a part, `FormatFromFuture`."""
     top = Path(path)
     try:
         found = {part: match for part in top.iterdir() if (match := _NAME.fullmatch(part.name))}
     except OSError as error:
-        raise BadInput(f"{top} is no plan: {error.strerror}") from error
+        raise BadInput(f"{top} is not a plan: {error.strerror}") from error
     if not found:
         hint = f"; {top / 'plan'} is meant" if (top / "plan").is_dir() else ""  # of bin/dedup
-        raise BadInput(f"{top} is no plan: there is no part-1-of-1 in it, nor another part{hint}")
+        raise BadInput(
+            f"{top} is not a plan: there is no part-1-of-1 in it, nor another part{hint}"
+        )
     counts = {int(match[2]) for match in found.values()}
     if len(counts) > 1:
         raise BadInput(f"the plan {top} has parts of several plans: remove those of one")

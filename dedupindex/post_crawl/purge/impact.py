@@ -1,7 +1,7 @@
 """What removing captures from an index would do, by one pass over index and ledger in key order.
 
-For each original that would go: does another copy of its URL take its place, is the payload stored
-under another URL, or nowhere? And which revisits refer to it? Memory use is constant.
+For each original that would be removed: does another copy of its URL take its place, is the payload
+stored under another URL, or nowhere? And which revisits refer to it? Memory use is constant.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Amount:
 class Impact:
     """What would become of an index."""
 
-    originals: Amount = field(default_factory=Amount)  # that would go and answer now
-    copies: Amount = field(default_factory=Amount)  # that would go and answer nothing
+    originals: Amount = field(default_factory=Amount)  # that would be removed and answer now
+    copies: Amount = field(default_factory=Amount)  # that would be removed and answer nothing
     left: dict[str, Amount] = field(
         default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE_ELSE)}
     )  # the originals, by where their payload would still be stored
@@ -67,7 +67,7 @@ class Impact:
 
 
 class RemovedOriginal(NamedTuple):
-    """An original that would go."""
+    """An original that would be removed."""
 
     digest: Digest
     capture: Capture
@@ -76,7 +76,7 @@ class RemovedOriginal(NamedTuple):
 
 
 class DependentRevisit(NamedTuple):
-    """A revisit that refers to a capture that would go."""
+    """A revisit that refers to a capture that would be removed."""
 
     digest: Digest
     dependent: Dependent

@@ -103,7 +103,7 @@ def purge(
         spot_check.confirm_purge(
             index,
             sample,
-            "Run the same bin/purge again; what should have stayed comes back with "
+            "Run the same bin/purge again; captures removed by mistake are restored by "
             f"{reread(str(index), ['SOURCE...'])}",
         )
     return found
@@ -132,8 +132,8 @@ def _purge(
     purged = [container._replace(purged=True) for container in resolved.registered]
     if impact.dependents.captures and not force:
         raise HasDependents(
-            f"{impact.dependents.captures:,} revisits name captures that would go; "
-            "bin/impact lists them, and --force purges all the same"
+            f"{impact.dependents.captures:,} revisits name captures that would be removed; "
+            "bin/impact lists them, and --force purges them nevertheless"
         )
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():

@@ -102,7 +102,7 @@ class ResolvedTarget:
         return True
 
     def takes(self, key: bytes, entry: bytes) -> bool:
-        """Whether an entry goes that is no tombstone; updates `found`."""
+        """Whether an entry goes that is not a tombstone; updates `found`."""
         kind = self.target.kind
         numbers: Collection[int]
         if kind is TargetKind.CAPTURE:

@@ -69,7 +69,7 @@ class RecordOnDisk(NamedTuple):
     identity: tuple[int, int]  # device and inode
 
 
-class OriginalReader:
+class OriginalFiles:
     """Opens the files of originals, a bounded number at a time.
 
     A file of the set must be as it was scanned, or as its journal says that a run in place left
@@ -230,9 +230,10 @@ def check_pair(
 ) -> CheckedPair:  # fmt: skip
     """Return the revisit that a response becomes.
 
-    Raises `Refused` with the reason why it stays; reasons about the original begin with
-    ``original-``. Bodies of less than `min_size` bytes stay. Both records must be those that the
-    plan means, since some facts, such as the method of the request, are known from it alone.
+    Raises `NotRewritable` or `Refused` with the reason why the response is kept; reasons about the
+    original begin with ``original-``. Bodies of less than `min_size` bytes are kept. Both
+    records must be those that the plan means, since some facts, such as the method of the
+    request, are known from it alone.
     """
     if candidate[1:] == original[1:]:
         raise NotRewritable("same-record")

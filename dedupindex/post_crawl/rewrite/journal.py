@@ -442,7 +442,7 @@ def summary(path: Path) -> tuple[FileBefore, FileAfter]:
             return FileBefore(**first), FileAfter(**last)
     except (ValueError, TypeError, LookupError, AttributeError, StopIteration) as error:
         raise Damaged(f"{path} is not a complete journal: {error}") from error
-    raise Damaged(f"{path} is no journal that this version can read")
+    raise Damaged(f"{path} is not a journal that this version can read")
 
 
 def unfinished(directory: Path) -> Iterator[Journal]:
@@ -467,7 +467,7 @@ def name_of(path: Path) -> str:
         with open(path, "rb") as lines:
             return str(json.loads(next(lines))["name"])
     except (ValueError, TypeError, LookupError, StopIteration) as error:
-        raise Damaged(f"{path} is no journal: {error}") from error
+        raise Damaged(f"{path} is not a journal: {error}") from error
 
 
 class OffsetMap:

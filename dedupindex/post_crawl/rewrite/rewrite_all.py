@@ -129,7 +129,7 @@ def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None
         more = f" (and {len(others) - 1:,} more files)" if len(others) > 1 else ""
         raise SettingsConflict(
             f"{path} was rewritten in place {how}{more}; nothing was changed: finish that run "
-            "with its own plan and options, or bring the files back with bin/undedup DIR --in-place"
+            "with its own plan and options, or restore the files with bin/undedup DIR --in-place"
         )
 
 

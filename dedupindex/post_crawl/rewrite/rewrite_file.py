@@ -28,7 +28,7 @@ from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
     CheckedPair,
     NotRewritable,
-    OriginalReader,
+    OriginalFiles,
     RecordOnDisk,
     check_pair,
     restores,
@@ -145,7 +145,7 @@ def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteO
     try:
         with (
             _opened(job, container) as source,
-            closing(OriginalReader(job.plan, locked=job.replaces, busy=job.busy)) as originals,
+            closing(OriginalFiles(job.plan, locked=job.replaces, busy=job.busy)) as originals,
         ):
             if job.replaces:
                 lock_source(source)
@@ -184,7 +184,7 @@ class _Rewriter:
 
     def __init__(
         self, job: RewriteJob, container: ManifestContainer, source: BinaryIO,
-        originals: OriginalReader,
+        originals: OriginalFiles,
     ) -> None:  # fmt: skip
         self._job, self._container, self._source = job, container, source
         self._originals = originals
@@ -376,7 +376,7 @@ class _Rewriter:
                 self._journal.clear()
             elif isinstance(error, OSError):
                 raise DedupError(
-                    f"{path}: {error}; the dropped records are kept: run the same command again "
+                    f"{path}: {error}; the removed records are kept: run the same command again "
                     "to resume"
                 ) from error
             raise

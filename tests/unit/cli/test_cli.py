@@ -608,7 +608,7 @@ def test_a_wrong_path_is_answered_with_the_right_one(tmp_path: Path) -> None:
     messages = typed("rewrite", tmp_path / "warcs.dedup", "--undo", status=4)[1]
     assert f"{tmp_path / 'warcs.dedup' / 'plan'} is meant" in messages
     messages = typed("resolve", tmp_path, "-o", tmp_path / "plan", status=4)[1]
-    assert "is no manifest: bin/manifest" in messages and "Errno" not in messages
+    assert "is not a manifest: bin/manifest" in messages and "Errno" not in messages
     assert "Try 'bin/dedup --help'" in typed("dedup", tmp_path, "--nope", status=2)[1]
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.client import AsyncClient, Client, Miss, NotAsked
-from dedupindex.client.http1 import MOST, Response, TooLong, Unanswered
+from dedupindex.client.http1 import MOST, ResponseParser, TooLong, Unanswered
 from dedupindex.errors import BadInput
 from tests.support.captures import sha1
 from tests.support.paths import ROOT
@@ -64,9 +64,9 @@ LONG = {
 }
 
 
-def fed(data: bytes, at: list[int]) -> Response:
+def fed(data: bytes, at: list[int]) -> ResponseParser:
     """What is read of data that comes in pieces, until it is whole."""
-    response = Response()
+    response = ResponseParser()
     for start, end in zip([0, *at], [*at, len(data)], strict=True):
         if start < end and response.feed(data[start:end]):
             assert end == len(data)
@@ -87,7 +87,7 @@ def test_responses_in_any_pieces(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("status", [204, 304])
 def test_responses_without_a_body(status: int) -> None:
-    response = Response()
+    response = ResponseParser()
     assert response.feed(b"HTTP/1.1 %d -\r\nContent-Length: 9\r\n\r\n" % status)
     assert response.reply == (status, b"") and response.reusable
 
@@ -95,14 +95,14 @@ def test_responses_without_a_body(status: int) -> None:
 @pytest.mark.parametrize("case", WRONG)
 def test_invalid_responses(case: str) -> None:
     with pytest.raises(ValueError):
-        Response().feed(WRONG[case])
+        ResponseParser().feed(WRONG[case])
 
 
 @pytest.mark.parametrize("case", LONG)
 def test_endless_responses(case: str) -> None:
     with pytest.raises(TooLong):
-        Response().feed(LONG[case])
-    endless = Response()
+        ResponseParser().feed(LONG[case])
+    endless = ResponseParser()
     assert not endless.feed(OK + b"\r\n")
     with pytest.raises(TooLong):
         for _ in range(65):
@@ -112,7 +112,7 @@ def test_endless_responses(case: str) -> None:
 @given(st.sampled_from(sorted(WHOLE)), st.data())
 def test_truncated_responses(kind: str, data: st.DataObject) -> None:
     end = data.draw(st.integers(0, len(WHOLE[kind]) - 1))
-    response = Response()
+    response = ResponseParser()
     assert not (end and response.feed(WHOLE[kind][:end]))
     with pytest.raises(ConnectionError) as raised:
         response.feed(b"")
@@ -120,13 +120,13 @@ def test_truncated_responses(kind: str, data: st.DataObject) -> None:
 
 
 def test_a_connection_over_which_more_came_is_not_used_again() -> None:
-    response = Response()
+    response = ResponseParser()
     assert response.feed(LENGTH + b"HTTP/1.1 200 OK\r\n") and not response.reusable
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8484", "ftp://a.example", "http://", "http://a:b/"])
 def test_invalid_server_urls(url: str) -> None:
-    with pytest.raises(BadInput, match="is no URL of a server"):
+    with pytest.raises(BadInput, match="is not a URL of a server"):
         Client(url)
 
 

@@ -447,7 +447,7 @@ def test_a_record_with_another_payload_is_no_original(tmp_path: Path) -> None:
     assert len(changed.stored) and changed.offset == one.offset
     os.replace(tmp_path / "aside" / "a.warc.gz", tmp_path / "a.warc.gz")
     (entry,) = Corpus.from_cdx(cdx).where("hostname == 'b.org'").enrich("string")
-    assert entry["error"] == "response: what should be its original has another payload"
+    assert entry["error"] == "response: the record found as its original has another payload"
 
 
 def test_character_sets_and_codings(tmp_path: Path) -> None:

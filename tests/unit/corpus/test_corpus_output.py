@@ -331,7 +331,7 @@ def test_the_command(tmp_path: Path) -> None:
     out, talk = typed("corpus", cdx, "--where", "status == 1")
     assert (out, talk.strip()) == ("", "no capture matched the filter")
     with cdx.open("a") as stream:
-        stream.write("this is no capture\n")
+        stream.write("this is not a capture\n")
     out, talk = typed("corpus", cdx, "--where", "status == 404", status=7)
     assert len(out.splitlines()) == 1
     assert talk == "CDX lines skipped, not captures: 1\n"
@@ -346,9 +346,9 @@ def test_the_command(tmp_path: Path) -> None:
     [
         (["--where", "status = 200"], 4, "status"),
         (["--enrich", "colour"], 4, "no enrichment 'colour'"),
-        (["--matching", "payload.string", "("], 4, "is no regular expression"),
+        (["--matching", "payload.string", "("], 4, "is not a regular expression"),
         (["--map", "payload", "x", "nowhere:f"], 4, "'nowhere:f' cannot be loaded"),
-        (["--map", "payload", "x", "os:sep"], 4, "is no function"),
+        (["--map", "payload", "x", "os:sep"], 4, "is not a function"),
         (["-o", "o.txt"], 4, "its ending says what to write"),
         (["-o", "/nowhere/o.jsonl"], 4, "there is no directory /nowhere"),
         (["--enrich", "mime", "-o", "new.warc.gz"], 4, "cannot hold what"),

@@ -453,10 +453,10 @@ def test_comments_and_lines_of_a_relation() -> None:
     [
         (b"{", "line 7 is no JSON"),
         (b"[]", "line 7 is no JSON object"),
-        (b"{}", "line 7 is no document: it has no url"),
-        (b'{"url": 5}', "its url is no text"),
-        (b'{"url": "x", "timestamp": "2020"}', "line 7 is no document: not a time of 14 digits"),
-        (b'{"url": "x", "status": "ok"}', "is no whole number"),
+        (b"{}", "line 7 is not a document: it has no url"),
+        (b'{"url": 5}', "its url is not text"),
+        (b'{"url": "x", "timestamp": "2020"}', "line 7 is not a document: not a time of 14 digits"),
+        (b'{"url": "x", "status": "ok"}', "is not a whole number"),
         (b'{"record": {}}', "its record has no originalUrl"),
     ],
 )

@@ -184,7 +184,11 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
         (["--relation", JOURNALIST, "--update", "none.jsonl"], 4, "there is no state of a run"),
         (["--relation", JOURNALIST, "--memory", "lots"], 4, "--memory lots"),
         (["--relation", JOURNALIST, "--exact-seconds", "nan"], 2, "takes a number of seconds"),
-        (["--relation", "none.txt"], 4, "--relation none.txt: there is no such file, and it is no"),
+        (
+            ["--relation", "none.txt"],
+            4,
+            "--relation none.txt: there is no such file, and it is not",
+        ),
         (["--relation", "conf/cover (copy)/r.txt"], 4, "there is no such file"),
         (["--relation", __file__ + "x"], 4, "there is no such file"),
     ],
@@ -205,7 +209,7 @@ def test_lines_of_a_cdx_that_are_no_captures(
     words = ["cover", str(cdx), "--relation", JOURNALIST, "-o", str(tmp_path / "o.jsonl")]
     assert main(words) == 0
     with cdx.open("a") as stream:
-        stream.write("this is no capture\n")
+        stream.write("this is not a capture\n")
     capsys.readouterr()
     assert main(words) == 7
     assert capsys.readouterr().err == "CDX lines skipped, not captures: 1\n"

@@ -235,5 +235,5 @@ def test_what_a_revisit_says_may_be_wrong(tmp_path: Path) -> None:
     wrong = later(2, "else", revisitOf={"originalUrl": URL, "timestamp": "20201399000000"})
     rows = made([later(1), wrong], JOURNALIST, tmp_path).rows
     assert not any("needed_by" in row for row in rows)
-    with pytest.raises(BadSource, match="is no originalUrl with a timestamp"):
+    with pytest.raises(BadSource, match="is not an originalUrl with a timestamp"):
         made([later(1, revisitOf=[URL])], JOURNALIST, tmp_path)

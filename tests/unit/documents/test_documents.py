@@ -223,7 +223,7 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_hashed(tmp_path: Path) -> 
     assert report.num_files_processed == 3  # a link to a file is read under its own path
     out, err = typed("hash_documents", top, tmp_path / "out", "--json", status=7)
     assert json.loads(out)["problems"] == 3
-    assert "pipe: is no regular file" in err and "3 objects" in err
+    assert "pipe: is not a regular file" in err and "3 objects" in err
 
 
 @pytest.mark.parametrize("change", ["grow", "rewrite", "truncate"])

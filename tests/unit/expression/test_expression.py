@@ -127,7 +127,7 @@ def test_a_missing_value_equals_nothing() -> None:
         ("mime in (5)", 10, "cannot be compared"),
         ("mime not 5", 10, "'in' is expected"),
         ("mime =~ url", 6, "a regular expression in quotes"),
-        ("mime =~ 'a(b'", 9, "'a(b' is no regular expression of RE2"),
+        ("mime =~ 'a(b'", 9, "'a(b' is not a regular expression of RE2"),
         ("mime =~ 'a(?=b)'", 9, "no lookaround and no backreferences: invalid perl operator: (?="),
         (r"mime =~ '(a)\1'", 9, r"invalid escape sequence: \1"),
         (r"mime =~ '\pL'", 9, r"invalid escape sequence: \p"),

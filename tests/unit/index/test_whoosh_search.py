@@ -161,7 +161,7 @@ def test_what_queries_find(bench: Bench, query: str, expected: str) -> None:
         ("size:1*", "takes no"),
         ("status:ok", "status takes a number"),
         ("mime:[a TO b]", "mime has no ranges"),
-        ("digest:hello!", "is no digest"),
+        ("digest:hello!", "is not a digest"),
         ("digest:FKXG", "ends with"),
         ("digest:sha3:FK*", "no digest algorithm 'sha3'"),
         ("digest:!*", "begins no digest"),

@@ -34,7 +34,7 @@ from tests.support.warc_cases import END, URL, gz, record, request, response, re
 
 @pytest.fixture
 def sources(tmp_path: Path) -> Path:
-    """Two files of one name in two directories, a plain one, and one that is no WARC."""
+    """Two files of one name in two directories, a plain one, and one that is not a WARC."""
     top = tmp_path / "sources"
     for number, name in enumerate(("a/x.warc.gz", "b/x.warc.gz", "c d\n\udce9.warc")):
         path = top / name

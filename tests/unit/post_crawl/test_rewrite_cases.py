@@ -90,7 +90,7 @@ STAYS: dict[str, tuple[str, bytes] | tuple[str, bytes, bytes]] = {
     "20 bare line feeds": ("not-exact", response(BODY, eol=b"\n", end=b"\n\n")),
     "22 length too small": ("not-exact", response(BODY, Content_Length=b"100")),
     "22 length too large": ("not-exact", response(BODY, Content_Length=b"100000")),
-    "22 length is no number": ("not-exact", response(BODY, Content_Length=b"-1")),
+    "22 length is not a number": ("not-exact", response(BODY, Content_Length=b"-1")),
     "22 length missing": ("not-exact", response(BODY, Content_Length=None)),
     "22 two lengths": ("not-exact", response(BODY, (b"Content-Length", b"1"))),
     "23 one line end": ("not-exact", response(BODY, end=b"\r\n")),

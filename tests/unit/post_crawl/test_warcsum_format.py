@@ -107,7 +107,7 @@ def test_foreign_lines_are_checked(
     assert main(["resolve", str(manifest), "-o", str(plan), "--text", str(text)]) == 0
     ours = text.read_bytes()
     assert len(ours.splitlines()) == 6
-    assert main(["resolve", str(manifest), "-o", str(manifest)]) == 4  # that is no plan
+    assert main(["resolve", str(manifest), "-o", str(manifest)]) == 4  # that is not a plan
     assert main(["resolve", str(manifest), "-o", str(plan), "--partition", "1/2"]) == 0
     nothing = str(tmp_path / "no-lines")
     assert main(["manifest", str(sources), "-o", str(manifest), "--check", nothing]) == 4

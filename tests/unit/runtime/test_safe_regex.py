@@ -46,7 +46,9 @@ def test_expressions_without_a_bound_are_refused(text: str) -> None:
 
 def test_error_message_names_the_reason() -> None:
     for text, reason in (("(?=a)", "invalid perl operator: (?="), (r"(a)\1", r"\1"), ("(a", "(a")):
-        said = f"{text!r} is no regular expression of RE2, which has no lookaround and no backref"
+        said = (
+            f"{text!r} is not a regular expression of RE2, which has no lookaround and no backref"
+        )
         with pytest.raises(BadQuery, match=re.escape(said) + f".*{re.escape(reason)}"):
             Pattern(text)
 

@@ -372,7 +372,7 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     load(index, [one, again, other], [revisit_of(one, one.url, 3), *away])
     web = served(index)
     shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
-    assert "that would go: 1; revisits that name them: 1" in shown
+    assert "that would be removed: 1; revisits that name them: 1" in shown
     assert "Goes: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
     assert "their payload nowhere:" not in shown
     assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
@@ -380,7 +380,8 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "payload nowhere: 2 (2.0 kB)" in broken
     assert "http://z.example/<img>" in broken and "<u>" in broken
     assert (
-        "Originals that would go: 3;" in page(web.get("/pages/impact?kind=prefix&name=http")).text
+        "Originals that would be removed: 3;"
+        in page(web.get("/pages/impact?kind=prefix&name=http")).text
     )
     assert "nothing of -x" in page(web.get("/pages/impact?kind=crawl&name=-x")).text.replace(
         "\n", " "

@@ -61,7 +61,7 @@ def test_case_22_content_length_beyond_the_end(path: Path, pack: Pack) -> None:
 
 
 def test_case_22_length_that_ends_at_a_blank_line_of_the_payload(path: Path, pack: Pack) -> None:
-    """The frame looks right there, but what follows is no record."""
+    """The frame looks right there, but what follows is not a record."""
     bad = response(b"one", Payload_Digest=None) + b"two" + END
     answer = ask(path, pack(A) + pack(bad) + pack(C))
     assert answer.words == ["capture", "problem", "damaged", "capture"]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import lmdb
 
 from dedupindex.errors import Damaged
-from dedupindex.runtime.files import pinned
+from dedupindex.runtime.files import stable_directory
 
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
 
@@ -30,7 +30,7 @@ class _Meta(NamedTuple):
 
 
 def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
-    """Open the file at `path`, whose directory is pinned as `home`; `options` as of `lmdb.open`.
+    """Open the file at `path`, `home` is its `stable_directory`; `options` as of `lmdb.open`.
 
     LMDB opens a file and its lock by path, one after the other: they might be of two directories.
     Killed readers are cleared: they would keep all pages of their state, and the file would grow.
@@ -48,7 +48,7 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
 
     Raises `Damaged` if the file is cut: reading beyond its end kills the process.
     """
-    with pinned(path.parent) as home:
+    with stable_directory(path.parent) as home:
         env = open_in(
             home,
             path,

@@ -233,7 +233,7 @@ def container_terms(name: str) -> set[bytes]:
 
 
 def note_document(about: Iterable[bytes], value: Any) -> dict[str, Any]:
-    """Return the fields of a document that is no capture."""
+    """Return the fields of a document that is not a capture."""
     terms = tuple(about)
     text = json.dumps([[term.hex() for term in terms], value]).encode()
     return {"about": terms, "content": sealed(b"", NO_CAPTURE + text)}

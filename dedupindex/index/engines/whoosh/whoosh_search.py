@@ -170,7 +170,7 @@ class _Digest(QueryField):
                 continue
             prefixes.append(q.Prefix("key", digest_prefix(digest)))
         if not prefixes:
-            raise BadQuery(f"{text!r} is no digest; the beginning of one ends with *")
+            raise BadQuery(f"{text!r} is not a digest; the beginning of one ends with *")
         return q.Or(prefixes[:1] if ":" in text else prefixes)
 
     def prefix(self, text: str) -> Any:

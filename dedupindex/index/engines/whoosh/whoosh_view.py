@@ -117,7 +117,7 @@ class WhooshSnapshot:
         return content[self.lengths[content[0]] :]
 
     def about(self, term: bytes) -> tuple[int, Any] | None:
-        """Return number and value of the document that is no capture and has this term."""
+        """Return number and value of the document that is not a capture and has this term."""
         for number, content in self.documents("about", term):
             terms, value = json.loads(content[1:])
             if term.hex() not in terms:
