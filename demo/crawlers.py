@@ -19,13 +19,19 @@ from dedupindex.client.answers import Claim
 from demo.harvest import digest_of, fetch, now, write
 
 TIMEOUT = 15.0  # seconds for an answer, on a machine that may be busy
-QUIET = 1.0  # seconds without lookups after failures in a row
+PROBE_INTERVAL = 1.0  # seconds without lookups after failures in a row
 WAIT, TRIES = 0.05, 1200  # seconds between tries, while another crawler has claimed a payload
 
 
 def connected(server: str, crawl: str = "") -> Client:
     """Return a client with long timeouts."""
-    return Client(server, crawl=crawl, timeout=TIMEOUT, patience=2 * TIMEOUT, quiet=QUIET)
+    return Client(
+        server,
+        crawl=crawl,
+        timeout=TIMEOUT,
+        request_timeout=2 * TIMEOUT,
+        probe_interval=PROBE_INTERVAL,
+    )
 
 
 class Stored:

@@ -185,7 +185,7 @@ class Session:
         self.client = Client(
             os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484",
             token=os.environ.get("DEDUPINDEX_TOKEN", "").strip(),
-            patience=5,
+            request_timeout=5,
         )
         self.default = os.environ.get("DEDUPINDEX_CRAWL", "")
         self.commit = os.environ.get("DEDUPINDEX_COMMIT", "") not in ("", "0")

@@ -85,7 +85,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
     async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
         return await self._run(self._end(name, "cancel", exit, force=force))
 
-    async def tell(self, name: str) -> dict[str, Any]:
+    async def report_counts(self, name: str) -> dict[str, Any]:
         return await self._run(self._tell(name))
 
     async def settings(self) -> dict[str, Any]:
@@ -121,7 +121,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         if self._closed:
             return Failure("unreachable", "the client was closed")
         try:
-            async with asyncio.timeout(ask.patience):
+            async with asyncio.timeout(ask.request_timeout):
                 return await self._transport.exchange(ask)
         except FAILURES as error:
             return failure(error, ask)

@@ -56,7 +56,8 @@ class NotAsked:
     """It is not known whether the payload is stored: store it. It is not counted as new.
 
     `why` is ``unreachable``, ``timeout``, ``status`` (5xx), ``garbage`` (an unreadable answer),
-    ``quiet`` (not sent, after many failures), or the code with which the server refused the lookup.
+    ``outage`` (not sent, after many failures), ``invalid`` (a field cannot be sent), or the code
+    with which the server refused the lookup.
     """
 
     why: str

@@ -34,7 +34,7 @@ class Transport(Protocol):
     """Sends the requests of a `Client`; any number of threads may use it."""
 
     def exchange(self, ask: Ask) -> Reply:
-        """Send a request and return the whole response, within `ask.patience` seconds.
+        """Send a request and return the whole response, within `ask.request_timeout` seconds.
 
         Raises `TimeoutError` if it takes longer, `http1.NotConnected` if no connection can be
         made, and `OSError` or `ValueError` for every other failure.
@@ -47,23 +47,24 @@ class Transport(Protocol):
 class Client(ClientBase[Transport]):
     """Asks a dedupindex server during a crawl and reports what was stored; see the package.
 
-    url           of the server; user and password before an ``@`` are sent as Basic credentials
-    crawl         the crawl that asks and reports, where a call names no other
-    timeout       seconds that a lookup or claim may take
-    patience      seconds that every other request may take
-    failures      after so many failures in a row only probes are sent (see `core.Breaker`)
-    quiet         seconds between two probes, at most
-    keep          captures that could not be reported and are held in memory, at most
-    any_spelling  return hits whose original spells its digest in another way than the lookup.
-                  Replay tools compare that text, so a crawler that sets this writes the digest of
-                  `answer.original` into the revisit. By default such a hit is a `Miss`
-    token         sent with every request, see ``bin/token``
-    headers       further headers of every request
-    tls           a PEM file of trusted certificate authorities, or an `ssl.SSLContext`; by default
-                  those of the system
-    transport     sends the requests in place of the client's own connections; `url`, `token`,
-                  `headers` and `tls` are then not used
-    breaker       a `core.Breaker` that several clients share; `failures` and `quiet` are not used
+    url             of the server; user and password before an ``@`` are sent as Basic credentials
+    crawl           the crawl that asks and reports, where a call names no other
+    timeout         seconds that a lookup or claim may take
+    request_timeout seconds that every other request may take
+    failures        after so many failures in a row only probes are sent (see `core.Breaker`)
+    probe_interval  seconds between two probes, at most
+    keep            captures that could not be reported and are held in memory, at most
+    any_spelling    return hits whose original spells its digest in another way than the lookup.
+                    Replay tools compare that text, so a crawler that sets this writes the digest of
+                    `answer.original` into the revisit. By default such a hit is a `Miss`
+    token           sent with every request, see ``bin/token``
+    headers         further headers of every request
+    tls             a PEM file of trusted certificate authorities, or an `ssl.SSLContext`; by
+                    default those of the system
+    transport       sends the requests in place of the client's own connections; `url`, `token`,
+                    `headers` and `tls` are then not used
+    breaker         a `core.Breaker` that several clients share; `failures` and `probe_interval` are
+                    not used
 
     Threads may share a client. It is a context manager. Proxies of the environment are not used.
     Raises `BadInput` if the URL, a header or the file of authorities is not valid.
@@ -199,14 +200,14 @@ class Client(ClientBase[Transport]):
         """
         return self._run(self._end(name, "cancel", exit, force=force))
 
-    def tell(self, name: str) -> dict[str, Any]:
+    def report_counts(self, name: str) -> dict[str, Any]:
         """Send the server what this client could not look up and not report; return the crawl.
 
         `commit`, `cancel` and `close` do so, too. Raises `DedupError`.
 
         >>> with Client("http://127.0.0.1:8484") as client:
         ...     crawl = client.begin("counts")
-        ...     client.tell("counts")["not_looked_up"]
+        ...     client.report_counts("counts")["not_looked_up"]
         0
         """
         return self._run(self._tell(name))
@@ -326,7 +327,7 @@ class Connections(ConnectionPool[_Connection]):
         The server may close a kept connection just as it is used: a GET without any response is
         then sent once more over a new connection. Nothing else is repeated.
         """
-        end = time.monotonic() + ask.patience
+        end = time.monotonic() + ask.request_timeout
         request = self.encode(ask)
         connection = self.take()
         if connection is not None:

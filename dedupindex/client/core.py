@@ -51,14 +51,17 @@ class Breaker:
 
     After `failures` failures in a row only probes are sent: the request of one caller, while all
     others get no answer. The first success ends this. The pause between probes is a tenth of the
-    outage so far, at least one second and at most `quiet` seconds. While connections are refused it
-    is one second, as such a probe costs nothing, so a restarted server is found within a second.
+    outage so far, at least one second and at most `probe_interval` seconds. While connections are
+    refused it is one second, as such a probe costs nothing: a restarted server is found at once.
     """
 
     def __init__(
-        self, failures: int = 5, quiet: float = 30.0, clock: Callable[[], float] = time.monotonic
+        self,
+        failures: int = 5,
+        probe_interval: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._most, self._quiet, self._clock = failures, quiet, clock
+        self._most, self._probe_interval, self._clock = failures, probe_interval, clock
         self._failures = 0
         self._since = 0.0  # of the first of the failures
         self._until = 0.0  # when the next probe may be sent
@@ -88,7 +91,7 @@ class Breaker:
                 self._since = now
             self._failures += 1
             pause = SHORTEST if refused else max(SHORTEST, (now - self._since) / SHARE)
-            self._until = now + min(pause, self._quiet)
+            self._until = now + min(pause, self._probe_interval)
 
     def abandoned(self) -> None:
         """Record that a request was cancelled by its caller, whatever the server does."""
@@ -186,9 +189,9 @@ class ClientBase(ABC, Generic[_TransportT]):
         *,
         crawl: str = "",
         timeout: float = 2.0,
-        patience: float = 10.0,
+        request_timeout: float = 10.0,
         failures: int = 5,
-        quiet: float = 30.0,
+        probe_interval: float = 30.0,
         keep: int = KEPT,
         any_spelling: bool = False,
         token: str = "",
@@ -200,8 +203,8 @@ class ClientBase(ABC, Generic[_TransportT]):
         self.counts = Counts()
         """The numbers of lookups and reports so far, and what became of them."""
         self._any_spelling = any_spelling
-        self._crawl, self._breaker = crawl, breaker or Breaker(failures, quiet)
-        self._short, self._long = timeout, patience
+        self._crawl, self._breaker = crawl, breaker or Breaker(failures, probe_interval)
+        self._short, self._long = timeout, request_timeout
         self._queue = ReportQueue(keep, BATCH)
         self._who = token_hex(8)  # each process of a crawl has counts of its own
         self._sent_counts: dict[str, dict[str, Any]] = {}  # the last, by crawl
@@ -415,7 +418,7 @@ class ClientBase(ABC, Generic[_TransportT]):
                 _log.warning("%d captures not reported: %s", len(batch.captures), done.message)
                 self.counts.dropped(batch.crawl, len(batch.captures))
                 return Reported(dropped=len(batch.captures))
-            elif done.why == "quiet":
+            elif done.why == "outage":
                 break
             elif number + 1 < TRIES:
                 yield Pause(PAUSE)
@@ -426,9 +429,9 @@ class ClientBase(ABC, Generic[_TransportT]):
         try:
             ask = make()
         except (ValueError, TypeError) as error:
-            return NotAsked("unaskable", str(error))
+            return NotAsked("invalid", str(error))
         if not self._breaker.lets_through():
-            return NotAsked("quiet", "the server has failed too often; it is asked again soon")
+            return NotAsked("outage", "the server has failed too often; it is asked again soon")
         try:
             reply = yield ask
         except BaseException:  # a cancelled task, or an interrupted thread
@@ -443,7 +446,7 @@ class ClientBase(ABC, Generic[_TransportT]):
         return answer
 
 
-_TRANSIENT = ("unreachable", "timeout", "status", "garbage", "quiet")
+_TRANSIENT = ("unreachable", "timeout", "status", "garbage", "outage")
 _LATER = (408, 429)  # timeout, too many requests
 _ERRORS = {
     kind.code: kind

@@ -290,7 +290,7 @@ FAILURES = (OSError, ValueError, RuntimeError)
 def failure(error: Exception, ask: Ask) -> Failure:
     """Return the failure of a request that raised one of `FAILURES`."""
     if isinstance(error, TimeoutError):
-        return Failure("timeout", f"no answer within {ask.patience:g} s ({error!r})")
+        return Failure("timeout", f"no answer within {ask.request_timeout:g} s ({error!r})")
     if isinstance(error, TooLong):
         return Failure("garbage", str(error))
     return Failure("unreachable", repr(error), isinstance(error, NotConnected))

@@ -17,7 +17,7 @@ class Ask(NamedTuple):
     method: str
     path: str  # with its query string
     content: bytes
-    patience: float  # seconds until the whole response must be there
+    request_timeout: float  # seconds until the whole response must be there
     type: str = "application/json"
 
 
@@ -60,7 +60,7 @@ def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str
     return asked | given(more)
 
 
-def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: float) -> Ask:
+def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], request_timeout: float) -> Ask:
     """Make the request of one lookup: a GET, which is fastest, or a POST if it is very long."""
     query = f"digest={quote(digest, '', errors='surrogateescape')}"
     for name, value in given({"url": url or None, **more}).items():
@@ -69,13 +69,13 @@ def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], patience: flo
             value = text.encode("utf-8", "surrogateescape")
         query += f"&{name}={quote(value, '')}"
     if len(query) <= LONGEST_QUERY:
-        return Ask("GET", f"/lookup?{query}", b"", patience)
-    return post("/lookup", {"lookups": [question(digest, url, more)]}, patience)
+        return Ask("GET", f"/lookup?{query}", b"", request_timeout)
+    return post("/lookup", {"lookups": [question(digest, url, more)]}, request_timeout)
 
 
-def post(path: str, value: Any, patience: float, method: str = "POST") -> Ask:
+def post(path: str, value: Any, request_timeout: float, method: str = "POST") -> Ask:
     """Make a request with a JSON body."""
-    return Ask(method, path, json.dumps(value).encode(), patience)
+    return Ask(method, path, json.dumps(value).encode(), request_timeout)
 
 
 def capture(given: Mapping[str, Any]) -> bytes:
@@ -87,15 +87,15 @@ def capture(given: Mapping[str, Any]) -> bytes:
     return json.dumps(given, ensure_ascii=False).encode()
 
 
-def captures(crawl: str, given: list[bytes], patience: float) -> Ask:
+def captures(crawl: str, given: list[bytes], request_timeout: float) -> Ask:
     """Make the request that reports captures."""
     body = b'{"captures":[' + b",".join(given) + b"]}"
-    return Ask("POST", f"/captures?crawl={quote(crawl, '')}", body, patience)
+    return Ask("POST", f"/captures?crawl={quote(crawl, '')}", body, request_timeout)
 
 
-def on_crawl(name: str, action: str, value: Any, patience: float) -> Ask:
+def on_crawl(name: str, action: str, value: Any, request_timeout: float) -> Ask:
     """Make the request of an action on a crawl."""
-    return post(f"/crawls/{quote(name, '')}/{action}", value, patience)
+    return post(f"/crawls/{quote(name, '')}/{action}", value, request_timeout)
 
 
 def authorized(url: str, token: str, headers: Mapping[str, str] | None) -> dict[str, str]:

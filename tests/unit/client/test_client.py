@@ -187,7 +187,7 @@ def test_a_crawl_from_begin_to_commit(client: Client) -> None:
 
 
 def test_settings_that_cannot_be_sent_are_not_remembered(client: Client) -> None:
-    with pytest.raises(DedupError, match="unaskable"):
+    with pytest.raises(DedupError, match="invalid"):
         client.begin("c", policy=object())
     assert client.report([stored()], crawl="c") == Reported(dropped=1)
 
@@ -195,8 +195,8 @@ def test_settings_that_cannot_be_sent_are_not_remembered(client: Client) -> None
 def test_names_of_crawls_that_cannot_be_sent(client: Client) -> None:
     assert client.report([stored()], crawl="\ud800") == Reported(dropped=1)
     assert isinstance(client.lookup(OLD, PAGE, crawl="\ud800"), NotAsked)
-    for call in (client.commit, client.cancel, client.tell):
-        with pytest.raises(DedupError, match="unaskable"):
+    for call in (client.commit, client.cancel, client.report_counts):
+        with pytest.raises(DedupError, match="invalid"):
             call("\ud800")
     client.close()
 
@@ -257,19 +257,19 @@ def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
     client = switched(switch, breaker=Breaker(3, 30.0, lambda: now[0]))
     switch.on = False
     why = [client.lookup(OLD, PAGE) for _ in range(5)]
-    assert [getattr(answer, "why", "") for answer in why] == ["unreachable"] * 3 + ["quiet"] * 2
+    assert [getattr(answer, "why", "") for answer in why] == ["unreachable"] * 3 + ["outage"] * 2
     assert switch.asked == 3
     now[0] = 1
     assert [getattr(client.lookup(OLD, PAGE), "why", "") for _ in range(2)] == [
         "unreachable",
-        "quiet",
+        "outage",
     ]
     now[0], switch.on = 2, True
     assert all(isinstance(client.lookup(OLD, PAGE), Hit) for _ in range(3))
     assert client.counts.as_json() == {
         "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "spelled_otherwise": 0,
         "added": 0, "unchanged": 0, "refused": 0, "bad": 0, "not_reported": 0,
-        "not_looked_up": 7, "not_looked_up_why": {"quiet": 3, "unreachable": 4},
+        "not_looked_up": 7, "not_looked_up_why": {"outage": 3, "unreachable": 4},
     }  # fmt: skip
 
 
@@ -392,7 +392,7 @@ def test_every_request_says_how_long_its_body_is(index: Path) -> None:
         claim = client.claim(NEW, PAGE)
         assert isinstance(claim, Claimed) and client.release(NEW, claim.token)
         assert client.report([stored(2)]) == Reported(added=1)
-        client.tell("c")
+        client.report_counts("c")
         client.commit("c")
     assert {method for method, _ in seen} == {"GET", "POST", "DELETE"}
     for method, headers in seen:
@@ -450,9 +450,9 @@ def test_missed_lookups_and_reports_are_sent_by_crawl(switch: Switch) -> None:
     first.report([stored(n) for n in range(5)])
     second.lookup(OLD, PAGE)
     with pytest.raises(IndexUnavailable):
-        first.tell("c")
+        first.report_counts("c")
     switch.on, now[0] = True, 9
-    told = first.tell("c")
+    told = first.report_counts("c")
     assert (told["not_looked_up"], told["not_reported"]) == (2, 3)
     switch.on = False
     first.lookup(OLD, PAGE)
@@ -463,7 +463,7 @@ def test_missed_lookups_and_reports_are_sent_by_crawl(switch: Switch) -> None:
     second.close()
     first.close()
     with switched(switch) as third:
-        assert third.tell("c")["not_looked_up"] == 4
+        assert third.report_counts("c")["not_looked_up"] == 4
         assert third.cancel("d")["not_looked_up"] == 3
 
 
@@ -532,7 +532,7 @@ ANSWERS = {
 def test_a_failing_server_is_not_asked_and_loses_nothing(case: str, kind: str) -> None:
     answer, why = ANSWERS[case]
     with stub_server(answer) as url:
-        found, counts = all_of(kind, url, patience=DEADLINE, timeout=DEADLINE)
+        found, counts = all_of(kind, url, request_timeout=DEADLINE, timeout=DEADLINE)
     assert [type(one) for one in found[:4]] == [NotAsked] * 4
     assert {one.why for one in found[:4]} == {why}
     assert found[4] == Reported(kept=1)
@@ -579,7 +579,7 @@ def test_a_server_that_hangs(kind: str) -> None:
     end = threading.Event()
     try:
         with stub_server(lambda handler: end.wait(20)) as url:
-            found, _ = all_of(kind, url, timeout=0.05, patience=0.05)
+            found, _ = all_of(kind, url, timeout=0.05, request_timeout=0.05)
             end.set()
     finally:
         end.set()
@@ -600,7 +600,7 @@ def test_a_server_that_drips(kind: str) -> None:
 
     with stub_server(drip) as url:
         try:
-            found, _ = all_of(kind, url, timeout=0.1, patience=0.1)
+            found, _ = all_of(kind, url, timeout=0.1, request_timeout=0.1)
         finally:
             end.set()
     assert {one.why for one in found[:4]} == {"timeout"}
@@ -624,7 +624,9 @@ def test_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_async_over_the_wire(index: Path) -> None:
     async def crawl(url: str) -> AsyncClient:
-        async with AsyncClient(url, crawl="c", timeout=DEADLINE, patience=DEADLINE) as client:
+        async with AsyncClient(
+            url, crawl="c", timeout=DEADLINE, request_timeout=DEADLINE
+        ) as client:
             await client.begin("c")
             assert isinstance(await client.lookup(OLD, PAGE), Hit)
             claim = await client.claim(NEW, PAGE)
