@@ -59,7 +59,7 @@ def heritrix(bench: Bench) -> Iterator[Line]:
             f"{last.responses + last.revisits:,} pages, {last.revisits:,} revisits; processor time "
             f"of Heritrix {crawler:.1f} s ({plain:.1f} s without), of the server {server:.1f} s"
         )
-        line = Line(f"heritrix, {name}", "s", seconds, "without dedup", without, note=note)
+        line = Line(f"heritrix-{name}", "s", seconds, "without dedup", without, note=note)
         line.ratio, line.target = without / seconds, target
         yield line
 

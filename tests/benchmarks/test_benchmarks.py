@@ -32,9 +32,12 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
 NEED_B3SUM = {"hash-documents"}
-NEED_PYPI = {"warcprox", "spark"}  # in CI its lack is a failure of the job
+NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failure of the job
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
-LINES = {"weight": ["start", "server-memory"]}
+LINES = {
+    "weight": ["start", "server-memory"],
+    "heritrix": ["heritrix-new", "heritrix-known"],
+}
 SIDE_BY_SIDE = 3  # jobs at one time: most of their time is the fixed length of a load
 
 
@@ -62,7 +65,9 @@ def test_every_job_gives_its_lines(tmp_path: Path) -> None:
     messages = "".join(done.stderr for done in runs)
     for job in jobs:
         if f"{job} was not run: " in messages:
-            assert job in ("warc-two", "manifest-two") or job in NEED_WRK | NEED_PYPI | NEED_B3SUM
+            assert (
+                job in ("warc-two", "manifest-two") or job in NEED_WRK | NEED_INSTALLED | NEED_B3SUM
+            )
         else:
             assert [line["ours"] for line in lines if line["job"] in LINES.get(job, [job])], job
     assert all(line["ours"] > 0 for line in lines)
