@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.benchmarks.measure import ROOT, Failed, Spent, environment, run
-from tests.benchmarks.plain import Found, told
+from tests.benchmarks.plain import Found, checksum
 from tests.benchmarks.suite import Bench, Line, Target, compare
 from tests.peers import spark as peer
 
@@ -134,7 +134,7 @@ class _Archive:
         words = [CORPUS, self._cdx, "--containers", self._files[0].parent, "--where", condition]
         words += [*options, "--enrich", "html.title", "--jobs", "2", "-o", out, "--json"]
         spent = run(words, self._bench.cores.both)
-        self._check(wanted, told(_titles(out), latest=False))
+        self._check(wanted, checksum(_titles(out), latest=False))
         return spent
 
     def plain(self, wanted: dict[str, Any], env: dict[str, str] | None = None) -> Spent:

@@ -63,7 +63,7 @@ def _title(record: Any) -> str:
     return html_text.title(html_text.parsed(text)) or ""
 
 
-def told(found: Iterable[Found], *, latest: bool) -> dict[str, Any]:
+def checksum(found: Iterable[Found], *, latest: bool) -> dict[str, Any]:
     """Count and sum, whatever the order."""
     rows = sorted(found)
     if latest:
@@ -93,7 +93,7 @@ def main() -> None:
     else:
         with Pool(2) as pool:
             found = [one for some in pool.map(partial(scan, wanted), paths, 1) for one in some]
-    print(json.dumps(told(found, latest=bool(wanted.get("latest")))))
+    print(json.dumps(checksum(found, latest=bool(wanted.get("latest")))))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from itertools import count
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
+from tests.support.commands import run_json
 from tests.support.rewriting import content, records_of
 from tests.support.verifying import page, write
 from tests.support.warc_cases import sha1
@@ -20,13 +20,6 @@ from tests.unit.post_crawl.test_compare_payloads import SHATTERED
 MODES = ("always", "sample 10", "strong-digest")
 SUFFIX = b"the same behind both keeps the collision " * 40
 ONE, OTHER = (block + SUFFIX for block in SHATTERED)
-
-
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
-    capsys.readouterr()
-    assert main([*map(str, words), "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
 
 
 def bodies(*files: Path) -> dict[bytes, list[bytes]]:
@@ -62,11 +55,11 @@ def test_both_payloads_stay(
 ) -> None:
     manifest, plan, out = tmp_path / "m", tmp_path / "plan", tmp_path / "out"
     before = shutil.copytree(source, tmp_path / "before")
-    told(capsys, "manifest", source, "-o", manifest, "--jobs", 1)
-    resolved = told(capsys, "resolve", manifest, "-o", plan, "--compare", mode)
+    run_json(capsys, "manifest", source, "-o", manifest, "--jobs", 1)
+    resolved = run_json(capsys, "resolve", manifest, "-o", plan, "--compare", mode)
     assert (resolved["collisions"], resolved["collided"]) == (1, 2)
     where = ["--in-place"] if in_place else ["--out", out]
-    assert told(capsys, "rewrite", plan, *where, "--jobs", 1)["revisits"] == 2
+    assert run_json(capsys, "rewrite", plan, *where, "--jobs", 1)["revisits"] == 2
     new = source if in_place else out
     assert bodies(new / "a.warc.gz")[b"response"] == [ONE, OTHER]
     assert bodies(new / "b.warc.gz") == {b"response": [], b"revisit": [b"", b""]}
@@ -74,10 +67,10 @@ def test_both_payloads_stay(
     assert list(Against(before, [new]).findings()) == []
     assert list(Collection([new]).findings()) == []
     if in_place:
-        told(capsys, "rewrite", plan, "--undo")
+        run_json(capsys, "rewrite", plan, "--undo")
         assert content(source) == content(before)
     else:
-        told(capsys, "undedup", out, "--out", tmp_path / "back")
+        run_json(capsys, "undedup", out, "--out", tmp_path / "back")
         for name in content(before):
             assert records_of(tmp_path / "back" / name) == records_of(before / name)
 
@@ -88,7 +81,7 @@ def test_in_one_step(
     source: Path, tmp_path: Path, mode: str, in_place: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     where = ["--in-place"] if in_place else ["--out", tmp_path / "out"]
-    done = told(capsys, "dedup", source, *where, "--compare", mode, "--jobs", 1)
+    done = run_json(capsys, "dedup", source, *where, "--compare", mode, "--jobs", 1)
     assert done["revisits"] == 2
     new = source if in_place else tmp_path / "out"
     assert bodies(new / "a.warc.gz")[b"response"] == [ONE, OTHER]
@@ -115,11 +108,11 @@ def test_an_index_knows_one_of_them_or_both(
         write(source / f"{name}.warc.gz", [page(next(numbers), body) for body in pair])
     before = shutil.copytree(source, tmp_path / "before")
     manifest, plan = tmp_path / "m", tmp_path / "plan"
-    told(capsys, "manifest", source, "-o", manifest, "--jobs", 1)
+    run_json(capsys, "manifest", source, "-o", manifest, "--jobs", 1)
     how = ("--index", tmp_path / "index", "--compare", mode)
-    told(capsys, "resolve", manifest, "-o", plan, *how)
+    run_json(capsys, "resolve", manifest, "-o", plan, *how)
     where = ["--in-place"] if in_place else ["--out", out]
-    done = told(capsys, "rewrite", plan, *where, "--jobs", 1)
+    done = run_json(capsys, "rewrite", plan, *where, "--jobs", 1)
     new = source if in_place else out
     assert done["revisits"] == 4 - (2 - len(known))
     everywhere = bodies(old, new / "a.warc.gz", new / "b.warc.gz")[b"response"]

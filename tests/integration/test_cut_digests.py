@@ -116,7 +116,7 @@ def test_rows_and_logs(spelling: Spelling, tmp_path: Path) -> None:
         assert (told["added"], told["refused"]) == (2, {CUT_DIGEST: 2}), name
 
 
-def test_rows_in_bulk_and_one_by_one_are_judged_alike(tmp_path: Path) -> None:
+def test_admission_of_rows_and_captures_is_the_same(tmp_path: Path) -> None:
     """Four zeros that lie across two digests cut neither."""
     raws = [b"\1" * 18 + b"\0\0", b"\0\0" + b"\1" * 18, b"\1" * 16 + bytes(4), bytes(20)]
     lines = [

@@ -276,7 +276,7 @@ def answers(port: int) -> bool:
 # --- a disk that is full -------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(make_index: MakeIndex) -> None:
+def test_a_full_disk_is_reported_and_nothing_acknowledged_is_lost(make_index: MakeIndex) -> None:
     index = make_index([capture(1, PAGE)])
     acknowledged: list[int] = []
 

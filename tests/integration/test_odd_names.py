@@ -1,4 +1,4 @@
-"""Names and expressions that are no UTF-8: each is told of, and none ends in a traceback."""
+"""Names and expressions that are not UTF-8 are reported, without a traceback."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def spelled(one: Case) -> None:
 
 
 def two_fields(one: Case) -> None:
-    """Two fields: what replay shows of them nobody knows."""
+    """Two fields: it is not known which one replay shows."""
     twice = http(b"Content-Type: text/html", b"Content-Type: image/png")
     one.file("x.warc", one.original(head=twice), one.copy(2, head=twice),
              one.stays("type-differs", one.record(3, head=HTML)))  # fmt: skip
@@ -89,13 +89,13 @@ def status_of_a_type(one: Case) -> None:
              one.stays("type-differs", one.record(3, head=PNG)))  # fmt: skip
 
 
-def as_ever(one: Case) -> None:
+def same_under_every_option(one: Case) -> None:
     one.file("x.warc", one.original(head=HTML), one.copy(2, head=PNG),
              one.stays("unique", one.record(3, head=NOT_FOUND)))  # fmt: skip
 
 
 CASES: dict[tuple[str, ...], dict[str, Make]] = {
-    (): {"48 and 49 without options": as_ever},
+    (): {"48 and 49 without options": same_under_every_option},
     ("--same-type",): {
         "48 other types": types,
         "48 each type has its original": originals_of_types,

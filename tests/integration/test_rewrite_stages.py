@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -12,6 +11,7 @@ from fastwarc.warc import ArchiveIterator as FastIterator
 from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.cli import main
+from tests.support.commands import run_json
 from tests.support.rewriting import content, records_of, small_set
 from tests.unit.post_crawl.test_rewrite_in_place import Failing
 
@@ -25,24 +25,17 @@ def planned(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
-    capsys.readouterr()
-    assert main([*map(str, words), "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
-
-
 def test_to_a_directory(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out, plan = planned / "in", planned / "out", planned / "plan"
-    dry = told(capsys, "rewrite", plan, "--out", out, "--dry-run")
-    done = told(
+    dry = run_json(capsys, "rewrite", plan, "--out", out, "--dry-run")
+    done = run_json(
         capsys, "rewrite", plan, "--out", out, "--cdxj", planned / "x", "--manifest", planned / "m"
     )
     assert {**done, "dry_run": True} == dry and done["revisits"] == 19
-    assert told(capsys, "verify", "--against", source, out) == {"files": 3, "findings": {}}
-    assert told(capsys, "verify", out)["findings"] == {}
+    assert run_json(capsys, "verify", "--against", source, out) == {"files": 3, "findings": {}}
+    assert run_json(capsys, "verify", out)["findings"] == {}
     assert len((planned / "x").read_bytes().splitlines()) == 26
-    told(capsys, "undedup", out, "--out", planned / "back")
+    run_json(capsys, "undedup", out, "--out", planned / "back")
     for name in content(source):
         assert records_of(planned / "back" / name) == records_of(source / name)
 
@@ -50,19 +43,19 @@ def test_to_a_directory(planned: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_in_place_twice_and_back(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, plan = planned / "in", planned / "plan"
     before = content(source)
-    assert told(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
+    assert run_json(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
     after = content(source)
-    assert told(capsys, "verify", source)["findings"] == {}
+    assert run_json(capsys, "verify", source)["findings"] == {}
     # The originals of the second set were moved by the first run; its journal says where to.
-    assert told(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
+    assert run_json(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
     assert content(source) == after
-    told(capsys, "manifest", source, "-o", planned / "m2")
-    told(capsys, "resolve", planned / "m2", "-o", planned / "plan2")
-    assert told(capsys, "rewrite", planned / "plan2", "--in-place")["revisits"] == 0
+    run_json(capsys, "manifest", source, "-o", planned / "m2")
+    run_json(capsys, "resolve", planned / "m2", "-o", planned / "plan2")
+    assert run_json(capsys, "rewrite", planned / "plan2", "--in-place")["revisits"] == 0
     assert content(source) == after
-    assert told(capsys, "rewrite", plan, "--undo")["exact"] == 2
+    assert run_json(capsys, "rewrite", plan, "--undo")["exact"] == 2
     assert content(source) == before
-    assert told(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
+    assert run_json(capsys, "rewrite", plan, "--in-place")["revisits"] == 19
 
 
 @pytest.mark.parametrize("at", [3, 9, 20])

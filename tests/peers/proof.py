@@ -1,7 +1,7 @@
 """The stages over some sources, and what others make of the result.
 
 new = deduplicated(old, folder)     # manifest, resolve, rewrite, as they are typed
-judged(old, new)                    # warcio, FastWARC and jwarc find nothing that was not there
+verdicts(old, new)                  # warcio, FastWARC and jwarc find nothing that was not there
 replayed(old, new, folder)          # pywb shows every capture as before
 """
 
@@ -60,8 +60,8 @@ def remarks(*places: Path) -> Counter[str]:
     return Counter(finding.reason for finding in found)
 
 
-def judged(old: Path, new: Path) -> int:
-    """Others say nothing of the new files that they did not say of the old; counts records."""
+def verdicts(old: Path, new: Path) -> int:
+    """Other readers find nothing new in the new files; return the number of records."""
     count = 0
     for path in archives(new):
         before = old / path.relative_to(new)
@@ -142,7 +142,7 @@ def proved(old: Path, folder: Path) -> int:
     """All of the above; counts the revisits that were made."""
     result = deduplicated(old, folder)
     assert remarks(result.folder) == remarks(old)
-    judged(old, result.folder)
+    verdicts(old, result.folder)
     revisits: int = result.done["revisits"]
     assert replayed(old, result.folder, folder) == revisits
     return revisits

@@ -374,7 +374,7 @@ def lose_names(address: str, *tables: str) -> None:
 
 
 @pytest.mark.parametrize("tables", [["place", "number"], ["place"], ["number"]])
-def test_names_that_were_lost_are_told_and_repaired(
+def test_check_names_lost_containers_and_reread_repairs_them(
     tables: list[str], address: str, run: Run, tmp_path: Path
 ) -> None:
     folder = tmp_path / "two words"
@@ -412,9 +412,9 @@ def test_an_index_whose_keyspace_was_dropped_is_built_anew_as_typed(
     all_answered(address, run, range(50))
 
 
-def impatient(address: str, folder: Path) -> tuple[Path, str]:
-    """A directory that stands for an index that is there, and its address, with three seconds."""
-    home = folder / "impatient"
+def with_short_timeout(address: str, folder: Path) -> tuple[Path, str]:
+    """A directory that refers to an index, and the index's address with a timeout of 3 seconds."""
+    home = folder / "short-timeout"
     home.mkdir()
     soon = address.replace(f"timeout={PATIENCE}", "timeout=3")
     assert soon != address
@@ -426,7 +426,7 @@ def test_no_outage_is_answered_as_new(
     address: str, run: Run, tmp_path: Path, cassandra: Ring
 ) -> None:
     assert run("index", cdx(tmp_path, 0, 300), address)[0] == 0
-    index, address = impatient(address, tmp_path)
+    index, address = with_short_timeout(address, tmp_path)
     live = LiveIndex(index)
     live.refresh()
     web = create_app(Config(index), live).test_client()
@@ -466,7 +466,7 @@ def test_no_outage_is_answered_as_new(
 def test_a_server_on_a_cluster(address: str, run: Run, tmp_path: Path, cassandra: Ring) -> None:
     """As a process with workers of its own, which take crawls' reports, too."""
     assert run("index", cdx(tmp_path, 0, 50), address)[0] == 0
-    home, soon = impatient(address, tmp_path)
+    home, soon = with_short_timeout(address, tmp_path)
     with serving(home, "--workers", "2", "--engine", soon) as server:
         assert server.ready["captures"] == 50
 

@@ -1,4 +1,4 @@
-"""What ``bin/convert`` and ``bin/export --self-contained`` write, judged by others: jwarc, pywb."""
+"""jwarc and pywb read what ``bin/convert`` and ``bin/export --self-contained`` write."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_order_and_options_make_no_other_index() -> None:
         ("cassandra://a/k?driver=odbc", "no option driver"),
     ],
 )
-def test_a_wrong_address_is_told(text: str, said: str) -> None:
+def test_invalid_addresses_are_refused(text: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         Address.parse(text)
 

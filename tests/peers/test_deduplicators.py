@@ -1,4 +1,4 @@
-"""What other deduplicators lose, told by ``bin/verify``; what they do right passes.
+"""``bin/verify`` reports what other deduplicators lose, and accepts correct output.
 
 Each defect was met in their own outputs. jwarc comes from Maven Central; warchaeology and
 warcdedupe from no registry, so they are tried where they are installed. What others did that need
@@ -158,8 +158,8 @@ TOOLS = {
 Tool = Callable[[Path, Path], None]
 
 
-def judged(tool: Tool, records: list[bytes], folder: Path) -> tuple[set[str], set[str], int]:
-    """What is said of the output alone, and beside what it was made from; and its revisits."""
+def verdicts(tool: Tool, records: list[bytes], folder: Path) -> tuple[set[str], set[str], int]:
+    """Return what verify finds in the output, and against the input; and the number of revisits."""
     old = write(folder / "old/x.warc.gz", records)
     new = folder / "new/x.warc.gz"
     new.parent.mkdir()
@@ -170,15 +170,15 @@ def judged(tool: Tool, records: list[bytes], folder: Path) -> tuple[set[str], se
 
 
 @pytest.mark.parametrize("name", list(TOLD))
-def test_what_it_writes_is_told(name: str, tmp_path: Path) -> None:
+def test_verify_reports_what_each_tool_loses(name: str, tmp_path: Path) -> None:
     for number, (what, (alone, beside)) in enumerate(TOLD[name].items()):
         (tmp_path / str(number)).mkdir()
-        said, compared, _ = judged(TOOLS[name], SETS[what], tmp_path / str(number))
+        said, compared, _ = verdicts(TOOLS[name], SETS[what], tmp_path / str(number))
         assert (said, compared) == (alone, beside), what
 
 
-def test_what_was_lost_is_no_remark() -> None:
-    """What made readers lose a page is told with exit status 8."""
+def test_defects_that_lose_pages_are_losses() -> None:
+    """A defect that makes readers lose a page is reported with exit status 8."""
     lost = ("not-rebuilt", "self-reference", "field-lost", "headers-changed", "uri-changed")
     assert {REASONS[reason] for reason in (*lost, "id-changed", "date-changed")} == {LOSS}
     assert {REASONS[reason] for reason in ("refers-to-brackets", "no-target-uri")} == {BROKEN}
@@ -229,13 +229,13 @@ MADE: dict[str, tuple[list[bytes], set[str], set[str]]] = {
 
 
 @pytest.mark.parametrize("what", list(MADE))
-def test_what_others_did_is_told(what: str, tmp_path: Path) -> None:
+def test_verify_reports_known_defects(what: str, tmp_path: Path) -> None:
     made, alone, beside = MADE[what]
 
     def tool(old: Path, new: Path) -> None:
         write(new, made)
 
-    said, compared, revisits = judged(tool, [shot(1), shot(2)], tmp_path)
+    said, compared, revisits = verdicts(tool, [shot(1), shot(2)], tmp_path)
     assert (alone <= said, beside <= compared, revisits) == (True, True, 1)
     if what == "nothing":
         assert said == compared == set()

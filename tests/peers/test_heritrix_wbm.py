@@ -126,7 +126,7 @@ def test_in_an_outage_all_is_stored(heritrix: Heritrix, harvests: Harvests) -> N
     site, fetched = harvests.site, list[str]()
     pages = ["/logo.png", "/story.html", "/data.json", "/report.pdf"]
 
-    def fall_ill(path: str) -> None:
+    def fail_requests(path: str) -> None:
         """Before a page is answered: what becomes of the question for the next one."""
         fetched.extend({path} & set(pages))
         front.sickness = ("", "503", "silent", "silent", "silent")[len(fetched)]
@@ -136,7 +136,7 @@ def test_in_an_outage_all_is_stored(heritrix: Heritrix, harvests: Harvests) -> N
     held = site.pages
     links = "".join(f'<a href="{path}">{path}</a> ' for path in pages)
     site.pages = {"/": Page(links.encode()), **{path: held[path] for path in pages}}
-    site.before = fall_ill
+    site.before = fail_requests
     try:
         with serving(harvests.index) as server, in_front_of(server.port) as front:
             crawl = heritrix.run(make(heritrix, "ill", site, front.url))

@@ -24,7 +24,7 @@ import pytest
 from dedupindex.verify.collection import Collection
 from tests.conftest import need
 from tests.peers.heritrix import Page, Site
-from tests.peers.proof import Deduplicated, archives, deduplicated, judged, remarks, replayed
+from tests.peers.proof import Deduplicated, archives, deduplicated, remarks, replayed, verdicts
 from tests.peers.replay import free_port, records
 from tests.peers.site import COPIES, PAGES, site
 from tests.peers.test_jwarc import jwarc
@@ -184,7 +184,7 @@ def test_what_must_be_is_a_revisit(crawled: Path, result: Deduplicated) -> None:
 
 
 def test_other_readers_find_nothing_wrong(crawled: Path, result: Deduplicated) -> None:
-    count = judged(crawled, result.folder)
+    count = verdicts(crawled, result.folder)
     assert count > 300
 
 
@@ -241,7 +241,7 @@ def test_what_revisits_of_wget_refer_to_stays(tmp_path: Path) -> None:
         left.unlink()
     result = deduplicated(old, tmp_path)
     assert result.planned["stayed"]["referred"] == len(COPIES)
-    judged(old, result.folder)
+    verdicts(old, result.folder)
     assert replayed(old, result.folder, tmp_path) == result.done["revisits"] >= len(COPIES)
     said = [
         Counter(one.reason for one in Collection([place]).findings())

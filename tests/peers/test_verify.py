@@ -1,4 +1,4 @@
-"""What others write, judged by ``bin/verify``: crawlers pass, a deduplicator is told its losses."""
+"""``bin/verify`` on files of other tools: crawlers pass, losses of a deduplicator are reported."""
 
 from __future__ import annotations
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import redirect_stderr, redirect_stdout
 from io import BytesIO, TextIOWrapper
 from unittest.mock import patch
+
+import pytest
 
 from dedupindex.cli import main
 
@@ -30,3 +33,11 @@ def typed(*words: object, status: int = 0, text: str | None = None, **env: str) 
     assert code == status, talk
     assert "Traceback" not in talk
     return said, talk
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
+    """Run a command with --json and return the last object that it printed."""
+    capsys.readouterr()
+    assert main([*map(str, words), "--json"]) == 0
+    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found

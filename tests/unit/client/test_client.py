@@ -300,7 +300,7 @@ def back_after(outage: float, *, takes: float = 0.0, status: int = 0) -> tuple[f
 
 @pytest.mark.parametrize("outage", [0.5, 3, 10, 60, 1200])
 def test_a_server_that_was_restarted_is_found_within_two_seconds(outage: float) -> None:
-    """However long nobody listened: such probes cost nothing, so they go on every second."""
+    """Probes go on every second however long the outage, because they cost nothing."""
     away, probes = back_after(outage)
     assert away <= 1.1
     assert len(probes) <= 5 + outage

@@ -1,4 +1,4 @@
-"""Corpora: what is chosen by metadata alone, what is read, and how it is told."""
+"""Corpora: selection by metadata, records read, and reports."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_deleted_file_of_crawls_is_reported(index: Path, monkeypatch: pytest.M
 def test_an_index_replaced_while_the_file_of_crawls_is_opened(
     index: Path, swap: Callable[[], None], late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is open is known for what it is, so the next look finds the other."""
+    """An open store is recognised, so the next check finds the replacement."""
     really = lmdb.open
 
     def opened(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What of an index becomes keys of Browsertrix, and how it is said."""
+"""Which captures of an index become keys of Browsertrix, and the report of an export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done for many rows at once is what is done for each."""
+"""Encoding rows in columns gives the same bytes as encoding each capture."""
 
 from __future__ import annotations
 

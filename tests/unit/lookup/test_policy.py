@@ -505,17 +505,17 @@ def test_the_command_line_uses_the_options_of_its_crawl(make_index: MakeIndex) -
     put(web, "a", 3)
     web.post("/crawls/a/commit")
 
-    def told(*more: str, digest: int = 1) -> Any:
+    def lookup_json(*more: str, digest: int = 1) -> Any:
         words = ["lookup", index, "--digest", str(sha1(digest)), "--url", PAGE.decode(), "--json"]
         return json.loads(dedupindex(*words, *more)[0])
 
-    assert told("--crawl", "a") == {"duplicate": False, "policy": "never"}
-    assert told("--crawl", "c", digest=3)["duplicate"]
-    assert told("--namespace", "news", digest=3)["duplicate"]
-    assert not told("--crawl", "b", digest=3)["duplicate"]
+    assert lookup_json("--crawl", "a") == {"duplicate": False, "policy": "never"}
+    assert lookup_json("--crawl", "c", digest=3)["duplicate"]
+    assert lookup_json("--namespace", "news", digest=3)["duplicate"]
+    assert not lookup_json("--crawl", "b", digest=3)["duplicate"]
     # What a was said to store covers other bytes than b asks for.
-    assert not told("--crawl", "b", "--namespace", "news", digest=3)["duplicate"]
-    assert told("--crawl", "b", "--namespace", "news", "--bridge", digest=3)["duplicate"]
+    assert not lookup_json("--crawl", "b", "--namespace", "news", digest=3)["duplicate"]
+    assert lookup_json("--crawl", "b", "--namespace", "news", "--bridge", digest=3)["duplicate"]
     assert (
         "policy never" in dedupindex("lookup", index, "--digest", str(sha1(1)), "--crawl", "a")[0]
     )

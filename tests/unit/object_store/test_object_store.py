@@ -418,7 +418,7 @@ def test_manifest_and_plan_of_remote_objects(
 def test_processes_are_spawned_if_fsspec_has_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a thread holds at that moment nobody lets go of in the other process."""
+    """A lock held by a thread at the time of a fork is never released in the child."""
 
     def refuse() -> int:
         raise AssertionError("forked")

@@ -1,4 +1,4 @@
-"""What depends on captures that are to go: counted, listed, and refused without force."""
+"""Impact of removing captures: counts, lists, and refusal without --force."""
 
 from __future__ import annotations
 

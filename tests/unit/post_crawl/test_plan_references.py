@@ -1,18 +1,17 @@
-"""What stays for the sake of others: what revisits refer to that were there before, and twins."""
+"""Records that a plan must keep: those that revisits refer to, and captures of one second."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
 
-from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
+from tests.support.commands import run_json
 from tests.support.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write
 from tests.support.warc_cases import HTTP, gz, record_id, sha1
 
@@ -38,20 +37,13 @@ NOTHING = {
 }
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
-    capsys.readouterr()
-    assert main([*map(str, words), "--json"]) == 0
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
-
-
 def rewritten(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
     """The stages over ``in``: what resolve and rewrite say."""
-    told(capsys, "manifest", folder / "in", "-o", folder / "m", "--jobs", 1)
-    planned = told(capsys, "resolve", folder / "m", "-o", folder / "plan")
-    done = told(capsys, "rewrite", folder / "plan", "--out", folder / "out", "--jobs", 1)
+    run_json(capsys, "manifest", folder / "in", "-o", folder / "m", "--jobs", 1)
+    planned = run_json(capsys, "resolve", folder / "m", "-o", folder / "plan")
+    done = run_json(capsys, "rewrite", folder / "plan", "--out", folder / "out", "--jobs", 1)
     assert list(Against(folder / "in", [folder / "out"]).findings()) == []
     return planned, done
 
@@ -90,7 +82,7 @@ def test_the_manifest_lists_what_revisits_refer_to(
     first = [page(1), copy_of(2, 1), copy_of(3, 1, Refers_To_Date=b"x", Refers_To=None)]
     write(source / "a.warc.gz", first)
     write(source / "b.warc.gz", [page(4)])
-    told(capsys, "manifest", source, "-o", top)
+    run_json(capsys, "manifest", source, "-o", top)
     offset = len(gz(first[0]))
     digest, url, behind = sha1(BODY).decode(), HOST.decode(), offset + len(gz(first[1]))
     names = [record_id(number).decode().strip("<>") for number in (1, 2, 3)]
@@ -104,7 +96,7 @@ def test_the_manifest_lists_what_revisits_refer_to(
     (line,) = [line for line in lines(top) if line[0] == f"{HOST.decode()}1"]
     assert replay_keys(top) == [line[1], 0]
     (source / "a.warc.gz").unlink()
-    told(capsys, "manifest", source, "-o", top)
+    run_json(capsys, "manifest", source, "-o", top)
     assert meant(top) == []
 
 

@@ -48,7 +48,7 @@ def line(offset: int, stored: int, **fields: Any) -> Line:
     return usual._replace(**fields)
 
 
-def judged(
+def verdicts(
     path: Path,
     candidate: bytes,
     original: bytes | None = None,
@@ -57,7 +57,7 @@ def judged(
     seen: dict[str, Any] | None = None,
     criteria: MatchCriteria = DEFAULT,
 ) -> CheckedPair:
-    """Judge a record that stands behind its original; `seen` is what the plan says of it."""
+    """Check a record that follows its original; `seen` are fields of its line in the plan."""
     original = first() if original is None else original
     one, two = (gz(original), gz(candidate)) if packed else (original, candidate)
     path.write_bytes(one + two)
@@ -182,7 +182,7 @@ def test_copies_that_stay(tmp_path: Path, case: str) -> None:
         if not packed and case.startswith(("10 ", "11 ", "22 ", "23 ")):
             continue  # in a plain file other bytes follow, see below
         with pytest.raises(Refused) as refused:
-            judged(tmp_path / "x", *records, packed=packed, seen=seen)
+            verdicts(tmp_path / "x", *records, packed=packed, seen=seen)
         assert refused.value.reason == reason
 
 
@@ -199,12 +199,12 @@ def test_options_decide_which_records_match(
     not_found = response(BODY, head=http(b"Content-Type: x/y", status=b"404 Not Found"))
     if reason:
         with pytest.raises(Refused) as refused:
-            judged(tmp_path / "x", not_found, criteria=criteria)
+            verdicts(tmp_path / "x", not_found, criteria=criteria)
         assert refused.value.reason == reason
     else:
         assert (
             b"\r\n\r\nHTTP/1.1 404 Not"
-            in judged(tmp_path / "x", not_found, criteria=criteria).record
+            in verdicts(tmp_path / "x", not_found, criteria=criteria).record
         )
 
 
@@ -265,7 +265,7 @@ def test_copies_that_become_revisits(tmp_path: Path, case: str, packed: bool) ->
         seen["date"] = DATE[:-1] + b".123456789Z"
     if "has a fraction" in case:
         seen["first_date"] = EARLY[:-1] + b".25Z"
-    found = judged(tmp_path / "x", candidate, *rest, packed=packed, seen=seen)
+    found = verdicts(tmp_path / "x", candidate, *rest, packed=packed, seen=seen)
     made = found.record
     head, _, block = made.partition(b"\r\n\r\n")
     header, _, old_block = candidate.partition(b"\r\n\r\n")
@@ -346,13 +346,13 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
 def test_a_bomb_is_read_in_pieces(tmp_path: Path) -> None:
     """A small member that is long when inflated is compared piece by piece."""
     body = bytes(20 << 20)
-    found = judged(tmp_path / "x", response(body), first(body))
+    found = verdicts(tmp_path / "x", response(body), first(body))
     assert found.response.single.data is None and found.response.body_length == len(body)
     with pytest.raises(Refused, match="body-differs"):
         other = body[:-1] + b"x"
-        judged(tmp_path / "x", response(other, Payload_Digest=sha1(body)), first(body))
+        verdicts(tmp_path / "x", response(other, Payload_Digest=sha1(body)), first(body))
     with pytest.raises(Refused, match="not-exact"):
-        judged(tmp_path / "x", response(body) + response(), first(body))
+        verdicts(tmp_path / "x", response(body) + response(), first(body))
     assert gzip.decompress((tmp_path / "x").read_bytes())
 
 

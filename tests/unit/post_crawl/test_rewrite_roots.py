@@ -44,7 +44,7 @@ def undo(root: Path) -> list[str]:
 
 
 def in_child(work: Callable[[], bool]) -> bool:
-    """Whether `work` says yes in a process of its own."""
+    """Return whether `work` is true in a child process."""
     child = os.fork()
     if not child:
         try:

@@ -39,7 +39,7 @@ def undo(root: Path) -> list[str]:
 
 
 def test_a_bit_that_changed_although_the_time_did_not(source: Path) -> None:
-    """Of a record that stays, which nobody looks into."""
+    """Unchanged record, which is copied without being inflated."""
     plan = FakePlan(source)
     path = source / "c.warc"
     status, data = path.stat(), bytearray(path.read_bytes())

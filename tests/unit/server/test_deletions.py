@@ -195,7 +195,7 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
     web, warc = served(index), index.parent / "one.warc.gz"
     warc.write_bytes(gz(response(b"payload")))
 
-    def told() -> list[dict[str, Any]]:
+    def unread_everywhere() -> list[dict[str, Any]]:
         answer = web.get("/impact?container=a.warc.gz").get_json()
         shown = web.get("/pages/impact?kind=container&name=a.warc.gz").text
         _, talk = dedupindex("impact", index, "--container", "a.warc.gz")
@@ -206,7 +206,7 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
         assert ("warning" in talk) == bool(unread) == ("have not all been read" in shown)
         return unread
 
-    assert told() == []
+    assert unread_everywhere() == []
     for name in ("one", "two", "none", "gone"):
         begin_crawl(web, name)
     for name, times in (("one", 2), ("two", 3), ("gone", 1)):
@@ -217,15 +217,15 @@ def test_impact_names_crawls_whose_revisits_are_unknown(index: Path) -> None:
     web.post("/crawls/gone/cancel")
     web.post("/crawls/one/commit")
     one, other = {"crawl": "one", "duplicates": 2}, {"crawl": "two", "duplicates": 3}
-    assert told() == [other, one]
+    assert unread_everywhere() == [other, one]
     assert web.get("/impact?crawl=two").get_json()["unread"] == [one]
     assert web.get("/impact?container=nothing").get_json()["unread"] == []
     web.post("/crawls/two/commit")
     for merged in (False, True):
         if merged:
             dedupindex("index", "--merge", index)
-        assert told() == [one]  # the file of the other is known, and was read
+        assert unread_everywhere() == [one]  # the file of the other is known, and was read
     dedupindex("index", "--add", "--crawl", "one", warc, index)
-    assert told() == []
+    assert unread_everywhere() == []
     gone = dedupindex("purge", index, "--container", "a.warc.gz", "--force", "--json")
     assert '"unread":[]' in gone[0]
