@@ -41,7 +41,7 @@ def test_lookups(web: FlaskClient) -> None:
     assert found == [None, None, None, 1, None, 1, 5]
 
 
-def test_a_strategy_says_what_is_the_same(web: FlaskClient) -> None:
+def test_batch_duplicates_depend_on_the_strategy(web: FlaskClient) -> None:
     www = PAGE.replace("http://", "https://www.")
     some = [question(1), question(1, OTHER), question(1, www), question(1)]
     for strategy, expected in (
@@ -61,7 +61,7 @@ def test_a_strategy_says_what_is_the_same(web: FlaskClient) -> None:
     assert "in_batch" not in web.post("/lookup", json=body).get_json()["answers"][1]
 
 
-def test_what_a_policy_wants_stored_is_not_in_the_batch(web: FlaskClient) -> None:
+def test_captures_stored_by_policy_are_no_batch_duplicates(web: FlaskClient) -> None:
     web.post("/crawls", json={"name": "p", "policy": [{"never": True}]})
     body = {"lookups": [question(1)] * 2, "in_batch": True, "crawl": "p"}
     answers = web.post("/lookup", json=body).get_json()["answers"]
@@ -128,7 +128,7 @@ def test_claims_in_a_list(web: FlaskClient) -> None:
     assert error(web.post("/claims", json=unknown)) == (400, "bad_digest")
 
 
-def test_the_client_claims_again_what_it_did_not_hear(web: FlaskClient) -> None:
+def test_the_client_repeats_claims_without_an_answer(web: FlaskClient) -> None:
     begin(web)
     lose = [True]
 

@@ -85,7 +85,7 @@ def test_a_crawl_through_several_workers_is_merged_while_it_is_asked_for(
         assert engine.check() == []
 
 
-def test_what_was_acknowledged_survives_a_kill(make_index: MakeIndex) -> None:
+def test_acknowledged_captures_survive_a_kill(make_index: MakeIndex) -> None:
     index = make_index([])
     acknowledged: set[int] = set()
     with serving(index, "--workers", "2") as server:

@@ -74,7 +74,7 @@ def stated(body: bytes) -> bytes:
     [("k-nul.warc.gz", 4, 12), ("k-nul-off.warc.gz", 4, 12), ("k-nul-off.cdx", 4, 12),
      ("k-nul.cdx", 4, 9)],
 )  # fmt: skip
-def test_what_wget_at_wrote(name: str, added: int, refused: int, tmp_path: Path) -> None:
+def test_indexing_files_of_wget_at(name: str, added: int, refused: int, tmp_path: Path) -> None:
     out, _ = typed("index", *ANY, "--json", DATA / name, tmp_path / "ix")
     told = json.loads(out)
     assert told["added"] == added and told["refused"][CUT_DIGEST] == refused
@@ -146,7 +146,7 @@ def test_whoever_says_so(digest: Digest) -> None:
 
 @pytest.mark.parametrize("digest", NOT_CUT, ids=str)
 def test_three_zeros_cut_nothing(digest: Digest) -> None:
-    """What is left of a SHA-1 that was cut so late still tells payloads apart."""
+    """A SHA-1 with so many bytes left still distinguishes payloads."""
     assert REFUSE(capture(1)._replace(digest=digest)) == ""
 
 
@@ -220,8 +220,8 @@ def test_dialects(web: FlaskClient) -> None:
             assert told.status_code == 200 and bare.encode() not in told.data, query
 
 
-def test_what_is_asked_for_in_one_step_is_no_such_digest() -> None:
-    """The fast answer leaves them to the one that says why."""
+def test_the_fast_path_does_not_answer_for_cut_digests() -> None:
+    """The full lookup answers for them, with the reason."""
     for digest in (digest for digest in CUT if digest.algorithm == "sha1"):
         for encoding in (0, 2):
             assert sha1_prefix(digest.spelled(Spelling(0, encoding))) is None
@@ -229,7 +229,7 @@ def test_what_is_asked_for_in_one_step_is_no_such_digest() -> None:
 
 
 def test_claims(web: FlaskClient) -> None:
-    """Everybody stores the payload: nobody waits for another that may store another."""
+    """Every claimant stores: the payload of another claim may differ."""
     for name in ("a", "b"):
         begin(web, name, seen_by="all")
     nothings = [*CUT[:6], *sorted(EMPTY)]
@@ -274,7 +274,7 @@ def test_batches_of_the_command_line(make_index: MakeIndex, tmp_path: Path) -> N
     assert json.loads(out) == NONE
 
 
-def test_what_a_crawl_would_have_saved(make_index: MakeIndex) -> None:
+def test_savings_of_a_crawl_exclude_cut_digests(make_index: MakeIndex) -> None:
     index = make_index([capture(1)._replace(digest=CUT[0])])
     out, _ = typed("report", index, "--against", DATA / "k-nul-off.cdx", "--json")
     told = json.loads(out)

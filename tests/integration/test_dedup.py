@@ -78,7 +78,9 @@ def check(report: dict[str, Any]) -> None:
     assert report["bytes_before"] - report["bytes_after"] == saved
 
 
-def test_to_a_directory_is_what_was_tried(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+def test_a_run_to_a_directory_equals_its_dry_run(
+    source: Path, tmp_path: Path, dedup: Dedup
+) -> None:
     before = content(source)
     dry = dedup(source, "--out", tmp_path / "out", "--dry-run")
     assert not (tmp_path / "out").exists() and content(source) == before
@@ -100,7 +102,7 @@ def test_to_a_directory_is_what_was_tried(source: Path, tmp_path: Path, dedup: D
         assert records_of(tmp_path / "back" / name) == records_of(source / name)
 
 
-def test_in_place_is_what_a_directory_gets(
+def test_a_run_in_place_equals_one_to_a_directory(
     source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(source)
@@ -118,7 +120,7 @@ def test_in_place_is_what_a_directory_gets(
     assert content(source) == before
 
 
-def test_in_place_it_says_how_to_undo_it(
+def test_a_run_in_place_prints_the_undo_command(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = content(source)
@@ -133,7 +135,7 @@ def test_in_place_it_says_how_to_undo_it(
 
 
 @pytest.mark.parametrize("at", [1, 60, 75, 80, 83, 90])
-def test_a_killed_run_in_place_goes_on_where_it_was(
+def test_a_killed_run_in_place_is_resumed(
     source: Path, tmp_path: Path, dedup: Dedup, at: int
 ) -> None:
     before = content(source)
@@ -152,9 +154,7 @@ def test_a_killed_run_in_place_goes_on_where_it_was(
     assert content(source) == before
 
 
-def test_what_cannot_be_read_is_copied_and_named(
-    source: Path, tmp_path: Path, dedup: Dedup
-) -> None:
+def test_unreadable_files_are_copied_and_named(source: Path, tmp_path: Path, dedup: Dedup) -> None:
     whole = (source / "a.warc.gz").read_bytes()
     odd = {
         "odd.warc.zst": b"\x28\xb5\x2f\xfd" + b"x" * 50,
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_copied_and_named(
     assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
 
 
-def test_what_is_copied_needs_room_too(
+def test_free_space_is_checked_for_copied_files_too(
     source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (source / "odd.warc.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 5000)
@@ -205,9 +205,7 @@ def test_what_is_copied_needs_room_too(
     dedup(*words[1:], status=7)
 
 
-def test_a_file_that_is_being_written_is_left_alone(
-    source: Path, tmp_path: Path, dedup: Dedup
-) -> None:
+def test_files_being_written_are_not_rewritten(source: Path, tmp_path: Path, dedup: Dedup) -> None:
     with open(source / "deep" / "b.warc.gz", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         done = dedup(source, "--out", tmp_path / "out", status=7)
@@ -293,19 +291,19 @@ def failing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "copy_file_range", copied)
 
 
-def there_already(name: str, out: Path) -> None:
+def conflicting_file(name: str, out: Path) -> None:
     (out / name).parent.mkdir(parents=True)
     (out / name).write_bytes(members(response(b"another")))
 
 
 @pytest.mark.parametrize("how", ["busy", "failing", "there"])
-def test_nothing_refers_to_a_file_that_was_left_alone(
+def test_no_revisit_refers_to_a_file_not_rewritten(
     source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     before, out = content(source), tmp_path / "out"
     with monkeypatch.context() as patch:
         if how == "there":
-            there_already("a.warc.gz", out)
+            conflicting_file("a.warc.gz", out)
         else:
             {"busy": busy, "failing": failing}[how]("in/a.warc.gz", patch)
         done = dedup(source, "--out", out, "--jobs", 1, status=7)
@@ -321,7 +319,7 @@ def test_nothing_refers_to_a_file_that_was_left_alone(
     assert not list((out / ".rewrite").glob("*.jsonl*"))
 
 
-def test_a_dry_run_sees_what_is_there_already(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+def test_a_dry_run_counts_existing_output_files(source: Path, tmp_path: Path, dedup: Dedup) -> None:
     (source / "odd.warc.zst").write_bytes(b"\x28\xb5\x2f\xfd" + b"x" * 50)
     out = tmp_path / "out"
 
@@ -426,7 +424,7 @@ def tampered(monkeypatch: pytest.MonkeyPatch, spoil: Callable[[], None]) -> Iter
         yield
 
 
-def test_what_was_written_is_verified(
+def test_output_is_verified(
     source: Path, tmp_path: Path, dedup: Dedup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def drop_originals() -> None:
@@ -513,7 +511,7 @@ def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
         found: int = json.loads(capsys.readouterr().out)["dependents"]["captures"]
         return found
 
-    def do_what_is_told() -> None:
+    def run_the_next_command() -> None:
         told = capsys.readouterr().out.partition("next: bin/")[2].partition("    ")[0]
         assert main(shlex.split(told)) == 0
 
@@ -524,7 +522,7 @@ def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
     assert dependents() == 3
     write(tmp_path / "later" / "z.warc.gz", 3, bodies)
     assert main(["dedup", str(tmp_path / "later"), "--index", index, "--in-place"]) == 0
-    do_what_is_told()
+    run_the_next_command()
     assert dependents() == 6
 
 

@@ -114,7 +114,7 @@ def test_processes_that_are_interrupted_while_they_begin() -> None:
     assert (done.returncode, done.stderr) == (130, b"dedupindex: interrupted\n")
 
 
-def test_who_calls_a_command_from_python_goes_on() -> None:
+def test_an_interrupted_command_returns_to_its_python_caller() -> None:
     """Though a process is still at a task: it is waited for, or not, by the caller."""
     script = _BUSY.replace("cli.main()", "cli.main([])").replace("1 << 31", "1 << 20")
     done = subprocess.run(

@@ -241,7 +241,7 @@ def test_workers_end_with_a_server_that_is_killed(make_index: MakeIndex) -> None
 
 
 def alive(process: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody waited for does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -195,7 +195,7 @@ def test_who_was_silent_for_the_longest_is_forgotten() -> None:
     assert limit.wait("b") and not limit.wait("a")
 
 
-def test_what_one_client_is() -> None:
+def test_addresses_of_one_network_are_one_client() -> None:
     assert network("192.0.2.7") == network("::ffff:192.0.2.7") == "192.0.2.7"
     assert network("2001:db8:1:2:3::4") == network("2001:db8:1:2::9") == "2001:db8:1:2::/64"
     assert network("2001:db8:1:3::4") != network("2001:db8:1:2::4")
@@ -209,7 +209,7 @@ def asked(port: int) -> tuple[int, Message, bytes]:
         return response.status, response.headers, response.read()
 
 
-def test_who_asks_too_often_is_told_to_wait_and_stores(make_index: MakeIndex) -> None:
+def test_clients_over_the_rate_limit_get_429_and_store(make_index: MakeIndex) -> None:
     index = make_index([capture(1, PAGE)])
     token = typed("token", index, "--add", "a")[0].strip()
     with serving(index, "--rate-limit", "1", "--workers", "1") as server:
@@ -428,7 +428,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
     return stream
 
 
-def test_hostile_text_stays_in_its_field(lines: io.StringIO) -> None:
+def test_hostile_text_cannot_leave_its_log_field(lines: io.StringIO) -> None:
     environ = {"REQUEST_METHOD": "GET", "PATH_INFO": HOSTILE, "REMOTE_ADDR": "192.0.2.1"}
     logs.access(environ, "200 OK", 0.0012)
     logs.audit(environ, "me", {"name": HOSTILE, "added": 2}, "a")

@@ -513,7 +513,7 @@ WAYS = pytest.mark.parametrize("way", ["out", "placed"])
 
 @WAYS
 @pytest.mark.parametrize("name", ALL)
-def test_every_file_is_what_its_case_says(run: Run, name: str, way: str) -> None:
+def test_every_file_is_as_its_case_expects(run: Run, name: str, way: str) -> None:
     ALL[name].check(run.top / way)
 
 
@@ -553,7 +553,7 @@ def test_verification_finds_nothing_that_was_not_there_before(run: Run, way: str
     assert not (before or after or against)
 
 
-def test_undone_is_what_was(run: Run) -> None:
+def test_undo_restores_the_sources(run: Run) -> None:
     assert run.said["undo"].status == 0
     assert post_crawl.tree(run.source) == post_crawl.tree(run.top / "before")
 

@@ -71,7 +71,7 @@ def first_not_found(one: Case) -> None:
 
 
 def without_a_body(one: Case) -> None:
-    """Redirects and what has no body stay in any case, though they are equal now."""
+    """Redirects and responses without a body are kept in any case, though they are equal now."""
     heads = http(b"Location: /x", status=b"302 Found"), http(status=b"204 No Content")
     words = "redirect", "status"
     one.remarks.add("status")

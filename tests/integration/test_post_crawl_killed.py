@@ -1,4 +1,4 @@
-"""In place, as it is typed: whatever fails and whoever is killed, every record can be had again.
+"""Commands in place: after any failure or kill, every record can be restored.
 
 `test_rewrite_in_place` lets each single write fail or die. Here whole commands meet disks that stay
 full, short writes, disks that fail, and kill -9 at random moments: ten times, or as often as
@@ -141,7 +141,7 @@ def sweep(work: Callable[[], Told], number: int, *, once: bool, step: int) -> It
     ("number", "once"), [(errno.ENOSPC, False), (errno.EIO, False), (errno.EIO, True)]
 )
 def test_a_disk_that_is_full_or_fails(made: Made, number: int, once: bool) -> None:
-    """99: the sources are as they were or done, it is said, and the next run goes on."""
+    """99: each source is unchanged or rewritten, the error is reported; the next run resumes."""
     turns = 0
     for told in sweep(lambda: made.rewrite("--jobs", "1"), number, once=once, step=5):
         turns += 1
@@ -190,7 +190,7 @@ def test_writes_that_write_only_a_part(made: Made, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_sector_that_cannot_be_read(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is left alone and named; the others are rewritten."""
+    """The file is not rewritten but named; the others are rewritten."""
     bad, pread = "02/x.warc.gz", os.pread
 
     def fails(descriptor: int, count: int, offset: int) -> bytes:
@@ -273,7 +273,7 @@ def test_kill_9_at_random_moments(large: Made) -> None:
 
 
 def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
-    """It goes on to the same end, or what it has done is undone."""
+    """The next run completes the rewriting, or undo restores the sources."""
     random, work = Random(KILLS + 1), large.run.top / "work"
 
     def dedup() -> Told:

@@ -71,7 +71,7 @@ def target(path: Path) -> Target:
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_a_purged_file_stays_away_until_it_is_asked_for(files: list[Path], engine: str) -> None:
+def test_a_purged_file_is_indexed_again_only_on_request(files: list[Path], engine: str) -> None:
     index = index_of(files, engine, crawl="weekly")
     seen: list[Any] = []
     impact = survey(index, target(files[0]), seen.append).impact
@@ -108,7 +108,7 @@ def test_a_file_of_the_same_records_under_another_name_is_another(files: list[Pa
     assert answering(index) == []
 
 
-def test_what_a_replaced_file_had_in_the_ledger_goes_with_it(files: list[Path]) -> None:
+def test_replacing_a_file_removes_its_revisits_from_the_ledger(files: list[Path]) -> None:
     index = index_of(files)
     files[2].write_bytes(gz(response(b"other", Target_URI=b"http://example.net/other")))
     run(files, index, replace=True)
@@ -131,7 +131,9 @@ def test_a_file_that_is_read_anew_still_has_its_revisits(files: list[Path], engi
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_what_names_a_purged_original_is_refused_as_that(files: list[Path], engine: str) -> None:
+def test_revisits_of_a_purged_original_are_refused_as_purged(
+    files: list[Path], engine: str
+) -> None:
     """It is no revisit of a revisit: the original is a response, in the copy of the file, too."""
     again = revisit(number=9, Date=LATER, Refers_To_Target_URI=URL, Refers_To_Date=DATE)
     copy = files[0].with_name("copy.warc.gz")
@@ -146,7 +148,7 @@ def test_what_names_a_purged_original_is_refused_as_that(files: list[Path], engi
 
 @pytest.mark.parametrize("order", ["reported first", "read first"])
 @pytest.mark.parametrize("named", ["", "weekly"])
-def test_what_is_read_is_of_the_crawl_that_bin_index_names(
+def test_indexed_captures_belong_to_the_crawl_of_the_command(
     files: list[Path], order: str, named: str
 ) -> None:
     """As the documentation says: without --crawl the record that is read is of no crawl."""

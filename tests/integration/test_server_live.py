@@ -167,7 +167,7 @@ def test_a_ready_line_and_a_clean_end(make_index: MakeIndex) -> None:
         assert server.log.read_text() == said + "stopped\n"
 
 
-def test_what_keeps_it_from_starting(make_index: MakeIndex, tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_prints_one_line(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([capture(1)])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

@@ -177,7 +177,7 @@ def test_adding_and_going_on(tmp_path: Path, collection: Path) -> None:
     assert captures(tmp_path / "there", "") == captures(tmp_path / "here", "")
 
 
-def test_a_run_that_ended_goes_on_with_what_is_done(
+def test_a_failed_run_is_resumed_from_its_finished_tasks(
     tmp_path: Path, collection: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A round for each file; the last but one cannot be read, and then it can."""
@@ -214,7 +214,7 @@ def _listed(value: Any) -> Any:
     return list(value) if isinstance(value, Iterator) else value
 
 
-def test_what_is_damaged_or_missing(tmp_path: Path, collection: Path) -> None:
+def test_damaged_and_missing_sources_on_spark(tmp_path: Path, collection: Path) -> None:
     path = collection / "w3.warc.gz"
     path.write_bytes(path.read_bytes()[:-20])
     result = built(tmp_path / "index", collection, spark="2")
@@ -421,12 +421,12 @@ def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
         list(_dedup("1GB", 1, (0, [shard], [5])))
 
 
-def test_what_is_wrong_when_lost_rows_are_made_again_is_not_passed_over() -> None:
+def test_errors_in_recomputed_rows_are_raised() -> None:
     with pytest.raises(BadSource, match="gone by now"):
         list(clusters._keyed(lambda row: 0, clusters.SparkRow(0, b"", 0, BadSource("gone by now"))))
 
 
-def test_a_master_that_is_gone_is_told_in_a_sentence() -> None:
+def test_a_stopped_spark_master_is_reported_in_one_sentence() -> None:
     said = "while calling x\n: java.lang.IllegalStateException: Cannot call a stopped SparkContext"
 
     def parallelize(*_: object) -> None:

@@ -240,7 +240,7 @@ def test_commit_and_cancel(address: str, client: Any) -> None:
     assert client.smembers("src:d") == {b"killed.wacz"}
 
 
-def test_what_an_index_has_no_longer_is_taken_back(address: str, client: Any) -> None:
+def test_exporting_again_removes_captures_that_the_index_lost(address: str, client: Any) -> None:
     weekly = stored(1, b"http://w.example/", 5, crawl="weekly")
     export(address, [*CAPTURES, weekly])
     again = state(client)
@@ -259,7 +259,7 @@ def test_what_an_index_has_no_longer_is_taken_back(address: str, client: Any) ->
     assert not client.exists("alldupes", "allcrawls", "src:d", "dedupindex:crawls")
 
 
-def test_crawls_of_others_are_left_alone(address: str, client: Any) -> None:
+def test_export_does_not_overwrite_crawls_of_others(address: str, client: Any) -> None:
     crawl = Crawl(client, "archive")
     crawl.response(PAGE, "http://b.example/", "20261121031451390", 597)
     for commit in (False, True):
@@ -460,7 +460,9 @@ def _listed(client: Any, crawl: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in client.lrange(f"c:{crawl}:wacz", 0, -1)]
 
 
-def test_damage_is_told_and_the_rest_is_read(address: str, client: Any, tmp_path: Path) -> None:
+def test_damaged_entries_are_reported_and_the_others_are_read(
+    address: str, client: Any, tmp_path: Path
+) -> None:
     entries = {
         PAGE: "0 20261121031451390 http://a.example/page 597",
         LOGO: "7 20261121031451390 http://a.example/logo?x=1 NaN",  # no such file

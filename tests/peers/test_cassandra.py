@@ -89,7 +89,7 @@ def test_a_digest_with_very_many_urls_is_found_by_each(bench: Bench) -> None:
         assert engine.check() == []
 
 
-def test_what_crawls_report_is_not_what_bin_index_took_in(bench: Bench) -> None:
+def test_reported_captures_are_separate_from_indexed_ones(bench: Bench) -> None:
     bench.load([capture(1, A), capture(2, B)])
     session, on, keyspace = opened(bench)
     put = Statement(
@@ -193,7 +193,7 @@ def test_an_outage_midway_is_one_for_all_that_is_still_to_come(bench: Bench) -> 
         ]
 
 
-def test_what_is_gone_from_the_cluster_is_an_outage(bench: Bench) -> None:
+def test_missing_state_in_the_cluster_is_an_outage(bench: Bench) -> None:
     bench.load([capture(1, A)])
     session, _, keyspace = opened(bench)
     with bench.open() as engine, engine.view() as view:
@@ -252,7 +252,7 @@ def test_another_machine_sees_the_same_index(make: Make) -> None:
         open_index(other.index)
 
 
-def test_numbers_that_two_builds_gave_at_once_are_told_apart(make: Make) -> None:
+def test_equal_container_numbers_of_two_builds_are_resolved(make: Make) -> None:
     one = make()
     one.load([capture(1, A, container="a.warc")])
     other = make(one)
@@ -330,8 +330,8 @@ def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.M
     assert read == {Use.WRITE}
 
 
-def test_many_threads_take_in_what_was_read_ahead(tmp_path: Path) -> None:
-    """As those of one claim for many digests do: each finds the rows of its own."""
+def test_threads_get_their_own_prefetched_rows(tmp_path: Path) -> None:
+    """As the threads of one claim for many digests do."""
 
     class Slow:
         def execute_many(self, asked: Iterable[tuple[Statement, Any]]) -> Iterator[list[Row]]:

@@ -194,7 +194,7 @@ def test_changed_files_take_their_place(address: str, run: Run, tmp_path: Path) 
         (["search", "a"], SettingsConflict.exit_status, "whoosh"),
     ],
 )
-def test_what_a_cluster_does_not_do_is_said(
+def test_unsupported_commands_on_a_cluster_are_refused(
     words: list[str], status: int, said: str, address: str, run: Run
 ) -> None:
     assert run("index", "--empty", address)[0] == 0

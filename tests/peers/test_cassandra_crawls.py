@@ -161,8 +161,8 @@ def test_of_many_who_claim_a_payload_at_once_one_has_it(server: Servers) -> None
         assert {one.token for one, _ in told} == winners
 
 
-def test_nobody_waits_for_who_was_not_told_to_store(server: Servers) -> None:
-    """Whatever is lost on the way, of all who claim some are told to, and the others name them."""
+def test_claimants_wait_only_for_those_that_store(server: Servers) -> None:
+    """Whichever messages are lost, some claimants store, and the others are given their tokens."""
     whole, store = server(), server()
     begin(whole)
     session, numbers = faulty(store), iter(range(10_000))
@@ -252,7 +252,7 @@ def test_a_change_of_a_crawl_whose_answer_is_lost_is_made_once(server: Servers) 
         assert [crawl.name for crawl in reading.crawls()] == ["a", "b"]
 
 
-def test_what_two_servers_are_told_at_once_is_all_there(server: Servers) -> None:
+def test_concurrent_reports_to_two_servers_are_all_stored(server: Servers) -> None:
     stores = [server(), server()]
     begin(stores[0])
     for number in range(20):
@@ -281,7 +281,7 @@ def test_containers_keep_their_names_whoever_numbers_them(server: Servers) -> No
     assert found == {sha1(n): name for n, name in enumerate(names)}
 
 
-def test_what_is_counted_while_the_cluster_is_away_is_counted_once(server: Servers) -> None:
+def test_lookups_during_an_outage_are_counted_once(server: Servers) -> None:
     store, other = server(), server()
     begin(store)
     session = faulty(store)

@@ -124,7 +124,7 @@ class Asking:
         self._thread.join(DEADLINE)
 
 
-def test_the_demonstration_is_as_it_says(nodes: Ring, tmp_path: Path) -> None:
+def test_the_demonstration_on_a_cluster_passes(nodes: Ring, tmp_path: Path) -> None:
     assert show(nullcontext(nodes), tmp_path) == []
     assert not [node.address for node in nodes.nodes if not node.runs()]
 

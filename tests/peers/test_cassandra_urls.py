@@ -59,7 +59,7 @@ def test_lists_are_right_after_any_loads(engine: str, tmp_path: Path, canonical:
                 list(view.at_urlkey(urlkey(A)))
 
 
-def test_marks_are_not_listed_and_what_is_missing_is_found(engine: str, tmp_path: Path) -> None:
+def test_marks_are_not_listed_and_missing_rows_are_found(engine: str, tmp_path: Path) -> None:
     bench = Bench(tmp_path, engine, BY_URL)
     bench.load([capture(1, A, 2, evidence=Evidence.NAMED), capture(2, B)])
     bench.load([capture(1, A, 1, evidence=Evidence.REVISIT)])

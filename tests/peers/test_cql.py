@@ -124,7 +124,7 @@ def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:
 
 
 def test_an_unknown_outcome_is_read_back() -> None:
-    """The three ends of a transaction of which nobody was told."""
+    """The three results of a transaction whose answer was lost."""
 
     class Silent:
         def __init__(self, there: list[tuple[bytes]]) -> None:
@@ -150,7 +150,7 @@ def test_an_unknown_outcome_is_read_back() -> None:
         assert found == expected
 
 
-def test_what_the_cluster_refuses_is_an_outage(session: tuple[Session, bytes, str]) -> None:
+def test_statements_refused_by_the_cluster_are_outages(session: tuple[Session, bytes, str]) -> None:
     cql, key, _ = session
     with pytest.raises(IndexUnavailable):
         cql.execute(Statement("SELECT n FROM no_such.t WHERE k = ?"), key)

@@ -34,7 +34,7 @@ FINE = b"2026-11-%02dT09:14:17.25Z"
 
 
 def shot(number: int, body: bytes = BODY, **options: Any) -> bytes:
-    """A page with all that a crawler says, its length too: else jwarc leaves it alone."""
+    """A page with all fields of a crawler, and a Content-Length: else jwarc ignores it."""
     options = {
         "IP_Address": b"192.0.2.1",
         "Warcinfo_ID": record_id(900),

@@ -149,7 +149,7 @@ def test_three_readers_agree(samples: Path, tmp_path: Path, name: str) -> None:
     assert bool(found.damaged) == (name in DAMAGED)
 
 
-def test_what_their_cdx_files_say_is_read(samples: Path) -> None:
+def test_offsets_and_digests_equal_those_in_their_cdx_files(samples: Path) -> None:
     """Offset and digest of each response; those of POST have their request's body in the key."""
     rows = [row for path in sorted((samples / "cdx").glob("*.cdx")) for row in _rows(path)]
     assert len(rows) == 60
@@ -244,7 +244,7 @@ def test_types_and_offsets_are_what_they_state(
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_responses_are_what_they_state(others: dict[str, Path], name: str) -> None:
+def test_responses_have_the_stated_offsets_and_digests(others: dict[str, Path], name: str) -> None:
     lines = by_manifest(others[name])[1]
     for line, (offset, date, url, digest) in zip(lines, SAID[name], strict=True):
         assert (line.offset, line.url.decode()) == (offset, url)

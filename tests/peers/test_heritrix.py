@@ -142,7 +142,7 @@ def check_revisits(records: list[Record], everything: list[Record]) -> None:
         assert revisit.headers["WARC-Profile"].endswith("/identical-payload-digest")
 
 
-def test_what_is_twice_in_a_crawl_is_stored_once(harvests: Harvests) -> None:
+def test_duplicates_within_a_crawl_are_stored_once(harvests: Harvests) -> None:
     records, payloads = harvests.first.records(), harvests.site.payloads()
     again = len(payloads) - len(set(payloads.values()))
     assert len(of_kind(records, "revisit")) == again == 5
@@ -165,7 +165,7 @@ def test_the_second_crawl_is_full_of_revisits(harvests: Harvests) -> None:
     assert feed.headers["WARC-Payload-Digest"] == f"sha1:{plain}"
 
 
-def test_only_what_must_be_is_a_revisit(harvests: Harvests) -> None:
+def test_pages_that_may_not_be_revisits_are_responses(harvests: Harvests) -> None:
     for crawl in (harvests.first, harvests.second):
         others = {
             one.url.removeprefix(harvests.site.url): one.status
@@ -175,7 +175,7 @@ def test_only_what_must_be_is_a_revisit(harvests: Harvests) -> None:
         assert others.items() >= {**expected, "/part.bin": "203", "/robots.txt": "404"}.items()
 
 
-def test_the_server_was_told_of_each_record_once(harvests: Harvests) -> None:
+def test_each_record_is_reported_to_the_server_once(harvests: Harvests) -> None:
     for crawl, covers in ((harvests.first, "stored"), (harvests.second, "entity")):
         kept = stored(harvests.site, crawl.records())
         shown = harvests.crawls[crawl.name]
@@ -190,7 +190,7 @@ def paths(records: list[Record]) -> list[str]:
     return [record.url.split("/", 3)[3] for record in records]
 
 
-def test_what_is_stored_in_chunks_is_found_among_its_like(harvests: Harvests) -> None:
+def test_chunked_payloads_are_duplicates_of_chunked_ones_only(harvests: Harvests) -> None:
     """Its digests cover the chunks, so the first of two copies is no duplicate of what is not."""
     records = harvests.third.records()
     chunked = {
@@ -324,10 +324,10 @@ def test_a_server_that_dies_in_the_middle(
     assert "; index the WARCs afterwards" in crawl.alerts()
 
 
-def test_a_server_that_comes_back_is_told_what_it_missed(
+def test_missed_lookups_are_reported_when_the_server_is_back(
     heritrix: Heritrix, site: Site, tmp_path: Path
 ) -> None:
-    """Between two pages it is away; Heritrix stores all, and its report says how many.
+    """The server is down between two pages; Heritrix stores all and reports how many.
 
     With the first page for which the server is there again it asks again.
     """
@@ -358,11 +358,11 @@ def test_a_server_that_comes_back_is_told_what_it_missed(
         least = len({site.url + path for path in between} & site.payloads().keys())
         total = len(site.payloads()) + 1  # and a response 203
 
-        def all_are_told() -> bool:
+        def all_are_reported() -> bool:
             now = report()
             return int(now["lookups"] + (now["not_looked_up"] or 0)) == total
 
-        assert until(all_are_told), (report()["lookups"], report()["not_looked_up"], total)
+        assert until(all_are_reported), (report()["lookups"], report()["not_looked_up"], total)
         told = report()
         text = dedupindex("report", index, "--crawl", crawl.name)[0]
     all_stored(site, crawl)
@@ -482,7 +482,7 @@ def test_a_job_without_its_script_is_not_launched(heritrix: Heritrix, site: Site
     assert not (job / "latest").exists()
 
 
-def test_what_a_killed_crawl_did_not_report_can_be_indexed(
+def test_unreported_records_of_a_killed_crawl_can_be_indexed(
     heritrix: Heritrix, site: Site, tmp_path: Path
 ) -> None:
     """Reports are a tenth of a second behind; every original that the server names was written."""

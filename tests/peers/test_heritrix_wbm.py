@@ -49,7 +49,7 @@ def site() -> Iterator[Site]:
 
 
 def make(heritrix: Heritrix, name: str, site: Site, server: str) -> Path:
-    """A job with the edits that wbm-beans.xml tells of, in place of those for the scripts."""
+    """A job with the edits that wbm-beans.xml describes, in place of those for the scripts."""
     job = heritrix.make(name, site, server)
     beans = (CONF / "wbm-beans.xml").read_text()
     assert beans.count("http://127.0.0.1:8484") == 1
@@ -107,7 +107,9 @@ def test_the_second_crawl_is_full_of_revisits(harvests: Harvests) -> None:
     assert harvests.second.said("duplicate-by-hash URIs") == len(revisits)
 
 
-def test_every_revisit_names_what_exists_and_replays(harvests: Harvests, tmp_path: Path) -> None:
+def test_every_revisit_names_an_existing_original_and_replays(
+    harvests: Harvests, tmp_path: Path
+) -> None:
     warcs = [*harvests.first.warcs(), *harvests.second.warcs()]
     found = replay.records(warcs)
     originals = {(one.url, one.date): one for one in found if one.type == "response"}

@@ -1,4 +1,4 @@
-"""jwarc, which deduplicates finished WARCs by what our CDX dialect answers; and judges WARCs."""
+"""jwarc deduplicates finished WARCs with answers in our CDX dialect, and validates WARCs."""
 
 from __future__ import annotations
 

@@ -116,7 +116,9 @@ def is_quiet(window: Browser) -> None:
     assert window.run("return window.sentinel === undefined && document.scripts.length === 1")
 
 
-def test_what_crawls_report_runs_nothing(window: Browser, hostile: Running, tmp_path: Path) -> None:
+def test_text_from_crawls_is_never_executed_as_script(
+    window: Browser, hostile: Running, tmp_path: Path
+) -> None:
     window.open(at(hostile, "/pages/containers"))
     assert "<img src=x onerror" in window.text("tbody")
     for path in paths():

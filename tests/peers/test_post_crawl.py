@@ -76,7 +76,7 @@ def visit(site: Site, number: int) -> list[str]:
 
 
 def next_second() -> None:
-    """No tool tells captures of one URL in one second apart.
+    """No tool can distinguish captures of one URL in one second.
 
     The clock that tools ask for whole seconds is that of the kernel's last tick, up to 10 ms ago.
     """
@@ -169,12 +169,12 @@ def result(crawled: Path, tmp_path_factory: pytest.TempPathFactory) -> Deduplica
     return deduplicated(crawled, tmp_path_factory.mktemp("result"), "--compare", "always")
 
 
-def test_what_the_crawlers_wrote_passes(crawled: Path) -> None:
-    """No false alarm over what is right."""
+def test_verify_remarks_nothing_on_files_of_crawlers(crawled: Path) -> None:
+    """No false alarms on correct files."""
     assert remarks(crawled) == {}
 
 
-def test_what_must_be_is_a_revisit(crawled: Path, result: Deduplicated) -> None:
+def test_all_planned_copies_become_revisits(crawled: Path, result: Deduplicated) -> None:
     done = result.done
     assert done["revisits"] + done["refused"].get("no-gain", 0) == result.planned["copies"]
     assert remarks(result.folder) == remarks(crawled)
@@ -223,7 +223,7 @@ def test_back_again(crawled: Path, result: Deduplicated, tmp_path: Path) -> None
     assert now == was
 
 
-def test_what_revisits_of_wget_refer_to_stays(tmp_path: Path) -> None:
+def test_originals_of_wget_revisits_are_kept(tmp_path: Path) -> None:
     """They name their originals by record id alone, and pywb then takes a response of their URL."""
     old = tmp_path / "old"
     old.mkdir()

@@ -53,7 +53,7 @@ def test_all_pages_of_a_zipnum_cluster(tmp_path: Path) -> None:
             assert ask(page="0").count() == 2
 
 
-def test_it_replays_and_lists_what_the_index_holds(tmp_path: Path) -> None:
+def test_pywb_replays_and_lists_all_captures_of_the_index(tmp_path: Path) -> None:
     with site() as base:
         stored = harvest(tmp_path, "one", [base + path for path in (*PAGES, *COPIES)])
     index, port, log = tmp_path / "index", free_port(), tmp_path / "pywb.log"

@@ -28,7 +28,9 @@ __all__ = ["collection"]
 EXECUTOR = "CoarseGrainedExecutorBackend"
 
 
-def test_what_comes_of_all_commands(spark: Session, tmp_path: Path, collection: Path) -> None:
+def test_all_commands_give_the_same_result_on_spark(
+    spark: Session, tmp_path: Path, collection: Path
+) -> None:
     here, there = tmp_path / "here", tmp_path / "there"
     here.mkdir()
     there.mkdir()

@@ -16,7 +16,7 @@ from tests.unit.cover.test_cover import BASE, page
 pytestmark = pytest.mark.peer
 
 
-def test_what_executors_find_is_what_is_found_here(
+def test_cover_on_spark_equals_the_local_cover(
     spark: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chain = [(n, n + 1) for n in range(60)]  # as long as it gets

@@ -182,7 +182,7 @@ def test_where_tokens_are_needed(index: Path, tmp_path: Path) -> None:
     assert token not in (tmp_path / "1" / "log").read_text()
 
 
-def test_what_is_asked_without_a_crawl_says_what_its_digests_cover(
+def test_lookups_without_a_crawl_state_their_digest_coverage(
     make_index: MakeIndex, tmp_path: Path
 ) -> None:
     """A chunked original whose digest is of the chunks: what has equal bytes is another payload."""
@@ -251,7 +251,7 @@ def test_a_crawl_finds_its_own_while_it_runs(index: Path, tmp_path: Path) -> Non
     assert (counts["added"], counts["refused"], counts["not_reported"]) == (kinds, 0, 0)
 
 
-def test_what_the_writer_leaves_out_is_no_original(index: Path, tmp_path: Path) -> None:
+def test_records_that_the_writer_omits_are_no_originals(index: Path, tmp_path: Path) -> None:
     """Looked up before warcprox decided so; the next time the payload is stored."""
     folder = tmp_path / "warcs"
     leave_out = {"mime-type-filters": [{"type": "REJECT", "regex": "image/.*"}]}
@@ -270,7 +270,7 @@ def test_what_the_writer_leaves_out_is_no_original(index: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("status", ["200", "2xx,404"])
-def test_only_what_the_index_takes_is_looked_up_and_reported(
+def test_only_admissible_records_are_looked_up_and_reported(
     status: str, make_index: MakeIndex, tmp_path: Path
 ) -> None:
     """Never the answer to a POST, which may be another each time."""
@@ -516,8 +516,8 @@ print("well")
 """
 
 
-def test_what_is_never_written_holds_lookups_up_once() -> None:
-    """Nor does it fill the memory, however much of it there is."""
+def test_records_never_written_delay_lookups_once() -> None:
+    """Nor do they fill the memory, however many there are."""
     python = environment("warcprox", WARCPROX) / "python"
     path = f"{ROOT / 'conf' / 'warcprox'}:{ROOT}"
     words = [python, "-c", HELD]

@@ -59,7 +59,7 @@ def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Pat
             assert check_revisits(found, archive, bodies(base)) == len(ALL)
 
 
-def test_what_changed_and_what_is_elsewhere_is_stored(index: Path, tmp_path: Path) -> None:
+def test_changed_pages_and_copies_at_other_urls_are_stored(index: Path, tmp_path: Path) -> None:
     """It asks by URL alone, and takes no payload of another URL for a duplicate."""
     second = tmp_path / "second"
     with site() as base:
@@ -76,7 +76,7 @@ def test_what_changed_and_what_is_elsewhere_is_stored(index: Path, tmp_path: Pat
     assert set(written.values()) == {"response"} and len(written) == 1 + len(COPIES)
 
 
-def test_what_replay_would_not_find_is_not_a_revisit(index: Path, tmp_path: Path) -> None:
+def test_originals_that_replay_would_not_find_are_not_used(index: Path, tmp_path: Path) -> None:
     """The originals' digests are in hex: asked in base32 there are none, in hex all."""
     first, second, third = tmp_path / "first", tmp_path / "second", tmp_path / "third"
     in_hex = tmp_path / "in_hex.sh"

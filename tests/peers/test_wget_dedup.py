@@ -56,7 +56,7 @@ def test_the_second_harvest_has_revisits(tmp_path: Path) -> None:
         assert [record.type for record in third].count("revisit") == len(PAGES)
 
 
-def test_what_the_revisits_name_is_what_the_site_served(tmp_path: Path) -> None:
+def test_originals_of_revisits_equal_the_served_pages(tmp_path: Path) -> None:
     """wget names its originals by record id alone, which pywb does not follow.
 
     A reader gets the same bytes nevertheless: of the original, which has the same URL.
@@ -79,7 +79,7 @@ def test_what_the_revisits_name_is_what_the_site_served(tmp_path: Path) -> None:
     assert len(second) == len(urls)
 
 
-def test_what_changed_is_stored(tmp_path: Path) -> None:
+def test_changed_pages_are_stored(tmp_path: Path) -> None:
     with site() as base:
         harvest(tmp_path, "one", [base + "/"])
         port = base.rpartition(":")[2]

@@ -181,7 +181,7 @@ def test_its_lookups_are_in_the_report_of_a_crawl(
                 assert report()["duplicates"] == revisits
 
 
-def test_what_an_ingester_posts_is_found_at_once(
+def test_captures_posted_by_an_ingester_are_found_at_once(
     crawl: Crawler, index: Path, tmp_path: Path
 ) -> None:
     """Zeno posts nothing itself; an ingester posts what doppelganger's reads in a CDX."""

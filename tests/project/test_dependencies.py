@@ -1,4 +1,4 @@
-"""What we take of dependencies that they promise nobody: each by name, as it was when it was tried.
+"""Private functions of dependencies that we use: each by name, with the signature that was tested.
 
 A test fails where a new version has changed it, so that somebody looks before the upper bound in
 pyproject.toml is raised.
@@ -60,7 +60,7 @@ def named(module: str, path: str) -> Any:
 
 
 @pytest.mark.parametrize(("package", "module", "path"), NAMES)
-def test_what_is_private_is_as_it_was(package: str, module: str, path: str) -> None:
+def test_private_functions_have_the_known_signature(package: str, module: str, path: str) -> None:
     parameters = ", ".join(inspect.signature(named(module, path)).parameters)
     assert parameters == PRIVATE[package][module, path], f"{package} {version(package)}"
 
@@ -70,7 +70,7 @@ def test_the_attributes_that_are_set_for_granian_are_used_there() -> None:
     assert {name for name in ATTRIBUTES if f"self.{name}" in source} == ATTRIBUTES
 
 
-def test_what_is_private_has_a_range_of_versions() -> None:
+def test_dependencies_with_private_uses_have_a_version_range() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     requirements = [*project["dependencies"], *(text for extra in extras for text in extra)]

@@ -43,7 +43,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     assert unit.name not in analyse("verify", str(unit))
 
 
-def test_the_unit_is_shut_off_from_what_it_does_not_need() -> None:
+def test_the_systemd_unit_is_restricted() -> None:
     found = re.search(r"exposure level for \S+: ([\d.]+)", analyse(
         "security", "--offline=yes", str(UNIT)))  # fmt: skip
     assert found and float(found[1]) <= 1.5
@@ -57,9 +57,7 @@ def test_the_unit_starts_the_server_with_options_that_it_has() -> None:
     assert f"ReadWritePaths={line[1].split()[-1].rpartition('/')[0]}\n" in text
 
 
-def test_systemd_is_told_when_the_server_answers_and_when_it_ends(
-    make_index: MakeIndex, tmp_path: Path
-) -> None:
+def test_systemd_is_notified_of_start_and_end(make_index: MakeIndex, tmp_path: Path) -> None:
     index, heard = make_index([capture(1)]), tmp_path / "notify"
     words = [sys.executable, "-m", "dedupindex", "serve", str(index), "--port", "0", "--json"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
@@ -81,7 +79,7 @@ def test_systemd_is_told_when_the_server_answers_and_when_it_ends(
             assert process.wait(DEADLINE) == 0
 
 
-def test_the_image_has_what_it_copies_and_runs_without_rights() -> None:
+def test_the_image_is_complete_and_runs_without_root() -> None:
     text = re.sub(r"\\\n", " ", IMAGE.read_text())
     steps = [line.split(None, 1) for line in text.splitlines() if line and line[0] not in "# "]
     for name, given in steps:

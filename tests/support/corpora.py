@@ -1,4 +1,4 @@
-"""Small archives for the tests of corpora: WARC files and the CDX that tells of them."""
+"""Small archives for the tests of corpora: WARC files and their CDX."""
 
 from __future__ import annotations
 

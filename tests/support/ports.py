@@ -1,4 +1,4 @@
-"""Ports on which nobody answers."""
+"""Ports on which no process listens."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
     assert all(name in text for name in ("m5.8xlarge", "m5zn.12xlarge", "Hours", "Dollars"))
 
 
-def test_docs_have_what_the_command_says() -> None:
+def test_docs_have_the_output_of_the_command() -> None:
     """To renew them: bin/plan … for each block, and bin/plan --documents --svg docs/scale.svg."""
     text = (ROOT / "docs" / "scale.md").read_text()
     blocks = re.findall(r"<!-- bin/(plan [^>]*) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)

@@ -271,7 +271,7 @@ def test_adding_with_other_settings_is_refused(tmp_path: Path) -> None:
     assert "DEDUPINDEX_INDEX_STATUS (environment) is not what" in messages
 
 
-def test_a_build_that_adds_nothing_says_why(tmp_path: Path) -> None:
+def test_a_build_that_adds_nothing_reports_the_reason(tmp_path: Path) -> None:
     source = tmp_path / "x.cdx"
     for number, (lines, word) in enumerate(
         (

@@ -375,7 +375,7 @@ def test_lookups_leave_no_lines_in_the_log_of_the_crawler(
     assert caplog.records == []
 
 
-def test_every_request_says_how_long_its_body_is(index: Path) -> None:
+def test_every_request_has_a_content_length(index: Path) -> None:
     """None is chunked: a server cannot tell for sure whether such a body has ended."""
     seen, app = list[tuple[str, Message]](), ToApp(app_of(index))
 

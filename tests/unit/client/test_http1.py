@@ -145,7 +145,7 @@ def test_invalid_headers() -> None:
 
 
 class Peer:
-    """A server that does as it is told with each connection, in order; counts requests."""
+    """A server with a given behaviour for each connection, in order; counts requests."""
 
     def __init__(self, listener: socket.socket, works: list[Callable[[Peer], None]]) -> None:
         self._listener, self._works = listener, works

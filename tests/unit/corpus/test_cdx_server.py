@@ -1,4 +1,4 @@
-"""Corpora of archives elsewhere: a CDX server tells of captures, WARC files are read by range."""
+"""Corpora of remote archives: a CDX server lists captures, WARC files are read by range."""
 
 from __future__ import annotations
 

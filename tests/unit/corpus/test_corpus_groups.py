@@ -91,7 +91,7 @@ NOTHING = "3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
 
 
 def test_304_is_not_read_as_a_revisit_that_may_be_one_itself(tmp_path: Path) -> None:
-    """A CDX may have of a revisit the digest of nothing and no status: nobody knows of what."""
+    """A CDX line of a revisit may have an empty digest and no status: no original is known."""
     one = Page("http://a.org/", 1, html("right"))
     doubtful, unchanged = (Page("http://a.org/", day, of=one) for day in (2, 3))
     cdx = archive(tmp_path, one, doubtful, unchanged)

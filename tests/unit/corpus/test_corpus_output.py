@@ -137,7 +137,7 @@ def test_a_cdxj_of_containers_with_one_file_name(tmp_path: Path) -> None:
     assert "another capture is where its metadata say: that of 20261101091417" in wrong
 
 
-def test_a_cdxj_says_what_it_knows_of_odd_captures(tmp_path: Path) -> None:
+def test_a_cdxj_keeps_odd_captures(tmp_path: Path) -> None:
     one = Page("http://a.org/", 1, html("x"))
     profile = b"http://netpreserve.org/warc/1.1/revisit/server-not-modified"
     unmodified = Page("http://a.org/", 2, of=one, fields={"Profile": profile}, status=304)

@@ -160,7 +160,7 @@ def test_of_one_second_the_original_is_kept(tmp_path: Path, latest: bool) -> Non
         assert best.count() == best.where("container == 'z.warc.gz'").count() == 1
 
 
-def test_a_payload_is_of_the_type_that_its_own_header_says(tmp_path: Path) -> None:
+def test_the_type_of_a_payload_is_from_its_own_header(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=latin1\r\n\r\n"
     one = Page("http://a.org/", 1, "<title>ü</title>".encode("latin-1"), head=head)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=koi8-r\r\nX-New: y\r\n\r\n"
@@ -193,8 +193,8 @@ def test_304_that_names_nothing_is_the_last_of_its_url_even_if_that_is_a_revisit
         assert entry["payload"]["string"]["html"]["title"] == "same"
 
 
-def test_the_cdxj_of_an_archive_says_of_originals_what_they_say(tmp_path: Path) -> None:
-    """And not what the revisit says for which they were taken over."""
+def test_the_cdxj_of_an_archive_has_the_originals_own_fields(tmp_path: Path) -> None:
+    """And not those of the revisit for which they were copied."""
     old = Page("http://a.org/", 1, html("old"))
     one = Page("http://a.org/", 2, html("right"), status=203)
     unchanged = Page("http://a.org/", 3, of=one, head=HEAD,

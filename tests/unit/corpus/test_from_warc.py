@@ -1,4 +1,4 @@
-"""Corpora of what is in WACZ files, whose WARC files are read where they are."""
+"""Corpora of WACZ files, whose WARC files are read without being unpacked."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_sources_of_several_kinds(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["index.cdx.gz", "index.cdxj", "all.cdx"])
 def test_a_wacz_is_listed_by_its_own_index(tmp_path: Path, name: str) -> None:
-    """Of two that call what is in them alike each its own; only what is wanted is read."""
+    """Two WACZ files with equal entry names are read separately, and only the selected records."""
     paths = []
     for number, day in enumerate((1, 3), 1):
         folder = tmp_path / f"{number}"

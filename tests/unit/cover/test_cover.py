@@ -241,7 +241,7 @@ def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
                              "bytes": 650, "covered_bytes": 300}  # fmt: skip
 
 
-def test_costs_decide_what_is_kept(tmp_path: Path) -> None:
+def test_costs_decide_which_documents_are_kept(tmp_path: Path) -> None:
     either = "jaccard(k=5) >= 0.6 and hostname(a) == hostname(b)"
     said = made(VERSIONS, either, tmp_path, CoverOptions(cost="size"))
     assert said.kept == {"v1", "alone", "else"} or said.report.covered.minimal
@@ -314,7 +314,7 @@ def test_of_one_time_the_last_in_the_input_covers(tmp_path: Path) -> None:
     assert made(sized, first, tmp_path, CoverOptions(per_host=2)).kept == {"p0", "p3"}
 
 
-def test_what_if_counts_what_a_run_of_its_own_would(tmp_path: Path) -> None:
+def test_what_if_counts_equal_those_of_separate_runs(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.5", "0.8", "0.95")))
     said = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
     assert said.report.covered.covered == 2
@@ -391,7 +391,7 @@ def test_processes_find_the_same(tmp_path: Path) -> None:
     assert one.report.covered.covered > 1000
 
 
-def test_by_minhash_what_is_found_is_right_and_what_is_missed_is_measured(tmp_path: Path) -> None:
+def test_minhash_pairs_are_exact_and_misses_are_measured(tmp_path: Path) -> None:
     chosen = random.Random(7)
     documents = []
     for group in range(60):

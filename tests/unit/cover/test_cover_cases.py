@@ -140,7 +140,7 @@ def test_one_name_and_text_at_two_places_are_two_documents(tmp_path: Path) -> No
     assert said.report.loaded.repeated == 1
 
 
-def test_an_update_knows_what_was_in_no_pair(
+def test_an_update_knows_documents_without_pairs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "out")

@@ -142,7 +142,7 @@ def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
         assert not uncovered({one["id"] for one in documents}, said.kept, said.pairs)
 
 
-def test_what_bin_corpus_writes_says_the_same(
+def test_cover_of_corpus_lines_equals_cover_of_the_warc(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = ROOT / "tests" / "data" / "warc" / "example.warc.gz"

@@ -38,7 +38,7 @@ def at(page: Page) -> str:
     return f"{page.timestamp}/{page.url}"
 
 
-def test_lines_of_a_corpus_say_what_revisits_repeat(tmp_path: Path) -> None:
+def test_corpus_lines_name_the_originals_of_revisits(tmp_path: Path) -> None:
     source = archive(tmp_path, FIRST, NEWER, AGAIN)
     pages = tmp_path / "pages.jsonl"
     assert main(["corpus", str(source), "--enrich", "text", "-o", str(pages)]) == 0
@@ -101,10 +101,8 @@ def test_originals_of_an_earlier_run_are_in_an_index(
 
 
 @pytest.mark.parametrize("lines", [False, True])
-def test_what_a_revisit_names_is_needed_though_another_is_read_for_it(
-    tmp_path: Path, lines: bool
-) -> None:
-    """An index finds the payload by its digest, at the capture that had it first."""
+def test_the_named_original_is_needed_even_if_another_is_read(tmp_path: Path, lines: bool) -> None:
+    """An index finds the payload by its digest, in its first capture."""
     first, named = (
         Page(f"{URL}{name}", day, FIRST.body, file="first.warc.gz")
         for name, day in (("x", 1), ("y", 2))
@@ -143,7 +141,7 @@ def test_a_revisit_of_a_revisit_needs_both(tmp_path: Path) -> None:
     assert not any("needed_by" in row for row in made(chain, JOURNALIST, tmp_path).rows)
 
 
-def test_a_place_says_which_of_several_captures_it_is(tmp_path: Path) -> None:
+def test_a_place_selects_one_of_several_captures(tmp_path: Path) -> None:
     one, other = later(1, container="a", offset=5), later(1, container="b", offset=5)
     other["id"] = "copy"
     again = later(2, "else", of=["b", 5], revisitOf=of(1))
@@ -231,7 +229,7 @@ def test_a_record_that_comes_again_with_its_text_is_one_document(tmp_path: Path)
         assert found.kept == {"p2"}
 
 
-def test_what_a_revisit_says_may_be_wrong(tmp_path: Path) -> None:
+def test_invalid_references_of_revisits(tmp_path: Path) -> None:
     wrong = later(2, "else", revisitOf={"originalUrl": URL, "timestamp": "20201399000000"})
     rows = made([later(1), wrong], JOURNALIST, tmp_path).rows
     assert not any("needed_by" in row for row in rows)

@@ -267,7 +267,7 @@ merge_crawls.merge(index, LmdbStore(index))
 
 @pytest.fixture
 def cut_off(index: Path, store: Store) -> Store:
-    """Crawls of which the index has one, but nobody could note it."""
+    """Crawls of which one is merged into the index, but is not marked as merged."""
     begin(store)
     put(store, "a", capture(1))
     commit(store)

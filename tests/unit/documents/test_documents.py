@@ -211,7 +211,7 @@ def test_matches_of_globs(tmp_path: Path, pattern: str, names: set[str]) -> None
     assert rows_of(tmp_path / "out").keys() == {os.fsencode(top / name) for name in names}
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_is_hashed(tmp_path: Path) -> None:
+def test_unreadable_documents_are_named_and_the_others_hashed(tmp_path: Path) -> None:
     top = tmp_path / "in"
     fill(top, {b"good": b"1", b"also": b"1"})
     (top / "dangling").symlink_to("nowhere")
@@ -257,7 +257,7 @@ def test_a_file_that_changes_while_it_is_hashed_is_noticed(
 
 
 @pytest.mark.usefixtures("at_rest")
-def test_another_run_hashes_what_is_new_or_changed(tmp_path: Path) -> None:
+def test_another_run_hashes_new_or_changed_documents_only(tmp_path: Path) -> None:
     top, out = tmp_path / "in", tmp_path / "out"
     fill(top, {b"%d" % number: b"%d" % (number % 7) for number in range(40)})
     first, _ = hashed(top, out, jobs=2)
@@ -494,7 +494,7 @@ def test_malformed_csv_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_csv_files_may_differ_in_line_ends(tmp_path: Path) -> None:
-    """Lines of a file all end alike, but not as those of the next."""
+    """Line ends are equal within a file, but differ between files."""
     (tmp_path / "one.csv").write_bytes(
         ("hash,path\n" + rows((b"1", "/a"), (b"2", '"/b\n""c"""'))).replace("\n", "\r\n").encode()
     )

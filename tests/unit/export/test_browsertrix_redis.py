@@ -149,7 +149,7 @@ def test_the_best_capture_of_a_digest_is_written_once_a_crawl() -> None:
     assert exported.left_out == {"same-digest": 2}
 
 
-def test_what_browsertrix_cannot_use_is_left_out_by_name() -> None:
+def test_captures_that_browsertrix_cannot_use_are_counted_by_reason() -> None:
     exported = BrowsertrixExport()
     unfit = [
         stored(1, crawl="a b"),

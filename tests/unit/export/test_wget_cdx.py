@@ -26,7 +26,7 @@ def written(*captures: Capture, wanted: CrawlScope | None = None, **how: bool) -
     return [line.split(b" ")[0] for line in found]
 
 
-def test_a_line_has_what_wget_reads() -> None:
+def test_a_line_has_the_columns_that_wget_reads() -> None:
     stand = [(sha1(1), capture(1))]
     _, line = lines(stand, read_scope(), WgetExport())
     value = str(sha1(1)).removeprefix("sha1:")
@@ -52,7 +52,7 @@ def test_of_several_urls_the_wanted_one_is_written() -> None:
     assert written(*same, wanted=read_scope([], [b"xc.example"])) == [b"http://b.example/"]
 
 
-def test_what_wget_cannot_use_is_left_out_by_name() -> None:
+def test_captures_that_wget_cannot_use_are_counted_by_reason() -> None:
     sha256 = capture(1)._replace(digest=Digest("sha256", bytes(32)))
     unfit = [
         (sha256.digest, sha256),

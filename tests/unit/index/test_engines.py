@@ -446,7 +446,7 @@ def test_before_the_first_load_there_is_no_answer(bench: Bench) -> None:
         assert engine.identity.generation >= 1
 
 
-def test_what_cannot_be_read_is_an_outage(bench: Bench) -> None:
+def test_unreadable_identity_files_are_refused(bench: Bench) -> None:
     bench.load([capture()])
     content = json.loads((bench.index / FILE).read_text())
     (bench.index / FILE).write_text(json.dumps({**content, "format": 99}))
@@ -596,7 +596,7 @@ def test_compacting_keeps_the_content(bench: Bench) -> None:
     assert bench.load(tombstones).captures == 0
 
 
-def test_a_writer_goes_on_after_its_load(bench: Bench) -> None:
+def test_one_writer_can_load_repeatedly(bench: Bench) -> None:
     """One engine loads again and again, and reads what it loaded."""
     runs = [bench.stage(some(start, start + 20)) for start in range(0, 60, 20)]
     places = [(number, place) for place, number in bench.numbers.items()]

@@ -150,7 +150,7 @@ def test_tombstones_and_refused_claims_are_not_listed(tmp_path: Path) -> None:
         assert engine.check() == []
 
 
-def test_check_finds_what_is_not_listed(tmp_path: Path) -> None:
+def test_check_finds_unlisted_captures(tmp_path: Path) -> None:
     bench = bench_in(tmp_path)
     bench.load([capture(1, A), capture(2, B)])
     path = next(bench.index.glob("data-*.mdb"))
@@ -255,7 +255,7 @@ def report(store: Store, name: str, *captures: Capture) -> None:
     store.write(lambda writing: add(writing, writing.crawl(name), captures, BY_URL, judge))
 
 
-def test_check_finds_what_a_crawl_has_and_does_not_list(make_index: MakeIndex) -> None:
+def test_check_finds_unlisted_captures_of_crawls(make_index: MakeIndex) -> None:
     """As after a flipped bit: the list by URL has no checksums."""
     index = make_index([], BY_URL)
     with closing(LmdbStore(index)) as store:

@@ -128,7 +128,7 @@ def test_another_command_must_say_add(crawls: Path, tmp_path: Path) -> None:
     run(tmp_path / "index", crawls / "b.cdx", add=True)
 
 
-def test_a_directory_of_something_else_is_left_alone(crawls: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_no_index_is_not_changed(crawls: Path, tmp_path: Path) -> None:
     with pytest.raises(IndexExists, match="not empty"):
         run(crawls, crawls / "a.cdx")
 
@@ -278,7 +278,7 @@ def test_builds_killed_at_the_worst_steps(
         assert files(index) == files(tmp_path / "whole")
 
 
-def test_resume_does_not_read_again_what_was_done(crawls: Path, tmp_path: Path) -> None:
+def test_resume_does_not_read_finished_sources_again(crawls: Path, tmp_path: Path) -> None:
     from dedupindex.indexer import pipeline
 
     index = tmp_path / "index"

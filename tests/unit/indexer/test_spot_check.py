@@ -349,7 +349,7 @@ def test_a_sample_is_small_however_much_is_loaded(tmp_path: Path) -> None:
     assert min(one.key for one in drawn)[1] < 16 and max(one.key for one in drawn)[1] > 240
 
 
-def test_a_copy_killed_while_it_notes_what_it_has_copied_copies_again(tmp_path: Path) -> None:
+def test_an_incomplete_note_of_a_copy_is_ignored(tmp_path: Path) -> None:
     copied = Copied(IndexCounts(400, 300, 2), "a0" * 32)
     note_compared(tmp_path, copied)
     assert compared_before(tmp_path) == copied

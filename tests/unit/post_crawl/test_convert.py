@@ -1,4 +1,4 @@
-"""ARC files become WARC files and come back, bit for bit; what is odd is left alone and named."""
+"""ARC to WARC and back, bit for bit; irregular files are not converted but named."""
 
 from __future__ import annotations
 
@@ -137,7 +137,9 @@ def test_version_2(tmp_path: Path) -> None:
         (b"text/\xff", "application/octet-stream"),
     ],
 )
-def test_what_is_no_http_response_is_a_resource(tmp_path: Path, mime: bytes, stated: str) -> None:
+def test_arc_records_without_http_become_resources(
+    tmp_path: Path, mime: bytes, stated: str
+) -> None:
     for body in (b"without a header", b"HTTP/1.0 200 OK\r\nno-end: x\r\n", b"HTTP/x\r\n\r\n"):
         folder = tmp_path / str(len(body))
         folder.mkdir()
@@ -248,7 +250,7 @@ LEFT = {
 
 @pytest.mark.parametrize("case", LEFT)
 @pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
-def test_irregular_arc_files_are_left_alone(tmp_path: Path, case: str, pack: object) -> None:
+def test_irregular_arc_files_are_not_converted(tmp_path: Path, case: str, pack: object) -> None:
     assert callable(pack)
     outcome = converted(tmp_path, pack(GOOD) + pack(LEFT[case]) + pack(document()))
     assert outcome.state == "left" and outcome.problem.startswith("at ")
@@ -266,7 +268,7 @@ def test_irregular_arc_files_are_left_alone(tmp_path: Path, case: str, pack: obj
         header(b"URL Archive-length") + document(),
     ],
 )
-def test_damaged_files_are_left_alone(tmp_path: Path, arc: bytes) -> None:
+def test_damaged_arc_files_are_not_converted(tmp_path: Path, arc: bytes) -> None:
     assert converted(tmp_path, arc).state == "left"
 
 
@@ -366,7 +368,7 @@ def test_no_existing_file_is_replaced(tmp_path: Path) -> None:
     assert target.read_bytes() == content[:-5]
 
 
-def test_a_file_restored_by_another_process_meanwhile_stays(
+def test_a_file_restored_by_another_process_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two files may have been made of two ARC files of one name."""
@@ -493,5 +495,5 @@ def test_foreign_samples_are_reproduced(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["bad.arc", "example-space-in-url.arc"])
-def test_irregular_foreign_samples_are_left_alone(tmp_path: Path, name: str) -> None:
+def test_irregular_foreign_samples_are_not_converted(tmp_path: Path, name: str) -> None:
     assert converted(tmp_path, (DATA / name).read_bytes()).state == "left"

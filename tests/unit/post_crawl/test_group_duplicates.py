@@ -49,7 +49,7 @@ def rewritten(
 
 
 @pytest.mark.parametrize("how", [*MEANT, *NOTHING])
-def test_records_that_revisits_refer_to_stay(
+def test_records_that_revisits_refer_to_are_kept(
     how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "in/a.warc.gz", [page(1), asked(1), page(2), asked(2), page(3), asked(3)])

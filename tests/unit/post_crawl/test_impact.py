@@ -104,7 +104,7 @@ def test_a_purge_is_refused_while_others_depend_and_changes_nothing(index: Path)
     assert held(index) == done
 
 
-def test_what_was_purged_stays_away(index: Path) -> None:
+def test_purged_captures_are_not_loaded_again(index: Path) -> None:
     gone = capture(3, C, 1, container=FIRST)
     purge(index, container(FIRST), force=True)
     after = held(index)
@@ -527,7 +527,7 @@ def test_a_killed_purge_takes_effect_wholly_or_not_at_all(tmp_path: Path, engine
     ],
     ids=lambda target: target.kind.value,
 )
-def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
+def test_purged_captures_of_a_crawl_are_not_merged(
     tmp_path: Path, engine: str, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index = begin(tmp_path, engine)
@@ -559,9 +559,7 @@ def test_what_only_a_crawl_had_stays_away_once_it_is_purged(
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_where_the_text_of_a_purged_url_is_left_is_what_the_docs_say(
-    tmp_path: Path, engine: str
-) -> None:
+def test_docs_list_where_a_purged_url_remains(tmp_path: Path, engine: str) -> None:
     index, url = begin(tmp_path, engine), b"http://example.com/xqzjvkwy"
     gone, other = capture(1, url, 1), capture(2, A, 1)
     named = [revisit_of(gone, B, 2), revisit_of(gone, url, 3), revisit_of(other, url, 4)]

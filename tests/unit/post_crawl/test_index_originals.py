@@ -88,7 +88,7 @@ def test_originals_that_are_later_gone_or_changed_are_none(
     capsys.readouterr()
 
 
-def test_what_the_index_names_in_the_set_stays(tmp_path: Path) -> None:
+def test_originals_named_by_the_index_are_kept(tmp_path: Path) -> None:
     first = write(tmp_path / "set/y.warc.gz", 2, BODIES)
     second = write(tmp_path / "set/z.warc.gz", 3, BODIES, "b")
     third = write(tmp_path / "set/zz.warc.gz", 4, BODIES, "b")

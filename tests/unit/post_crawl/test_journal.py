@@ -1,4 +1,4 @@
-"""What a revisit refers to, in whatever set that is, never becomes a revisit itself."""
+"""Originals of revisits, of this set or another, are protected from becoming revisits."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_originals_of_an_index_are_protected(
     assert main(["verify", str(tmp_path / "out"), *map(str, places[1:])]) == 0
 
 
-def test_the_protection_of_other_containers_stays(tmp_path: Path) -> None:
+def test_unprotect_keeps_the_protection_by_other_containers(tmp_path: Path) -> None:
     for name in ("a", "b"):
         pins = ProtectionWriter(tmp_path, name)
         for record in (b"http://1/", b"http://2/"):

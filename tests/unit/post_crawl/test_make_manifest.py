@@ -108,7 +108,7 @@ def test_an_empty_manifest(tmp_path: Path) -> None:
         assert rows.fetchall() == []
 
 
-def test_only_what_is_new_or_changed_is_read_again(sources: Path, tmp_path: Path) -> None:
+def test_only_new_or_changed_files_are_scanned_again(sources: Path, tmp_path: Path) -> None:
     top = tmp_path / "m"
     made(sources, top)
     before = {each.name: each.number for each in open_manifest(top).containers().values()}
@@ -184,7 +184,7 @@ def test_lines_of_a_damaged_file_stay(sources: Path, tmp_path: Path) -> None:
     assert (line.not_rewritable_reason, line.not_original_reason) == ("damaged", "")
 
 
-def test_what_cannot_be_read_is_named(sources: Path, tmp_path: Path) -> None:
+def test_unreadable_sources_are_named(sources: Path, tmp_path: Path) -> None:
     (sources / "empty.warc").write_bytes(b"")
     (sources / "z.warc.zst").write_bytes(b"\x28\xb5\x2f\xfdxxxx")
     tally = made(sources, tmp_path / "m")
@@ -303,7 +303,7 @@ def test_a_killed_run_is_resumed(sources: Path, tmp_path: Path) -> None:
 container = ManifestContainer(1, "/x", "below/a b.warc.gz", 1, 2, 3, 4, "")
 
 
-def test_text_is_what_warcsum_writes() -> None:
+def test_text_output_equals_that_of_warcsum() -> None:
     data = Line(
         1, 968, 699, b"urn:x", b"http://e.com/a b", b"2026-11-20T09:14:17Z", b"",
         bytes.fromhex("54be26fe81a155c7f0e5a1a46f7953708a62ad2d"), 3, b"", 1, 200, b"\n", b"",
@@ -412,7 +412,7 @@ def test_the_command_names_unfinished_archives_and_fails_without_any(tmp_path: P
     assert talk.count("c.warc.gz") == 1 and "marker" not in talk
 
 
-def test_what_warcsum_gets_wrong(tmp_path: Path) -> None:
+def test_known_errors_of_warcsum(tmp_path: Path) -> None:
     """Each of these made it lose a line, write a wrong one, or crash."""
     long = b"http://e.com/" + b"a" * 8000
     records = (

@@ -40,7 +40,7 @@ BAD = (b"2026-01", b"9999-01-01T00:00:00Z", b"0000-01-01T00:00:00Z")  # fmt: ski
 
 @st.composite
 def lines(draw: st.DrawFn) -> list[Line]:
-    """Lines of three containers, much alike."""
+    """Lines of three containers, with many equal fields."""
     found = []
     for place in range(3):
         for offset in sorted(draw(st.sets(st.integers(0, 9), max_size=6))):

@@ -96,7 +96,7 @@ class Model:
         )
 
     def _chained(self, one: Capture) -> bool:
-        """Whether it is a claim that nobody ever believed: an index does not know of it."""
+        """Return whether it is a claim that was never admitted: the index does not have it."""
         return one.evidence is Evidence.NAMED and any(
             mark.evidence is Evidence.REVISIT
             and _place(mark)[:2] == _place(one)[:2]

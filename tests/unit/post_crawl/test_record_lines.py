@@ -1,4 +1,4 @@
-"""The manifest: its lines, clause by clause of what a revisit and an original must be."""
+"""Lines of the manifest, for each condition on revisits and originals."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_copies_that_become_revisits(tmp_path: Path, case: str, packed: bool) ->
     assert head.count(b"\r\nWARC-Payload-Digest: ") == 1
 
 
-def test_only_what_is_stored_in_full_is_read(tmp_path: Path) -> None:
+def test_only_records_stored_in_full_are_read(tmp_path: Path) -> None:
     """5, 6: a member with a wrong checksum, and one with a bit that flipped, are not believed."""
     whole = gz(response(BODY))
     for at in (len(whole) - 6, len(whole) // 2):

@@ -89,7 +89,7 @@ def test_undedup_of_files_of_one_name_is_refused(tmp_path: Path, run: Run) -> No
     assert content(tmp_path / "back") == {}
 
 
-def test_undedup_names_damage_in_what_it_copies(
+def test_undedup_names_damage_in_copied_files(
     source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, back = tmp_path / "out", tmp_path / "back"
@@ -214,7 +214,7 @@ def test_a_resumed_undo_needs_no_space_for_restored_files(
     assert (status, done["there"]) == (0, 2)
 
 
-def test_what_is_left_alone_is_named(
+def test_files_not_rewritten_are_named(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
@@ -248,7 +248,7 @@ def test_a_directory_without_a_journal_cannot_be_undone(tmp_path: Path) -> None:
     assert main(["undedup", str(tmp_path), "--in-place"]) == 4
 
 
-def test_undedup_says_which_directory_is_meant(
+def test_undedup_names_the_expected_directory(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, back = tmp_path / "out", tmp_path / "back"
@@ -262,7 +262,7 @@ def test_undedup_says_which_directory_is_meant(
     assert not back.exists() and not (out / "back").exists()
 
 
-def test_every_reason_why_a_copy_stays_is_documented() -> None:
+def test_every_reason_to_keep_a_copy_is_documented() -> None:
     code = {
         "bad-date",
         "bad-digest",
@@ -283,7 +283,7 @@ def two_plans(source: Path) -> tuple[FakePlan, FakePlan]:
     return FakePlan(source, ["a.warc.gz", "deep/b.warc.gz"]), FakePlan(source, ["c.warc"])
 
 
-def test_undo_and_commit_take_what_their_plan_has_rewritten(
+def test_undo_and_commit_change_the_files_of_their_plan_only(
     source: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = content(source)

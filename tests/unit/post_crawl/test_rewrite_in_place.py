@@ -243,7 +243,7 @@ def test_a_second_run_does_not_wait(made: Path) -> None:
         run(RewriteJob(FakePlan(source)))
 
 
-def test_what_has_other_names_or_writers_is_left_alone(made: Path) -> None:
+def test_files_with_links_or_writers_are_not_rewritten(made: Path) -> None:
     source = made / "in"
     os.link(source / "c.warc", made / "another")
     plan = FakePlan(source)
@@ -259,7 +259,7 @@ def test_what_has_other_names_or_writers_is_left_alone(made: Path) -> None:
     assert "symbolic" in run(RewriteJob(plan))[2].problem
 
 
-def test_a_file_by_several_names_is_left_alone(made: Path) -> None:
+def test_a_file_with_several_names_is_not_rewritten(made: Path) -> None:
     """What refers to it by one name would not know that it was replaced by the other."""
     source = made / "in"
     (source / "0.warc").symlink_to("c.warc")
@@ -273,7 +273,7 @@ def test_a_file_by_several_names_is_left_alone(made: Path) -> None:
     assert {name for name in before if before[name] != after[name]} == {"deep/b.warc.gz"}
 
 
-def test_a_changed_file_is_left_alone(made: Path) -> None:
+def test_a_changed_file_is_not_rewritten(made: Path) -> None:
     source = made / "in"
     plan = FakePlan(source)
     data = (source / "c.warc").read_bytes()

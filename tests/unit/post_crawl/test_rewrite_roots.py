@@ -189,7 +189,7 @@ def test_a_rename_that_is_reported_as_failed(
 def test_a_directory_that_cannot_be_forced_to_disk(
     sub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file was replaced by then, and is not said to have been left alone."""
+    """The file was replaced by then, and is not reported as not rewritten."""
     before = content(sub)
     plan = FakePlan(sub)
     synced = failing(atomic_replace.sync_directory, done=False, at="deep")

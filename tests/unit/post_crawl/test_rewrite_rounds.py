@@ -82,7 +82,7 @@ def test_a_file_that_was_renamed_is_named(tmp_path: Path) -> None:
 
 
 def test_an_original_that_moved_back(tmp_path: Path) -> None:
-    """Its file was rewritten when it became one, and then brought back: no journal tells of it."""
+    """Its file was rewritten and then replaced by the former one: no journal mentions it."""
     first, second, kept = tmp_path / "r1", tmp_path / "r2", tmp_path / "kept"
     add(first, "a.warc.gz", kept, page(1, 1, 2019), page(2, 1, 2020), page(3, 2, 2020))
     add(second, "b.warc.gz", kept, page(4, 2, 2022), page(5, 2, 2023))

@@ -128,7 +128,7 @@ def test_an_original_of_an_index_that_is_not_finished(source: Path) -> None:
     assert run(RewriteJob(plan, dry=True))[1].refused == {"original-busy": 12}
 
 
-def test_in_place_on_what_was_made_to_a_directory(source: Path) -> None:
+def test_a_rewrite_in_place_of_an_earlier_output_directory(source: Path) -> None:
     """The journal of --out is kept, the later run can be done again, undone and committed."""
     out, body = source.parent / "out", Random(33).randbytes(2000)
     with open(source / "c.warc", "ab") as more:  # behind what becomes revisits

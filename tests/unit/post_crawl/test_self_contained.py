@@ -1,4 +1,4 @@
-"""Subsets that stand on their own: as the bytes they are, with every original that is needed."""
+"""Self-contained subsets: records copied byte for byte, with all originals of their revisits."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"])
 def test_records_without_line_ends_are_separated(tmp_path: Path, end: bytes) -> None:
-    """Two of them side by side in a plain file can be told apart by every reader."""
+    """Every reader can separate two adjacent ones in a plain file."""
     (tmp_path / "in").mkdir()
     path = tmp_path / "in" / "a.warc"
     path.write_bytes(page(1, end=end) + page(2) + page(3, end=end) + page(4, end=end))

@@ -322,7 +322,7 @@ def test_a_crawl_begun_in_an_undone_transaction_is_not_kept(make_index: MakeInde
     assert crawls.crawl("c") and not crawls.crawl("b")
 
 
-def test_a_crawl_hits_only_what_its_digests_cover(make_index: MakeIndex) -> None:
+def test_a_crawl_finds_only_digests_with_its_coverage(make_index: MakeIndex) -> None:
     page = b"http://example.com/a"
     web = served(make_index([capture(1, page, covers=Covers.STORED), capture(2, page)]))
     begin(web, "stored", digest_covers="stored")

@@ -37,7 +37,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 class Web(FlaskClient):
-    """A client of a server that writes its counts when it is told to."""
+    """A client of a server that writes its counts on request only."""
 
     live: LiveIndex
 

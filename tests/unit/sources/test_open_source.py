@@ -109,7 +109,7 @@ def test_sources_that_cannot_be_opened(
     assert path in str(caught.value) or "Lucene" in words
 
 
-def test_what_is_no_file(tmp_path: Path) -> None:
+def test_sources_that_are_no_files_are_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
@@ -218,7 +218,7 @@ def test_cut_gzip_keeps_the_good_part(cut: int) -> None:
     assert source.content_hash == blake3.blake3(packed).hexdigest()
 
 
-def test_damaged_gzip_and_what_may_follow_a_member() -> None:
+def test_damaged_gzip_and_padding_after_members() -> None:
     packed = gzip.compress(CDX * 50)
     assert len(items("cdx", packed + bytes(1000) + packed)) == 100
     assert len(items("cdx", b"".join(gzip.compress(CDX) for _ in range(500)), block=100)) == 500

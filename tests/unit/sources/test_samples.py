@@ -132,7 +132,7 @@ def read(path: Path) -> tuple[list[str], str]:
         return found, source.content_hash
 
 
-def test_every_line_is_what_it_must_be(sample: Path) -> None:
+def test_samples_are_parsed_as_expected(sample: Path) -> None:
     found, content_hash = read(sample)
     assert found == EXPECTED[sample.name]
     assert content_hash == blake3.blake3(sample.read_bytes()).hexdigest()

@@ -77,7 +77,7 @@ def test_no_whole_zip(tmp_path: Path, cut: int) -> None:
     assert source.content_hash
 
 
-def test_file_that_is_not_where_the_directory_says(tmp_path: Path) -> None:
+def test_wacz_entry_without_a_local_header(tmp_path: Path) -> None:
     path = wacz(tmp_path / "t.wacz", {"archive/a.warc.gz": A, "archive/b.warc": B})
     data = bytearray(path.read_bytes())
     data[:4] = b"XXXX"

@@ -224,7 +224,7 @@ def test_any_record_dropped_doubled_or_moved_is_found(plain: bool, tmp_path: Pat
     change()
 
 
-def test_what_is_equal_is_never_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_records_are_never_inflated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = noise(0, 5000)
     before = [page(n % 28 + 1, noise(n, 5000)) for n in range(2, 400)]
     before = [page(1, body), *before[:200], page(29, body), *before[200:]]

@@ -131,7 +131,7 @@ def test_g_length_off(path: Path, pack: Pack, wrong: int, body: bytes) -> None:
 def test_length_off_by_the_line_end_is_accepted(
     path: Path, pack: Pack, body: bytes, wrong: int
 ) -> None:
-    """As every reader does: nobody can tell whose the line end is."""
+    """As in every reader: it is ambiguous to which record the line end belongs."""
     answer = ask(path, pack(header()) + pack(document(body, wrong=wrong)) + pack(document()))
     assert answer.words == ["warcinfo-record", "capture", "capture"]
     assert answer.source.remarks.total() == 1

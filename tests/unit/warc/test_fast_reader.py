@@ -139,7 +139,7 @@ def items_of(path: Path) -> tuple[list[Item], str]:
 def test_fast_reader_yields_the_same_as_the_reference(
     data: bytes, feed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Item for item, and told alike whatever a file has taught about its forms before."""
+    """Equal item by item, whichever record forms were seen before in the file."""
     PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)
     with monkeypatch.context() as patch:
         patch.setattr(gzip_members, "FEED", feed)

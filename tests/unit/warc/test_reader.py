@@ -153,7 +153,7 @@ def test_case_26_no_record_id_or_date(path: Path, pack: Pack) -> None:
 
 
 def test_case_27_duplicate_record_id(path: Path, pack: Pack) -> None:
-    """The reader does not judge it: both are there, told apart by their offsets."""
+    """The reader returns both, with different offsets."""
     answer = ask(path, pack(A) + pack(A))
     assert answer.words == ["capture", "capture"]
     assert len({capture.offset for capture in answer.captures}) == 2
