@@ -59,7 +59,7 @@ def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_notebook(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cells, one after the other, say what stands below them."""
+    """Its cells, run in order, print the output shown below them."""
     monkeypatch.chdir(demo_files)
     book = json.loads((ROOT / "docs" / "corpus.ipynb").read_text())
     space: dict[str, Any] = {}

@@ -99,7 +99,7 @@ os.statvfs = statvfs
 
 
 def test_a_run_that_is_refused_for_space_has_not_begun(source: Path, tmp_path: Path) -> None:
-    """The shipped command, on a disk that says of itself that it is full."""
+    """The shipped command, on a disk that reports no free space."""
     before = content(source)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "sitecustomize.py").write_text(FEW_BYTES)

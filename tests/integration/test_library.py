@@ -1,4 +1,4 @@
-"""``import dedupindex``: what it offers, its examples, and that it answers as a server."""
+"""``import dedupindex``: its names, its examples, and the same answers as the server."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def web_of(index: Path) -> tuple[Any, FlaskClient]:
 
 
 def asked() -> Iterator[dict[str, str]]:
-    """Lookups of all payloads, URLs and strategies, by everybody who may ask."""
+    """Lookups of all payloads, URLs and strategies, by every crawl and by none."""
     who: list[dict[str, str]] = [{}, {"crawl": "open"}, {"crawl": "committed"}, {"namespace": "x"}]
     for number in (*range(1, 9), 90, 91):
         for url in ("", A, B, WWW):

@@ -1,4 +1,4 @@
-"""Many clients at once, and what happens when processes, power or the disk give out meanwhile.
+"""Many clients at once, while processes are killed, power fails or the disk is full.
 
 ``DEDUPINDEX_LOAD_SECONDS=60`` makes each load last a minute, not seconds.
 """
@@ -161,7 +161,7 @@ def kill(server: Running) -> None:
 
 
 def test_a_hundred_writers_and_a_kill(make_index: MakeIndex) -> None:
-    """What was acknowledged is there afterwards; what was claimed can be claimed when it lapsed."""
+    """Acknowledged captures are stored; lapsed claims can be claimed again."""
     index = make_index([])
     acknowledged: set[int] = set()
     claimed: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""The index, the manifest and verify agree on what is whole, and where: on every odd file."""
+"""The index, the manifest and verify agree on complete records and offsets in every sample."""
 
 from __future__ import annotations
 

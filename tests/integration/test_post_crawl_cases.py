@@ -450,7 +450,7 @@ def _(one: Case) -> None:
 
 @case("109 nothing to gain", plain=True)
 def _(one: Case) -> None:
-    """The revisit would be larger than the record: it stays, and the file is the same."""
+    """The revisit would be larger than the record: it is kept, and the file is the same."""
     one.file(
         "x.warc", one.original("original", 1, body=b"tiny %d" % one.number),
         one.stays("no-gain", one.record(2, b"tiny %d" % one.number)),
@@ -559,7 +559,7 @@ def test_undo_restores_the_sources(run: Run) -> None:
 
 
 def test_bin_dedup_comes_to_the_same(run: Run) -> None:
-    """All stages in one, with a dry run before that says the same."""
+    """All stages in one command, after a dry run with the same numbers."""
     out = run.top / "dedup"
     said = {}
     for name, more in (("dedup dry", ["--dry-run"]), ("dedup", [])):

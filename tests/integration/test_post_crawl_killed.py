@@ -53,7 +53,7 @@ def date(number: int, at: int) -> bytes:
 
 
 class Made:
-    """A collection, what its rewriting comes to, and how to go back to the beginning."""
+    """A collection, the expected result of rewriting it, and how to restore it."""
 
     def __init__(self, top: Path, files: int, each: int, size: int) -> None:
         self.run = collection(top, files, each, size)

@@ -1,4 +1,4 @@
-"""Purges of what was built from real records, and what later builds make of it."""
+"""Purges of captures built from real records, and later builds."""
 
 from __future__ import annotations
 

@@ -344,7 +344,7 @@ REFUSED_ALWAYS = {"no_record"}
 
 @pytest.mark.filterwarnings("default")
 def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
-    """Every route, asked what its document allows: at random, and about what there is.
+    """Every route with random requests that its document allows, and about existing data.
 
     Half of the requests name a crawl that is open, a digest and a URL that are known, so that more
     is answered than refusals.
@@ -384,7 +384,7 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
 
 
 def make_known(case: Any, known: dict[str, str]) -> None:
-    """Let a request be about what there is, wherever it names something of that kind."""
+    """Replace names in a request by those of existing data."""
     for place in (case.path_parameters, case.query):
         for name in place or ():
             place[name] = known.get(name, place[name])

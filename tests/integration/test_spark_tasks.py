@@ -46,7 +46,7 @@ HEADER = " CDX N b a m s k r M S V g\n"
 
 
 class Rows:
-    """What Spark does with rows, done here: all that would travel is pickled, in whatever order."""
+    """Spark's operations on rows, in this process: all rows are pickled, in any order."""
 
     def __init__(self, parts: Iterable[Iterable[Any]]) -> None:
         self.parts = [_sent(iter(part)) for part in parts]

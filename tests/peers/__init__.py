@@ -1,1 +1,1 @@
-"""Real crawlers and readers judge what we read and write."""
+"""Tests with real crawlers, readers and clusters."""

@@ -1,4 +1,4 @@
-"""A server in front of ours that notes what crawlers ask, and that can fall ill in mid-crawl."""
+"""A server in front of ours that records requests of crawlers, and can fail during a crawl."""
 
 from __future__ import annotations
 

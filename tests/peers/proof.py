@@ -1,4 +1,4 @@
-"""The stages over some sources, and what others make of the result.
+"""The stages over some sources, and other readers on the result.
 
 new = deduplicated(old, folder)     # manifest, resolve, rewrite, as they are typed
 verdicts(old, new)                  # warcio, FastWARC and jwarc find nothing that was not there

@@ -125,7 +125,7 @@ def check_references(found: list[Record], *, by_id_only: bool = False) -> int:
 
 
 def listening(port: int) -> bool:
-    """Whether somebody accepts connections at a port."""
+    """Return whether a process accepts connections at a port."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 

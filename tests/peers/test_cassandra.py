@@ -116,7 +116,7 @@ def test_reported_captures_are_separate_from_indexed_ones(bench: Bench) -> None:
 
 
 class Counted:
-    """A session that counts how often somebody waits for it."""
+    """A session that counts how often a caller waits for it."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.waits = session, 0

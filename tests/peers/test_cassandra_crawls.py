@@ -1,4 +1,4 @@
-"""Crawls that write to a cluster, where servers know nothing of one another: races and outages.
+"""Crawls on a cluster, with servers that do not communicate with each other: races and outages.
 
 What a crawl is by itself, `tests/unit/crawls/test_crawls.py` and its neighbours try on every store.
 """

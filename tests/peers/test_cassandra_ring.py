@@ -64,14 +64,14 @@ def command(name: str, *words: object) -> subprocess.Popen[str]:
 
 
 def done(process: subprocess.Popen[str]) -> str:
-    """What a command says that ends well."""
+    """The output of a command that succeeds."""
     out, err = process.communicate(timeout=DEADLINE)
     assert process.returncode == 0, err
     return out
 
 
 def patient(*words: object) -> str:
-    """What a command says that ends well, perhaps not at once: two busy nodes may be too slow."""
+    """The output of a command that succeeds, perhaps after retries: busy nodes may be too slow."""
     for _ in range(3):
         process = command(str(words[0]), *words[1:])
         out, err = process.communicate(timeout=DEADLINE)

@@ -185,7 +185,7 @@ def test_every_row_of_their_zipnum_is_read(samples: Path) -> None:
 
 @pytest.mark.parametrize("where", ["out", "in place"])
 def test_dedup_loses_nothing(samples: Path, tmp_path: Path, where: str) -> None:
-    """What is left is what was there; what was dropped comes back."""
+    """Records that are kept are unchanged; dropped ones can be restored."""
     before, work = tmp_path / "before", tmp_path / "work"
     for folder in (before, work):
         folder.mkdir()

@@ -191,7 +191,7 @@ def paths(records: list[Record]) -> list[str]:
 
 
 def test_chunked_payloads_are_duplicates_of_chunked_ones_only(harvests: Harvests) -> None:
-    """Its digests cover the chunks, so the first of two copies is no duplicate of what is not."""
+    """Their digests cover the chunks, so the first of two copies matches no unchunked payload."""
     records = harvests.third.records()
     chunked = {
         harvests.site.url + path for path, page in harvests.site.pages.items() if page.chunked
@@ -274,7 +274,7 @@ def all_stored(site: Site, crawl: Crawl) -> list[Record]:
 
 
 def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path: Path) -> None:
-    """Then what is twice in it becomes a revisit when the crawl has ended."""
+    """Then duplicates within it become revisits after the end of the crawl."""
     with refusing_port() as port:
         crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
     records = all_stored(site, crawl)

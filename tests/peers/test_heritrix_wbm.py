@@ -28,7 +28,7 @@ EVERYTHING = ("--by-url", "-w", "-m", ".*", "--status", "2xx,3xx,404")
 
 
 class Harvests(NamedTuple):
-    """Two crawls; what they asked, and was answered."""
+    """Two crawls, with their requests and answers."""
 
     site: Site
     first: Crawl

@@ -1,4 +1,4 @@
-"""The oldest versions that pyproject.toml allows: what people do most, done with all of them."""
+"""The oldest versions that pyproject.toml allows: the most usual commands run with them."""
 
 from __future__ import annotations
 

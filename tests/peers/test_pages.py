@@ -1,4 +1,4 @@
-"""The pages in a real browser: hostile text runs nothing; phones, the dark, no script, keys."""
+"""The pages in a real browser: hostile text, narrow screens, dark mode, no script, keyboard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real pywb whose index is our ``/cdx``: it replays what is listed, and lists it by time."""
+"""A real pywb whose index is our ``/cdx``: it replays all captures, and lists them by time."""
 
 from __future__ import annotations
 

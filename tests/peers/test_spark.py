@@ -1,4 +1,4 @@
-"""Real executors: what a cluster makes is what one machine makes, also when an executor is lost."""
+"""Real executors: a cluster gives the result of one machine, also when an executor is lost."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_originals_that_replay_would_not_find_are_not_used(index: Path, tmp_path
 
 @pytest.mark.parametrize("sickness", ["down", "503", "silent"])
 def test_in_an_outage_all_is_stored(sickness: str, index: Path, tmp_path: Path) -> None:
-    """From the start, or after two answers: what was answered until then stays true."""
+    """From the start, or after two answers: the earlier answers remain valid."""
     second, paths = tmp_path / "second", ["/", "/logo.png", "/data", "/catalogue.pdf"]
     with site() as base:
         harvest(index, base, paths)

@@ -1,4 +1,4 @@
-"""A real wget with the CDX of ``bin/export``: what it finds again it writes as revisits."""
+"""A real wget with the CDX of ``bin/export`` writes duplicates as revisits."""
 
 from __future__ import annotations
 

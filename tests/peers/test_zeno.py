@@ -213,7 +213,7 @@ def test_captures_posted_by_an_ingester_are_found_at_once(
 def test_in_an_outage_all_is_stored(
     crawl: Crawler, way: str, sickness: str, index: Path, tmp_path: Path
 ) -> None:
-    """From the start, or after two answers: what was answered until then stays true."""
+    """From the start, or after two answers: the earlier answers remain valid."""
     paths = ["/", "/logo.png", "/catalogue.pdf", FEED]
     with site(SERVED, host=HOST) as base:
         urls = [base + path for path in paths]

@@ -1,4 +1,4 @@
-"""`dedupindex.cache`: the one cache of all that lives long, and who must use it."""
+"""`dedupindex.cache`: the only long-lived cache, and the modules that must use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command refuses leaves nothing behind: no second index, no empty directory."""
+"""A refused command leaves no files: no second index, no empty directory."""
 
 from __future__ import annotations
 

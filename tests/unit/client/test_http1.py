@@ -217,7 +217,7 @@ def test_a_connection_is_kept(kind: str) -> None:
 
 @both
 def test_a_kept_connection_that_was_closed_is_replaced(kind: str) -> None:
-    """Whether the server closes it while it rests or as the next lookup comes: nothing is lost."""
+    """No lookup is lost if the server closes it while idle or at the next lookup."""
     closed = threading.Event()
 
     def rest(server: Peer) -> None:
@@ -266,7 +266,7 @@ def test_unrequested_data_is_no_answer(kind: str) -> None:
 
 @both
 def test_a_late_answer_is_not_taken_for_the_next(kind: str) -> None:
-    """Over the connection of a lookup that was given up nothing is asked any more."""
+    """The connection of an abandoned lookup is not used again."""
     late = threading.Event()
 
     def slow(server: Peer) -> None:

@@ -270,7 +270,7 @@ def test_a_cdx_with_the_places_of_originals(tmp_path: Path) -> None:
 
 
 def test_many_files_are_read_together(tmp_path: Path) -> None:
-    """Whatever they are called, and each with what is beside it."""
+    """Whatever their names, and each with the CDX files beside it."""
     wanted = []
     for number, name in enumerate(("a b", "ü", "q'x", 'd"q', "br[1]", "st*r", "que?", "per%20")):
         folder = tmp_path / f"{name}{number % 3}"

@@ -1,4 +1,4 @@
-"""Covers of random collections against brute force: pairs, validity, and what is called minimal."""
+"""Covers of random collections against brute force: pairs, validity, and minimality."""
 
 from __future__ import annotations
 
@@ -278,7 +278,7 @@ def test_a_minimum_is_kept_of_every_host(documents: list[dict[str, Any]], count:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_the_latest_of_several_is_that_of_time(order: tuple[int, ...], tmp_path: Path) -> None:
-    """In whatever order they come; one whose time is not known comes last."""
+    """In any order of input; a document without a time comes last."""
     several = [
         page("2020", "20200101000000", BASE + " one that differs here at its end"),
         page("2022", "20220101000000", BASE + " another that differs there at its end"),

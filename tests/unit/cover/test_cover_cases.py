@@ -20,7 +20,7 @@ from tests.unit.cover.test_cover import BASE, VERSIONS, page
 
 
 def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> Made:
-    """A run on a graph: ``a>b`` says that `b` covers `a`."""
+    """A run on a graph: ``a>b`` means that `b` covers `a`."""
     documents = [page(one, "20200101000000", "", title="t", quality=costs[one]) for one in costs]
     joined = " or ".join(
         f"(url(a) =~ '/{a}$' and url(b) =~ '/{b}$')"

@@ -1,4 +1,4 @@
-"""bin/cover: what it writes, what it says, and what an update makes of it."""
+"""bin/cover: its output, its report, and updates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the upkeep and the lookups of crawls may cost, and that nothing is missed in between."""
+"""Costs of refreshing crawls and of lookups in them; no capture is missed in between."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_captures_are_read_and_dropped_in_batches(
 
 
 def flip(store: Store, number: int) -> None:
-    """Turn a bit over of what the first crawl has of a capture."""
+    """Flip a bit in a capture of the first crawl."""
     with store.writing() as writing:
         assert isinstance(writing, LmdbWriting)
         place = SETTINGS.keys().key_of(sha1(number), capture().url) + (1).to_bytes(4, "big")

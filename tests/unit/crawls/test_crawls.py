@@ -1,4 +1,4 @@
-"""Crawls as transactions: who sees what when, against a simple model; claims; merging; kills."""
+"""Crawls as transactions: visibility, against a simple model; claims; merging; kills."""
 
 from __future__ import annotations
 

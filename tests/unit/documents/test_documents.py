@@ -1,4 +1,4 @@
-"""Documents: what is hashed and kept is what a dictionary says, whatever happens meanwhile."""
+"""Documents: hashes and kept files equal those of a dictionary, even after failures."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def bucket(buckets: Callable[[], Bucket]) -> Bucket:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for what is tried again."""
+    """Retries do not wait."""
     monkeypatch.setattr(stores, "_FIRST_WAIT", 0.0)
 
 

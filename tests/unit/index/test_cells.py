@@ -1,4 +1,4 @@
-"""Keys and entries: what is stored comes back, and the drawn bytes do not change unnoticed."""
+"""Keys and entries: round trips, and the documented bytes do not change unnoticed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The identity of an index is read back; what does not match it is refused by name."""
+"""The identity of an index is read back; settings that differ are refused by name."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
 
 
 def load(cells: Cells, captures: Iterable[Capture], rule: MergeRule) -> tuple[Cells, MergeOutcome]:
-    """One load: what is there and what comes, settled."""
+    """One load: stored and new entries, merged."""
     outcome = MergeOutcome()
     sources = [iter([stage(captures, rule.keys)]), staged_again(cells, set())]
     batches = settled(merge(sources), rule, outcome)

@@ -94,7 +94,7 @@ def write(folder: Path, reason: str) -> tuple[Path, Path, Path]:
 
 
 def test_without_the_refused_record_rows_are_originals(tmp_path: Path) -> None:
-    """Or the tests below would show nothing."""
+    """Otherwise the tests below would prove nothing."""
     _, named, beside = write(tmp_path, "truncated")
     run(tmp_path / "named", named)
     run(tmp_path / "beside", beside)

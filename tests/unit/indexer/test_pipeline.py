@@ -368,7 +368,7 @@ def test_captures_that_lost_to_a_replaced_container_come_back(tmp_path: Path) ->
 
 
 def interrupted(index: Path, *sources: Path, **fields: object) -> None:
-    """A build that has read everything and loaded nothing."""
+    """A build that has read all sources and loaded no rows."""
     from dedupindex.indexer import pipeline
 
     def failing(*rest: object) -> None:

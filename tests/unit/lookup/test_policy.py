@@ -1,4 +1,4 @@
-"""Policies: rules as they are written, and what they let answer, against a simple model."""
+"""Policies: their syntax, and the originals that they allow, against a simple model."""
 
 from __future__ import annotations
 
@@ -383,7 +383,7 @@ def test_lookups_within_the_blackout_period_are_skipped(web: FlaskClient) -> Non
 
 
 def test_a_revocable_original_never_causes_a_skip(web: FlaskClient) -> None:
-    """Where nothing was written, nothing can be mended later."""
+    """If nothing was written, nothing can be repaired later."""
     now = datetime.now(UTC)
     begin(web, "a", policy=[{"blackout": "1h"}], seen_by="all")
     begin(web, "b", policy=[{"blackout": "1h"}])

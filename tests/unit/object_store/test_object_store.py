@@ -68,7 +68,7 @@ def bucket(buckets: Callable[[], Bucket]) -> Bucket:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for what is tried again."""
+    """Retries do not wait."""
     monkeypatch.setattr(stores, "_FIRST_WAIT", 0.0)
 
 
@@ -499,7 +499,7 @@ def test_last_argument_may_be_an_address(
     st.lists(st.tuples(st.integers(0, 5200), st.integers(0, 900)), max_size=30),
 )
 def test_reading_anywhere(size: int, reads: list[tuple[int, int]]) -> None:
-    """Blocks give what the object has, whatever is asked for and in whatever order."""
+    """Blocks give the bytes of the object for any ranges in any order."""
     data = bytes(number * 7 % 251 for number in range(size))
     fetched: list[int] = []
 

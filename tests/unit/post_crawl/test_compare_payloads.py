@@ -114,7 +114,7 @@ def test_payloads_that_differ_now_are_not_rewritten(tmp_path: Path, plain: bool)
 def serving(
     files: Path, *, ranges: bool = True, wrong: bytes = b"", met: set[int] | None = None
 ) -> Iterator[str]:
-    """A web server of files that knows ranges, or one that only says so; `met` takes ports."""
+    """A web server of files that serves ranges, or only announces them; `met` takes ports."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -40,7 +40,7 @@ NOTHING = {
 def rewritten(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[dict[str, object], dict[str, object]]:
-    """The stages over ``in``: what resolve and rewrite say."""
+    """Run the stages over ``in``; return the reports of resolve and rewrite."""
     run_json(capsys, "manifest", folder / "in", "-o", folder / "m", "--jobs", 1)
     planned = run_json(capsys, "resolve", folder / "m", "-o", folder / "plan")
     done = run_json(capsys, "rewrite", folder / "plan", "--out", folder / "out", "--jobs", 1)

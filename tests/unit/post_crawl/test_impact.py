@@ -248,7 +248,7 @@ def test_counts_are_those_of_a_model(engine: str) -> None:
 def compare(
     impact: Impact, answering: list[tuple[str, Capture]], known: set[Capture], named: set[Revisit]
 ) -> None:
-    """What is said of FIRST, with what these captures and revisits make of it."""
+    """The impact of removing FIRST from an index of these captures and revisits."""
     gone = {one for one in known if one.container == FIRST}
     stay = known - gone
     originals = [one for _, one in answering if one.container == FIRST]

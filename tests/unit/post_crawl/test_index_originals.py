@@ -1,4 +1,4 @@
-"""Resolving with an index: what it has elsewhere may be an original, what it names here stays."""
+"""Resolving with an index: its other files may have originals; those in the set are kept."""
 
 from __future__ import annotations
 

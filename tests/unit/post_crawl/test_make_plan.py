@@ -1,4 +1,4 @@
-"""Resolving: every plan is what a simple model of the rule says, however it is made."""
+"""Resolving: every plan equals that of a simple model of the rule, by every way to make it."""
 
 from __future__ import annotations
 

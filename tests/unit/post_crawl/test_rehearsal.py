@@ -1,4 +1,4 @@
-"""``bin/rehearse``: seven steps on copies, each of which must notice what it is there for."""
+"""``bin/rehearse``: seven steps on copies, each of which must detect its defect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipe against a model: whatever a header holds, only what must change does."""
+"""Headers of revisits against a model: for any header, only the documented fields change."""
 
 from __future__ import annotations
 

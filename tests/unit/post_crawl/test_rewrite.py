@@ -1,4 +1,4 @@
-"""Rewriting to a directory: what becomes a revisit, and that nothing else changes by a byte."""
+"""Rewriting to a directory: copies become revisits, and no other byte changes."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_two_files_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
 
 
 def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
-    """67, 68: what refers to a missing file stays, and what is referred to is never dropped."""
+    """67, 68: copies of originals in a missing file are kept, and originals are never dropped."""
     source = tmp_path / "in"
     small_set(source)
     plan = FakePlan(source)

@@ -1,4 +1,4 @@
-"""Odd records, one by one: which of them become revisits, and why the others stay."""
+"""Unusual records: which of them become revisits, and why the others are kept."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_undedup_names_damage_in_copied_files(
 
 
 def check_map(moved: Path, source: Path, out: Path) -> None:
-    """Every byte of the old files is in the map, once; what did not change is where it says."""
+    """The map has every byte of the old files once; unchanged records are at the stated places."""
     old = content(source)
     ends = dict.fromkeys(old, 0)
     for line in moved.read_text().splitlines()[1:]:

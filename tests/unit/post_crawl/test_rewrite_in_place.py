@@ -1,4 +1,4 @@
-"""In place: whatever write fails, and wherever the process dies, nothing is lost."""
+"""In place: no record is lost if any write fails or the process is killed at any point."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITES = (
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A set, and what its rewriting comes to."""
+    """A set of files, and the expected result of rewriting it."""
     small_set(tmp_path / "in")
     run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
     return tmp_path
@@ -112,7 +112,7 @@ def sweep(work: Callable[[], None], how: Callable[[], None]) -> Iterator[bool]:
 
 
 def check_nothing_lost(source: Path, before: dict[str, bytes], result: dict[str, bytes]) -> None:
-    """Every file is the old or the new one, whole; what is new can be brought back."""
+    """Every file is the old or the new one, complete; new ones can be undone."""
     for name, data in content(source).items():
         if not name.endswith(".part"):
             assert data in (before[name], result[name]), name

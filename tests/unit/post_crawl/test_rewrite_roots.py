@@ -214,7 +214,7 @@ def test_a_lock_is_reported_and_kept(tmp_path: Path) -> None:
 
 
 def test_runs_on_nested_directories_do_not_wait(sub: Path) -> None:
-    """They may reach the same files, and would each take what is the original of the other."""
+    """They may reach the same files, and each would rewrite the original of the other."""
     for one, other in ((sub, sub.parent), (sub.parent, sub), (sub.parent, sub / "deep")):
         (other / DIRECTORY).mkdir(exist_ok=True)
         with exclusive(other / DIRECTORY / "lock", "x"), pytest.raises(IndexBusy):

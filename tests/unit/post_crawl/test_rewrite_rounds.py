@@ -1,4 +1,4 @@
-"""What several runs have made of one container comes back, whatever became of its originals."""
+"""A container rewritten by several runs is restored, even if its originals were rewritten."""
 
 from __future__ import annotations
 

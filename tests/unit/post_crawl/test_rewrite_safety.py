@@ -1,4 +1,4 @@
-"""In place: what must be true of the new file, and of originals, before an old file goes."""
+"""In place: conditions on the new file and on originals before an old file is removed."""
 
 from __future__ import annotations
 

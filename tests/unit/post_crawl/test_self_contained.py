@@ -32,7 +32,7 @@ def exported(
     originals: tuple[Path, ...] = (),
     out: str = "o",
 ) -> SubsetReport:
-    """Export; what is written must be sound, but for revisits that dangle."""
+    """Export; the output must verify, except for dangling revisits."""
     done = export(list(map(str, sources)), list(map(str, originals)), wanted, folder / out)
     if done.files:
         reasons = {finding.reason for finding in Collection([folder / out]).findings()}

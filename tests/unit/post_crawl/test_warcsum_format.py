@@ -1,4 +1,4 @@
-"""The text of Bibliotheca Alexandrina: what bin/resolve writes, and what others wrote checked."""
+"""The text format of warcsum: written by bin/resolve, and files of other tools checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regular expressions that anybody may send: linear time, and no more steps than are said."""
+"""Regular expressions from requests: linear time, and no more steps than the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts in sentences for people: one of a thing is no plural, in whatever command."""
+"""Counts in messages: singular for 1, in every command."""
 
 from __future__ import annotations
 

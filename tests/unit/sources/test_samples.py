@@ -1,4 +1,4 @@
-"""Every sample file, through the one door: each line becomes exactly what stands here."""
+"""Every sample file through `open_source`: each line gives exactly the item listed here."""
 
 from __future__ import annotations
 

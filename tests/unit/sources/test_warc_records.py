@@ -505,7 +505,7 @@ def test_case_77_brackets_in_refers_to(read: Ask) -> None:
 
 
 def test_cases_59_60_61_62_same_record_or_second_twice(read: Ask) -> None:
-    """Each is yielded as it stands; which may be an original is not for the reader to say."""
+    """Each is yielded unchanged; the reader does not decide which may be an original."""
     answer = read(response(), response(), response(b"other", number=2))
     assert answer.words == ["capture"] * 3
     assert len({capture.offset for capture in answer.captures}) == 3

@@ -1,4 +1,4 @@
-"""`bin/verify` over a collection: whatever is wrong is found, whatever is right passes."""
+"""`bin/verify` over a collection: every defect is found, and correct records pass."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NEW = b"WARC/1.1"
 
 
 def found(tmp_path: Path, *records: bytes, plain: bool = False) -> set[str]:
-    """The reasons of what is found in an archive of these records."""
+    """The reasons of the findings in an archive of these records."""
     name = "made.warc" if plain else "made.warc.gz"
     return {finding.reason for finding in verify_collection([write(tmp_path / name, [*records])])}
 
@@ -187,7 +187,7 @@ RANGED = HTTP.replace(b"OK\r\n", b"OK\r\ncontent-range: bytes 0-9/99\r\n", 1)
 
 
 def rotten(number: int, **options: Any) -> bytes:
-    """A page of which a byte is no longer what it was."""
+    """A page with one changed byte."""
     return page(number, **options).replace(b"<html>", b"<HTML>")
 
 

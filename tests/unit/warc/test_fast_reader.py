@@ -1,4 +1,4 @@
-"""The brisk reader says of every file what the careful one says."""
+"""The fast reader gives the same result as the reference reader for every file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold for any file: nothing lost before damage, nothing wrong believed behind it."""
+"""Properties of any file: no record is lost before damage, and no false one is read after it."""
 
 from __future__ import annotations
 
