@@ -92,7 +92,7 @@ def test_in_one_step(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("known", [[ONE], [OTHER, ONE]], ids=["one", "both"])
-def test_an_index_knows_one_of_them_or_both(
+def test_collisions_with_originals_in_an_index(
     tmp_path: Path,
     mode: str,
     in_place: bool,

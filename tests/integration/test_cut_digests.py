@@ -134,7 +134,7 @@ def test_admission_of_rows_and_captures_is_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("digest", CUT, ids=str)
-def test_whoever_says_so(digest: Digest) -> None:
+def test_cut_digests_are_refused_from_every_source(digest: Digest) -> None:
     named = capture(1)._replace(digest=digest, evidence=Evidence.NAMED)
     assert REFUSE(named) == REFUSE(capture(1)._replace(digest=digest)) == CUT_DIGEST
     assert REFUSE(capture(1)._replace(also=(sha1(2), digest))) == CUT_DIGEST
@@ -281,7 +281,7 @@ def test_savings_of_a_crawl_exclude_cut_digests(make_index: MakeIndex) -> None:
     assert told["not_handled"] == {CUT_DIGEST: 12} and told["lookups"] == 4
 
 
-def test_exports_leave_them_out() -> None:
+def test_exports_leave_cut_digests_out() -> None:
     held = [(digest, capture(1)._replace(digest=digest)) for digest in (CUT[3], sha1(5))]
     lines = wget_cdx.WgetExport()
     assert len(list(wget_cdx.lines(held, wget_cdx.read_scope(), lines))) == 2  # with its header
@@ -323,7 +323,7 @@ def test_a_revisit_of_a_cut_digest_refers_to_nothing_by_it(tmp_path: Path) -> No
     assert findings == {"payload-digest": 1, CUT_DIGEST: 1}
 
 
-def test_deduplication_leaves_them_as_they_are(tmp_path: Path) -> None:
+def test_deduplication_keeps_records_with_cut_digests(tmp_path: Path) -> None:
     """Replay finds the original of a revisit by a digest, and these name no payload."""
     source, body = tmp_path / "in", body_whose_digest_is_cut(0, b"." * 2000)
     same = [page(number, body, Payload_Digest=stated(body)) for number in (1, 2)]
@@ -334,7 +334,7 @@ def test_deduplication_leaves_them_as_they_are(tmp_path: Path) -> None:
     assert json.loads(out)["findings"] == {}
 
 
-def test_a_corpus_takes_no_two_of_them_for_one(tmp_path: Path) -> None:
+def test_a_corpus_never_groups_cut_digests(tmp_path: Path) -> None:
     """`--first digest` of twelve pages with cut digests, four of which have the same."""
     out, again = tmp_path / "pages.jsonl", tmp_path / "again.jsonl"
     typed("corpus", DATA / "k-nul-off.warc.gz", "--first", "digest", "-o", out)

@@ -254,7 +254,7 @@ def test_a_manifest_of_an_earlier_version(source: Path, tmp_path: Path, dedup: D
     assert numbers(dedup(source, "--in-place", "--work", work)) == numbers(first)
 
 
-def test_a_run_in_place_that_is_done_gains_nothing_more(
+def test_a_finished_run_in_place_changes_no_more_files(
     source: Path, tmp_path: Path, dedup: Dedup
 ) -> None:
     before = content(source)

@@ -293,7 +293,7 @@ def test_an_index_is_opened_twice(make_index: MakeIndex, tmp_path: Path) -> None
         assert view.counts().captures == 1
 
 
-def test_every_name_is_there() -> None:
+def test_every_public_name_exists_and_is_documented() -> None:
     for name in dedupindex.__all__:
         assert getattr(dedupindex, name)
         assert name in (ROOT / "docs" / "library.md").read_text(), name

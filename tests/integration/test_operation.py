@@ -350,7 +350,7 @@ def test_who_waits_for_an_answer_is_not_cut_off_for_another() -> None:
         assert outcome == [b"done", b"body_timeout"]
 
 
-def test_a_body_may_take_long_if_it_moves(make_index: MakeIndex) -> None:
+def test_a_slow_body_is_accepted_while_bytes_arrive(make_index: MakeIndex) -> None:
     piece = (json.dumps({"digest": str(sha1(1))}).encode() + b"\n") * 2000
     with (
         serving(make_index([capture(1)]), "--workers", "1", "--body-timeout", "3") as server,

@@ -115,7 +115,7 @@ def test_case_14_zstd_is_refused_by_name(run: Run) -> None:
     assert typed("manifest", run.source / "x.warc.zst", "-o", run.top / "m").status == 4
 
 
-def test_case_16_what_is_no_archive_is_named_or_passed_over(run: Run) -> None:
+def test_case_16_files_that_are_no_archives_are_named_or_skipped(run: Run) -> None:
     top = run.source
     (top / "empty.warc.gz").write_bytes(b"")
     (top / "two.warc.gz").write_bytes(b"\x1f\x8b")

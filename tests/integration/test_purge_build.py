@@ -255,7 +255,7 @@ def test_a_file_whose_captures_are_of_others_is_not_marked_as_purged(tmp_path: P
     assert urls(index) == set()
 
 
-def test_a_path_is_meant_as_it_is_typed_from_any_directory(
+def test_containers_are_found_by_any_path_to_them(
     tmp_path: Path, files: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "job").mkdir()

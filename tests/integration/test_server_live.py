@@ -293,7 +293,7 @@ HOSTILE = [
 ]
 
 
-def test_hostile_bytes_harm_nobody(make_index: MakeIndex) -> None:
+def test_malformed_requests_do_not_affect_others(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1, PAGE)]), "--workers", "1", "--access-log") as server:
         for data in HOSTILE:
             server.raw(data)
@@ -305,7 +305,7 @@ def test_hostile_bytes_harm_nobody(make_index: MakeIndex) -> None:
         assert all(re.match(r"serving |\d{4}-\d\d-\d\dT\S+Z INFO ", line) for line in lines), lines
 
 
-def test_slow_bodies_and_idle_connections_hold_nobody_up(make_index: MakeIndex) -> None:
+def test_slow_bodies_and_idle_connections_delay_no_others(make_index: MakeIndex) -> None:
     head = b"POST /lookup HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with serving(make_index([capture(1, PAGE)]), "--workers", "1") as server:
         where = ("127.0.0.1", server.port)

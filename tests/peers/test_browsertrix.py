@@ -299,7 +299,7 @@ class Killed(BaseException):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of the dead
 @pytest.mark.parametrize("which", ["first", "again", "cancel"])
-def test_killed_anywhere_nothing_is_false_and_the_next_run_ends_it(
+def test_a_killed_export_has_no_false_entries_and_is_completed_later(
     address: str, client: Any, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     other = Crawl(client, "other")

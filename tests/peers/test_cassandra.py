@@ -299,7 +299,9 @@ def test_a_machine_that_was_suspended_knows_that_its_lease_is_over(
             lease.check()
 
 
-def test_a_load_reads_as_safely_as_it_writes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_read_at_the_consistency_of_writes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it did not see it would write over; lookups may be content with less."""
     bench.load([capture(1, A)])
     session, _, keyspace = opened(bench)

@@ -234,7 +234,7 @@ def test_an_index_is_copied_to_a_cluster_and_back(
     assert held(searched)[:2] == held(index)[:2]
 
 
-def test_a_copy_has_what_crawls_have_committed(address: str, run: Run, tmp_path: Path) -> None:
+def test_a_copy_has_committed_captures_of_crawls(address: str, run: Run, tmp_path: Path) -> None:
     assert run("index", cdx(tmp_path, 0, 10), address)[0] == 0
     [home] = (tmp_path / "state" / "dedupindex").iterdir()
     judge = admission_filter(Settings())

@@ -150,7 +150,7 @@ def claim(store: Store, number: int, name: str = "a") -> tuple[Claim, bool]:
     )
 
 
-def test_of_many_who_claim_a_payload_at_once_one_has_it(server: Servers) -> None:
+def test_one_of_many_concurrent_claims_succeeds(server: Servers) -> None:
     stores = [server(), server()]
     begin(stores[0])
     for number in range(5):
@@ -348,7 +348,7 @@ def test_a_page_that_a_crawl_has_at_very_many_urls_is_found_by_each(
         assert seen.exact(sha1(90), b"http://example.com/none") == []
 
 
-def test_a_copy_on_another_engine_has_what_crawls_have_committed(
+def test_a_copy_on_another_engine_has_committed_captures(
     index: Path, server: Servers, tmp_path: Path
 ) -> None:
     store = server()

@@ -98,7 +98,7 @@ def test_without_a_list_by_url_a_query_is_an_error(engine: str, tmp_path: Path) 
         list(view.at_url(A))
 
 
-def test_lists_of_crawls_depend_on_who_may_see_them(
+def test_lists_of_crawls_depend_on_permissions(
     engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)

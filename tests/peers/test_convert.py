@@ -77,7 +77,7 @@ def check(*warcs: Path) -> None:
     jwarc("validate", *warcs, folder=warcs[0].parent)
 
 
-def test_others_find_nothing_wrong(folder: Path) -> None:
+def test_other_readers_accept_the_output(folder: Path) -> None:
     warcs = sorted((folder / "warcs").iterdir())
     check(*warcs)
     assert len(records(warcs)) == 2 * len(BODIES)

@@ -186,7 +186,7 @@ def hang_and_recover(cql: Session, key: bytes, table: str, cassandra: Ring) -> N
     pytest.fail("it did not recover")
 
 
-def test_where_nobody_listens_there_is_no_session() -> None:
+def test_connecting_to_a_closed_port_fails() -> None:
     message = "127.0.0.1 answers on port "
     with refusing_port() as port, pytest.raises(IndexUnavailable, match=f"{message}{port}"):
         connect(Address.parse(f"cassandra://127.0.0.1:{port}/k?timeout=1"))

@@ -61,7 +61,7 @@ def test_a_node_that_asks_for_tls_answers(encrypted: Ring, tls: str) -> None:
 
 
 @pytest.mark.parametrize("tls", BELIEVED)
-def test_whom_nobody_has_signed_is_not_believed(
+def test_untrusted_certificates_are_refused(
     encrypted: Ring, files: dict[str, str], tls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(AUTHORITY, files[CERTIFICATE])
@@ -97,7 +97,7 @@ def _shake_hands(listener: socket.socket, cert: Path, key: Path) -> None:
                 pass
 
 
-def test_nothing_goes_unencrypted_by_mistake(files: dict[str, str]) -> None:
+def test_tls_settings_with_an_unencrypted_address_are_refused(files: dict[str, str]) -> None:
     with pytest.raises(BadInput, match="unencrypted"):
         tls_context(Address.parse("cassandra://a/k"), files)
     assert tls_context(Address.parse("cassandra://a/k"), {}) is None

@@ -228,7 +228,7 @@ def test_all_of_the_others_are_listed(others: dict[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_types_and_offsets_are_what_they_state(
+def test_types_and_offsets_equal_the_stated_ones(
     others: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     """Three readers agree, and read each record that is theirs, but for those of wrong lengths."""

@@ -227,7 +227,7 @@ def test_all_its_crawls_go_through_the_stages(harvests: Harvests, tmp_path: Path
     proved(tmp_path / "old", tmp_path)
 
 
-def test_jwarc_finds_nothing_wrong(harvests: Harvests) -> None:
+def test_jwarc_validates_the_files(harvests: Harvests) -> None:
     warcs = [path for crawl in (harvests.first, harvests.second) for path in crawl.warcs()]
     words = ["java", "-jar", jar(JWARC), "validate", *warcs]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

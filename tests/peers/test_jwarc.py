@@ -85,7 +85,7 @@ def test_its_revisits_resolve_and_replay(
 
 
 @pytest.mark.parametrize("sickness", ["down", "503", "silent"])
-def test_in_an_outage_it_leaves_a_file_as_it_is(
+def test_jwarc_leaves_files_unchanged_in_an_outage(
     sickness: str, folder: Path, front: Front, tmp_path: Path
 ) -> None:
     """Also in the middle of the file: no half a result is left."""

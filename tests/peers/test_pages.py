@@ -164,7 +164,7 @@ def test_tables_of_crawls_fit_a_desk(window: Browser, make_index: MakeIndex) -> 
             assert window.run(lines) == 1, path
 
 
-def test_everybody_can_use_every_page(window: Browser, hostile: Running) -> None:
+def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
     """axe-core finds nothing: names, roles, order of headings, contrast in the light and dark."""
     (axe,) = environment("axe", AXE).parent.rglob("axe.min.js")
     script = axe.read_text()

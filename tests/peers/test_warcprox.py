@@ -220,7 +220,7 @@ def test_a_crawl_finds_its_own(index: Path, tmp_path: Path) -> None:
     assert written == [["response"], ["revisit"], ["response"]]
 
 
-def test_a_crawl_finds_its_own_while_it_runs(index: Path, tmp_path: Path) -> None:
+def test_a_crawl_finds_its_own_captures_while_it_runs(index: Path, tmp_path: Path) -> None:
     """Of payloads that come many times at once, too: each is written once, the first time.
 
     warcprox's StatsProcessor, which stands before the plugins, holds captures for half a minute.
@@ -341,7 +341,9 @@ def test_buckets_are_namespaces(index: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("whose", ["policy", "warcprox"])
-def test_in_the_blackout_period_nothing_is_written(whose: str, index: Path, tmp_path: Path) -> None:
+def test_no_records_are_written_in_the_blackout_period(
+    whose: str, index: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "warcs"
     more = ["--blackout-period=3600"] if whose == "warcprox" else []
     with site() as base, serving(index) as server:

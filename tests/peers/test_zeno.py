@@ -229,7 +229,7 @@ def test_in_an_outage_all_is_stored(
     assert Counter(types(second, base).values()) == +written
 
 
-def test_without_sha1_nobody_is_asked(crawl: Crawler, index: Path, tmp_path: Path) -> None:
+def test_without_sha1_no_lookups_are_sent(crawl: Crawler, index: Path, tmp_path: Path) -> None:
     with site(SERVED, host=HOST) as base, serving(index) as server:
         with in_front_of(server.port) as front:
             warcs = crawl(tmp_path / "first", [base + "/"], DOPPELGANGER, front.url)
@@ -248,7 +248,7 @@ def test_the_url_is_sent_as_it_is(index: Path, tmp_path: Path) -> None:
     assert json.loads(asked.body)["uri"] == base + QUERY
 
 
-def test_the_script_runs_zeno_so_that_it_asks(tmp_path: Path) -> None:
+def test_the_script_runs_zeno_with_lookups(tmp_path: Path) -> None:
     zeno = tmp_path / "zeno"
     zeno.write_text('#!/bin/sh\necho "$@"\n')
     zeno.chmod(0o755)

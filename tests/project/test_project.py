@@ -110,7 +110,7 @@ def test_commands_answer_help_from_anywhere(command: Path, tmp_path: Path) -> No
     assert "usage" in answer.stdout.lower()
 
 
-def test_setup_names_an_extra_that_there_is_not() -> None:
+def test_setup_names_an_unknown_extra() -> None:
     answer = subprocess.run([ROOT / "bin" / "setup", "nonsense"], capture_output=True, text=True)
     assert answer.returncode == 2
     assert "there is no extra 'nonsense'" in answer.stderr and "An EXTRA adds" in answer.stderr

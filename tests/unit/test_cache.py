@@ -101,7 +101,7 @@ def test_patterns_of_policies_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> 
         assert policy._globs.held <= 20_000 and policy._expressions.held <= 20_000
 
 
-def test_statistics_hold_nothing_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_keep_no_long_values(monkeypatch: pytest.MonkeyPatch) -> None:
     counting = LookupCounter(lambda: 0.0)
     long = "a." * 30_000
     held = capture(1, f"http://{long}example/".encode())._replace(mime=b"m" * 4000, size=7)

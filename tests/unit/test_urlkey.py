@@ -89,7 +89,7 @@ def matrix() -> list[tuple[bytes, bytes]]:
     return rows
 
 
-def test_the_matrix_is_there() -> None:
+def test_the_urlkey_matrix_is_complete() -> None:
     assert len(matrix()) > 60
 
 

@@ -252,7 +252,7 @@ def switched(switch: Switch, **how: Any) -> Client:
     return Client(transport=Mock(switch.handle), **how)
 
 
-def test_the_breaker_goes_quiet_and_tries_again(switch: Switch) -> None:
+def test_the_circuit_breaker_opens_and_closes(switch: Switch) -> None:
     now = [0.0]
     client = switched(switch, breaker=Breaker(3, 30.0, lambda: now[0]))
     switch.on = False

@@ -92,7 +92,7 @@ def test_columns_whose_names_differ_only_in_case(tmp_path: Path, name: str) -> N
         corpus.save_as_parquet(tmp_path / "o.parquet")
 
 
-def test_a_table_of_odd_values(tmp_path: Path) -> None:
+def test_parquet_of_large_numbers_and_similar_names(tmp_path: Path) -> None:
     corpus = Corpus.from_cdx(archive(tmp_path, Page("http://a.org/", body=html("x"))))
     large = corpus.map("payload", "large", lambda data: (1 << 64) - 1)
     large.save_as_parquet(tmp_path / "o.parquet")

@@ -75,7 +75,7 @@ HEAD = b"HTTP/1.1 304 Not Modified\r\nETag: x\r\n\r\n"
 @pytest.mark.parametrize("digest", [NOTHING, None])
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("stated", [True, False])
-def test_304_is_read_as_what_it_names(
+def test_304_is_read_as_the_original_it_names(
     tmp_path: Path, digest: bytes | None, named: bool, stated: bool
 ) -> None:
     fields = {} if stated else {"Payload_Digest": None}

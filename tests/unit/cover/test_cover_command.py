@@ -251,7 +251,7 @@ def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
     assert cover(*words, "--exact-seconds", "0") == 0
 
 
-def test_nobody_else_loads_the_solver() -> None:
+def test_only_covers_load_the_solver() -> None:
     code = (
         "import sys, dedupindex.cli.index, dedupindex.cli.serve, dedupindex.cli.lookup, "
         "dedupindex.cli.corpus, dedupindex.cli.cover, server.run; "

@@ -162,7 +162,7 @@ def test_a_place_selects_one_of_several_captures(tmp_path: Path) -> None:
         ("none", {}, False),
     ],
 )
-def test_a_digest_counts_where_nothing_else_is_known(
+def test_the_digest_is_used_if_no_original_is_named(
     digest: str, named: dict[str, Any], needs: bool, tmp_path: Path
 ) -> None:
     original = later(1, digest="FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN")

@@ -101,7 +101,7 @@ def test_only_the_crawl_itself_sees_its_captures_before_the_commit(
         assert seen == capture(1, crawl="a") and not isinstance(seen, Uncommitted)
 
 
-def test_the_command_line_sees_what_the_server_sees(index: Path, store: Store) -> None:
+def test_the_command_line_has_the_same_visibility_as_the_server(index: Path, store: Store) -> None:
     begin(store)
     put(store, "a", capture(1))
     store.close()

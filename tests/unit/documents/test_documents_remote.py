@@ -108,9 +108,7 @@ def gets(bucket: Bucket) -> list[str]:
     ]
 
 
-def test_an_object_takes_one_request_and_none_when_it_is_known(
-    tmp_path: Path, bucket: Bucket
-) -> None:
+def test_each_new_object_takes_one_request(tmp_path: Path, bucket: Bucket) -> None:
     hashed(f"{bucket.url}/docs/*.txt", tmp_path / "out", form="csv")
     assert sorted(gets(bucket)) == ["a.txt", "b.txt"]
     bucket.put("docs/b.txt", b"TWO")

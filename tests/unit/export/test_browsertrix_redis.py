@@ -69,7 +69,7 @@ def test_entries_read_as_they_are_written(place: int, digits: bytes, size: int) 
     assert BrowsertrixEntry.parse(bytes(one)) == one
 
 
-def test_an_entry_as_it_was_recorded() -> None:
+def test_a_recorded_entry_of_browsertrix() -> None:
     text = b"0 20261121031451390 http://127.0.0.1:19301/page1?third=1 597"
     one = BrowsertrixEntry.parse(text)
     assert one == (0, b"20261121031451390", b"http://127.0.0.1:19301/page1?third=1", 597)

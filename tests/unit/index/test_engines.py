@@ -435,7 +435,7 @@ def test_the_metadata_of_the_last_load_that_had_any_is_kept(bench: Bench) -> Non
 # --- what an index refuses -----------------------------------------------------------------------
 
 
-def test_before_the_first_load_there_is_no_answer(bench: Bench) -> None:
+def test_an_index_is_unavailable_before_its_first_load(bench: Bench) -> None:
     with bench.open() as engine:
         assert engine.identity.generation == 0
         with pytest.raises(IndexUnavailable, match="has not finished"), engine.view():

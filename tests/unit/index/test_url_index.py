@@ -270,7 +270,7 @@ def test_check_finds_unlisted_captures_of_crawls(make_index: MakeIndex) -> None:
         assert [one for one in store.check() if "not listed by its URL" in one]
 
 
-def test_lists_of_crawls_depend_on_who_may_see_them(make_index: MakeIndex) -> None:
+def test_lists_of_crawls_depend_on_permissions(make_index: MakeIndex) -> None:
     index = make_index([capture(1, A)], BY_URL)
     with closing(LmdbStore(index)) as store:
         with store.writing() as writing:

@@ -380,7 +380,7 @@ def interrupted(index: Path, *sources: Path, **fields: object) -> None:
             run(index, *sources, **fields)
 
 
-def test_a_resumed_build_replaces_what_it_was_to_replace(tmp_path: Path) -> None:
+def test_a_build_with_replace_is_resumed_with_replace(tmp_path: Path) -> None:
     source, index = tmp_path / "a.cdx", tmp_path / "index"
     source.write_text(HEADER + cdx_line(1, 1, 1).replace("d1.warc.gz", str(source)))
     run(index, source)

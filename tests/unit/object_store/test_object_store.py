@@ -161,7 +161,9 @@ def _length(span: str) -> int:
     return int(end) - int(begin) + 1
 
 
-def test_known_by_its_etag_and_refused_when_it_changed(tmp_path: Path, bucket: Bucket) -> None:
+def test_objects_are_recognised_by_etag_and_refused_if_changed(
+    tmp_path: Path, bucket: Bucket
+) -> None:
     address = bucket.put("a.warc.gz", LONG)
     index = tmp_path / "index"
     assert built(index, address).tally.containers == 1

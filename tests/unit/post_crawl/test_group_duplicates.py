@@ -75,7 +75,7 @@ def test_an_earlier_harvest_that_comes_later(
     assert list(Collection([again / "out"]).findings()) == []
 
 
-def test_the_manifest_lists_what_revisits_refer_to(
+def test_the_manifest_lists_originals_of_revisits(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source, top = tmp_path / "in", tmp_path / "m"

@@ -139,7 +139,7 @@ def test_without_pywb_no_replay_is_reported(
     assert "replayed       no pywb on PATH" in capsys.readouterr().out
 
 
-def test_replay_that_shows_nothing_is_no_proof(
+def test_replay_without_captures_fails_the_rehearsal(
     tmp_path: Path, rehearse: Rehearse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A pywb whose indexer fails, and which then has nothing to serve."""

@@ -397,7 +397,7 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "use bin/impact itself" in page(web.get(asked), 400).text
 
 
-def test_the_lookup_page_shows_what_the_index_can_answer(make_index: MakeIndex) -> None:
+def test_the_lookup_page_lists_by_url_only_if_the_index_can(make_index: MakeIndex) -> None:
     for by_url in (True, False):
         web = served(make_index([capture(1)], Settings(by_url=by_url)))
         shown = page(web.get("/pages/lookup")).text
@@ -417,7 +417,7 @@ def test_the_crawl_of_an_original_is_a_link_if_it_has_a_page(tmp_path: Path) -> 
     assert "elsewhere" in other.text and "/pages/crawl?name=elsewhere" not in other.links
 
 
-def test_the_crawl_page_says_which_table_is_not_refreshed(web: FlaskClient) -> None:
+def test_the_crawl_page_names_tables_that_are_not_refreshed(web: FlaskClient) -> None:
     web.post("/crawls", json={"name": "a"})
     web.get(f"/lookup?digest={sha1(1)}&crawl=a&url={URL}")
     counted(web)

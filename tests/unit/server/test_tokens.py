@@ -70,7 +70,7 @@ def test_damaged_tokens_refuse_writing(index: Path, damage: str) -> None:
         assert begin(served(index), "a") == (503, "damaged")
 
 
-def test_writing_needs_a_token_once_there_is_one(index: Path) -> None:
+def test_writing_needs_a_token_once_one_exists(index: Path) -> None:
     secret = tokens.add(index, "a", Role.WRITE, "a*")
     admin = tokens.add(index, "root", Role.ADMIN)
     reader = tokens.add(index, "reader", Role.READ)

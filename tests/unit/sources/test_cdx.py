@@ -145,7 +145,7 @@ def test_odd_columns(columns: dict[str, str], outcome: str | Spelling, fast: boo
         assert found[1].digest.spelled(outcome) == columns.get("k", BASE32)
 
 
-def test_columns_are_read_as_they_are_written() -> None:
+def test_columns_of_a_cdx_line() -> None:
     capture = one("cdx", line(m="Text/HTML;charset=UTF-8", s="404", b="20261120091417005"))
     assert isinstance(capture, Capture)
     assert capture.mime == b"text/html"

@@ -150,7 +150,7 @@ def test_unknown_layout_is_refused_with_advice() -> None:
 
 
 @pytest.mark.parametrize("members", [1, 3])
-def test_gzip_changes_nothing_but_the_hash(sample: Path, tmp_path: Path, members: int) -> None:
+def test_gzip_changes_only_the_content_hash(sample: Path, tmp_path: Path, members: int) -> None:
     data = sample.read_bytes()
     step = len(data) // members + 1
     packed = b"".join(gzip.compress(data[at : at + step]) for at in range(0, len(data), step))
