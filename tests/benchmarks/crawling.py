@@ -159,7 +159,7 @@ class _Crawls:
         after = processor_time(server.session) if server else 0.0
         crawl = Crawl(name, (job / "latest").resolve(), spent.out)
         revisits, responses = (
-            crawl.said("duplicate-by-hash URIs"), crawl.said("novel URIs"),
+            crawl.report_number("duplicate-by-hash URIs"), crawl.report_number("novel URIs"),
         )  # fmt: skip
         if responses + revisits < self._bench.size.crawled or (revisits > 0) != bool(server):
             raise Failed(f"Heritrix stored {responses} responses, {revisits} revisits: {spent.out}")

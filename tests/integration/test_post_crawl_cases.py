@@ -58,7 +58,7 @@ def _(one: Case) -> None:
     one.packed = False
     one.file(
         "x.warc", one.original(), request(number=9), one.copy(),
-        one.stays("unique", one.record(3, one.other)),
+        one.kept("unique", one.record(3, one.other)),
     )  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     missing = 4 if one.name.startswith("03") else 300
     last = gz(one.record(3))[:-missing]
-    one.file("x.warc.gz", one.original(), one.stays("damaged", one.record(2)), last, damaged=True)
+    one.file("x.warc.gz", one.original(), one.kept("damaged", one.record(2)), last, damaged=True)
     one.file("y.warc.gz", one.copy(4))
 
 
@@ -86,7 +86,7 @@ def _(one: Case) -> None:
         "x.warc.gz",
         one.original(),
         bytes(middle),
-        one.stays("damaged", one.record(3)),
+        one.kept("damaged", one.record(3)),
         damaged=True,
     )
     one.file("y.warc.gz", one.copy(4))
@@ -101,7 +101,7 @@ def _(one: Case) -> None:
 @case("09 zeros between", "09 zeros behind", "09 garbage between", "09 garbage behind")
 def _(one: Case) -> None:
     junk = bytes(9) if "zeros" in one.name else b"garbage!\n"
-    pieces: list[Piece | bytes] = [one.original(), one.stays("damaged", one.record(2))]
+    pieces: list[Piece | bytes] = [one.original(), one.kept("damaged", one.record(2))]
     pieces.insert(1 if "between" in one.name else 2, junk)
     one.file("x.warc.gz", *pieces, damaged=True)
     one.file("y.warc.gz", one.copy(3))
@@ -115,7 +115,7 @@ def _(one: Case) -> None:
         "x.warc.gz",
         one.original("others-stay"),
         halves,
-        one.stays("damaged", one.record(3)),
+        one.kept("damaged", one.record(3)),
         damaged=True,
     )
 
@@ -136,7 +136,7 @@ def _(one: Case) -> None:
         one.file(
             "x.warc.gz",
             one.original("others-stay"),
-            one.stays("damaged", one.record(4)),
+            one.kept("damaged", one.record(4)),
             plain,
             damaged=True,
         )
@@ -197,7 +197,7 @@ def _(one: Case) -> None:
     }[one.name.removesuffix(" plain").split()[-1]]
     bad = one.pack(one.record(2, **given))
     # In a plain file nobody knows where the next record begins.
-    behind = one.stays("damaged", one.record(3))
+    behind = one.kept("damaged", one.record(3))
     one.file("x.warc" + ".gz" * one.packed, one.original(), bad, behind, damaged=True)
     one.file("y.warc" + ".gz" * one.packed, one.copy(4))
 
@@ -206,7 +206,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     one.remarks.add("no-refers-to")
     number = one.number * 100 + 1
-    other = one.stays("unique", one.record(3, one.other, number=number))
+    other = one.kept("unique", one.record(3, one.other, number=number))
     one.file("x.warc", one.original(), other, one.copy(2, refers=False))
 
 
@@ -222,7 +222,7 @@ def _(one: Case) -> None:
             Target_URI=url, Date=DAY % year, Content_Type=b"text/plain",
             Payload_Digest=sha1(one.body),
         )  # fmt: skip
-        pieces.append(one.stays("not-http" if year < 3 else "", text))
+        pieces.append(one.kept("not-http" if year < 3 else "", text))
     one.file("x.warc", *pieces)
 
 
@@ -242,7 +242,7 @@ def _(one: Case) -> None:
 @case("34 header of more than 1 MiB", plain=True)
 def _(one: Case) -> None:
     long = one.pack(one.record(2, more=[(b"X-Long", b"y" * (1 << 20))]))
-    one.file("x.warc", one.original(), long, one.stays("damaged", one.record(3)), damaged=True)
+    one.file("x.warc", one.original(), long, one.kept("damaged", one.record(3)), damaged=True)
     one.file("y.warc", one.copy(4))
 
 
@@ -260,7 +260,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     said = {"head": CHUNKED_HTTP, "Payload_Digest": sha1(one.body)}
     pieces = [
-        one.stays("unique", one.record(year, chunked(one.body[:at], one.body[at:]), **said))
+        one.kept("unique", one.record(year, chunked(one.body[:at], one.body[at:]), **said))
         for year, at in ((1, 10), (2, 20))
     ]
     one.file("x.warc", *pieces)
@@ -271,7 +271,7 @@ def _(one: Case) -> None:
     packed = gzip.compress(one.body, mtime=0)
     head = http(b"Content-Encoding: gzip")
     one.file(
-        "x.warc", one.stays("unique", one.record(1, packed, head=head)),
+        "x.warc", one.kept("unique", one.record(1, packed, head=head)),
         one.original("original", 2), one.copy(3),
     )  # fmt: skip
 
@@ -285,9 +285,9 @@ def _(one: Case) -> None:
         return one.pack(request(method, number + 50, Concurrent_To=record_id(number)))
 
     one.file(
-        "x.warc", one.stays("method", one.record(1)), asked(1), asked(3),
+        "x.warc", one.kept("method", one.record(1)), asked(1), asked(3),
         one.original("original", 2),
-        one.stays("method", one.record(3)), one.copy(4),
+        one.kept("method", one.record(3)), one.copy(4),
     )  # fmt: skip
 
 
@@ -297,7 +297,7 @@ def _(one: Case) -> None:
     denied = http(b"WWW-Authenticate: x", status=b"401 Unauthorized")
     one.file(
         "x.warc", one.original(), one.pack(asked),
-        one.stays("unique", one.record(2, one.other, head=denied)), one.copy(3),
+        one.kept("unique", one.record(2, one.other, head=denied)), one.copy(3),
     )  # fmt: skip
 
 
@@ -305,12 +305,12 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     """One of equal ids is the original of others, but never of the other."""
     one.remarks.add("no-refers-to")
-    first, again = one.original(), one.stays("same-record", one.record(1))
+    first, again = one.original(), one.kept("same-record", one.record(1))
     one.file("x.warc.gz", first)
     if one.name.startswith("59"):
         one.file("y.warc.gz", again)
     else:
-        one.file("y.warc.gz", one.stays("unique", one.record(2, one.other)), again)
+        one.file("y.warc.gz", one.kept("unique", one.record(2, one.other)), again)
     one.file("z.warc.gz", one.copy(3, refers=False))
 
 
@@ -324,7 +324,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
     other = one.record(2, **same, head=HTTP.replace(b"OK", b"Fine"))
-    one.file("x.warc", one.original(**same), one.stays("same-moment", other), one.copy(3))
+    one.file("x.warc", one.original(**same), one.kept("same-moment", other), one.copy(3))
 
 
 @case("62 same URL and second, other digest", plain=True)
@@ -332,8 +332,8 @@ def _(one: Case) -> None:
     """The first would be found under a key that finds the other, too; the next one is not."""
     same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
     one.file(
-        "x.warc", one.stays("earlier", one.record(1, **same)),
-        one.stays("unique", one.record(2, one.other, **same)),
+        "x.warc", one.kept("earlier", one.record(1, **same)),
+        one.kept("unique", one.record(2, one.other, **same)),
         one.original("original", 3), one.copy(4),
     )  # fmt: skip
 
@@ -369,8 +369,8 @@ def _(one: Case) -> None:
     said = {"Target_URI": b"http://c%d.test/" % one.number, "version": b"WARC/1.1"}
     one.file(
         "x.warc",
-        one.stays("earlier", one.record(1, Date=b"2000-01-01T00:00:00.25Z", **said)),
-        one.stays("unique", one.record(2, one.other, Date=b"2000-01-01T00:00:00.5Z", **said)),
+        one.kept("earlier", one.record(1, Date=b"2000-01-01T00:00:00.25Z", **said)),
+        one.kept("unique", one.record(2, one.other, Date=b"2000-01-01T00:00:00.5Z", **said)),
         one.original("original", 3), one.copy(4),
     )  # fmt: skip
 
@@ -406,7 +406,7 @@ def _(one: Case) -> None:
 @case("72 the earliest has no digest", plain=True)
 def _(one: Case) -> None:
     one.file(
-        "x.warc", one.stays("unique", one.record(1, Payload_Digest=None)),
+        "x.warc", one.kept("unique", one.record(1, Payload_Digest=None)),
         one.original("original", 2), one.copy(3),
     )  # fmt: skip
 
@@ -414,7 +414,7 @@ def _(one: Case) -> None:
 @case("75 wrong block digest", plain=True)
 def _(one: Case) -> None:
     good = {"Block_Digest": sha1(HTTP + one.body)}
-    bad = one.stays("digest-mismatch", one.record(2, Block_Digest=sha1(b"else")))
+    bad = one.kept("digest-mismatch", one.record(2, Block_Digest=sha1(b"else")))
     one.file("x.warc", one.original(**good), bad, one.copy(3, **good))
 
 
@@ -422,7 +422,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     one.file(
         "x.warc", one.original(Block_Digest=sha1(b"else")),
-        one.stays("original-digest-mismatch", one.record(2)),
+        one.kept("original-digest-mismatch", one.record(2)),
     )  # fmt: skip
 
 
@@ -453,7 +453,7 @@ def _(one: Case) -> None:
     """The revisit would be larger than the record: it is kept, and the file is the same."""
     one.file(
         "x.warc", one.original("original", 1, body=b"tiny %d" % one.number),
-        one.stays("no-gain", one.record(2, b"tiny %d" % one.number)),
+        one.kept("no-gain", one.record(2, b"tiny %d" % one.number)),
     )  # fmt: skip
 
 
@@ -518,8 +518,8 @@ def test_every_file_is_as_its_case_expects(run: Run, name: str, way: str) -> Non
 
 
 def test_damaged_files_are_named_and_no_others(run: Run) -> None:
-    assert run.said["manifest"].status == 7
-    told = run.said["manifest"].err
+    assert run.results["manifest"].status == 7
+    told = run.results["manifest"].err
     for one in ALL.values():
         for name in one.files:
             place = printable(str(run.source / one.name / name))
@@ -529,21 +529,21 @@ def test_damaged_files_are_named_and_no_others(run: Run) -> None:
 @WAYS
 def test_everything_is_counted(run: Run, way: str) -> None:
     expected: Counter[str] = sum((one.words() for one in ALL.values()), Counter())
-    resolved, rewritten = run.said["resolve"].totals, run.said[way].totals
+    resolved, rewritten = run.results["resolve"].totals, run.results[way].totals
     found = Counter(resolved["stayed"]) + Counter(rewritten["refused"])
     found["unique"], found["original"] = resolved["unique"], resolved["originals"]
     found["revisit"] = rewritten["revisits"]
     assert found == expected
-    assert run.said[way].status == run.said[f"{way} dry"].status == 0
-    assert run.said[f"{way} dry"].totals == {**rewritten, "dry_run": True}
+    assert run.results[way].status == run.results[f"{way} dry"].status == 0
+    assert run.results[f"{way} dry"].totals == {**rewritten, "dry_run": True}
 
 
 @WAYS
 def test_verification_finds_nothing_that_was_not_there_before(run: Run, way: str) -> None:
-    before = post_crawl.findings(run.said["before"], run.source)
-    after = post_crawl.findings(run.said[f"{way} verify"], run.top / way)
-    against = post_crawl.findings(run.said[f"{way} against"], run.top / way)
-    assert run.said[f"{way} against"].status == 0
+    before = post_crawl.findings(run.results["before"], run.source)
+    after = post_crawl.findings(run.results[f"{way} verify"], run.top / way)
+    against = post_crawl.findings(run.results[f"{way} against"], run.top / way)
+    assert run.results[f"{way} against"].status == 0
     for one in ALL.values():
         for name in one.files:
             place = printable(f"{one.name}/{name}")
@@ -554,7 +554,7 @@ def test_verification_finds_nothing_that_was_not_there_before(run: Run, way: str
 
 
 def test_undo_restores_the_sources(run: Run) -> None:
-    assert run.said["undo"].status == 0
+    assert run.results["undo"].status == 0
     assert post_crawl.tree(run.source) == post_crawl.tree(run.top / "before")
 
 
@@ -568,5 +568,5 @@ def test_bin_dedup_comes_to_the_same(run: Run) -> None:
         said[name] = told.totals
     for key in ("files", "records", "revisits", "bytes_before", "bytes_after", "refused"):
         assert said["dedup dry"][key] == said["dedup"][key], key
-    assert said["dedup"]["revisits"] == run.said["out"].totals["revisits"]
+    assert said["dedup"]["revisits"] == run.results["out"].totals["revisits"]
     assert post_crawl.tree(out) == post_crawl.tree(run.out)

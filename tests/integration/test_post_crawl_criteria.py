@@ -21,8 +21,8 @@ Make = Callable[[Case], None]
 
 def types(one: Case) -> None:
     one.file(
-        "x.warc", one.original(head=HTML), one.stays("type-differs", one.record(2, head=PNG)),
-        one.stays("type-differs", one.record(3, head=http())), one.copy(4, head=HTML),
+        "x.warc", one.original(head=HTML), one.kept("type-differs", one.record(2, head=PNG)),
+        one.kept("type-differs", one.record(3, head=http())), one.copy(4, head=HTML),
     )  # fmt: skip
 
 
@@ -35,8 +35,8 @@ def originals_of_types(one: Case) -> None:
 
 def alone(one: Case) -> None:
     one.file(
-        "x.warc", one.stays("unique", one.record(1, head=HTML)),
-        one.stays("type-differs", one.record(2, head=PNG)),
+        "x.warc", one.kept("unique", one.record(1, head=HTML)),
+        one.kept("type-differs", one.record(2, head=PNG)),
     )  # fmt: skip
 
 
@@ -45,9 +45,9 @@ def spelled(one: Case) -> None:
         "x.warc", one.original(head=http(b"Content-Type: Text/HTML;charset=UTF-8")),
         one.copy(2, head=http(b"content-type :  text/html; charset=utf-8 ")),
         one.copy(3, head=http(b"X: y", b"CONTENT-TYPE: text/html;", b"\tcharset=utf-8")),
-        one.stays("type-differs", one.record(4, head=http(b"Content-Type: text/html"))),
-        one.stays("type-differs", one.record(5, head=http(b'Content-Type: text/html;charset="x"'))),
-        one.stays("type-differs", one.record(6, head=http(b"Content-Type: text/html\t;\tq=\x01"))),
+        one.kept("type-differs", one.record(4, head=http(b"Content-Type: text/html"))),
+        one.kept("type-differs", one.record(5, head=http(b'Content-Type: text/html;charset="x"'))),
+        one.kept("type-differs", one.record(6, head=http(b"Content-Type: text/html\t;\tq=\x01"))),
     )  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def two_fields(one: Case) -> None:
     """Two fields: it is not known which one replay shows."""
     twice = http(b"Content-Type: text/html", b"Content-Type: image/png")
     one.file("x.warc", one.original(head=twice), one.copy(2, head=twice),
-             one.stays("type-differs", one.record(3, head=HTML)))  # fmt: skip
+             one.kept("type-differs", one.record(3, head=HTML)))  # fmt: skip
 
 
 def statuses(one: Case) -> None:
@@ -76,7 +76,7 @@ def without_a_body(one: Case) -> None:
     words = "redirect", "status"
     one.remarks.add("status")
     pieces = [
-        one.stays(word, one.record(year, head=head))
+        one.kept(word, one.record(year, head=head))
         for year, head, word in zip((1, 2), heads, words, strict=True)
     ]
     one.file("x.warc", *pieces, one.original(year=3, head=HTML), one.copy(4, head=NOT_FOUND))
@@ -86,12 +86,12 @@ def status_of_a_type(one: Case) -> None:
     """Both options: another status, the same type."""
     one.remarks.add("status")
     one.file("x.warc", one.original(head=HTML), one.copy(2, head=NOT_FOUND),
-             one.stays("type-differs", one.record(3, head=PNG)))  # fmt: skip
+             one.kept("type-differs", one.record(3, head=PNG)))  # fmt: skip
 
 
 def same_under_every_option(one: Case) -> None:
     one.file("x.warc", one.original(head=HTML), one.copy(2, head=PNG),
-             one.stays("unique", one.record(3, head=NOT_FOUND)))  # fmt: skip
+             one.kept("unique", one.record(3, head=NOT_FOUND)))  # fmt: skip
 
 
 CASES: dict[tuple[str, ...], dict[str, Make]] = {
@@ -125,23 +125,23 @@ def test_an_option_decides(
     run.prepare(*chosen)
     run.to_directory()
     run.in_place()
-    resolved = run.said["resolve"].totals
+    resolved = run.results["resolve"].totals
     for way in ("out", "placed"):
         for one in cases:
             one.check(run.top / way)
-        rewritten = run.said[way].totals
+        rewritten = run.results[way].totals
         counted = Counter(resolved["stayed"])
         counted.update(
             unique=resolved["unique"], original=resolved["originals"], revisit=rewritten["revisits"]
         )
         assert +counted == sum((one.words() for one in cases), Counter())
         assert rewritten["refused"] == {}
-        assert run.said[f"{way} dry"].totals == {**rewritten, "dry_run": True}
-        assert run.said[f"{way} verify"].status == run.said[f"{way} against"].status == 0
-        found = post_crawl.findings(run.said[f"{way} verify"], run.top / way)
+        assert run.results[f"{way} dry"].totals == {**rewritten, "dry_run": True}
+        assert run.results[f"{way} verify"].status == run.results[f"{way} against"].status == 0
+        found = post_crawl.findings(run.results[f"{way} verify"], run.top / way)
         remarks = set[str]().union(*(one.remarks for one in cases))
         assert {reason for file in found.values() for reason, _ in file} == remarks
-    assert run.said["undo"].status == 0
+    assert run.results["undo"].status == 0
     assert post_crawl.tree(run.source) == post_crawl.tree(run.top / "before")
     said = [
         run.do(name, "dedup", run.source, "--out", run.top / "dedup", *chosen, *more).totals

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
-from tests.support.post_crawl import Case, Run, Told, tree, typed
+from tests.support.post_crawl import Case, CommandResult, Run, tree, typed
 from tests.support.rewriting import records_of
 from tests.unit.post_crawl.test_rewrite_in_place import wait_for
 
@@ -38,7 +38,7 @@ def collection(top: Path, files: int, each: int, size: int) -> Run:
     for number in range(files):
         one = Case(f"{number:02}", 500 + number, packed=bool(number % 3))
         pieces = [
-            one.stays("", one.record(1, body, number=number * 1000 + at, Date=date(number, at),
+            one.kept("", one.record(1, body, number=number * 1000 + at, Date=date(number, at),
                                      Target_URI=b"http://f%d.test/%d" % (number, at)))
             for at, body in enumerate([*bodies, random.randbytes(size)])
         ]  # fmt: skip
@@ -60,15 +60,15 @@ class Made:
         self.source = self.run.source
         self.before = tree(self.source)
         self.run.to_directory()
-        assert self.run.said["out verify"].status == self.run.said["out against"].status == 0
+        assert self.run.results["out verify"].status == self.run.results["out against"].status == 0
         self.result = {name: data for name, data in tree(self.run.out).items()}
         assert self.result != self.before
-        self.copies = self.run.said["out"].totals["revisits"]
+        self.copies = self.run.results["out"].totals["revisits"]
 
-    def rewrite(self, *more: object) -> Told:
+    def rewrite(self, *more: object) -> CommandResult:
         return typed("rewrite", self.run.plan, "--in-place", *more)
 
-    def undo(self, *more: object) -> Told:
+    def undo(self, *more: object) -> CommandResult:
         return typed("rewrite", self.run.plan, "--undo", *more)
 
     def check_safe(self) -> None:
@@ -124,7 +124,9 @@ class Failing:
         return self._open(file, mode, *args, **options)
 
 
-def sweep(work: Callable[[], Told], number: int, *, once: bool, step: int) -> Iterator[Told]:
+def sweep(
+    work: Callable[[], CommandResult], number: int, *, once: bool, step: int
+) -> Iterator[CommandResult]:
     """Run a command again and again, each time with one more write that still works."""
     at = 1
     while True:
@@ -214,7 +216,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Made:
     return Made(tmp_path_factory.mktemp("large"), 8, 24, 3000)
 
 
-def killed(work: Callable[[], Told], seconds: float, *, worker: bool = False) -> bool:
+def killed(work: Callable[[], CommandResult], seconds: float, *, worker: bool = False) -> bool:
     """Whether a command that was killed after so long was still at work.
 
     All of its processes die with it. With `worker` one of those is killed, if there is one.
@@ -235,7 +237,7 @@ def killed(work: Callable[[], Told], seconds: float, *, worker: bool = False) ->
     return status != 0
 
 
-def patiently(work: Callable[[], Told]) -> Told:
+def patiently(work: Callable[[], CommandResult]) -> CommandResult:
     """Run a command as soon as the processes of the last are gone."""
     deadline = time.monotonic() + 60
     while (told := work()).status == 75 or "another process" in told.err:
@@ -276,10 +278,10 @@ def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
     """The next run completes the rewriting, or undo restores the sources."""
     random, work = Random(KILLS + 1), large.run.top / "work"
 
-    def dedup() -> Told:
+    def dedup() -> CommandResult:
         return typed("dedup", large.source, "--in-place", "--work", work)
 
-    def undo() -> Told:
+    def undo() -> CommandResult:
         return typed("rewrite", work / "plan", "--undo")
 
     begin = time.monotonic()

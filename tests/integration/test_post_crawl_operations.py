@@ -82,7 +82,7 @@ def test_every_edge_case_has_a_test() -> None:
 def run(tmp_path: Path) -> Run:
     """A sound collection: two files, of which the second has copies of what is in the first."""
     one = Case("sound", 7)
-    one.file("a.warc.gz", one.original(), one.stays("unique", one.record(2, b"else" * 200)))
+    one.file("a.warc.gz", one.original(), one.kept("unique", one.record(2, b"else" * 200)))
     one.file("b.warc.gz", one.copy(3), one.copy(4))
     run = Run(tmp_path)
     one.write(run.source)
@@ -97,7 +97,7 @@ def case_of(run: Run) -> Case:
 
 
 def refused(run: Run) -> dict[str, int]:
-    told: dict[str, int] = run.said["out"].totals["refused"]
+    told: dict[str, int] = run.results["out"].totals["refused"]
     return told
 
 
@@ -107,8 +107,8 @@ def test_case_14_zstd_is_refused_by_name(run: Run) -> None:
     for name, data in (("x.warc.zst", frame), ("y.warc.zst", dictionary)):
         (run.source / name).write_bytes(data)
     run.prepare()
-    assert run.said["manifest"].status == 7
-    assert run.said["manifest"].err.count("zstd, which is not supported") == 2
+    assert run.results["manifest"].status == 7
+    assert run.results["manifest"].err.count("zstd, which is not supported") == 2
     run.to_directory()
     case_of(run).check(run.out)
     assert not (run.out / "x.warc.zst").exists()  # what no manifest has is nobody's to copy
@@ -125,8 +125,8 @@ def test_case_16_files_that_are_no_archives_are_named_or_skipped(run: Run) -> No
         listening.bind(str(top / "s.warc"))
         os.mkfifo(top / "pipe.warc.gz")
         run.prepare()
-    told = run.said["manifest"].err
-    assert run.said["manifest"].status == 7
+    told = run.results["manifest"].err
+    assert run.results["manifest"].status == 7
     for name in ("empty.warc.gz", "s.warc", "pipe.warc.gz"):
         assert f"{top / name}" in told
     run.to_directory()
@@ -138,18 +138,18 @@ def test_case_16_unreadable(run: Run) -> None:
         pytest.skip("nothing is unreadable for root")
     (run.source / "sound" / "b.warc.gz").chmod(0)
     run.prepare()
-    assert run.said["manifest"].status == 7 and "b.warc.gz" in run.said["manifest"].err
+    assert run.results["manifest"].status == 7 and "b.warc.gz" in run.results["manifest"].err
 
 
 def test_case_21_a_file_being_written_is_left_out(run: Run) -> None:
     data = (run.source / "sound" / "b.warc.gz").read_bytes()
     (run.source / "c.warc.gz.open").write_bytes(data)
     run.prepare()
-    assert run.said["manifest"].totals["files"] == 2
+    assert run.results["manifest"].totals["files"] == 2
     with open(run.source / "sound" / "b.warc.gz", "ab") as growing:
         run.do("placed", "rewrite", run.plan, "--in-place")  # open, nothing written yet
-        assert run.said["placed"].status == 7
-        assert "another process is writing to it" in run.said["placed"].err
+        assert run.results["placed"].status == 7
+        assert "another process is writing to it" in run.results["placed"].err
         growing.write(gz(response(number=99)))
     for words in (["--in-place"], ["--out", run.out]):
         told = run.do("again", "rewrite", run.plan, *words)
@@ -205,7 +205,7 @@ def test_case_67_originals_are_read_again_now(run: Run, how: str) -> None:
         other = gz(case_of(run).record(1, case_of(run).body[:-1] + b"?"))
         path.write_bytes((other + data[len(other) :])[: len(data)])
     run.do("out", "rewrite", run.plan, "--out", run.out)
-    assert run.said["out"].status == 7 and run.said["out"].totals["revisits"] == 0
+    assert run.results["out"].status == 7 and run.results["out"].totals["revisits"] == 0
     assert sum(refused(run).values()) == 2 and set(refused(run)) <= {
         "original-gone", "original-changed",
     }  # fmt: skip
@@ -223,17 +223,17 @@ def test_case_102_links(run: Run) -> None:
     (folder / "up").symlink_to("..")
     (folder / "nowhere.warc.gz").symlink_to("none")
     run.prepare()
-    assert run.said["manifest"].totals["files"] == 4
+    assert run.results["manifest"].totals["files"] == 4
     for name in ("itself.warc.gz", "nowhere.warc.gz"):
-        assert name in run.said["manifest"].err
-    assert run.said["resolve"].totals["stayed"]["same-record"] >= 1
+        assert name in run.results["manifest"].err
+    assert run.results["resolve"].totals["stayed"]["same-record"] >= 1
     before = tree(run.source / "sound")
     run.do("placed", "rewrite", run.plan, "--in-place")
-    told = run.said["placed"]
+    told = run.results["placed"]
     assert tree(folder)["a.warc.gz"] == before["a.warc.gz"]
     assert (folder / "soft.warc.gz").is_symlink() and told.status in (0, 7)
     run.do("verify", "verify", "--remarks", run.source)
-    assert not {reason for counts in findings(run.said["verify"], run.source).values()
+    assert not {reason for counts in findings(run.results["verify"], run.source).values()
                 for reason, _ in counts} - {"duplicate-record-id", "no-refers-to"}  # fmt: skip
 
 
@@ -260,8 +260,8 @@ def test_case_108_110_a_second_run_finds_nothing_to_do(run: Run) -> None:
     again.top.mkdir()
     again.source = run.source
     again.prepare()
-    assert again.said["manifest"].totals["files"] == 2
-    assert again.said["resolve"].totals["copies"] == 0
+    assert again.results["manifest"].totals["files"] == 2
+    assert again.results["resolve"].totals["copies"] == 0
     told = again.do("placed", "rewrite", again.plan, "--in-place")
     assert told.totals["revisits"] == 0 and told.status == 0
     after = tree(run.source)
@@ -297,7 +297,7 @@ def test_case_117_arc_and_wacz_are_never_rewritten(run: Run) -> None:
     (run.source / "x.arc.gz").write_bytes(arc)
     (run.source / "sound" / "x.wacz").write_bytes(b"PK\x03\x04" + bytes(30))
     run.prepare()
-    assert run.said["manifest"].totals["records"]["arc-document"] == 2
+    assert run.results["manifest"].totals["records"]["arc-document"] == 2
     run.to_directory()
     assert (run.out / "x.arc.gz").read_bytes() == arc
     case_of(run).check(run.out)
@@ -416,14 +416,14 @@ def test_a_hundred_thousand_header_lines(tmp_path: Path) -> None:
     concurrent = [(b"WARC-Concurrent-To", b"<x:%d>" % number) for number in range(20_000)]
     one.file("warc.warc.gz", one.copy(3, more=concurrent), one.copy(4))
     too_many = gz(one.record(5, more=[(b"X-%d" % number, b"y" * 4) for number in range(100_000)]))
-    one.file("damaged.warc.gz", one.stays("damaged", one.record(6)), too_many, damaged=True)
+    one.file("damaged.warc.gz", one.kept("damaged", one.record(6)), too_many, damaged=True)
     longer = http(*[b"X-%d: yyyy" % number for number in range(100_000)])
     one.file("longer.warc.gz", one.copy(7, head=longer))
     run = Run(tmp_path)
     one.write(run.source)
     run.prepare()
-    assert run.said["manifest"].status == 7
-    assert "damaged.warc.gz" in run.said["manifest"].err
+    assert run.results["manifest"].status == 7
+    assert "damaged.warc.gz" in run.results["manifest"].err
     run.to_directory()
     one.check(run.out)
     run.in_place()

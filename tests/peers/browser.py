@@ -124,8 +124,8 @@ class Browser:
         """Whether pages may run scripts; those of `run` may."""
         self.tell("Emulation.setScriptExecutionDisabled", value=not on)
 
-    def said(self) -> list[str]:
-        """What the console said since this was asked last: errors, and violations of policies."""
+    def console_messages(self) -> list[str]:
+        """Return new messages of the console: errors, and violations of policies."""
         return [line["message"] for line in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def cookies(self) -> list[dict[str, Any]]:

@@ -187,8 +187,8 @@ class Crawl(NamedTuple):
                         found.append(Record(record.rec_type, kept, status, body))
         return found
 
-    def said(self, name: str) -> int:
-        """A number of Heritrix's own report, which leaves out what is 0."""
+    def report_number(self, name: str) -> int:
+        """Return a number of Heritrix's own report, or 0 if it is not listed."""
         text = (self.launch / "reports" / "crawl-report.txt").read_text()
         match = re.search(rf"^{re.escape(name)}: (\d+)", text, re.MULTILINE)
         return int(match[1]) if match else 0

@@ -98,7 +98,7 @@ def warcdedupe(old: Path, new: Path) -> None:
 _JWARC = {"id-changed", "field-lost", "field-changed", "not-truncated"}
 _ANEW = {"recompressed", "digest-form"}
 _FOREIGN = {"refers-to-brackets", "profile-version"}
-TOLD: dict[str, dict[str, tuple[set[str], set[str]]]] = {
+FOUND: dict[str, dict[str, tuple[set[str], set[str]]]] = {
     # tool: set: what is said of its output alone, and beside what it was made from
     "jwarc": {
         "right": ({"not-truncated"}, _JWARC),
@@ -169,9 +169,9 @@ def verdicts(tool: Tool, records: list[bytes], folder: Path) -> tuple[set[str], 
     return said, reasons(list(Against(old, [new]).findings())), alone.revisits
 
 
-@pytest.mark.parametrize("name", list(TOLD))
+@pytest.mark.parametrize("name", list(FOUND))
 def test_verify_reports_what_each_tool_loses(name: str, tmp_path: Path) -> None:
-    for number, (what, (alone, beside)) in enumerate(TOLD[name].items()):
+    for number, (what, (alone, beside)) in enumerate(FOUND[name].items()):
         (tmp_path / str(number)).mkdir()
         said, compared, _ = verdicts(TOOLS[name], SETS[what], tmp_path / str(number))
         assert (said, compared) == (alone, beside), what

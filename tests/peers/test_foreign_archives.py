@@ -99,7 +99,7 @@ OFFSETS = {  # warcio's and warcio.js's lists of all records
     "warcio.js/example.warc.gz": [0, 353, 784, 2012, 2621, 3207],
 }
 EXAMPLE = "http://example.com/"
-SAID: dict[str, list[tuple[int, str, str, str]]] = {  # offset, date, URL, SHA-1; "": not said
+STATED: dict[str, list[tuple[int, str, str, str]]] = {  # offset, date, URL, SHA-1; "": not stated
     # warcio's test_extract_warc_response, test_write_arc2warc_record
     "warcio/example.warc.gz": [
         (784, "20170306040206", EXAMPLE, "G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK")
@@ -243,10 +243,10 @@ def test_types_and_offsets_equal_the_stated_ones(
     assert found.records == len(THEIRS[name]) - (wrong in {item.offset for item in read})
 
 
-@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("name", STATED)
 def test_responses_have_the_stated_offsets_and_digests(others: dict[str, Path], name: str) -> None:
     lines = by_manifest(others[name])[1]
-    for line, (offset, date, url, digest) in zip(lines, SAID[name], strict=True):
+    for line, (offset, date, url, digest) in zip(lines, STATED[name], strict=True):
         assert (line.offset, line.url.decode()) == (offset, url)
         assert date in ("", re.sub(rb"\D", b"", line.date).decode())
         assert digest in ("", b32encode(line.payload).decode())

@@ -237,12 +237,12 @@ def test_jwarc_validates_the_files(harvests: Harvests) -> None:
 def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:
     for crawl in (harvests.first, harvests.second):
         records = crawl.records()
-        assert crawl.said("duplicate-by-hash URIs") == len(of_kind(records, "revisit"))
-        assert crawl.said("novel URIs") == len(of_kind(records, "response"))
+        assert crawl.report_number("duplicate-by-hash URIs") == len(of_kind(records, "revisit"))
+        assert crawl.report_number("novel URIs") == len(of_kind(records, "response"))
         assert "SEVERE" not in crawl.alerts()
         report = harvests.reports[crawl.name]
-        assert report["duplicates"] == crawl.said("duplicate-by-hash URIs") > 0
-        duplicate_bytes = crawl.said("duplicate-by-hash crawled bytes")
+        assert report["duplicates"] == crawl.report_number("duplicate-by-hash URIs") > 0
+        duplicate_bytes = crawl.report_number("duplicate-by-hash crawled bytes")
         assert report["duplicate_stated_bytes"] == duplicate_bytes > report["duplicate_bytes"] > 0
         assert (report["not_looked_up"], report["not_reported"], report["errors"]) == (0, 0, 0)
         kept = stored(harvests.site, records)
@@ -279,7 +279,7 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
         crawl = heritrix.run(heritrix.make("alone", site, f"http://127.0.0.1:{port}"))
     records = all_stored(site, crawl)
     assert of_kind(records, "revisit") == []
-    assert crawl.said("duplicate-by-hash URIs") == 0
+    assert crawl.report_number("duplicate-by-hash URIs") == 0
     alerts = crawl.alerts()
     assert alerts.count("Connection refused") == 1  # not one for each URI
     asked = len(site.payloads()) + 1  # and a response 203
@@ -369,8 +369,8 @@ def test_missed_lookups_are_reported_when_the_server_is_back(
     missed = told["not_looked_up"]
     assert told["state"] == "committed" and missed == least >= 5  # so it was left alone
     assert f"Not looked up:        {missed}\n" in text
-    assert told["duplicates"] == crawl.said("duplicate-by-hash URIs")
-    assert told["duplicate_stated_bytes"] == crawl.said("duplicate-by-hash crawled bytes")
+    assert told["duplicates"] == crawl.report_number("duplicate-by-hash URIs")
+    assert told["duplicate_stated_bytes"] == crawl.report_number("duplicate-by-hash crawled bytes")
 
 
 def answers(port: int) -> bool:

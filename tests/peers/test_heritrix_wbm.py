@@ -104,7 +104,7 @@ def test_the_second_crawl_is_full_of_revisits(harvests: Harvests) -> None:
     part = harvests.site.url + "/part.bin"
     assert revisits == (harvests.site.payloads().keys() | {part}) - {changed}
     assert {one.kind for one in harvests.first.records()} == {"response"}
-    assert harvests.second.said("duplicate-by-hash URIs") == len(revisits)
+    assert harvests.second.report_number("duplicate-by-hash URIs") == len(revisits)
 
 
 def test_every_revisit_names_an_existing_original_and_replays(

@@ -112,7 +112,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def is_quiet(window: Browser) -> None:
     """Nothing ran that came from the web, and the browser had nothing to complain of."""
-    assert window.said() == []
+    assert window.console_messages() == []
     assert window.run("return window.sentinel === undefined && document.scripts.length === 1")
 
 

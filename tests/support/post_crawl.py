@@ -70,14 +70,14 @@ class Case:
         more = options.pop("more", ())
         return response(self.body if body is None else body, *more, **options)
 
-    def stays(self, word: str, record: bytes) -> Piece:
-        """A member that is not to change."""
+    def kept(self, word: str, record: bytes) -> Piece:
+        """A member that must not change."""
         return Piece(self.pack(record), word, record)
 
     def original(self, word: str = "original", year: int = 1, **options: Any) -> Piece:
         """What later revisits of this case refer to."""
         self._original = self.record(year, **options)
-        return self.stays(word, self._original)
+        return self.kept(word, self._original)
 
     def copy(self, year: int = 2, *, refers: bool = True, **options: Any) -> Piece:
         """A response that becomes a revisit of the last original."""
@@ -174,8 +174,8 @@ def becomes(piece: Piece) -> bytes:
     return header + lines + b"\r\n\r\n" + http + b"\r\n\r\n"
 
 
-class Told(NamedTuple):
-    """What a command said."""
+class CommandResult(NamedTuple):
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -187,16 +187,16 @@ class Told(NamedTuple):
         return found
 
 
-def typed(*words: object) -> Told:
+def typed(*words: object) -> CommandResult:
     """Run a command of this project, with --json."""
     out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         status = main([*map(str, words), "--json"])
     told, talk = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-    return Told(status, told, talk)
+    return CommandResult(status, told, talk)
 
 
-def findings(told: Told, top: Path) -> dict[str, Counter[tuple[str, str]]]:
+def findings(told: CommandResult, top: Path) -> dict[str, Counter[tuple[str, str]]]:
     """What bin/verify found, by file: reasons and record ids."""
     found: dict[str, Counter[tuple[str, str]]] = {}
     for line in told.out.splitlines()[:-1]:
@@ -208,10 +208,10 @@ def findings(told: Told, top: Path) -> dict[str, Counter[tuple[str, str]]]:
 
 @dataclass
 class Run:
-    """All stages over a collection: what each of them said, and where its results are."""
+    """All stages over a collection: the result of each command, and its files."""
 
     top: Path
-    said: dict[str, Told] = field(default_factory=dict)
+    results: dict[str, CommandResult] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.source, self.manifest, self.plan = (
@@ -219,8 +219,8 @@ class Run:
         )
         self.out, self.placed = self.top / "out", self.top / "placed"
 
-    def do(self, name: str, *words: object) -> Told:
-        self.said[name] = told = typed(*words)
+    def do(self, name: str, *words: object) -> CommandResult:
+        self.results[name] = told = typed(*words)
         return told
 
     def prepare(self, *resolving: object) -> None:

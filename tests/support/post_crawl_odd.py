@@ -35,25 +35,25 @@ def options(**given: Any) -> Build:
     return lambda case, year: case.record(year, **given)
 
 
-def stays(reason: str, build: Build, **more: Any) -> Odd:
+def neither(reason: str, build: Build, **more: Any) -> Odd:
     """Neither copy nor original."""
     words = {"behind": ("others-stay", reason), "before": (reason, "others-stay")}
     return Odd(build, **{**words, "both": (reason, reason), **more})
 
 
 def unlike(reason: str, build: Build, **more: Any) -> Odd:
-    """Neither, and not even equal to the sound one."""
+    """Neither, and different from the regular record."""
     return Odd(build, UNLIKE, UNLIKE, (reason, reason), **more)
 
 
 def turns(build: Build, **more: Any) -> Odd:
-    """As good as a sound one."""
+    """Copies and originals as regular records are."""
     good = ("original", "revisit")
     return Odd(build, good, good, good, **more)
 
 
 def apart(build: Build, **more: Any) -> Odd:
-    """As good as a sound one, but equal to its own kind only."""
+    """Copies and originals, but only of their own kind."""
     return Odd(build, UNLIKE, UNLIKE, ("original", "revisit"), **more)
 
 
@@ -123,33 +123,33 @@ CHUNKS = body(lambda data: chunked(data), head=CHUNKED_HTTP)
 
 ODD: dict[str, Odd] = {
     "19 WARC 1.1": turns(options(version=b"WARC/1.1")),
-    "19 WARC 0.17": stays("unknown-version", options(version=b"WARC/0.17")),
-    "19 WARC 0.18": stays("unknown-version", options(version=b"WARC/0.18")),
-    "19 WARC 1.2": stays("unknown-version", options(version=b"WARC/1.2")),
-    "19 lower case": stays("not-exact", options(version=b"warc/1.0")),
-    "20 line feeds": stays("not-exact", options(eol=b"\n")),
-    "20 line feeds at the end too": stays("not-exact", options(eol=b"\n", end=b"\n\n")),
-    "23 no line ends": stays("not-exact", options(end=b"")),
-    "23 one line end": stays("not-exact", options(end=b"\r\n")),
-    "23 bare line feeds": stays("not-exact", options(end=b"\n\n")),
-    "23 many bare line feeds": stays("not-exact", options(eol=b"\n", end=b"\n" * 5)),
-    "23 three line ends": stays("not-exact", options(end=b"\r\n" * 3)),
-    "24 digest twice": stays(
+    "19 WARC 0.17": neither("unknown-version", options(version=b"WARC/0.17")),
+    "19 WARC 0.18": neither("unknown-version", options(version=b"WARC/0.18")),
+    "19 WARC 1.2": neither("unknown-version", options(version=b"WARC/1.2")),
+    "19 lower case": neither("not-exact", options(version=b"warc/1.0")),
+    "20 line feeds": neither("not-exact", options(eol=b"\n")),
+    "20 line feeds at the end too": neither("not-exact", options(eol=b"\n", end=b"\n\n")),
+    "23 no line ends": neither("not-exact", options(end=b"")),
+    "23 one line end": neither("not-exact", options(end=b"\r\n")),
+    "23 bare line feeds": neither("not-exact", options(end=b"\n\n")),
+    "23 many bare line feeds": neither("not-exact", options(eol=b"\n", end=b"\n" * 5)),
+    "23 three line ends": neither("not-exact", options(end=b"\r\n" * 3)),
+    "24 digest twice": neither(
         "repeated-field",
         lambda case, year: case.record(year, more=[(b"WARC-Payload-Digest", sha1(case.body))]),
     ),
-    "24 URL twice": stays("repeated-field", more((b"warc-target-uri", b"http://x.test/"))),
+    "24 URL twice": neither("repeated-field", more((b"warc-target-uri", b"http://x.test/"))),
     "24 concurrent twice": turns(
         more(*[(b"WARC-Concurrent-To", record_id(900_000_000 + n)) for n in (1, 2)])
     ),
     "25 folded field": turns(more((b"X-Folded", b"one\r\n\ttwo"))),
     "25 odd case of names": turns(more((b"wArC-iP-address", b"127.0.0.1"))),
     "25 no space behind colon": turns(more((b"X-Tight:", b"y"), (b"X-Wide ", b"  y  "))),
-    "26 no record id": stays("no-record-id", options(Record_ID=None)),
-    "26 no date": stays("bad-date", options(Date=None)),
+    "26 no record id": neither("no-record-id", options(Record_ID=None)),
+    "26 no date": neither("bad-date", options(Date=None)),
     "28 unknown field": turns(more((b"X-Unknown", b"y"), (b"WARC-Future", b"z"))),
-    "29 segment": stays("segmented", more((b"WARC-Segment-Number", b"1"))),
-    "29 truncated": stays("truncated", more((b"WARC-Truncated", b"time"))),
+    "29 segment": neither("segmented", more((b"WARC-Segment-Number", b"1"))),
+    "29 truncated": neither("truncated", more((b"WARC-Truncated", b"time"))),
     "34 bytes that are no text": turns(more((b"X-Bytes", bytes(range(128, 256))))),
     "34 a NUL": turns(more((b"X-Nul", b"a\0b"))),
     "34 field of 200 KiB": turns(more((b"X-Long", b"y" * 200_000))),
@@ -179,7 +179,7 @@ ODD: dict[str, Odd] = {
             year, b"X: " + case.body, head=b"HTTP/1.1 200 OK\r\n", Payload_Digest=sha1(case.body)
         ),
     ),
-    "40 nothing in the body": stays(
+    "40 nothing in the body": neither(
         "empty", options(body=b""), sound={"body": b"", "Payload_Digest": sha1(b"")}
     )._replace(behind=("empty", "empty"), before=("empty", "empty")),
     "40 no chunks": unlike("empty", body(lambda data: chunked(), head=CHUNKED_HTTP))._replace(
@@ -214,7 +214,7 @@ ODD: dict[str, Odd] = {
     "51 redirect": unlike("redirect", options(head=http(b"Location: /x", status=b"302 Found"))),
     "52 not modified": unlike("status", options(head=http(status=b"304 Not Modified"))),
     "53 partial": unlike("partial", options(head=http(status=b"206 Partial Content"))),
-    "53 range": stays("partial", options(head=http(b"Content-Range: bytes 0-9/99"))),
+    "53 range": neither("partial", options(head=http(b"Content-Range: bytes 0-9/99"))),
     "54 no content": unlike("status", options(head=http(status=b"204 No Content"))),
     "54 continue": unlike("status", options(head=http(status=b"100 Continue"))),
     "54 no status": unlike("status", options(head=b"HTTP/1.1 OK\r\n\r\n")),
@@ -225,14 +225,14 @@ ODD: dict[str, Odd] = {
         options(head=http(b"x-orig-transfer-encoding: chunked", b"x-orig-content-encoding: br"))
     ),
     "65 sub-second": turns(_date(b"20%02d-11-20T09:14:17.123456789Z", version=b"WARC/1.1")),
-    "66 month": stays("bad-date", _date(b"2016-01")),
-    "66 day": stays("bad-date", _date(b"20%02d-01-01")),
-    "66 offset": stays("bad-date", _date(b"20%02d-01-01T00:00:00+00:00")),
-    "66 lower-case z": stays("bad-date", _date(b"20%02d-01-01T00:00:00z")),
-    "66 year 1": stays("bad-date", _date(b"0001-01-%02dT00:00:00Z")),
-    "66 year 9999": stays("bad-date", _date(b"9999-12-%02dT23:59:59Z")),
-    "66 year 0": stays("bad-date", _date(b"0000-12-%02dT23:59:59Z")),
-    "66 no such day": stays("bad-date", _date(b"20%02d-02-31T00:00:00Z")),
+    "66 month": neither("bad-date", _date(b"2016-01")),
+    "66 day": neither("bad-date", _date(b"20%02d-01-01")),
+    "66 offset": neither("bad-date", _date(b"20%02d-01-01T00:00:00+00:00")),
+    "66 lower-case z": neither("bad-date", _date(b"20%02d-01-01T00:00:00z")),
+    "66 year 1": neither("bad-date", _date(b"0001-01-%02dT00:00:00Z")),
+    "66 year 9999": neither("bad-date", _date(b"9999-12-%02dT23:59:59Z")),
+    "66 year 0": neither("bad-date", _date(b"0000-12-%02dT23:59:59Z")),
+    "66 no such day": neither("bad-date", _date(b"20%02d-02-31T00:00:00Z")),
     "72 no digest": Odd(
         options(Payload_Digest=None), UNLIKE, UNLIKE, ("no-digest", "no-digest")
     ),
@@ -294,7 +294,7 @@ def fill(case: Case, odd: Odd) -> None:
             for place, year in enumerate(years)
         )
         pieces += [
-            case.stays(words[0], first), Piece(case.pack(second), words[1], second, first)
+            case.kept(words[0], first), Piece(case.pack(second), words[1], second, first)
         ]  # fmt: skip
     case.name = name
     case.file("x.warc", *pieces)

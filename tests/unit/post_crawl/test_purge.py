@@ -73,15 +73,15 @@ Place = tuple[str, bytes, bytes]  # digest, URL, second
 
 @dataclass
 class Model:
-    """Everything that came and was not purged, and what stays away."""
+    """All loaded captures that were not purged, and the purged places."""
 
     items: list[Capture] = field(default_factory=list)
     gone: set[tuple[Place, str, str]] = field(default_factory=set)  # of a file and crawl, or "*"
 
     def load(self, captures: Iterable[Capture]) -> None:
-        self.items += [one for one in captures if not self._stays_away(one)]
+        self.items += [one for one in captures if not self._was_purged(one)]
 
-    def _stays_away(self, one: Capture) -> bool:
+    def _was_purged(self, one: Capture) -> bool:
         place = _place(one)
         if one.evidence is Evidence.NAMED:
             return any(
@@ -91,7 +91,7 @@ class Model:
         if one.evidence is Evidence.REVISIT:
             return False
         return any(
-            other == place and (where == "*" or _tells(one, where, crawl))
+            other == place and (where == "*" or _may_belong_to(one, where, crawl))
             for other, where, crawl in self.gone
         )
 
@@ -110,11 +110,11 @@ class Model:
         self.gone |= {
             (_place(one), *((one.container, one.crawl) if whole else ("*", ""))) for one in gone
         }
-        self.items = [one for one in self.items if one not in gone and not self._stays_away(one)]
+        self.items = [one for one in self.items if one not in gone and not self._was_purged(one)]
 
 
-def _tells(one: Capture, container: str, crawl: str) -> bool:
-    """Whether what was read or stands in a row is of a container, as far as it says so."""
+def _may_belong_to(one: Capture, container: str, crawl: str) -> bool:
+    """Return whether a capture is of a container, as far as its evidence names one."""
     if one.evidence is Evidence.ROW:
         return not one.container or is_container(container, one.container)
     return (one.container, one.crawl) in ((container, crawl), ("", ""))
