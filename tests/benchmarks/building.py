@@ -36,9 +36,9 @@ def warc(bench: Bench) -> Iterator[Line]:
 
     def theirs() -> Spent:
         spent = run(loop, bench.cores.one)
-        told = json.loads(spent.out)
-        if told["responses"] != bench.size.responses:
-            raise Failed(f"the loop verified {told['responses']:,} responses")
+        report = json.loads(spent.out)
+        if report["responses"] != bench.size.responses:
+            raise Failed(f"the loop verified {report['responses']:,} responses")
         return spent
 
     def ours() -> Spent:

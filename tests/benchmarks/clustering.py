@@ -87,10 +87,10 @@ def _loops(bench: Bench, place: Path, count: int) -> Line:
 
     def loop(who: str) -> dict[str, float]:
         words = [sys.executable, "-m", "tests.benchmarks.cluster_loop", who, place, lines]
-        told: dict[str, float] = json.loads(run(words, bench.cores.one).out)
-        if told["found"] != len(asked):
-            raise Failed(f"{who} found {told['found']} of {len(asked)} in {place}")
-        return told
+        report: dict[str, float] = json.loads(run(words, bench.cores.one).out)
+        if report["found"] != len(asked):
+            raise Failed(f"{who} found {report['found']} of {len(asked)} in {place}")
+        return report
 
     rounds = bench.interleaved({who: partial(loop, who) for who in ("ours", "bare")})
     wall = {who: median([one["wall"] for one in found]) for who, found in rounds.items()}

@@ -124,11 +124,11 @@ class _Crawl:
         if name == "ours":
             start = text.rindex("{'lookups'")
             counts = text[start : text.index("}}", start) + 2]
-            told = json.loads(counts.replace("'", '"'))
-            if not told["lookups"]:
+            report = json.loads(counts.replace("'", '"'))
+            if not report["lookups"]:
                 raise Failed(f"warcprox asked nothing: {counts}")
             # A tiny crawl is over before its first captures are reported.
-            if not told["hits"] and self._bench.size.warm:
+            if not report["hits"] and self._bench.size.warm:
                 raise Failed(f"warcprox had no hits: {counts}")
 
 

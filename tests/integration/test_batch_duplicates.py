@@ -36,8 +36,8 @@ def test_lookups(web: FlaskClient) -> None:
     assert [one.get("in_batch") for one in answers] == [None, None, None, 0, None, 0, 2]
     assert web.post("/lookup?in_batch=1", json={"lookups": some}).get_json()["answers"] == answers
     lines = "\n\n".join(map(json.dumps, some))
-    told = web.post("/lookup?in_batch=1", data=lines, content_type="application/x-ndjson")
-    found = [json.loads(line).get("in_batch") for line in told.data.splitlines()]
+    answer = web.post("/lookup?in_batch=1", data=lines, content_type="application/x-ndjson")
+    found = [json.loads(line).get("in_batch") for line in answer.data.splitlines()]
     assert found == [None, None, None, 1, None, 1, 5]
 
 
@@ -93,8 +93,8 @@ def test_bad_lines_have_numbers(web: FlaskClient) -> None:
         done = web.post("/captures?crawl=a", data=body, content_type="application/x-ndjson")
         found = [one["error"]["line"] for one in done.get_json()["results"]]
         assert found == [number + len(blank) for number in (2, 5, 7)]
-        told = web.post("/lookup", data=body, content_type="application/x-ndjson")
-        answers = [json.loads(line) for line in told.data.splitlines()]
+        answer = web.post("/lookup", data=body, content_type="application/x-ndjson")
+        answers = [json.loads(line) for line in answer.data.splitlines()]
         numbers = [one["error"]["line"] for one in answers if "error" in one]
         assert numbers == [number + len(blank) for number in (1, 2, 5, 6, 7)]
     alone = web.post("/captures?crawl=a", json={"captures": [{}]}).get_json()["results"]

@@ -76,8 +76,8 @@ def stated(body: bytes) -> bytes:
 )  # fmt: skip
 def test_indexing_files_of_wget_at(name: str, added: int, refused: int, tmp_path: Path) -> None:
     out, _ = typed("index", *ANY, "--json", DATA / name, tmp_path / "ix")
-    told = json.loads(out)
-    assert told["added"] == added and told["refused"][CUT_DIGEST] == refused
+    report = json.loads(out)
+    assert report["added"] == added and report["refused"][CUT_DIGEST] == refused
     out, _ = typed("lookup", tmp_path / "ix", "--digest", NOTHING, "--json")
     assert json.loads(out) == {"duplicate": False, "reason": CUT_DIGEST}
     assert CUT_DIGEST in typed("lookup", tmp_path / "ix", "--digest", NOTHING, "--explain")[0]
@@ -112,8 +112,8 @@ def test_rows_and_logs(spelling: Spelling, tmp_path: Path) -> None:
         (tmp_path / name).write_text("\n".join(lines) + "\n")
         index = tmp_path / f"{name}.index"
         out, _ = typed("index", "--json", tmp_path / name, index)
-        told = json.loads(out)
-        assert (told["added"], told["refused"]) == (2, {CUT_DIGEST: 2}), name
+        report = json.loads(out)
+        assert (report["added"], report["refused"]) == (2, {CUT_DIGEST: 2}), name
 
 
 def test_admission_of_rows_and_captures_is_the_same(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ def test_a_response_whose_digest_was_cut_is_whole_but_no_original(
     whole = page(1, body, Payload_Digest=stated(body))
     in_chunks = page(2, chunked(body), head=CHUNKED_HTTP, Payload_Digest=stated(body))
     path = write(tmp_path / "a.warc.gz", [whole, in_chunks, page(3)])
-    told = json.loads(typed("index", *ANY, "--json", path, tmp_path / "ix")[0])
-    assert (told["added"], told["refused"]) == (1, {CUT_DIGEST: 2})
+    report = json.loads(typed("index", *ANY, "--json", path, tmp_path / "ix")[0])
+    assert (report["added"], report["refused"]) == (1, {CUT_DIGEST: 2})
     rotten = write(tmp_path / "b.warc.gz", [whole.replace(b"page ", b"PAGE ")])
-    told = json.loads(typed("index", *ANY, "--json", rotten, tmp_path / "iy", status=7)[0])
-    assert told["refused"] == {"digest-mismatch": 1}
+    report = json.loads(typed("index", *ANY, "--json", rotten, tmp_path / "iy", status=7)[0])
+    assert report["refused"] == {"digest-mismatch": 1}
 
 
 def test_a_revisit_with_a_cut_digest_is_no_evidence(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_lookups(web: FlaskClient) -> None:
         for body in ({"lookups": some}, {"lookups": some, "in_batch": True}):
             assert web.post("/lookup", json=body).get_json() == {"answers": [NONE] * 3}
         lines = "\n".join(map(json.dumps, some))
-        told = web.post("/lookup", data=lines, content_type="application/x-ndjson")
-        assert [json.loads(line) for line in told.data.splitlines()] == [NONE] * 3
+        answer = web.post("/lookup", data=lines, content_type="application/x-ndjson")
+        assert [json.loads(line) for line in answer.data.splitlines()] == [NONE] * 3
 
 
 def test_dialects(web: FlaskClient) -> None:
@@ -216,8 +216,8 @@ def test_dialects(web: FlaskClient) -> None:
         assert web.get(f"/api/records/{bare}?uri={PAGE}").status_code == 404
         assert web.get(f"/api/records/{digest}?uri={PAGE}").status_code == 404
         for query in ("", f"&filter=digest:{bare}", f"&filter=digest:{digest}", "&limit=-1"):
-            told = web.get(f"/cdx?url={PAGE}{query}")
-            assert told.status_code == 200 and bare.encode() not in told.data, query
+            answer = web.get(f"/cdx?url={PAGE}{query}")
+            assert answer.status_code == 200 and bare.encode() not in answer.data, query
 
 
 def test_the_fast_path_does_not_answer_for_cut_digests() -> None:
@@ -236,22 +236,22 @@ def test_claims(web: FlaskClient) -> None:
     for digest in nothings:
         for name in ("a", "b"):
             body = {"crawl": name, "digest": str(digest), "url": PAGE}
-            told = web.post("/claims", json=body).get_json()
-            assert told["duplicate"] is False and told["claimed"] is True and told["token"]
-            assert told.get("reason") == (CUT_DIGEST if digest in CUT else None)
+            answer = web.post("/claims", json=body).get_json()
+            assert answer["duplicate"] is False and answer["claimed"] is True and answer["token"]
+            assert answer.get("reason") == (CUT_DIGEST if digest in CUT else None)
         some = [{"digest": str(digest), "url": PAGE}] * 2
-        told = web.post("/claims", json={"crawl": "a", "claims": some}).get_json()["answers"]
-        assert [one["claimed"] for one in told] == [True, True]
-        assert not any("in_batch" in one for one in told)
+        answer = web.post("/claims", json={"crawl": "a", "claims": some}).get_json()["answers"]
+        assert [one["claimed"] for one in answer] == [True, True]
+        assert not any("in_batch" in one for one in answer)
 
 
 def test_reports(web: FlaskClient) -> None:
     begin(web)
     some = [report(1, digest=str(digest)) for digest in CUT]
-    told = web.post("/captures", json={"crawl": "a", "captures": some}).get_json()
-    assert (told["added"], told["refused"]) == (0, {CUT_DIGEST: len(CUT)})
-    told = web.post("/captures?crawl=a", json=report(1, also=[str(CUT[0])])).get_json()
-    assert told["refused"] == {CUT_DIGEST: 1}
+    answer = web.post("/captures", json={"crawl": "a", "captures": some}).get_json()
+    assert (answer["added"], answer["refused"]) == (0, {CUT_DIGEST: len(CUT)})
+    answer = web.post("/captures?crawl=a", json=report(1, also=[str(CUT[0])])).get_json()
+    assert answer["refused"] == {CUT_DIGEST: 1}
     record = {"id": cut("sha1").spelled(Spelling(0, 0)), "uri": PAGE, "date": 20261120091417}
     assert web.post("/api/records", json=[record]).status_code == 201
     assert web.get("/crawls/doppelganger").get_json()["captures"] == 0
@@ -277,8 +277,8 @@ def test_batches_of_the_command_line(make_index: MakeIndex, tmp_path: Path) -> N
 def test_savings_of_a_crawl_exclude_cut_digests(make_index: MakeIndex) -> None:
     index = make_index([capture(1)._replace(digest=CUT[0])])
     out, _ = typed("report", index, "--against", DATA / "k-nul-off.cdx", "--json")
-    told = json.loads(out)
-    assert told["not_handled"] == {CUT_DIGEST: 12} and told["lookups"] == 4
+    report = json.loads(out)
+    assert report["not_handled"] == {CUT_DIGEST: 12} and report["lookups"] == 4
 
 
 def test_exports_leave_cut_digests_out() -> None:
@@ -328,8 +328,8 @@ def test_deduplication_keeps_records_with_cut_digests(tmp_path: Path) -> None:
     source, body = tmp_path / "in", body_whose_digest_is_cut(0, b"." * 2000)
     same = [page(number, body, Payload_Digest=stated(body)) for number in (1, 2)]
     write(source / "a.warc.gz", [*same, page(3), page(4)])
-    told = json.loads(typed("dedup", source, "--out", tmp_path / "out", "--json")[0])
-    assert (told["revisits"], told["refused"]) == (1, {CUT_DIGEST: 2})
+    report = json.loads(typed("dedup", source, "--out", tmp_path / "out", "--json")[0])
+    assert (report["revisits"], report["refused"]) == (1, {CUT_DIGEST: 2})
     out, _ = typed("verify", "--against", source, tmp_path / "out", "--json")
     assert json.loads(out)["findings"] == {}
 

@@ -230,9 +230,9 @@ def test_a_second_run_with_an_earlier_file(
     write(source / "a.warc.gz", 1, bodies)
     argv = ["dedup", str(source), "--out", str(out)]
     assert main(argv) == 7
-    told = capsys.readouterr()
-    assert "remove the folder, or name another with --out" in told.err
-    assert f"not copied: {source / 'b.warc.gz'}" in told.out
+    output = capsys.readouterr()
+    assert "remove the folder, or name another with --out" in output.err
+    assert f"not copied: {source / 'b.warc.gz'}" in output.out
     again = dedup(source, "--out", out, status=7)
     check(again)
     assert again["bytes_after"] == size_of(content(out))
@@ -512,8 +512,8 @@ def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
         return found
 
     def run_the_next_command() -> None:
-        told = capsys.readouterr().out.partition("next: bin/")[2].partition("    ")[0]
-        assert main(shlex.split(told)) == 0
+        output = capsys.readouterr().out.partition("next: bin/")[2].partition("    ")[0]
+        assert main(shlex.split(output)) == 0
 
     assert main(["dedup", *words, "--out", str(tmp_path / "out")]) == 0
     assert (said := capsys.readouterr().out) and dependents() == 0
@@ -563,9 +563,9 @@ def test_captures_of_one_second_stay_where_the_original_must_be_of_another(tmp_p
     write_warc(old / "a.warc.gz", records)
     for words, revisits in (((), 4), (("--other-second",), 3)):
         out = tmp_path / f"new-{revisits}"
-        told = json.loads(typed("dedup", old, "--out", out, "--json", *words)[0])
-        assert (told["revisits"], told["verified"]["findings"]) == (revisits, {})
-    assert told["refused"] == {"same-moment": 1}
+        report = json.loads(typed("dedup", old, "--out", out, "--json", *words)[0])
+        assert (report["revisits"], report["verified"]["findings"]) == (revisits, {})
+    assert report["refused"] == {"same-moment": 1}
 
 
 def test_equal_captures_of_one_second_are_restored(tmp_path: Path) -> None:
@@ -577,15 +577,15 @@ def test_equal_captures_of_one_second_are_restored(tmp_path: Path) -> None:
         ("c", [page(3, **at), page(4)]),
     ):
         write_warc(old / f"{name}.warc.gz", records)
-    told = json.loads(typed("dedup", old, "--out", new, "--json")[0])
-    assert (told["revisits"], told["refused"], told["verified"]["findings"]) == (3, {}, {})
+    report = json.loads(typed("dedup", old, "--out", new, "--json")[0])
+    assert (report["revisits"], report["refused"], report["verified"]["findings"]) == (3, {}, {})
     assert json.loads(typed("verify", new, "--json")[0])["findings"] == {}
     again = json.loads(typed("dedup", new, "--out", tmp_path / "again", "--json")[0])
     assert (again["revisits"], again["captures"]) == (0, 1)
     typed("undedup", new, "--out", tmp_path / "back")
     typed("verify", "--against", old, tmp_path / "back", "--records")
-    told = json.loads(typed("index", "-w", "-m", ".*", new, tmp_path / "ix", "--json")[0])
-    assert told["added"] == 1
+    report = json.loads(typed("index", "-w", "-m", ".*", new, tmp_path / "ix", "--json")[0])
+    assert report["added"] == 1
     words = ("lookup", tmp_path / "ix", "--digest", sha1(BODY).decode(), "--json")
     assert json.loads(typed(*words)[0])["original"]["record_id"] == record_id(1)[1:-1].decode()
     one = tmp_path / "one.warc.gz"

@@ -519,11 +519,11 @@ def test_every_file_is_as_its_case_expects(run: Run, name: str, way: str) -> Non
 
 def test_damaged_files_are_named_and_no_others(run: Run) -> None:
     assert run.results["manifest"].status == 7
-    told = run.results["manifest"].err
+    output = run.results["manifest"].err
     for one in ALL.values():
         for name in one.files:
             place = printable(str(run.source / one.name / name))
-            assert (place in told) == (name in one.damaged), place
+            assert (place in output) == (name in one.damaged), place
 
 
 @WAYS
@@ -563,9 +563,9 @@ def test_bin_dedup_comes_to_the_same(run: Run) -> None:
     out = run.top / "dedup"
     said = {}
     for name, more in (("dedup dry", ["--dry-run"]), ("dedup", [])):
-        told = run.do(name, "dedup", run.source, "--out", out, *more)
-        assert told.status == 7, told.err  # damage that was there before is there
-        said[name] = told.totals
+        result = run.do(name, "dedup", run.source, "--out", out, *more)
+        assert result.status == 7, result.err  # damage that was there before is there
+        said[name] = result.totals
     for key in ("files", "records", "revisits", "bytes_before", "bytes_after", "refused"):
         assert said["dedup dry"][key] == said["dedup"][key], key
     assert said["dedup"]["revisits"] == run.results["out"].totals["revisits"]

@@ -132,10 +132,10 @@ def sweep(
     while True:
         with pytest.MonkeyPatch.context() as patch:
             failing = Failing(patch, at, number, once=once)
-            told = work()
+            result = work()
         if failing.calls < at:
             return
-        yield told
+        yield result
         at += step
 
 
@@ -263,9 +263,9 @@ def test_kill_9_at_random_moments(large: Made) -> None:
             hits += killed(large.rewrite, random.random() * duration)
             large.check_safe()
         if turn % 3 < 2:
-            told = patiently(large.rewrite)
-            assert told.status == 0, told.err
-            assert told.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
+            result = patiently(large.rewrite)
+            assert result.status == 0, result.err
+            assert result.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
             large.check_done()
         if turn % 2:
             killed(large.undo, random.random() * duration)
@@ -294,9 +294,9 @@ def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
         killed(dedup, random.random() * duration, worker=turn % 5 == 4)
         large.check_safe()
         if turn % 2 or not (work / "plan").exists():
-            told = patiently(dedup)
-            assert told.status == 0, told.err
-            assert told.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
+            result = patiently(dedup)
+            assert result.status == 0, result.err
+            assert result.totals["revisits"] in (large.copies, 0)  # 0: the kill came after the end
             large.check_done()
         if list((work / "plan").glob("part-*")):
             assert patiently(undo).status == 0

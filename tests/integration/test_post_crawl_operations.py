@@ -97,8 +97,8 @@ def case_of(run: Run) -> Case:
 
 
 def refused(run: Run) -> dict[str, int]:
-    told: dict[str, int] = run.results["out"].totals["refused"]
-    return told
+    result: dict[str, int] = run.results["out"].totals["refused"]
+    return result
 
 
 def test_case_14_zstd_is_refused_by_name(run: Run) -> None:
@@ -125,10 +125,10 @@ def test_case_16_files_that_are_no_archives_are_named_or_skipped(run: Run) -> No
         listening.bind(str(top / "s.warc"))
         os.mkfifo(top / "pipe.warc.gz")
         run.prepare()
-    told = run.results["manifest"].err
+    output = run.results["manifest"].err
     assert run.results["manifest"].status == 7
     for name in ("empty.warc.gz", "s.warc", "pipe.warc.gz"):
-        assert f"{top / name}" in told
+        assert f"{top / name}" in output
     run.to_directory()
     case_of(run).check(run.out)
 
@@ -152,8 +152,8 @@ def test_case_21_a_file_being_written_is_left_out(run: Run) -> None:
         assert "another process is writing to it" in run.results["placed"].err
         growing.write(gz(response(number=99)))
     for words in (["--in-place"], ["--out", run.out]):
-        told = run.do("again", "rewrite", run.plan, *words)
-        assert told.status == 7 and "its size has changed since it was scanned" in told.err
+        result = run.do("again", "rewrite", run.plan, *words)
+        assert result.status == 7 and "its size has changed since it was scanned" in result.err
     assert (run.source / "sound" / "b.warc.gz").read_bytes().startswith(data)
 
 
@@ -179,8 +179,8 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
 
     monkeypatch.setattr(rewrite_file._Rewriter, "_write", disturbed)
     for words in (["--in-place"], ["--out", run.out]):
-        told = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
-        assert told.status == 7 and "b.warc.gz was left alone" in told.err
+        result = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
+        assert result.status == 7 and "b.warc.gz was left alone" in result.err
         assert not [name for name in tree(run.top) if name.endswith(".part")]
         assert how == "goes away" or path.read_bytes().startswith(before)
         if path.exists():
@@ -229,9 +229,9 @@ def test_case_102_links(run: Run) -> None:
     assert run.results["resolve"].totals["stayed"]["same-record"] >= 1
     before = tree(run.source / "sound")
     run.do("placed", "rewrite", run.plan, "--in-place")
-    told = run.results["placed"]
+    result = run.results["placed"]
     assert tree(folder)["a.warc.gz"] == before["a.warc.gz"]
-    assert (folder / "soft.warc.gz").is_symlink() and told.status in (0, 7)
+    assert (folder / "soft.warc.gz").is_symlink() and result.status in (0, 7)
     run.do("verify", "verify", "--remarks", run.source)
     assert not {reason for counts in findings(run.results["verify"], run.source).values()
                 for reason, _ in counts} - {"duplicate-record-id", "no-refers-to"}  # fmt: skip
@@ -243,9 +243,9 @@ def test_case_104_a_directory_that_may_not_be_written(run: Run) -> None:
     run.prepare()
     before = tree(run.source)
     (run.source / "sound").chmod(0o555)
-    told = run.do("placed", "rewrite", run.plan, "--in-place")
+    result = run.do("placed", "rewrite", run.plan, "--in-place")
     (run.source / "sound").chmod(0o755)
-    assert told.status not in (0, 7) and "Permission denied" in told.err
+    assert result.status not in (0, 7) and "Permission denied" in result.err
     assert tree(run.source) == before
 
 
@@ -262,8 +262,8 @@ def test_case_108_110_a_second_run_finds_nothing_to_do(run: Run) -> None:
     again.prepare()
     assert again.results["manifest"].totals["files"] == 2
     assert again.results["resolve"].totals["copies"] == 0
-    told = again.do("placed", "rewrite", again.plan, "--in-place")
-    assert told.totals["revisits"] == 0 and told.status == 0
+    result = again.do("placed", "rewrite", again.plan, "--in-place")
+    assert result.totals["revisits"] == 0 and result.status == 0
     after = tree(run.source)
     assert {name: after[name] for name in after if not name.endswith(".part")} == {
         name: before[name] for name in before if not name.endswith(".part")
@@ -310,8 +310,8 @@ def test_case_119_a_dry_run_touches_nothing(run: Run) -> None:
     run.prepare()
     before = {path: path.stat() for path in sorted(run.top.rglob("*")) if path.is_file()}
     for words in (["--in-place"], ["--out", run.out]):
-        told = run.do("dry", "rewrite", run.plan, *words, "--dry-run")
-        assert told.status == 0 and told.totals["revisits"] == 2
+        result = run.do("dry", "rewrite", run.plan, *words, "--dry-run")
+        assert result.status == 0 and result.totals["revisits"] == 2
     after = {path: path.stat() for path in sorted(run.top.rglob("*")) if path.is_file()}
     assert [(status.st_mtime_ns, status.st_ino) for status in after.values()] == [
         (status.st_mtime_ns, status.st_ino) for status in before.values()

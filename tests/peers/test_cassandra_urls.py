@@ -148,8 +148,8 @@ def test_clients_of_cdx_servers_are_answered(address: str, run: Run, tmp_path: P
             "size": 100,
             "status": 200,
         }
-        told = send(server.port, "POST", "/captures", {"crawl": "c", "captures": [capture]})
-        assert told["added"] == 1, told
+        answer = send(server.port, "POST", "/captures", {"crawl": "c", "captures": [capture]})
+        assert answer["added"] == 1, answer
         assert label(40) in lines(40)[0]
         assert len(lines(40, matchType="exact")) == 1
     assert json.loads(run("index", "--stats", "--json", address)[1])["captures"] == 30

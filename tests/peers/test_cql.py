@@ -315,5 +315,5 @@ def test_no_secret_is_repeated_wherever_an_address_is_given(
     text = (tmp_path / "kept" / "index.json").read_text().replace('"lmdb"', f'"{address}"')
     (tmp_path / "kept" / "index.json").write_text(text)
     assert main(["index", "--stats", str(tmp_path / "kept")]) != 0
-    told = capsys.readouterr()
-    assert "SECRET" not in told.out + told.err
+    output = capsys.readouterr()
+    assert "SECRET" not in output.out + output.err

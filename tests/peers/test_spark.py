@@ -90,9 +90,9 @@ def test_a_corpus_is_the_same(spark: Session, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYTHONPATH", path)
         dedupindex("corpus", *words.split(), "-o", here, status=7)
-        told = spark.run("corpus", *words.split(), "-o", there)
-    assert told["entries"] == 63
-    assert told["errors"] == {"process": 1, "response": 1}
+        report = spark.run("corpus", *words.split(), "-o", there)
+    assert report["entries"] == 63
+    assert report["errors"] == {"process": 1, "response": 1}
     assert here.read_bytes() == there.read_bytes()
 
 
@@ -114,9 +114,9 @@ def test_an_executor_is_killed(tmp_path: Path, collection: Path) -> None:
         words = ("--whitelist", "--mime", ".*", f"{server.url}/*.w*", f"{server.url}/*.cdx")
         kill = partial(_killed_one, own.pid, killed)
         server.faults.append(Fault("w3.warc.gz", 1, cut=0, when=kill))
-        told = own.run("index", *words, tmp_path / "there")
+        report = own.run("index", *words, tmp_path / "there")
         assert len(killed) == 1
-        assert told["records"] == built(tmp_path / "here", collection).tally.records
+        assert report["records"] == built(tmp_path / "here", collection).tally.records
         assert captures(tmp_path / "there", f"{server.url}/") == captures(
             tmp_path / "here", f"{collection}/"
         )

@@ -530,6 +530,6 @@ def test_missing_packages_are_reported_before_anything_is_read(
     monkeypatch.setitem(sys.modules, "fsspec", None)
     cdx, there = str(news(tmp_path)), "http://127.0.0.1:9/warcs/"
     assert main(["corpus", cdx, "--containers", there, "--enrich", "text"]) == 4
-    told = capsys.readouterr()
-    assert told.err.count("\n") == 1 and not told.out
-    assert "bin/setup remote" in told.err
+    output = capsys.readouterr()
+    assert output.err.count("\n") == 1 and not output.out
+    assert "bin/setup remote" in output.err

@@ -476,9 +476,9 @@ def test_address_is_refused_where_a_path_is_needed(
     monkeypatch.chdir(tmp_path)
     there = "https://me:SECRET@store.example.org/crawl?password=SECRET"
     assert main(words.format(there=there).split()) == BadSource.exit_status
-    told = capsys.readouterr().err
-    assert "https://store.example.org/crawl" in told and "download" in told
-    assert "SECRET" not in told
+    output = capsys.readouterr().err
+    assert "https://store.example.org/crawl" in output and "download" in output
+    assert "SECRET" not in output
     assert list(tmp_path.iterdir()) == []
 
 
@@ -492,8 +492,8 @@ def test_last_argument_may_be_an_address(
     with web(tmp_path) as server:
         words = ["index", f"{server.url}/none.warc", "--engine", "cassandra://127.0.0.1:1/k"]
         assert main(words) == BadSource.exit_status
-    told = capsys.readouterr().err
-    assert f"{server.url}/none.warc cannot be read: nothing is there" in told
+    output = capsys.readouterr().err
+    assert f"{server.url}/none.warc cannot be read: nothing is there" in output
 
 
 @given(

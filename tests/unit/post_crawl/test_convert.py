@@ -327,8 +327,13 @@ def test_the_command(tmp_path: Path) -> None:
     (arcs / "d.warc").write_bytes(b"WARC/1.0\r\n")
     os.utime(arcs / "b.ARC", (1, 1))
     out, talk = typed("convert", arcs, "--out", warcs, "--json", status=7)
-    told = json.loads(out)
-    assert (told["converted"], told["left"], told["responses"], told["skipped"]) == (2, 1, 2, 1)
+    report = json.loads(out)
+    assert (report["converted"], report["left"], report["responses"], report["skipped"]) == (
+        2,
+        1,
+        2,
+        1,
+    )
     assert "c.arc.gz was left alone" in talk and "cut short" in talk
     made = {str(path.relative_to(warcs)) for path in warcs.rglob("*") if path.is_file()}
     assert made == {"below/a.warc.gz", "b.warc"}

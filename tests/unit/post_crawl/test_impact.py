@@ -360,9 +360,9 @@ def run(*words: object, status: int = 0) -> Any:
 
 
 def test_the_commands_impact_and_purge(index: Path) -> None:
-    told = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
-    assert told["found"] == 1 and told["not_found"] == ["x"]
-    assert told["dependents"] == {"captures": 4, "bytes": 4009}
+    report = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
+    assert report["found"] == 1 and report["not_found"] == ["x"]
+    assert report["dependents"] == {"captures": 4, "bytes": 4009}
     lines = run("impact", index, "--container", FIRST, "--list").splitlines()
     assert sum(line.startswith(b'{"goes"') for line in lines) == 3
     assert sum(line.startswith(b'{"depends"') for line in lines) == 4

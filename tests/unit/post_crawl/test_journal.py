@@ -49,8 +49,8 @@ def dedup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
         capsys.readouterr()
         work = ("--work", str(tmp_path / f"work{next(numbers)}"), "--jobs", "1", "--json")
         assert main(["dedup", *map(str, words), *work]) in status
-        told: dict[str, int] = json.loads(capsys.readouterr().out)
-        return told
+        report: dict[str, int] = json.loads(capsys.readouterr().out)
+        return report
 
     return typed
 

@@ -60,8 +60,8 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
     )
     for name in content(source):
         assert records_of(back / name) == records_of(source / name)
-    status, told = run("verify", "--against", source, back, "--records")
-    assert (status, told["findings"]) == (0, {})
+    status, report = run("verify", "--against", source, back, "--records")
+    assert (status, report["findings"]) == (0, {})
 
 
 def test_undedup_restores_all_that_a_scan_meets(tmp_path: Path, run: Run) -> None:
@@ -99,9 +99,9 @@ def test_undedup_names_damage_in_copied_files(
     (out / "a.warc.gz").write_bytes(data)
     (out / "notes.txt").write_text("no archive")
     assert main(["undedup", str(out), "--out", str(back)]) == 7
-    told = capsys.readouterr()
-    assert "a.warc.gz has damage that was copied: damaged-member at " in told.err
-    assert f"bin/verify --against BEFORE {back} --records" in told.out
+    output = capsys.readouterr()
+    assert "a.warc.gz has damage that was copied: damaged-member at " in output.err
+    assert f"bin/verify --against BEFORE {back} --records" in output.out
     assert (back / "a.warc.gz").read_bytes() == data
 
 
@@ -158,16 +158,16 @@ def test_in_place_undo_and_commit(
     for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
         assert run("rewrite", "plan", "--in-place")[1]["revisits"] == 19
         assert content(source) != before
-        status, told = run(*undo)
-        assert (status, told["exact"], told["restored"]) == (0, 2, 19)
+        status, report = run(*undo)
+        assert (status, report["exact"], report["restored"]) == (0, 2, 19)
         assert content(source) == before
     run("rewrite", "plan", "--in-place")
     after = content(source)
-    status, told = run("rewrite", "plan", "--commit")
-    assert status == 0 and told["files"] == 2 and content(source) == after
+    status, report = run("rewrite", "plan", "--commit")
+    assert status == 0 and report["files"] == 2 and content(source) == after
     for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
-        status, told = run(*undo)
-        assert (status, told["files"], told["left"]) == (7, 2, 2) and content(source) == after
+        status, report = run(*undo)
+        assert (status, report["files"], report["left"]) == (7, 2, 2) and content(source) == after
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -221,8 +221,8 @@ def test_files_not_rewritten_are_named(
     out.mkdir()
     (out / "c.warc").write_bytes(b"something else")
     assert main(["rewrite", "plan", "--out", str(out)]) == 7
-    told = capsys.readouterr().err
-    assert "c.warc was left alone" in told and "exists already, with other content" in told
+    output = capsys.readouterr().err
+    assert "c.warc was left alone" in output and "exists already, with other content" in output
     assert (out / "c.warc").read_bytes() == b"something else"
 
 
@@ -291,10 +291,10 @@ def test_undo_and_commit_change_the_files_of_their_plan_only(
     monkeypatch.setattr("dedupindex.cli.rewrite.open_plan", lambda path: plans[path.name])
     for plan in plans:
         assert run("rewrite", plan, "--in-place")[0] == 0
-    status, told = run("rewrite", "two", "--commit")
-    assert (status, told["files"]) == (0, 1)
-    status, told = run("rewrite", "one", "--undo")
-    assert (status, told["exact"], told["left"]) == (0, 1, 0)
+    status, report = run("rewrite", "two", "--commit")
+    assert (status, report["files"]) == (0, 1)
+    status, report = run("rewrite", "one", "--undo")
+    assert (status, report["exact"], report["left"]) == (0, 1, 0)
     assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
     assert content(source)["c.warc"] != before["c.warc"]
 
@@ -304,8 +304,8 @@ def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> N
     run("rewrite", "plan", "--in-place")
     after = (source / "c.warc").read_bytes()
     (source / "c.warc").write_bytes(after[:5000])
-    status, told = run("rewrite", "plan", "--undo", "--jobs", "1")
-    assert (status, told["exact"], told["left"]) == (7, 1, 1)
+    status, report = run("rewrite", "plan", "--undo", "--jobs", "1")
+    assert (status, report["exact"], report["left"]) == (7, 1, 1)
     assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
     (source / "c.warc").write_bytes(after)
     lines = Journal(source, "c.warc").lines
@@ -314,7 +314,7 @@ def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> N
         lines.write_bytes(whole[:keep])
         assert run("rewrite", "plan", "--commit")[0] == 7
         for command in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
-            status, told = run(*command)
-            assert (status, told["files"], told["left"]) == (7, 1, 1)
+            status, report = run(*command)
+            assert (status, report["files"], report["left"]) == (7, 1, 1)
     lines.write_bytes(whole)
     assert run("rewrite", "plan", "--undo")[0] == 0 and content(source) == before

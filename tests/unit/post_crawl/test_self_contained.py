@@ -165,8 +165,13 @@ def test_the_command(tmp_path: Path) -> None:
     url = ("--url", "http://example.com/3")
     out, talk = typed(*words, tmp_path / "x.warc.gz", *url)
     assert talk == ""
-    told = json.loads(out)
-    assert (told["records"], told["originals"], told["dangling"], told["files"]) == (1, 1, 0, 1)
+    report = json.loads(out)
+    assert (report["records"], report["originals"], report["dangling"], report["files"]) == (
+        1,
+        1,
+        0,
+        1,
+    )
     typed("verify", tmp_path / "x.warc.gz")
     _, talk = typed(*words, tmp_path / "x.warc.gz", *url, status=4)
     assert "exists already" in talk

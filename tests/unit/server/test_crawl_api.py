@@ -415,8 +415,8 @@ def test_header_lines_mark_uncommitted_originals(web: FlaskClient) -> None:
     path, plain = f"/lookup?digest={sha1(1)}&url={PAGE}", {"Accept": "text/plain"}
     assert web.get(path, headers=plain).headers["Dedup-Uncommitted"] == "1"
     web.post("/crawls/a/commit")
-    told = web.get(path, headers=plain)
-    assert told.status_code == 200 and "Dedup-Uncommitted" not in told.headers
+    answer = web.get(path, headers=plain)
+    assert answer.status_code == 200 and "Dedup-Uncommitted" not in answer.headers
 
 
 def asked_by_others(web: FlaskClient, way: str) -> None:

@@ -19,12 +19,12 @@ def test_the_explanations_of_a_batch_are_limited(make_index: MakeIndex) -> None:
     web = served(make_index([capture(1, b"http://example.com/%d" % n) for n in range(MANY)]))
     asked = [{"digest": str(sha1(1)), "url": PAGE, "as_of": "2026-11-20"}] * (EXPLAINED + 2)
     answers = web.post("/lookup", json={"lookups": asked, "explain": True}).get_json()["answers"]
-    told = web.post(
+    answer = web.post(
         "/lookup?explain=1",
         data="\n".join(map(json.dumps, asked)),
         content_type="application/x-ndjson",
     )
-    lines = [json.loads(line) for line in told.data.splitlines()]
+    lines = [json.loads(line) for line in answer.data.splitlines()]
     for some in (answers, lines):
         assert all(len(one["considered"]) == 100 and one["more"] for one in some[:EXPLAINED])
         assert [one["error"]["code"] for one in some[EXPLAINED:]] == ["bad_query"] * 2

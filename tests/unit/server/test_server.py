@@ -134,11 +134,11 @@ def test_header_lines_need_an_original_with_the_same_spelling(client: Client) ->
 
     def target(web: FlaskClient, text: str, **more: str) -> str:
         given = {"digest": text, "url": PAGE.decode(), **more}
-        told = web.get("/lookup", query_string=given, headers={"Accept": "text/plain"})
+        answer = web.get("/lookup", query_string=given, headers={"Accept": "text/plain"})
         shown = web.get("/lookup", query_string=given).get_json()
         assert shown["original"]["digest"] == hexadecimal and shown["match"] == "exact_url"
-        lines = dict(line.split(": ", 1) for line in told.text.splitlines())
-        assert told.status_code == (200 if lines else 204)
+        lines = dict(line.split(": ", 1) for line in answer.text.splitlines())
+        assert answer.status_code == (200 if lines else 204)
         return lines.get("WARC-Refers-To-Target-URI", "")
 
     assert target(alone, base32) == target(alone, hexadecimal.upper()) == ""
