@@ -102,5 +102,5 @@ def iso(digits: str) -> str:
 
 
 def as_text(data: bytes) -> str:
-    """Decode bytes; those that are no UTF-8 are percent-encoded."""
+    """Decode bytes; those that are not UTF-8 are percent-encoded."""
     return url_as_json(data)["url"]

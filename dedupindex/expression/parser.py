@@ -65,7 +65,7 @@ def _check_characters(expression: str) -> None:
         raise BadQuery(f"an expression has at most {MAX_LENGTH:,} characters")
     if found := re.search("[\ud800-\udfff]", expression):
         printable = expression.encode("utf-8", "replace").decode()
-        reject(printable, found.start(), "there is a character that is no UTF-8")
+        reject(printable, found.start(), "there is a character that is not UTF-8")
     if "\0" in expression:
         reject(expression, expression.index("\0"), "there is a character 0")
 

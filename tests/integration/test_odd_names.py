@@ -30,14 +30,14 @@ def test_sources_of_corpora(
 ) -> None:
     out = tmp_path / f"out.{ending}"
     assert main(["corpus", str(odd.parent if as_folder else odd), "-o", str(out)]) == 4
-    assert r"non\xffutf.warc.gz: this name is no UTF-8: rename it" in capsys.readouterr().err
+    assert r"non\xffutf.warc.gz: this name is not UTF-8: rename it" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 def test_a_cdx_in_a_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / f"{ODD}.cdx").write_text(" CDX N b a m s k r M S V g\n")
     assert main(["corpus", str(tmp_path)]) == 4
-    assert "this name is no UTF-8" in capsys.readouterr().err
+    assert "this name is not UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "cdxj", "parquet", "warc.gz"])
@@ -45,7 +45,7 @@ def test_outputs_of_corpora(
     tmp_path: Path, ending: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["corpus", str(WARC), "-o", str(tmp_path / f"{ODD}.{ending}")]) == 4
-    assert "this name is no UTF-8" in capsys.readouterr().err
+    assert "this name is not UTF-8" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -53,14 +53,14 @@ def test_covers(odd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     for source, name in ((odd, "out.jsonl"), (WARC, f"{ODD}.jsonl")):
         words = ["cover", str(source), "--relation", RELATION, "-o", str(tmp_path / name)]
         assert main(words) == 4
-        assert "this name is no UTF-8" in capsys.readouterr().err
+        assert "this name is not UTF-8" in capsys.readouterr().err
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
 def test_expressions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["corpus", str(WARC), "--where", f'url == "{ODD}"']) == 4
-    assert "no UTF-8, at character 12" in capsys.readouterr().err
+    assert "not UTF-8, at character 12" in capsys.readouterr().err
     relation = RELATION + f' and title(a) == "{ODD}"'
     words = ["cover", str(WARC), "--relation", relation, "-o", str(tmp_path / "out.jsonl")]
     assert main(words) == 4
-    assert "there is a character that is no UTF-8" in capsys.readouterr().err
+    assert "there is a character that is not UTF-8" in capsys.readouterr().err

@@ -78,9 +78,7 @@ def resolve(
         database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
         _create_views(database, inputs, rule)
         if options.index is not None:
-            from dedupindex.post_crawl.plan.index_originals import (
-                find_originals,
-            )  # slow: imports the engines
+            from dedupindex.post_crawl.plan.index_originals import find_originals  # slow
 
             with clock("asking the index"):
                 find_originals(database, inputs, options.index, rule, home, say, warn or say)

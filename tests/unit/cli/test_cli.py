@@ -64,7 +64,7 @@ def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     assert "Examples:" in page
     assert f"bin/{name}" in page
     assert "Exit status:" in page
-    assert "130 interrupted · 141 reader went away" in page
+    assert "130 interrupted · 141 output closed by its reader" in page
     assert "--config" in page
     assert "--json" in page
 

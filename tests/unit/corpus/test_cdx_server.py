@@ -112,9 +112,9 @@ def test_invalid_answers(tmp_path: Path) -> None:
         assert (report.refused, report.entries) == (1, 0)
         for name, word in (
             ("page", "no known format of a CDX"),
-            ("number", "no capture: 5"),
+            ("number", "not a capture: 5"),
             ("half", "invalid JSON"),
-            ("odd", "no capture"),
+            ("odd", "not a capture"),
             ("gone", "cannot be read: HTTP 404"),
         ):
             with pytest.raises(BadSource, match=word):

@@ -450,12 +450,12 @@ def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -
         ["verify", address],
     ):
         assert main(arguments) == BadSource.exit_status
-        assert "no file here" in capsys.readouterr().err
+        assert "not a file here" in capsys.readouterr().err
     make([address], tmp_path / "manifest", ManifestOptions())
     resolve([tmp_path / "manifest"], tmp_path / "plan", ResolveOptions())
     for how in (["--out", str(tmp_path / "out")], ["--in-place"]):
         assert main(["rewrite", str(tmp_path / "plan"), *how]) == BadSource.exit_status
-        assert "no file here" in capsys.readouterr().err
+        assert "not a file here" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

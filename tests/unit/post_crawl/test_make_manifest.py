@@ -401,7 +401,7 @@ def test_the_command_names_unfinished_archives_and_fails_without_any(tmp_path: P
     place, top = tmp_path / "in", tmp_path / "m"
     place.mkdir()
     (place / "marker.done").touch()
-    assert "there is no WARC" in typed("manifest", place, "-o", top, status=4)[1]
+    assert "no WARC or ARC file was found" in typed("manifest", place, "-o", top, status=4)[1]
     assert not top.exists()
     (place / "a.warc.gz").write_bytes(gz(response()))
     assert typed("manifest", place, "-o", top)[1] == ""

@@ -550,7 +550,7 @@ def test_private_pages_need_a_token(make_index: MakeIndex) -> None:
         assert style.status_code == 200
     form = {"token": secret + "x", "next": "/pages/crawls"}
     refused = web.post("/pages/sign-in", data=form, headers=HERE)
-    assert "no token of this index" in page(refused, 401).text
+    assert "not a token of this index" in page(refused, 401).text
     assert "Set-Cookie" not in refused.headers
     form["token"] = f" {secret} "
     done = web.post("/pages/sign-in", data=form, headers=HERE)

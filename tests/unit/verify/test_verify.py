@@ -621,7 +621,7 @@ def test_nothing_to_read_is_no_success(tmp_path: Path) -> None:
     write(other / "a.warc.gz", [page(1)])
     (folder / "notes.txt").write_text("x")
     for words in ((folder,), ("--against", folder, folder), ("--against", folder, other)):
-        assert "there is no WARC or ARC file" in typed("verify", *words, status=4)[1]
+        assert "no WARC or ARC file was found" in typed("verify", *words, status=4)[1]
     typed("verify", "--against", other, folder, status=8)
     (folder / "empty.warc.gz").touch()
     assert "it is empty" in typed("verify", folder, status=7)[0]
