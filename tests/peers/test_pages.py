@@ -236,7 +236,7 @@ def test_signing_in_and_out(window: Browser, make_index: MakeIndex) -> None:
         assert window.text("h1") == "Sign in"
         window.type("#token", secret + "x")
         window.follow("form.form button")
-        assert "no token of this index" in window.text("#problem")
+        assert "not a token of this index" in window.text("#problem")
         window.type("#token", secret)
         window.follow("form.form button")
         assert (window.text("h1"), window.url) == ("Crawls", at(server, "/pages/crawls"))
