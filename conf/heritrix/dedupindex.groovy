@@ -14,7 +14,6 @@ import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
 import java.util.logging.Level
 import java.util.logging.Logger
-import org.apache.http.Header
 import org.apache.http.client.config.RequestConfig
 import org.apache.http.client.methods.CloseableHttpResponse
 import org.apache.http.client.methods.HttpGet
@@ -98,10 +97,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         server = setting('server').replaceAll('/+$', '')
         token = setting('token')
         quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
-        RequestConfig limits = RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(LOOKUP_TIMEOUT)
-            .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build()
         // A GET is repeated once: the server may close a connection that was kept while the request is on its way.
-        http = HttpClients.custom().setDefaultRequestConfig(limits)
+        http = HttpClients.custom().setDefaultRequestConfig(timeouts(LOOKUP_TIMEOUT))
             .setMaxConnPerRoute(CONNECTIONS).setMaxConnTotal(CONNECTIONS)
             .setRetryHandler(new StandardHttpRequestRetryHandler(1, false))
             .disableCookieManagement().disableRedirectHandling().disableContentCompression().disableAuthCaching()
@@ -203,7 +200,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (!begun) begin()
             StringBuilder lines = new StringBuilder()
             for (Capture capture : batch) lines.append(capture.json).append('\n')
-            JSONObject answer = new JSONObject(post('/captures?crawl=' + crawl, lines.toString(), 'application/x-ndjson'))
+            JSONObject answer = new JSONObject(post('/captures?crawl=' + crawl, lines.toString(), LINES))
             answered()
             long bad = answer.optLong('bad')
             notReported.addAndGet(bad)
@@ -304,7 +301,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private static long milliseconds() { System.nanoTime().intdiv(1_000_000L).longValue() }
 
-    private static final ContentType FORM = ContentType.APPLICATION_FORM_URLENCODED
+    private static final ContentType FORM = ContentType.create('application/x-www-form-urlencoded')
+    private static final ContentType LINES = ContentType.create('application/x-ndjson')
 
     private static String form(Map<String, Object> fields) {
         List<String> pairs = new ArrayList<String>()
@@ -312,15 +310,15 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return pairs.join('&')
     }
 
-    private String post(String path, String body, ContentType kind) {
-        return post(path, body, kind.mimeType)
+    private static RequestConfig timeouts(int milliseconds) {
+        return RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(milliseconds)
+            .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build()
     }
 
-    private String post(String path, String body, String kind) {
+    private String post(String path, String body, ContentType kind) {
         HttpPost request = new HttpPost(server + path)
-        request.setConfig(RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(WRITE_TIMEOUT)
-            .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build())
-        request.setEntity(new ByteArrayEntity(body.getBytes('UTF-8'), ContentType.create(kind)))
+        request.setConfig(timeouts(WRITE_TIMEOUT))
+        request.setEntity(new ByteArrayEntity(body.getBytes('UTF-8'), kind))
         return send(request)
     }
 

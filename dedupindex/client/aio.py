@@ -86,7 +86,7 @@ class AsyncClient(ClientBase[AsyncTransport]):
         return await self._run(self._end(name, "cancel", exit, force=force))
 
     async def report_counts(self, name: str) -> dict[str, Any]:
-        return await self._run(self._tell(name))
+        return await self._run(self._report_counts(name))
 
     async def settings(self) -> dict[str, Any]:
         return await self._run(self._settings())

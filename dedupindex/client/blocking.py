@@ -210,7 +210,7 @@ class Client(ClientBase[Transport]):
         ...     client.report_counts("counts")["not_looked_up"]
         0
         """
-        return self._run(self._tell(name))
+        return self._run(self._report_counts(name))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings of the index, as in ``GET /stats``; raises `DedupError`.

@@ -332,7 +332,7 @@ class ClientBase(ABC, Generic[_TransportT]):
         self._begun.pop(name, None)
         return crawl
 
-    def _tell(self, name: str) -> Steps[dict[str, Any]]:
+    def _report_counts(self, name: str) -> Steps[dict[str, Any]]:
         """Send the server what was not looked up and not reported for a crawl."""
         value = self._missed(name)
         make = partial(requests.on_crawl, name, "counts", value, self._long)
