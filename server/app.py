@@ -17,10 +17,7 @@ from server.api.crawls import CrawlRoutes
 from server.api.deletions import Deletions
 from server.api.doppelganger import Records
 from server.api.lookups import Lookups
-from server.api.request_body import BodySlots, Writers
-from server.auth import Access
 from server.body_timeout import BodyTimeout
-from server.commands import Commands
 from server.config import Config
 from server.live_index import LiveIndex
 from server.metrics import Metrics
@@ -29,6 +26,7 @@ from server.pages.blueprint import make_pages
 from server.request_checks import RequestChecks
 from server.responses import ERRORS, error_reply, json_of, response_of
 from server.routes import ROUTES, Route, routes_of
+from server.services import Handlers, Services
 from server.wsgi_fast_path import HotRoutes
 
 _CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large"}
@@ -39,29 +37,26 @@ def create_app(
 ) -> Flask:
     """Return the application of an open index; without `hot` Flask handles every request."""
     urlkey(b"http://[::1]:1/")  # imports modules for unusual URLs before the first request
-    metrics = metrics or Metrics()
-    access = Access(config.index, private=config.private, guarded=config.guarded)
-    bodies, commands = BodySlots(), Commands(config.index)
-    writers = Writers(live, access, bodies, config)
-    lookups = Lookups(live, metrics, access, bodies, config)
-    cdx = Cdx(live, metrics, access)
-    captures = Captures(live, writers, metrics, config)
-    status = _Status(live, metrics, access)
+    services = Services.of(config, live, metrics or Metrics())
+    metrics, access = services.metrics, services.access
+    lookups = Lookups(live, metrics, access, services.bodies, config)
+    cdx, captures, status = Cdx(services), Captures(services), _Status(services)
+    crawls, records = CrawlRoutes(services), Records(services)
     app = Flask("server", static_folder=None)
-    for routes in (
+    for group in (
         status,
         lookups,
         cdx,
         captures,
-        CrawlRoutes(live, access, writers),
-        Claims(live, access, writers, metrics),
-        Deletions(live, access, writers, commands, config),
-        Records(live, access, bodies, config),
+        crawls,
+        records,
+        Claims(services),
+        Deletions(services),
     ):
-        for route, view in routes_of(routes):
+        for route, view in routes_of(group):
             path = route.path.replace("{", "<").replace("}", ">")
             app.add_url_rule(path, route.name, view, methods=[route.method])
-    app.register_blueprint(make_pages(config, live, metrics, access, bodies, commands))
+    app.register_blueprint(make_pages(services))
     app.register_error_handler(HTTPException, status.refused)
     app.register_error_handler(Exception, status.failed)
     _time_requests(app, metrics)
@@ -87,11 +82,8 @@ def _time_requests(app: Flask, metrics: Metrics) -> None:
         return response
 
 
-class _Status:
+class _Status(Handlers):
     """Routes of the server itself, and the answers to requests that Flask refuses."""
-
-    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
-        self._live, self._metrics, self._access = live, metrics, access
 
     @Route("GET", "/healthz", ("Status",), open=True)
     def healthz(self) -> Response:

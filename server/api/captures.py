@@ -26,13 +26,11 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.indexer.admission import admission_filter
 from server import logs
-from server.api.request_body import LINES_TYPES, Writers, line_chunks, media_type
+from server.api.request_body import LINES_TYPES, line_chunks, media_type
 from server.api.request_fields import TEXT, batch_items, query_string, read_parameters, text_field
-from server.config import Config
-from server.live_index import LiveIndex
-from server.metrics import Metrics
 from server.responses import JSON, OK, Reply, RequestError, error_object, response_of
 from server.routes import Route
+from server.services import Handlers
 
 CHUNK = 1000  # captures in one transaction: others write in between
 PARAMETERS: dict[str, dict[str, Any]] = {
@@ -64,11 +62,8 @@ class CaptureResults:
         return {**vars(self), "refused": sum(self.refused.values())}
 
 
-class Captures:
+class Captures(Handlers):
     """Stores reported captures; thread-safe."""
-
-    def __init__(self, live: LiveIndex, writers: Writers, metrics: Metrics, config: Config) -> None:
-        self._live, self._writers, self._metrics, self._config = live, writers, metrics, config
 
     @Route(
         "POST",

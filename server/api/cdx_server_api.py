@@ -34,11 +34,10 @@ from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
 from server.api.cdx_query import FIELDS, MOST, PARAMETERS, CdxQuery, Sieve, cdx_query_of
 from server.api.request_fields import query_string
-from server.auth import Access
-from server.live_index import LiveIndex
-from server.metrics import CELLS, HIT, MISS, Metrics
+from server.metrics import CELLS, HIT, MISS
 from server.responses import JSON, OK, TEXT, Headers, Reply, response_of
 from server.routes import Route
+from server.services import Handlers
 
 HEX_PATH = "/cdx/hex"  # for clients that cannot send parameters
 COOKIE = "cdx_auth_token"
@@ -59,11 +58,8 @@ _IN_PATH = {name: schema for name, schema in PARAMETERS.items() if name != "craw
 _LIST_OF_CRAWL = {**_LIST, "parameters": _IN_PATH, "timed": True}
 
 
-class Cdx:
+class Cdx(Handlers):
     """Answers CDX queries; thread-safe."""
-
-    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
-        self._live, self._metrics, self._access = live, metrics, access
 
     @Route("GET", "/cdx", **_LIST)
     @Route("GET", "/cdx/hex", name="cdx_hex", summary="The same with digests in hex", **_LIST)

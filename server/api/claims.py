@@ -27,13 +27,10 @@ from dedupindex.lookup.decide import Decision, Query
 from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query
 from server import logs
 from server.api.lookup_batch import BATCH_READS, Allowed, Budget
-from server.api.request_body import Writers
 from server.api.request_fields import text_field
-from server.auth import Access
-from server.live_index import LiveIndex
-from server.metrics import Metrics
 from server.responses import RequestError, code_of, error_object, json_of
 from server.routes import Route
+from server.services import Handlers
 
 AT_ONCE = 1000  # claims in one transaction: others write in between
 CLAIM_READS = BATCH_READS // 10  # captures in a transaction, which blocks other writers
@@ -46,10 +43,7 @@ class _Claim(NamedTuple):
     token: bytes  # of the client; empty: none
 
 
-class Claims:
-    def __init__(self, live: LiveIndex, access: Access, writers: Writers, metrics: Metrics) -> None:
-        self._live, self._access, self._writers, self._metrics = live, access, writers, metrics
-
+class Claims(Handlers):
     @Route("POST", "/claims", ("Claimed",), body=("Claim",), errors=(404, 409, 415))
     def claim(self) -> Response:
         """Look up, and claim the right to store."""

@@ -28,7 +28,6 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.tables import STYLE
 from server import logs
-from server.api.request_body import Writers
 from server.api.request_fields import (
     LIMIT,
     PAGE,
@@ -44,10 +43,11 @@ from server.api.request_fields import (
     self_counts,
     text_field,
 )
-from server.auth import Access, NamespaceAccess
+from server.auth import NamespaceAccess
 from server.live_index import LiveIndex
 from server.responses import json_of
 from server.routes import Route
+from server.services import Handlers
 
 CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
 _LISTED_AT_ONCE = 200  # crawls whose figures are in memory
@@ -87,10 +87,7 @@ REPORT: dict[str, dict[str, Any]] = {
 }
 
 
-class CrawlRoutes:
-    def __init__(self, live: LiveIndex, access: Access, writers: Writers) -> None:
-        self._live, self._access, self._writers = live, access, writers
-
+class CrawlRoutes(Handlers):
     @Route("POST", "/crawls", ("Crawl",), body=("Begin",), errors=(409, 415))
     def begin_crawl(self) -> Response:
         """Begin a crawl."""

@@ -20,7 +20,6 @@ from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from server import logs
 from server.api.crawls import crawl_json
-from server.api.request_body import Writers
 from server.api.request_fields import (
     BOOLEAN,
     TEXT,
@@ -30,12 +29,10 @@ from server.api.request_fields import (
     read_parameters,
     text_field,
 )
-from server.auth import Access
-from server.commands import Commands, CommandTimeout
-from server.config import Config
-from server.live_index import LiveIndex
+from server.commands import CommandTimeout
 from server.responses import RequestError, json_of
 from server.routes import Route
+from server.services import Handlers
 
 LISTED = 1000  # originals and revisits in one answer
 _SCOPES = ("container", "crawl", "url")
@@ -50,14 +47,8 @@ IMPACT: dict[str, dict[str, Any]] = {
 }
 
 
-class Deletions:
+class Deletions(Handlers):
     """Routes that need the role admin, if there are tokens."""
-
-    def __init__(
-        self, live: LiveIndex, access: Access, writers: Writers, commands: Commands, config: Config
-    ) -> None:
-        self._live, self._access, self._writers = live, access, writers
-        self._commands, self._config = commands, config
 
     @Route("GET", "/impact", ("Impact",), parameters=IMPACT)
     def impact(self) -> Response:

@@ -31,13 +31,12 @@ from dedupindex.lookup.decide import Answer, Query
 from dedupindex.timestamps import check_digits, date_of_digits, digits_of_date
 from server import logs
 from server.api.cdx_server_api import may_be_named
-from server.api.request_body import BodySlots, load_json, read_body
+from server.api.request_body import load_json, read_body
 from server.api.request_fields import query_string
-from server.auth import Access
-from server.config import RECORDS_CRAWL, Config
-from server.live_index import LiveIndex
+from server.config import RECORDS_CRAWL
 from server.responses import RequestError, json_of
 from server.routes import Route
+from server.services import Handlers, Services
 
 _FIELDS = {"id", "uri", "date"}
 _LONGEST_URL = 65_000
@@ -57,11 +56,11 @@ class _Current(NamedTuple):
     crawl: Crawl | None
 
 
-class Records:
+class Records(Handlers):
     """Looks records up and stores them; thread-safe, raises `DedupError`."""
 
-    def __init__(self, live: LiveIndex, access: Access, bodies: BodySlots, config: Config) -> None:
-        self._live, self._access, self._bodies, self._config = live, access, bodies, config
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
         self._held: tuple[object, int, _Current] | None = None
 
     @Route("GET", "/api/records/{id}", **_RECORD)

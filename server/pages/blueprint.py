@@ -10,13 +10,8 @@ from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
 from dedupindex.errors import DedupError
-from server.api.request_body import BodySlots
-from server.auth import Access
-from server.commands import Commands
-from server.config import RETRY_AFTER, Config
-from server.live_index import LiveIndex
+from server.config import RETRY_AFTER
 from server.logs import report
-from server.metrics import Metrics
 from server.pages.chart_pages import Charts
 from server.pages.command_pages import ImpactPage, WhatIf
 from server.pages.crawl_pages import CrawlPages
@@ -25,6 +20,7 @@ from server.pages.login import COOKIE, Login, from_own_page, with_token
 from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
 from server.responses import ERRORS, RequestError, code_of
+from server.services import Services
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -48,14 +44,7 @@ def protect(response: Response) -> Response:
     return response
 
 
-def make_pages(
-    config: Config,
-    live: LiveIndex,
-    metrics: Metrics,
-    access: Access,
-    bodies: BodySlots,
-    commands: Commands,
-) -> Blueprint:
+def make_pages(services: Services) -> Blueprint:
     """Return the blueprint of all pages."""
     pages = Blueprint(
         "pages",
@@ -66,26 +55,24 @@ def make_pages(
     )
     pages.record_once(lambda state: configure_templates(state.app))
     pages.after_request(protect)
-    login = Login(access, bodies)
-    guard = _Guard(access, metrics, login)
-    overview, crawls = Overview(live, metrics, access), CrawlPages(live, access)
-    what_if = WhatIf(config, bodies, commands)
+    guard, overview, crawls = _Guard(services), Overview(services), CrawlPages(services)
+    what_if = WhatIf(services)
     table: dict[str, Callable[..., Any]] = {
         "GET /": overview.overview,
         "GET /pages/containers": overview.containers,
         "GET /pages/crawls": crawls.crawls,
         "GET /pages/crawl": crawls.crawl,
         "GET /pages/host": crawls.host,
-        "GET /pages/charts": Charts(live, access).charts,
-        "GET /pages/lookup": LookupPage(live, access).lookup,
+        "GET /pages/charts": Charts(services).charts,
+        "GET /pages/lookup": LookupPage(services).lookup,
         "GET /pages/what-if": what_if.what_if,
         "POST /pages/what-if": what_if.try_out,
-        "GET /pages/impact": ImpactPage(commands, access).impact,
+        "GET /pages/impact": ImpactPage(services).impact,
     }
     open_to_all: dict[str, Callable[..., Any]] = {
-        "GET /pages/sign-in": login.sign_in,
-        "POST /pages/sign-in": login.take_token,
-        "POST /pages/sign-out": login.sign_out,
+        "GET /pages/sign-in": guard.sign_in,
+        "POST /pages/sign-in": guard.take_token,
+        "POST /pages/sign-out": guard.sign_out,
         "GET /pages/<path:rest>": guard.nothing,
     }
     for route, view in (table | open_to_all).items():
@@ -100,9 +87,8 @@ def make_pages(
     return pages
 
 
-class _Guard:
-    def __init__(self, access: Access, metrics: Metrics, login: Login) -> None:
-        self._access, self._metrics, self._login = access, metrics, login
+class _Guard(Login):
+    """Checks the token and the origin of every request to a page."""
 
     def guarded(self, view: Callable[..., Any], *, open: bool) -> Callable[..., Any]:
         """Return a view with the check of tokens and the error page; `open` needs no token."""
@@ -112,7 +98,8 @@ class _Guard:
                 if request.method == "POST" and not from_own_page(request.environ):
                     raise RequestError("forbidden", "this was not sent by a page of this server")
                 if not open:
-                    self._access.may_read(with_token(request.environ))
+                    request.environ.update(with_token(request.environ))
+                    self._access.may_read(request.environ)
                 return view(**values)
             except Exception as error:
                 return self._failed(error)
@@ -134,7 +121,7 @@ class _Guard:
         self._metrics.error(code)
         if code == "unauthorized":
             target = request.full_path.rstrip("?") if request.method == "GET" else ""
-            return self._login.form(target, status=401)
+            return self.form(target, status=401)
         status = ERRORS[code][0]
         page = render_template("error.html", code=code, text=text, status=status)
         again = [("Retry-After", str(RETRY_AFTER))] if status == 503 else []

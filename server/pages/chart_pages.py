@@ -12,9 +12,8 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import Values, bar, columns
-from server.auth import Access, NamespaceAccess
-from server.live_index import LiveIndex
-from server.pages.login import with_token
+from server.auth import NamespaceAccess
+from server.services import Handlers
 
 CLASSES = {  # in the same order and colours everywhere
     "exact_url": "same URL",
@@ -73,10 +72,7 @@ SPANS = {
 }
 
 
-class Charts:
-    def __init__(self, live: LiveIndex, access: Access) -> None:
-        self._live, self._access = live, access
-
+class Charts(Handlers):
     def charts(self) -> str:
         """Show the charts of all crawls, or of one."""
         name, crawl = request.args.get("span", "hours"), request.args.get("crawl", "")
@@ -101,7 +97,7 @@ class Charts:
         """Return a row for every unit, also for those without events."""
         sums = {unit: StatisticsRow() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
-        visible = NamespaceAccess(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, request.environ)
         with self._live.crawls.reading() as reading:
             if reading is not None:
                 if crawl:

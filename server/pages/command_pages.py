@@ -18,19 +18,13 @@ from dedupindex.index.tokens import Role
 from dedupindex.lookup.savings import GROUPS, STRATEGIES
 from dedupindex.runtime.charts import bar
 from server import commands
-from server.api.request_body import BodySlots
-from server.auth import Access
-from server.commands import Commands
-from server.config import Config
-from server.pages.login import read_form, with_token
+from server.pages.login import read_form
+from server.services import Handlers
 
 _ROWS = 50  # of the largest groups
 
 
-class WhatIf:
-    def __init__(self, config: Config, bodies: BodySlots, runner: Commands) -> None:
-        self._config, self._bodies, self._commands = config, bodies, runner
-
+class WhatIf(Handlers):
     def what_if(self) -> str:
         return self._page()
 
@@ -89,10 +83,7 @@ _IMPACT_ROWS = 20  # containers and crawls
 _OURS = (None, "same-origin", "none")
 
 
-class ImpactPage:
-    def __init__(self, runner: Commands, access: Access) -> None:
-        self._commands, self._access = runner, access
-
+class ImpactPage(Handlers):
     def impact(self) -> tuple[str, int]:
         """Show the form and, if it was filled in, the impact.
 
@@ -104,7 +95,7 @@ class ImpactPage:
         found, problem, status = None, "", 200
         ours = request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS
         if ours:
-            self._access.require(with_token(request.environ), Role.ADMIN)
+            self._access.require(request.environ, Role.ADMIN)
         if text and ours:
             try:
                 found = self._found(kind, text)

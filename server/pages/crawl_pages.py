@@ -15,11 +15,10 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_json, crawls_json
-from server.auth import Access, NamespaceAccess
-from server.live_index import LiveIndex
+from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
-from server.pages.login import with_token
 from server.pages.overview import SIZE, page_number, paging
+from server.services import Handlers
 
 BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strategy": "Strategies"}
 ORDERS = {
@@ -31,16 +30,13 @@ ORDERS = {
 _ROWS = 50  # of the largest
 
 
-class CrawlPages:
+class CrawlPages(Handlers):
     """The views of crawls. Names are parameters, because a path cannot carry every name."""
-
-    def __init__(self, live: LiveIndex, access: Access) -> None:
-        self._live, self._access = live, access
 
     def crawls(self) -> str:
         """Show all crawls, the newest first."""
         number = page_number(request.args.get("page", ""))
-        visible = NamespaceAccess(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, request.environ)
         start = (number - 1) * SIZE
         rows = crawls_json(self._live, SIZE + 1, skip=start, sees=visible.sees)
         pages = paging(number, len(rows))
@@ -53,7 +49,7 @@ class CrawlPages:
         by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
         if by not in BY or order not in ORDERS:
             raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
-        visible = NamespaceAccess(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, request.environ)
         brief = "brief" in request.args  # the script of the page asks so every few seconds
         with self._live.crawls.reading_for(name) as reading:
             known = reading.crawl_or_suggest(name, visible.sees)
@@ -80,7 +76,7 @@ class CrawlPages:
         """Show one host of all crawls, or the form for its name."""
         name = request.args.get("host", "").strip()
         self._live.opened()
-        visible = NamespaceAccess(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, request.environ)
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": ""}
         content |= _sums(StatisticsRow())
         with self._live.crawls.reading() as reading:

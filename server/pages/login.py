@@ -20,8 +20,8 @@ from werkzeug.http import parse_cookie
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import amount
 from server.api.request_body import BodySlots
-from server.auth import Access
 from server.responses import RequestError
+from server.services import Handlers
 
 COOKIE = "dedupindex_token"
 FIELDS = 1 << 14  # bytes of a form beside its file
@@ -36,11 +36,8 @@ def with_token(environ: dict[str, Any]) -> dict[str, Any]:
     return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
-class Login:
+class Login(Handlers):
     """The pages that set and delete the cookie."""
-
-    def __init__(self, access: Access, bodies: BodySlots) -> None:
-        self._access, self._bodies = access, bodies
 
     def sign_in(self) -> Response:
         return self.form(_local(request.args.get("next", "")))

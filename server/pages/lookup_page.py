@@ -27,20 +27,15 @@ from dedupindex.lookup.params import (
 from dedupindex.lookup.render_json import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
 from server.api.request_fields import query_string
-from server.auth import Access
-from server.live_index import LiveIndex
-from server.pages.login import with_token
 from server.responses import ERRORS, code_of
+from server.services import Handlers
 
 _SHOWN = 200  # captures
 
 Given = dict[str, bytes]
 
 
-class LookupPage:
-    def __init__(self, live: LiveIndex, access: Access) -> None:
-        self._live, self._access = live, access
-
+class LookupPage(Handlers):
     def lookup(self) -> tuple[str, int]:
         """Show the form and, if it was filled in, the answer."""
         given: Given = {}
@@ -120,5 +115,5 @@ class LookupPage:
         self, crawl: str, namespaces: tuple[str, ...]
     ) -> AbstractContextManager[tuple[Finder, Settings]]:
         if namespaces:
-            self._access.may_read(with_token(request.environ), namespaces)
+            self._access.may_read(request.environ, namespaces)
         return self._live.view(crawl, namespaces)

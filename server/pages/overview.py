@@ -16,11 +16,10 @@ from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from server.api.crawls import crawls_json
-from server.auth import Access, NamespaceAccess
-from server.live_index import LiveIndex
-from server.metrics import CELLS, Metrics, lookups_by_class
-from server.pages.login import with_token
+from server.auth import NamespaceAccess
+from server.metrics import CELLS, lookups_by_class
 from server.responses import ERRORS
+from server.services import Handlers
 
 SIZE = 50  # rows of a page of a long list
 _LAST = 1_000_000
@@ -50,18 +49,15 @@ CLASSES = {
 }
 
 
-class Overview:
+class Overview(Handlers):
     """The views of the served index."""
-
-    def __init__(self, live: LiveIndex, metrics: Metrics, access: Access) -> None:
-        self._live, self._metrics, self._access = live, metrics, access
 
     def overview(self) -> str:
         engine = self._live.opened().engine
         with engine.view() as view:
             counts = view.counts()
         size, changed = _on_disk(self._live.index)
-        visible = NamespaceAccess(self._access, with_token(request.environ))
+        visible = NamespaceAccess(self._access, request.environ)
         with self._live.crawls.snapshot() as snapshot:
             states = Counter(crawl.state for crawl in filter(visible.sees, snapshot.known.crawls))
         return render_template(

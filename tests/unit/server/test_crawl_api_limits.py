@@ -20,7 +20,7 @@ from dedupindex.errors import IndexUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
-from server import app as server_app
+from server import services
 from server import worker_crawls as server_crawls
 from server.api import request_body
 from server.api.request_body import BodySlots
@@ -245,7 +245,7 @@ def test_the_audit_of_every_write_names_its_crawl(web: FlaskClient, audits: list
 def test_all_kinds_of_bodies_share_the_slots(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch, method: str, path: str, body: Any, kind: str
 ) -> None:
-    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(0))
+    monkeypatch.setattr(services, "BodySlots", lambda: BodySlots(0))
     web = served(live)
     response = web.open(path, method=method, data=orjson.dumps(body), content_type=kind)
     assert error(response) == (503, "overloaded") and response.headers["Retry-After"]
@@ -258,7 +258,7 @@ def test_all_kinds_of_bodies_share_the_slots(
 def test_a_slot_is_released_however_its_body_ends(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
+    monkeypatch.setattr(services, "BodySlots", lambda: BodySlots(1))
     web = served(live)
     begin(web)
     for body in (b"{", orjson.dumps(report())):
@@ -270,7 +270,7 @@ def test_a_slot_is_released_however_its_body_ends(
 def test_a_slot_is_released_if_the_answer_is_not_read(
     live: LiveIndex, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_app, "BodySlots", lambda: BodySlots(1))
+    monkeypatch.setattr(services, "BodySlots", lambda: BodySlots(1))
     application = create_app(Config(live.index), live)
     question = EnvironBuilder("/lookup", method="POST", data=b"{}\n", content_type=LINES)
     said = list[str]()
