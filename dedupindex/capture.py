@@ -141,6 +141,15 @@ class Refusal(NamedTuple):
     itself: Capture | None = None  # a capture that must never be an original, `Evidence.REVISIT`
 
 
+SKIPPED = frozenset(
+    (
+        *("request-record", "warcinfo-record", "metadata-record", "resource-record"),
+        *("conversion-record", "unknown-record-type", "alias"),
+    )
+)
+"""Reasons of refusals by type alone: reports count such records and rows as skipped."""
+
+
 class Problem(NamedTuple):
     """Input that is damaged or unreadable; it is shown, and the exit status is not 0."""
 

@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
+from dedupindex.cli.options import wants_json
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
@@ -203,13 +204,22 @@ def text_output(path: Path) -> Iterator[BinaryIO]:
             yield stream
 
 
-def print_counts(
+def print_result(content: Any, lines: Iterable[str]) -> None:
+    """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text."""
+    if wants_json():
+        print_json(content)
+    else:
+        for line in lines:
+            click.echo(line)
+
+
+def count_lines(
     label: str, counts: Mapping[str, int], meanings: Mapping[str, str] | None = None
-) -> None:
-    """Print a line for each count, sorted by name, with what the name means."""
+) -> Iterator[str]:
+    """Yield a line for each count, sorted by name, with what the name means."""
     for name, count in sorted(counts.items()):
         meaning = (meanings or {}).get(name, "")
-        click.echo(f"  {label + name:<28}{count:>12,}  {meaning}".rstrip())
+        yield f"  {label + name:<28}{count:>12,}  {meaning}".rstrip()
 
 
 def say(text: str) -> None:

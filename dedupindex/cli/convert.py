@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn
+from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
@@ -27,9 +27,7 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 @flag("--back", help="Restore the ARC files from such WARC files.")
 @flag("--content-only", help="Keep only the content of gzip members that zlib cannot reproduce.")
 @shared_options("--jobs", "--json")
-def command(
-    sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int, as_json: bool
-) -> int:
+def command(sources: tuple[str, ...], out: Path, back: bool, content_only: bool, jobs: int) -> int:
     """Convert each ARC file to a WARC file from which the ARC file can be restored.
 
     Each result is verified by restoring the ARC file from it. Files that are damaged, ambiguous or
@@ -45,12 +43,12 @@ def command(
     if not tasks:
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
     outcomes = convert_all(tasks, out, jobs, back=back)
-    status = _print_outcomes(outcomes, len(tasks), found.skipped, back=back, as_json=as_json)
+    status = _print_outcomes(outcomes, len(tasks), found.skipped, back=back)
     return Damaged.exit_status if found.problems else status
 
 
 def _print_outcomes(
-    outcomes: Iterator[ConvertOutcome], count: int, skipped: int, *, back: bool, as_json: bool
+    outcomes: Iterator[ConvertOutcome], count: int, skipped: int, *, back: bool
 ) -> int:
     """Print the outcome of each file and the totals; returns the exit status."""
     states: Counter[str] = Counter()
@@ -70,17 +68,15 @@ def _print_outcomes(
     if not states:
         made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
         say(singular(f"nothing was written: of {count:,} files none ") + made)
-    if as_json:
-        print_json({**dict(sorted(states.items())), **totals, "skipped": skipped})
-    else:
-        counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
-        click.echo(
-            f"files: {counts or 'none'}; "
-            + singular(f"{totals['responses']:,} responses, {totals['resources']:,} resources; ")
-            + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
-        )
-        if totals["kept"]:
-            click.echo(f"  gzip members kept unchanged: {amount(totals['kept'])}")
-        if skipped:
-            click.echo(f"  files skipped, of other kinds: {skipped:,}")
+    counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+    lines = [
+        f"files: {counts or 'none'}; "
+        + singular(f"{totals['responses']:,} responses, {totals['resources']:,} resources; ")
+        + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
+    ]
+    if totals["kept"]:
+        lines.append(f"  gzip members kept unchanged: {amount(totals['kept'])}")
+    if skipped:
+        lines.append(f"  files skipped, of other kinds: {skipped:,}")
+    print_result({**dict(sorted(states.items())), **totals, "skipped": skipped}, lines)
     return Damaged.exit_status if states["left"] else 0

@@ -13,9 +13,9 @@ from typing import Any, cast
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import FILE, flag, option, shared_options
+from dedupindex.cli.options import FILE, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, on
@@ -78,7 +78,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 )
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk.")
 @shared_options("--spark", "--verbose")
-@flag("--json", "as_json", help="Print the report as one JSON object.")
+@shared_options("--json", help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
     """Extract a corpus from SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
 
@@ -87,7 +87,7 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     its capture and stops nothing, and CDX lines that are not captures are counted; the exit status
     is then 7.
     """
-    if options["as_json"] and options["out"] is None:
+    if wants_json() and options["out"] is None:
         raise click.UsageError("--json needs -o")
     corpus = _corpus(sources, options)
     with show_progress(verbose=options["verbose"]) as progress, ExitStack() as session:
@@ -95,7 +95,7 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
             cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=on(cluster), jobs=cluster.cores)
         report = _save(corpus.having(on_progress=progress), options["out"])
-    return _print_report(report, options["out"], as_json=options["as_json"])
+    return _print_report(report, options["out"])
 
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
@@ -169,16 +169,15 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 
-def _print_report(report: CorpusReport, out: Path | None, *, as_json: bool) -> int:
+def _print_report(report: CorpusReport, out: Path | None) -> int:
     warn(report.problems)
-    if as_json:
-        print_json(report.as_json())
-    elif out is not None:
-        click.echo(
-            singular(f"{report.chosen:,} captures matched the filter; {report.records:,} records "
-                     f"read, {amount(report.bytes_read)}; {report.entries:,} captures written, "
-                     f"{amount(report.bytes)} in ") + printable(str(out))
-        )  # fmt: skip
+    if out is not None:
+        sums = singular(
+            f"{report.chosen:,} captures matched the filter; {report.records:,} records "
+            f"read, {amount(report.bytes_read)}; {report.entries:,} captures written, "
+            f"{amount(report.bytes)} in "
+        )
+        print_result(report.as_json(), [sums + printable(str(out))])
     if not report.chosen:
         say("no capture matched the filter")
     warn_of_lines(report.refused)

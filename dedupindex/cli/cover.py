@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,9 +14,9 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, warn, warn_of_lines
+from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options
+from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
@@ -98,7 +99,6 @@ def command(
     listed: Path | None,
     jobs: int,
     verbose: bool,
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Find the smallest set of documents in SOURCEs that covers all others.
@@ -112,7 +112,7 @@ def command(
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
     check_outputs([one for one in (out, listed, shown_on) if one is not None], sources)
-    outputs = _Outputs(out, listed, shown_on, updatable or update is not None, as_json)
+    outputs = _Outputs(out, listed, shown_on, updatable or update is not None)
     with (
         TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent) as name,
         show_progress(verbose=verbose) as progress,
@@ -126,10 +126,7 @@ def command(
             total_bytes=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
     _warn(gathered.report, unlisted_revisits=listed is not None and not gathered.all_revisits)
-    if as_json:
-        print_json(report.as_json())
-    else:
-        _print_report(report, wanted, out)
+    print_result(report.as_json(), _text_of(report, wanted, out))
     return 0 if gathered.report.whole else Damaged.exit_status
 
 
@@ -152,7 +149,6 @@ class _Outputs:
     listed: Path | None
     shown_on: Path | None
     updatable: bool
-    every_host: bool
 
     def write(
         self, relation: Relation, options: CoverOptions, database: Database, report: CoverReport
@@ -166,7 +162,7 @@ class _Outputs:
             document_store.save(
                 database, _state(self.out), relation.ks, settings_of(relation, options)
             )
-        report.hosts = result.hosts(database, 0 if self.every_host else _SHOWN)
+        report.hosts = result.hosts(database, 0 if wants_json() else _SHOWN)
 
 
 def _text(relation: str) -> str:
@@ -192,40 +188,40 @@ def _state(out: Path) -> Path:
     return out.with_name(out.name + STATE)
 
 
-def _print_report(report: CoverReport, relation: Relation, out: Path) -> None:
+def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str]:
     loaded, covered = report.loaded, report.covered
-    click.echo(f"{printable(relation.text)}")
+    yield printable(relation.text)
     added = loaded.fresh < loaded.documents
     more, of_these = (f" ({loaded.fresh:,} new)", "of the new ") if added else ("", "")
     documents = f"{loaded.documents:,} documents{more}, {loaded.empty:,} {of_these}without text"
     components = f"{covered.components:,} components of at most {covered.largest:,}"
-    click.echo(singular(f"{documents}; {covered.pairs:,} pairs, {components}"))
+    yield singular(f"{documents}; {covered.pairs:,} pairs, {components}")
     if loaded.repeated:
-        click.echo(f"{loaded.repeated:,} repeated captures, counted once")
-    click.echo(f"{_totals(covered)}: {printable(str(out))}")
-    click.echo(_optimality(covered))
+        yield f"{loaded.repeated:,} repeated captures, counted once"
+    yield f"{_totals(covered)}: {printable(str(out))}"
+    yield _optimality(covered)
     if covered.added:
-        click.echo(f"{covered.added:,} of them are kept only for --min-per-host")
+        yield f"{covered.added:,} of them are kept only for --min-per-host"
     if report.found.recall is not None:
         sample = f"measured on a sample of {report.found.sampled:,}"
-        click.echo(f"approximate: {report.found.recall:.1%} of pairs found, {sample}")
+        yield f"approximate: {report.found.recall:.1%} of pairs found, {sample}"
     if report.listed is not None:
         count, needed = report.listed
         left = f"; {needed:,} are not, because a kept revisit needs their payload" * bool(needed)
-        click.echo(f"listed: {count:,} of those that are covered{left}")
+        yield f"listed: {count:,} of those that are covered{left}"
     for name, count in report.changed.items():
-        click.echo(f"since the last result, {count:,} are {name.replace('_', ' ')}")
+        yield f"since the last result, {count:,} are {name.replace('_', ' ')}"
     if report.hosts:
-        click.echo(f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}")
+        yield f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}"
         for row in report.hosts:
             line = f"{row['documents']:>12,}{row['covered']:>12,}"
             name = printable(row["host"])[:40] or "-"
-            click.echo(f"{name:<41}{line}{amount(row['covered_bytes']):>12}")
+            yield f"{name:<41}{line}{amount(row['covered_bytes']):>12}"
     if report.what_if:
-        click.echo(f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}")
+        yield f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}"
         for threshold, counts in report.what_if.items():
             line = f"{counts.pairs:>12,}{counts.kept:>12,}{counts.covered:>12,}"
-            click.echo(f"{threshold:<13}{line}{amount(counts.bytes_covered):>12}")
+            yield f"{threshold:<13}{line}{amount(counts.bytes_covered):>12}"
 
 
 def _totals(covered: CoverCounts) -> str:

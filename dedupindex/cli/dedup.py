@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, ComparingCommand, print_counts, say, status_7, warn
+from dedupindex.cli.common import UNSOUND, ComparingCommand, count_lines, say, status_7, warn
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import PATH, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
@@ -63,7 +64,6 @@ def command(
     other_second: bool,
     jobs: int,
     verbose: bool,
-    as_json: bool,
     dry_run: bool,
     **options: Any,
 ) -> int:
@@ -81,19 +81,20 @@ def command(
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
         criteria=MatchCriteria(any_status, same_type, other_second),
-        dry=dry_run, jobs=jobs, every_host=as_json, **options,
+        dry=dry_run, jobs=jobs, every_host=wants_json(), **options,
     )  # fmt: skip
     with show_progress(verbose=verbose) as progress:
         report = dedup(list(sources), chosen, say, progress)
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
-    if as_json:
+    if wants_json():
         sys.stdout.flush()
         sys.stdout.buffer.writelines(report.as_json())
         sys.stdout.buffer.flush()
     else:
-        _print_report(report, in_place=in_place)
+        for line in _text_of(report, in_place=in_place):
+            click.echo(line)
         if options["index"] and report.revisits and report.proof.sound and not dry_run:
             words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
             typed = printable(shlex.join(map(str, [*words, options["index"]])))
@@ -114,33 +115,33 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
     return 0
 
 
-def _print_files(lines: list[str], shown: int) -> None:
+def _file_lines(lines: list[str], shown: int) -> Iterator[str]:
     for line in lines[:shown]:
-        click.echo(f"  {printable(line)}")
+        yield f"  {printable(line)}"
     if len(lines) > shown:
-        click.echo(f"  and {len(lines) - shown:,} more, which --json names")
+        yield f"  and {len(lines) - shown:,} more, which --json names"
 
 
-def _print_other_files(report: DedupReport) -> None:
-    """Print the files that were not copied, and those outside that revisits need."""
+def _other_files(report: DedupReport) -> Iterator[str]:
+    """Yield the lines of files that were not copied, and those outside that revisits need."""
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
-        click.echo(f"NOT COPIED, so keep the source: {files}, {size}")
-        _print_files([f"not copied: {absent.file}" for absent in report.absent], _SHOWN)
+        yield f"NOT COPIED, so keep the source: {files}, {size}"
+        yield from _file_lines([f"not copied: {absent.file}" for absent in report.absent], _SHOWN)
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
-        click.echo(
+        yield (
             singular(f"{report.outside.total():,} revisits of originals outside, ")
             + singular(f"in {len(outside):,} files to be kept: ")
             + f"bin/verify takes --originals {where}"
         )
-        _print_files([f"{report.outside[path]:,} to {path}" for path in outside], _FEW)
+        yield from _file_lines([f"{report.outside[path]:,} to {path}" for path in outside], _FEW)
 
 
-def _print_report(report: DedupReport, *, in_place: bool) -> None:
+def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     would = "would become" if report.dry_run else "became"
-    click.echo(
+    yield (
         singular(
             f"{report.files:,} files of {report.records:,} records: {report.captures:,} captures, "
             f"{report.unique:,} of them unique, {report.originals:,} originals"
@@ -149,28 +150,28 @@ def _print_report(report: DedupReport, *, in_place: bool) -> None:
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
-    click.echo(f"{captures} {would} {revisits}; {before} {would} {after}")
+    yield f"{captures} {would} {revisits}; {before} {would} {after}"
     if report.journal:
         net = report.bytes_before - report.bytes_after - report.journal
         net -= sum(absent.bytes - absent.there for absent in report.absent)
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
-        click.echo(f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}")
-    _print_other_files(report)
-    print_counts("not rewritten: ", report.refused)
+        yield f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}"
+    yield from _other_files(report)
+    yield from count_lines("not rewritten: ", report.refused)
     if report.skipped:
-        click.echo(f"  files skipped, neither WARC nor ARC: {report.skipped:,}")
-    click.echo(f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}")
+        yield f"  files skipped, neither WARC nor ARC: {report.skipped:,}"
+    yield f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}"
     for host in report.hosts:
         counts = f"{host.captures:>12,}{host.revisits:>12,}{amount(host.bytes_saved):>12}"
-        click.echo(f"{printable(host.host)[:40]:<41}{counts}")
+        yield f"{printable(host.host)[:40]:<41}{counts}"
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
-    click.echo(f"\n{seconds}; manifest and plan are in {printable(str(report.work))}")
+    yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:
         found = ", ".join(
             f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
         )
-        click.echo(singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}"))
+        yield singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}")
     if in_place and report.journal:
         plan = printable(shlex.quote(str(report.work / "plan")))
-        click.echo(f"undo: bin/rewrite {plan} --undo")
-        click.echo(f"or discard the removed records for good: bin/rewrite {plan} --commit")
+        yield f"undo: bin/rewrite {plan} --undo"
+        yield f"or discard the removed records for good: bin/rewrite {plan} --commit"

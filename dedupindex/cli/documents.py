@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say, status_7, warn
+from dedupindex.cli.common import Command, print_result, say, status_7, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
@@ -62,7 +63,6 @@ def hash_command(
     characters: int,
     format: str,
     verbose: bool,
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Hash every object that INPUT_GLOB matches; write hashes and paths to shards in OUTPUT_DIR.
@@ -76,18 +76,13 @@ def hash_command(
         report = hash_documents(
             input_glob, output_dir, chosen, lambda problem: warn([problem]), progress
         )
-    if as_json:
-        print_json(report)
-    else:
-        click.echo(
-            f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
-            f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
-            f"{report.known:,}, gone: {report.gone:,}"
-        )
-        click.echo(
-            f"{printable(str(output_dir))}: {report.rows:,} rows in {report.shards:,} shards of "
-            f"run {report.run}"
-        )
+    hashed = (
+        f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
+        f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
+        f"{report.known:,}, gone: {report.gone:,}"
+    )
+    shards = f"{report.rows:,} rows in {report.shards:,} shards of run {report.run}"
+    print_result(report, [hashed, f"{printable(str(output_dir))}: {shards}"])
     if report.problems:
         return status_7(f"{report.problems:,} objects, named above, are in no shard")
     return 0
@@ -101,7 +96,7 @@ def hash_command(
 @shared_options("--verbose", help="Print which shards are read.")
 @shared_options("--json")
 def dedup_command(
-    input_glob: str, output_file: Path, spark: str, verbose: bool, as_json: bool, **options: Any
+    input_glob: str, output_file: Path, spark: str, verbose: bool, **options: Any
 ) -> int:
     """Write each hash in the shards of INPUT_GLOB once, with its first path by name.
 
@@ -115,25 +110,22 @@ def dedup_command(
             report = dedup_on(cluster, input_glob, output_file, **options)
     else:
         report = dedup_hashes(input_glob, output_file, **options)
-    if as_json:
-        print_json(report)
-    else:
-        _print_dedup_report(report, output_file)
+    print_result(report, _dedup_lines(report, output_file))
     return 0
 
 
-def _print_dedup_report(report: HashDedupReport, output: Path) -> None:
-    click.echo(
+def _dedup_lines(report: HashDedupReport, output: Path) -> Iterator[str]:
+    yield (
         f"{printable(str(output))}: {report.unique_files:,} unique of {report.total_files:,} files "
         f"in {report.elapsed_time_secs:.1f} s ({report.rate_rps:,.0f} rows/s)"
     )
     saved = f"; {amount(report.bytes_saved)} of {amount(report.total_bytes)} saved"
     sizes = saved if report.unsized < report.total_files else ""
-    click.echo(f"  {report.duplicate_files:,} duplicates{sizes}")
+    yield f"  {report.duplicate_files:,} duplicates{sizes}"
     if report.repeated:
-        click.echo(f"  {report.repeated:,} rows repeat a path: globs overlap")
+        yield f"  {report.repeated:,} rows repeat a path: globs overlap"
     if report.unsized:
-        click.echo(f"  {report.unsized:,} rows have no size and are not counted as saved")
+        yield f"  {report.unsized:,} rows have no size and are not counted as saved"
 
 
 @click.command(cls=Command, examples=PIPELINE_EXAMPLES)
@@ -151,7 +143,6 @@ def pipeline_command(
     debug: bool,
     characters: int,
     format: str,
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Hash what GLOBS (separated by commas) match, a process for each, and keep one path a hash.
@@ -168,15 +159,13 @@ def pipeline_command(
     )
     warn(report.problems)
     totals = report.as_json()
-    if as_json:
-        print_json(totals)
-    else:
-        click.echo(
-            f"{printable(str(output_dir))}: {totals['unique_files']:,} unique of "
-            f"{totals['total_files']:,} files in {totals['elapsed_time_secs']:.1f} s; "
-            f"{totals['duplicate_files']:,} duplicates"
-            + (f", {amount(totals['bytes_saved'])} saved" if totals["bytes_saved"] else "")
-        )
+    line = (
+        f"{printable(str(output_dir))}: {totals['unique_files']:,} unique of "
+        f"{totals['total_files']:,} files in {totals['elapsed_time_secs']:.1f} s; "
+        f"{totals['duplicate_files']:,} duplicates"
+    )
+    saved = f", {amount(totals['bytes_saved'])} saved" if totals["bytes_saved"] else ""
+    print_result(totals, [line + saved])
     if failed := sum(step["problems"] for step in totals["hash_documents"]):
         return status_7(f"{failed:,} objects could not be read, and are left out")
     return 0
@@ -201,18 +190,14 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 @option("--deviation", callback=_size, default="5KiB", help="Standard deviation; minimum 1 KiB.")
 @option("--seed", default=0, help="The same seed gives the same files.")
 @shared_options("--verbose", "--json")
-def generate_command(directory: Path, verbose: bool, as_json: bool, **options: Any) -> int:
+def generate_command(directory: Path, verbose: bool, **options: Any) -> int:
     """Make DIR with random files, some of them copies of others.
 
     Names have 32 hexadecimal digits; sizes are normally distributed.
     """
     with show_progress(verbose=verbose) as progress:
         corpus = generate(directory, GeneratorOptions(**options), progress)
-    if as_json:
-        print_json(corpus)
-    else:
-        click.echo(
-            f"{printable(str(directory))}: {corpus.files:,} files, {amount(corpus.bytes)}; "
-            f"{corpus.duplicates:,} copies, {amount(corpus.duplicate_bytes)}"
-        )
+    files = f"{corpus.files:,} files, {amount(corpus.bytes)}"
+    copies = f"{corpus.duplicates:,} copies, {amount(corpus.duplicate_bytes)}"
+    print_result(corpus, [f"{printable(str(directory))}: {files}; {copies}"])
     return 0

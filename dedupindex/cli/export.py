@@ -12,9 +12,9 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say, text_output, warn
+from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say, text_output, warn
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options
+from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import wget_cdx
 from dedupindex.export.browsertrix_redis import (
@@ -120,7 +120,7 @@ def command(
     if ended and (wget or index or len(ended) > 1):
         raise click.UsageError(f"--{ended[0]} takes --redis and a crawl, and no INDEX")
     if ended:
-        return _end(redis or "", ended[0], options[ended[0]], as_json=options["as_json"])
+        return _end(redis or "", ended[0], options[ended[0]])
     if index is None:
         raise click.UsageError("name an INDEX")
     if wget:
@@ -134,7 +134,7 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
     out: Path = options["out"] or Path("-")
     if out.is_dir():
         raise click.UsageError(f"{out} is a directory")
-    if options["as_json"] and out == Path("-"):
+    if wants_json() and out == Path("-"):
         raise click.UsageError("--json needs --out: standard output carries the CDX")
     wanted = wget_cdx.read_scope(options["seeds"] or (), options["hosts"] or ())
     exported = wget_cdx.WgetExport()
@@ -146,7 +146,7 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
         bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
         stream.flush()
-    if options["as_json"]:
+    if wants_json():
         print_json(exported)
         return 0
     say(
@@ -167,7 +167,7 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     with closing(open_index(index)) as engine, engine.view() as view, writing(address) as database:
         found = originals(view.captures(), view.container, choice, exported)
         database.export(found, os.fsencode(home), crawls)
-    if options["as_json"]:
+    if wants_json():
         print_json(exported)
         return 0
     say(f"{exported.written:,} originals written and committed")
@@ -189,7 +189,7 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     return 0
 
 
-def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
+def _end(address: str, action: str, crawl: str) -> int:
     """Commit or cancel a crawl in a Redis."""
     with writing(address) as database:
         if action == "commit":
@@ -197,7 +197,7 @@ def _end(address: str, action: str, crawl: str, *, as_json: bool) -> int:
         else:
             database.cancel(crawl)
     state = "committed" if action == "commit" else "cancelled"
-    if as_json:
+    if wants_json():
         print_json({"crawl": crawl, "state": state})
     else:
         say(f"crawl {printable(crawl)} is {state}")
@@ -230,7 +230,7 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
     jobs = options["jobs"] or cores()
     exported = export_subset(sources, options["originals"], chosen, out, jobs, _warn_of)
     warn(exported.problems)
-    return _report_subset(exported, out, as_json=options["as_json"])
+    return _report_subset(exported, out)
 
 
 def _date_bound(text: str | None, rest: str) -> bytes:
@@ -257,22 +257,20 @@ def _warn_of(finding: Finding) -> None:
     say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
 
 
-def _report_subset(exported: SubsetReport, out: Path, *, as_json: bool) -> int:
+def _report_subset(exported: SubsetReport, out: Path) -> int:
     if not exported.records:
         say("nothing was written: no record that was read matches")
-    if as_json:
-        print_json(exported.as_json())
-    elif exported.records:
-        click.echo(
-            singular(
-                f"{exported.records:,} records, {exported.originals:,} originals for "
-                f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
-                f"{amount(exported.bytes)} in "
-            )
-            + printable(str(out))
-        )
-        for reason, count in sorted(exported.findings.items()):
-            click.echo(f"  {REASONS[reason]}: {reason:<24}{count:>12,}")
+    sums = singular(
+        f"{exported.records:,} records, {exported.originals:,} originals for "
+        f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
+        f"{amount(exported.bytes)} in "
+    )
+    found = [
+        f"  {REASONS[reason]}: {reason:<24}{count:>12,}"
+        for reason, count in sorted(exported.findings.items())
+    ]
+    lines = [sums + printable(str(out)), *found] if exported.records else []
+    print_result(exported.as_json(), lines)
     if exported.dangling:
         say("some originals are in none of the SOURCEs: name where they may be with --originals")
     levels = {REASONS[reason] for reason in exported.findings}

@@ -12,7 +12,7 @@ from xml.sax.saxutils import escape
 
 import click
 
-from dedupindex.cli.common import Command, print_json
+from dedupindex.cli.common import Command, print_result
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
@@ -158,15 +158,14 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")
 @shared_options("--json")
-def command(heritrix: Path, job: Path, no_delay: bool, as_json: bool, **chosen: Any) -> int:
+def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     """Make the directory JOB of a crawl by HERITRIX, an unpacked Heritrix 3, that asks dedupindex.
 
     Its profile is that of Heritrix, with the edits of docs/crawlers.md.
     """
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
-    if as_json:
-        print_json({"job": printable(str(job)), "name": name, "server": chosen["server"]})
-    else:
-        click.echo(f"{printable(str(job))} is ready; build and launch the job {name} in Heritrix")
+    place = printable(str(job))
+    ready = f"{place} is ready; build and launch the job {name} in Heritrix"
+    print_result({"job": place, "name": name, "server": chosen["server"]}, [ready])
     return 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from dedupindex.capture import SKIPPED
 from dedupindex.cli.common import (
     Command,
-    print_counts,
-    print_json,
+    count_lines,
+    print_result,
     say,
     setting_source,
     status_7,
@@ -21,7 +24,6 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.counts import BuildTally
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
@@ -96,9 +98,7 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
     "--copy", metavar="PATH", setting=False, help="Copy the index, even in use; also to an address."
 )
 @shared_options("--json")
-def command(
-    sources: tuple[str, ...], index: Path | None, as_json: bool, verbose: bool, **options: Any
-) -> int:
+def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **options: Any) -> int:
     """Build an index of originals from SOURCEs, or maintain the one in INDEX.
 
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
@@ -117,9 +117,9 @@ def command(
 
         if options["copy"]:
             engine = options["engine"] if setting_source("engine") == "" else ""
-            return maintenance.copy(where, options["copy"], engine, as_json=as_json)
+            return maintenance.copy(where, options["copy"], engine)
         action = getattr(maintenance, actions[0])
-        return int(action(where, as_json))
+        return int(action(where))
     if options["empty"] and sources:
         raise click.UsageError("--empty takes an INDEX only")
     if not sources and not options["empty"]:
@@ -132,7 +132,7 @@ def command(
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with show_progress(verbose=verbose) as progress:
         built = build(job, progress)
-    return _print_result(built, sources, where, as_json)
+    return _print_result(built, sources, where)
 
 
 def _no_others(action: str) -> None:
@@ -142,7 +142,7 @@ def _no_others(action: str) -> None:
         typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if name == "engine" and (action == "copy" or is_cluster(context.params[name])):
             continue  # the engine of the copy, or the address of the index
-        if typed and name not in (action, "index", "sources", "as_json", "verbose"):
+        if typed and name not in (action, "index", "sources", "verbose"):
             option = name.replace("_", "-")
             raise click.UsageError(f"--{option} is for building and has no effect with --{action}")
 
@@ -201,53 +201,42 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
     return Settings(**chosen), engine
 
 
-def _print_result(built: Built, sources: tuple[str, ...], index: Path, as_json: bool) -> int:
+def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
-    tally = built.tally
-    shown_as = printable(index_name(index))
-    if as_json:
-        print_json({**tally.as_json(), "problems": len(built.problems), "skipped": built.skipped})
-    elif not sources:
-        click.echo(f"{shown_as} is an empty index; next: bin/serve {shown_as}")
-    else:
-        click.echo(
-            f"files read: {tally.containers:,}, known before: {tally.known:,}; "
-            + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
-        )
-        if tally.purged:
-            click.echo(f"  of these purged: {tally.purged:,}; --replace reads them again")
-        print_counts("", {name: getattr(tally, name) for name in _OUTCOMES}, _OUTCOMES)
-        refused = _refused(tally)
-        skipped = {name: n for name, n in tally.refused.items() if name not in refused}
-        print_counts("skipped: ", skipped)
-        print_counts("refused: ", refused, {"mime": f"left out by --mime; {_ALL}"})
-        print_counts("remark: ", tally.remarks, REMARKS)
-        if built.skipped:
-            click.echo(f"  files skipped, not of a known kind: {built.skipped:,}")
-        click.echo(_next(tally, shown_as))
+    content = {**built.tally.as_json(), "problems": len(built.problems), "skipped": built.skipped}
+    print_result(content, _text_of(built, sources, printable(index_name(index))))
     if built.problems:
         return status_7("damaged data was left out, everything else is in the index")
     return 0
 
 
-def _refused(tally: BuildTally) -> dict[str, int]:
-    """Return the counts of what could have been originals, by reason; skipped records are not."""
-    other = ("alias", "unknown-record-type")
-    return {
-        name: count
-        for name, count in tally.refused.items()
-        if not name.endswith("-record") and name not in other
-    }
-
-
-def _next(tally: BuildTally, index: str) -> str:
-    """Return the last line: what to do next, or why nothing was added."""
-    if tally.added or tally.replaced or tally.unchanged or tally.known:
-        return f"next: bin/serve {index}    or: bin/index --stats {index}"
-    refused = _refused(tally)
-    if not refused:
-        return "nothing was added: no record is a response"
-    most = max(refused, key=lambda name: refused[name])
-    what = _ALL if most == "mime" else "see docs/formats.md"
-    return f"nothing was added: most responses were refused as {most!r} ({what})"
+def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:
+    """Yield what a build did, and last what to do next, or why nothing was added."""
+    tally = built.tally
+    if not sources:
+        yield f"{index} is an empty index; next: bin/serve {index}"
+        return
+    yield (
+        f"files read: {tally.containers:,}, known before: {tally.known:,}; "
+        + singular(f"{tally.records:,} records in {tally.seconds:.1f} s")
+    )
+    if tally.purged:
+        yield f"  of these purged: {tally.purged:,}; --replace reads them again"
+    outcomes = {name: getattr(tally, name) for name in _OUTCOMES}
+    skipped = {name: count for name, count in tally.refused.items() if name in SKIPPED}
+    refused = tally.refused - Counter(skipped)
+    yield from count_lines("", outcomes, _OUTCOMES)
+    yield from count_lines("skipped: ", skipped)
+    yield from count_lines("refused: ", refused, {"mime": f"left out by --mime; {_ALL}"})
+    yield from count_lines("remark: ", tally.remarks, REMARKS)
+    if built.skipped:
+        yield f"  files skipped, not of a known kind: {built.skipped:,}"
+    if tally.known or any(outcomes.values()):
+        yield f"next: bin/serve {index}    or: bin/index --stats {index}"
+    elif refused:
+        most = max(refused, key=lambda name: refused[name])
+        what = _ALL if most == "mime" else "see docs/formats.md"
+        yield f"nothing was added: most responses were refused as {most!r} ({what})"
+    else:
+        yield "nothing was added: no record is a response"

@@ -13,7 +13,7 @@ import click
 import orjson
 
 from dedupindex.api import IndexSnapshot, index_snapshot
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.crawls.stores import open_store
@@ -63,9 +63,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @flag("--explain", help="List the captures considered, with verdicts.")
 @option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @shared_options("--json")
-def command(
-    index: Path | None, engine: str, batch: BinaryIO | None, as_json: bool, **options: Any
-) -> int:
+def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: Any) -> int:
     """Look up the original of a payload digest in INDEX."""
     if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
@@ -73,7 +71,7 @@ def command(
     if batch is not None:
         return _batch(index, given, batch)
     with _opened(index) as state:
-        _one(state, given, as_json)
+        _one(state, given)
     return 0
 
 
@@ -161,13 +159,7 @@ def _line(state: IndexSnapshot, given: Given, line: bytes) -> dict[str, Any]:
         raise
 
 
-def _miss_line(decision: decide.Decision) -> str:
-    if decision.reason:
-        return f"no duplicate: {decision.reason}, so the digest identifies no payload"
-    return f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
-
-
-def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
+def _one(state: IndexSnapshot, given: Given) -> None:
     try:
         decision, answer, query = _decide(state, given)
     except UnknownAlgorithm:
@@ -175,22 +167,25 @@ def _one(state: IndexSnapshot, given: Given, as_json: bool) -> None:
             f"no known algorithm in digest {given['digest'].decode()!r}; "
             f"known are {', '.join(SIZES)}"
         ) from None
+    print_result(answer, _text_of(decision, answer, query))
+
+
+def _text_of(decision: decide.Decision, answer: dict[str, Any], query: Query) -> Iterator[str]:
     found = decision.answer
-    if as_json:
-        print_json(answer)
-        return
-    if found is None:
-        click.echo(_miss_line(decision))
-    else:
+    if found is not None:
         skipped = "; a policy says: write nothing" if found.skip else ""
-        click.echo(f"duplicate, match {found.match.value}{skipped}")
+        yield f"duplicate, match {found.match.value}{skipped}"
         for name, value in answer["original"].items():
             if value is not None:
-                click.echo(f"  {name:<12}{printable(str(value))}")
+                yield f"  {name:<12}{printable(str(value))}"
+    elif decision.reason:
+        yield f"no duplicate: {decision.reason}, so the digest identifies no payload"
+    else:
+        yield f"no duplicate: policy {decision.policy}" if decision.policy else "no duplicate"
     if answer.get("considered") == [] and not decision.reason:
-        click.echo(f"considered: nothing has the digest {query.digest}")
+        yield f"considered: nothing has the digest {query.digest}"
     for entry in answer.get("considered", ()):
         original = f"{entry['original']['date']}  {printable(entry['original']['url'])}"
-        click.echo(f"considered: {entry['match']}  {original}  {entry['verdict']}")
+        yield f"considered: {entry['match']}  {original}  {entry['verdict']}"
     if answer.get("more"):
-        click.echo("considered: more than are listed")
+        yield "considered: more than are listed"

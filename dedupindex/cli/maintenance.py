@@ -14,10 +14,9 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
-import click
-
-from dedupindex.cli.common import check_no_address, print_json, say
+from dedupindex.cli.common import check_no_address, print_result, say
 from dedupindex.cli.index_location import home_of, index_name
+from dedupindex.cli.options import wants_json
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
@@ -26,6 +25,7 @@ from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, FORMAT, read_identity
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.bounded_counter import Sums
@@ -38,7 +38,7 @@ _HOSTS_SHOWN = 20
 UNFINISHED = ".unfinished-copy"  # in the directory of a copy until it is complete
 
 
-def check(index: Path, as_json: bool) -> int:
+def check(index: Path) -> int:
     """Read and verify the whole index; returns the exit status.
 
     Another process reads, because a damaged page may kill the reader.
@@ -50,15 +50,11 @@ def check(index: Path, as_json: bool) -> int:
         if not isinstance(error.__cause__, BrokenExecutor):
             raise
         wrong, counts = ["a page is damaged: reading it killed the process"], None
-    if as_json:
-        counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
-        print_json({"ok": not wrong, "problems": wrong, **counted})
-    else:
-        for problem in wrong:
-            click.echo(printable(problem))
-        result = f"{len(wrong)} problems" if wrong else "no problem found"
-        checked = "" if counts is None else f"{counts.captures:,} captures checked, "
-        click.echo(f"{printable(index_name(index))}: {checked}{result}")
+    counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
+    result = f"{len(wrong)} problems" if wrong else "no problem found"
+    checked = "" if counts is None else f"{counts.captures:,} captures checked, "
+    lines = [*wrong, f"{index_name(index)}: {checked}{result}"]
+    print_result({"ok": not wrong, "problems": wrong, **counted}, map(printable, lines))
     return Damaged.exit_status if wrong else 0
 
 
@@ -78,28 +74,29 @@ def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
     return wrong, counts
 
 
-def stats(index: Path, as_json: bool) -> int:
+def stats(index: Path) -> int:
     """Print what the index holds; reads all of it once, for the hosts."""
     with closing(open_index(index)) as engine:
         content = _stats(engine, index)
-    if as_json:
-        print_json(content)
-        return 0
+    print_result(content, _stats_lines(content))
+    return 0
+
+
+def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     for name in ("captures", "digests", "containers", "bytes", "bytes_per_capture"):
         if content[name] is not None:
-            click.echo(f"{name.replace('_', ' '):<22}{content[name]:>16,}")
-    click.echo(f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)")
+            yield f"{name.replace('_', ' '):<22}{content[name]:>16,}"
+    yield f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)"
     made = f"engine {content['engine']}, format {content['format']}"
-    click.echo(f"{made}, urlkeys of {content['canonicaliser']}")
-    click.echo(f"options: {content['options'] or 'all at their defaults'}")
+    yield f"{made}, urlkeys of {content['canonicaliser']}"
+    yield f"options: {content['options'] or 'all at their defaults'}"
     for row in content["crawls"]:
         counts = singular(f"{row['files']:,} files, {row['records']:,} records")
-        click.echo(f"crawl {printable(row['crawl']) or '(no name)'}: {counts}")
-    click.echo(f"hosts: {content['hosts']:,}; the largest:")
+        yield f"crawl {printable(row['crawl']) or '(no name)'}: {counts}"
+    yield f"hosts: {content['hosts']:,}; the largest:"
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
-        click.echo(f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}")
-    return 0
+        yield f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}"
 
 
 def _stats(engine: Engine, index: Path) -> dict[str, Any]:
@@ -147,7 +144,7 @@ def _crawls(view: View) -> list[dict[str, Any]]:
     ]
 
 
-def compact(index: Path, as_json: bool) -> int:
+def compact(index: Path) -> int:
     """Rewrite the index with full pages; running servers switch to the new file."""
     read_identity(index)  # raises before a lock file is made where there is no index
     with (
@@ -157,30 +154,29 @@ def compact(index: Path, as_json: bool) -> int:
         before = _size(index)
         engine.compact()
     after = _size(index)
-    if as_json:
-        print_json({"bytes_before": before, "bytes_after": after})
-    else:
-        click.echo(f"{printable(str(index))}: {amount(before)} before, {amount(after)} now")
+    line = f"{printable(str(index))}: {amount(before)} before, {amount(after)} now"
+    print_result({"bytes_before": before, "bytes_after": after}, [line])
     return 0
 
 
-def merge(index: Path, as_json: bool) -> int:
+def merge(index: Path) -> int:
     """Load the captures of committed crawls into the index."""
     read_identity(index)
-    store, outcome = open_store(index), None
-    if store is not None:
+    outcome = MergeOutcome()
+    if (store := open_store(index)) is not None:
         with closing(store):
-            outcome = crawls.merge(index, store)
-    counts = {name: getattr(outcome, name, 0) for name in ("added", "replaced", "unchanged")}
-    if as_json:
-        print_json(counts)
-    else:
-        text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        click.echo(f"{printable(str(index))}: {text}")
+            outcome = crawls.merge(index, store) or outcome
+    counts = {
+        "added": outcome.added,
+        "replaced": outcome.replaced,
+        "unchanged": outcome.unchanged,
+    }
+    text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+    print_result(counts, [f"{printable(str(index))}: {text}"])
     return 0
 
 
-def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
+def copy(index: Path, to: str, engine: str) -> int:
     """Copy one consistent state, while the index is read and written.
 
     Files are copied to a directory; between engines captures are copied one by one.
@@ -189,13 +185,12 @@ def copy(index: Path, to: str, engine: str, *, as_json: bool) -> int:
         check_no_address(Path(to))
     mine = read_identity(index).engine
     if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
-        return _copy_to_engine(index, to, engine, as_json)
+        return _copy_to_engine(index, to, engine)
     target = Path(to)
     with _new_copy(index, target):
         _copy_files(index, target)
-    if as_json:
-        print_json({"copy": printable(str(target)), "bytes": _size(target)})
-    else:
+    print_result({"copy": printable(str(target)), "bytes": _size(target)}, ())
+    if not wants_json():
         say(f"copied {index} to {target} ({amount(_size(target))})")
     return 0
 
@@ -248,7 +243,7 @@ def _new_copy(index: Path, target: Path) -> Iterator[bool]:
         marker.unlink()
 
 
-def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
+def _copy_to_engine(index: Path, to: str, engine: str) -> int:
     """Copy to an index on another engine, and print the counts and the hash of both."""
     if is_cluster(to):
         target, engine = home_of(to), str(Address.parse(to))
@@ -259,18 +254,16 @@ def _copy_to_engine(index: Path, to: str, engine: str, as_json: bool) -> int:
     with new as again:
         repair = _copy_again(index, to, engine)
         copied, taken = _copied_to_engine(index, target, engine, repair, again=again)
-    if as_json:
-        name = printable(engine if is_cluster(to) else str(target))
-        counts = copied.counts._asdict()
-        print_json({"copy": name, **counts, "content": copied.content, "of_crawls": taken})
-    else:
-        click.echo(
-            f"{copied.counts.captures:,} captures of {copied.counts.digests:,} digests in "
-            f"{copied.counts.containers:,} containers copied and read back"
-        )
-        click.echo(f"content hash of both: {copied.content}")
-        if taken:
-            click.echo(f"then {taken:,} captures of committed crawls were added")
+    name, counts = printable(engine if is_cluster(to) else str(target)), copied.counts
+    lines = [
+        f"{counts.captures:,} captures of {counts.digests:,} digests in "
+        f"{counts.containers:,} containers copied and read back",
+        f"content hash of both: {copied.content}",
+    ]
+    if taken:
+        lines.append(f"then {taken:,} captures of committed crawls were added")
+    content = {"copy": name, **counts._asdict(), "content": copied.content, "of_crawls": taken}
+    print_result(content, lines)
     return 0
 
 

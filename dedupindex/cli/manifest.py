@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -10,14 +11,14 @@ import click
 from dedupindex.cli.common import (
     UNSOUND,
     Command,
-    print_counts,
-    print_json,
+    count_lines,
+    print_result,
     say,
     status_7,
     text_output,
     warn,
 )
-from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options
+from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput
@@ -72,7 +73,6 @@ def command(
     jobs: int,
     spark: str,
     verbose: bool,
-    as_json: bool,
 ) -> int:
     """List every response of SOURCEs in the directory MANIFEST.
 
@@ -80,7 +80,7 @@ def command(
     s3://… (docs/batch.md). A later run reads new and changed files and removes the lines of files
     that are gone; an interrupted run is resumed. The sources are not changed.
     """
-    if as_json and text == Path("-"):
+    if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     lines = ManifestOptions(algorithm, force, skip_empty)
     found = find(sources, elsewhere=True)
@@ -92,7 +92,7 @@ def command(
         with text_output(text) as stream:
             _write_text(open_manifest(output), stream)
     checked = _checked(open_manifest(output), check) if check is not None else None
-    status = _print_report(made, output, checked, as_json=as_json, quiet=text == Path("-"))
+    status = _print_report(made, output, checked, quiet=text == Path("-"))
     return status or (UNSOUND if checked and not checked.fine else 0)
 
 
@@ -120,30 +120,31 @@ def _checked(manifest: Manifest, lines: Path) -> TextCheck:
 
 
 def _print_report(
-    made: ManifestReport, output: Path, checked: TextCheck | None, *, as_json: bool, quiet: bool
+    made: ManifestReport, output: Path, checked: TextCheck | None, *, quiet: bool
 ) -> int:
     """Print what a run did; returns the exit status."""
     warn(made.problems)
-    if as_json:
-        checks = {} if checked is None else {"checked": dict(checked.counted)}
-        print_json({**made.as_json(), **checks})
-    elif not quiet:
-        click.echo(
-            f"files read: {made.files:,}, known before: {made.known:,}, changed or gone: "
-            f"{made.gone:,}; {made.seconds:.1f} s"
-        )
-        click.echo(
-            f"{printable(str(output))}: "
-            + singular(f"{made.lines:,} lines of {amount(made.bytes)} of files")
-        )
-        print_counts("", made.records)
-        print_counts("remark: ", made.remarks, REMARKS)
-        if made.skipped:
-            click.echo(f"  files skipped, neither WARC nor ARC: {made.skipped:,}")
-        if checked is not None:
-            print_counts("checked: ", checked.counted)
+    checks = {} if checked is None else {"checked": dict(checked.counted)}
+    lines = () if quiet else _text_of(made, output, checked)
+    print_result({**made.as_json(), **checks}, lines)
     if made.problems:
         return status_7(
             "damaged files and files being written are named above; all others are listed"
         )
     return 0
+
+
+def _text_of(made: ManifestReport, output: Path, checked: TextCheck | None) -> Iterator[str]:
+    yield (
+        f"files read: {made.files:,}, known before: {made.known:,}, changed or gone: "
+        f"{made.gone:,}; {made.seconds:.1f} s"
+    )
+    yield f"{printable(str(output))}: " + singular(
+        f"{made.lines:,} lines of {amount(made.bytes)} of files"
+    )
+    yield from count_lines("", made.records)
+    yield from count_lines("remark: ", made.remarks, REMARKS)
+    if made.skipped:
+        yield f"  files skipped, neither WARC nor ARC: {made.skipped:,}"
+    if checked is not None:
+        yield from count_lines("checked: ", checked.counted)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_JSON = "dedupindex.json"  # key of a context: whether --json was given
 
 COUNT, POSITIVE = click.IntRange(0), click.IntRange(1)
 PATH = click.Path(path_type=Path)
@@ -27,9 +28,9 @@ def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Comm
     return click.option(*names, allow_from_autoenv=setting, **details)
 
 
-def flag(*names: str, help: str, setting: bool = True) -> Callable[[_Command], _Command]:
+def flag(*names: str, **details: Any) -> Callable[[_Command], _Command]:
     """Add an option without a value to a command."""
-    return option(*names, is_flag=True, setting=setting, help=help)
+    return option(*names, is_flag=True, **details)
 
 
 def shared_options(*names: str, help: str = "") -> Callable[[_Command], _Command]:
@@ -41,6 +42,15 @@ def shared_options(*names: str, help: str = "") -> Callable[[_Command], _Command
         return command
 
     return add
+
+
+def wants_json() -> bool:
+    """Return whether the running command was given ``--json``."""
+    return bool(click.get_current_context().meta.get(_JSON))
+
+
+def _note_json(context: click.Context, option: click.Parameter, given: bool) -> None:
+    context.meta[_JSON] = given
 
 
 def cores() -> int:
@@ -67,7 +77,8 @@ _SHARED = {
         partial(flag, "--same-type", help=f"{_LET_NO} another HTTP Content-Type."),
         partial(flag, "--other-second", help=f"{_LET_NO} its own URL and second (OutbackCDX)."),
         partial(flag, "--in-place", help="Replace the files, with a journal to undo it."),
-        partial(flag, "--json", "as_json", help="One JSON object on stdout."),
+        partial(flag, "--json", help="One JSON object on stdout.",
+                expose_value=False, callback=_note_json),
         partial(flag, "-v", "--verbose", help="Progress every second."),
         partial(option, "--jobs", **_NUMBER, help="Processes.",
                 callback=lambda context, option, number: number or cores()),

@@ -12,7 +12,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity.markdown import capture_table, document_tables, picture
 from dedupindex.capacity.rates import as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
 from dedupindex.runtime.files import write_file
 
@@ -59,7 +59,6 @@ def command(
     work: Path,
     save: Path | None,
     svg: Path | None,
-    as_json: bool,
 ) -> int:
     """Estimate machines, hours and dollars of deduplication, as Markdown.
 
@@ -82,20 +81,16 @@ def command(
         requests = estimates.fixed_costs(inputs).request_cost
         write_file(svg, picture(estimates.measured_fleets(inputs), requests).encode())
     plans = [estimates.plan_cluster(count, inputs) for count in captures]
-    if as_json:
-        content: dict[str, Any] = {"inputs": inputs}
-        if documents:
-            content["documents"] = {
-                "published": estimates.published_fleets(inputs),
-                "measured": estimates.measured_fleets(inputs),
-                **vars(estimates.fixed_costs(inputs)),
-            }
-        if plans:
-            content["captures"] = plans
-        print_json(content)
-        return 0
-    tables = [document_tables(inputs)] if documents else []
+    tables, content = [], dict[str, Any](inputs=inputs)
+    if documents:
+        tables.append(document_tables(inputs))
+        content["documents"] = {
+            "published": estimates.published_fleets(inputs),
+            "measured": estimates.measured_fleets(inputs),
+            **vars(estimates.fixed_costs(inputs)),
+        }
     if plans:
         tables.append(capture_table(plans, inputs))
-    click.echo("\n\n".join(tables))
+        content["captures"] = plans
+    print_result(content, ["\n\n".join(tables)])
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from glob import has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, TypeVar
 import click
 import orjson
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_json, print_result, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import flag, option, shared_options
+from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
@@ -65,28 +65,28 @@ def _target_options(command: _Command) -> _Command:
 
 @click.command(cls=Command, examples=IMPACT_EXAMPLES)
 @_target_options
-def impact(index: Path, listed: bool, as_json: bool, **options: Any) -> int:
+def impact(index: Path, listed: bool, **options: Any) -> int:
     """Report what would become of INDEX without some captures, and which revisits refer to them.
 
     Changes nothing. Reads the whole index once; for single captures mostly only their digests.
     """
     target = _target(options)
     found = survey(index, target, _print_item if listed else None)
-    _report(target, found, purged=False, as_json=as_json)
+    _report(target, found, purged=False)
     return 0
 
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
 @flag("--force", help="Remove them even if revisits refer to them.")
-def command(index: Path, force: bool, listed: bool, as_json: bool, **options: Any) -> int:
+def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
     """Take captures out of INDEX; the next copies that it knows become the originals.
 
     Fails if revisits refer to these captures, unless forced. What was purged is not added again.
     """
     target = _target(options)
     found = purge(index, target, force=force, on_item=_print_item if listed else None)
-    _report(target, found, purged=True, as_json=as_json)
+    _report(target, found, purged=True)
     return 0
 
 
@@ -137,36 +137,37 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     return [name for number, name in enumerate(names) if number not in found.found]
 
 
-def _report(target: Target, found: PurgeSurvey, *, purged: bool, as_json: bool) -> None:
+def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
     """Print what a purge has done, or would do."""
     absent = _not_found(target, found)
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
-    if as_json:
-        print_json({"found": len(found.found), "not_found": absent, **impact_as_json(found)})
-        return
-    for name in absent:
-        say(f"not found: {name}{_wildcards(target.kind, name)}")
+    if not wants_json():
+        for name in absent:
+            say(f"not found: {name}{_wildcards(target.kind, name)}")
+    content = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
+    print_result(content, _text_of(found, len(absent), purged=purged))
+
+
+def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     if not found.found:
-        click.echo(
-            f"nothing found: the index has nothing of {'it' if len(absent) == 1 else 'them'}"
-        )
+        yield f"nothing found: the index has nothing of {'it' if absent == 1 else 'them'}"
         return
     impact = found.impact
     verb = "were removed" if purged else "would be removed"
-    _line("originals", impact.originals, verb)
-    _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
-    _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
-    _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
-    _line("copies", impact.copies, f"not used as originals; they {verb}, too")
+    yield _line("originals", impact.originals, verb)
+    yield _line("  same URL", impact.left["same_url"], "of them have another copy of their URL")
+    yield _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
+    yield _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
+    yield _line("copies", impact.copies, f"not used as originals; they {verb}, too")
     if found.live:
-        click.echo(f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}")
-    _line("dependents", impact.dependents, "are revisits that refer to these originals")
-    _line("  broken", impact.broken, "of them have their payload nowhere else")
+        yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
+    yield _line("dependents", impact.dependents, "are revisits that refer to these originals")
+    yield _line("  broken", impact.broken, "of them have their payload nowhere else")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, (count, size) in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
-            click.echo(f"  in {title} {shown}: {count:,} revisits, {amount(size)}")
+            yield f"  in {title} {shown}: {count:,} revisits, {amount(size)}"
 
 
 def _wildcards(kind: TargetKind, name: Any) -> str:
@@ -178,5 +179,5 @@ def _wildcards(kind: TargetKind, name: Any) -> str:
     return ""
 
 
-def _line(title: str, what: Amount, about: str) -> None:
-    click.echo(f"{title:<14}{what.captures:>12,}  {amount(what.bytes):>10}  {about}")
+def _line(title: str, what: Amount, about: str) -> str:
+    return f"{title:<14}{what.captures:>12,}  {amount(what.bytes):>10}  {about}"

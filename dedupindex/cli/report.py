@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, flag, option, shared_options
+from dedupindex.cli.options import COUNT, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -172,7 +172,7 @@ _PROGRESS_EVERY = 2048  # records
     "--format", type=click.Choice(list(FORMATS)), default="text",
     help="csv has groups only; html is a page.",
 )  # fmt: skip
-@flag("--json", "as_json", help="The same as --format json.")
+@shared_options("--json", help="The same as --format json.")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -180,7 +180,6 @@ def command(
     index: Path | None,
     engine: str,
     more: tuple[str, ...],
-    as_json: bool,
     **options: Any,
 ) -> int:
     """Report what a crawl of INDEX saved, or what the crawl in SOURCE would have saved.
@@ -190,7 +189,7 @@ def command(
     sources = [*options["against"], *more]
     if bool(sources) is bool(options["crawl"]):
         raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
-    if as_json and options["format"] != "json":
+    if wants_json() and options["format"] != "json":
         if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"give either --json or --format {options['format']}")
         options["format"] = "json"

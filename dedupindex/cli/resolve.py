@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from dedupindex.cli.common import ComparingCommand, print_counts, print_json, say, text_output
+from dedupindex.cli.common import ComparingCommand, count_lines, print_result, say, text_output
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options
+from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
@@ -63,15 +64,13 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     "warccollres has them, too; - is stdout.",
 )  # fmt: skip
 @shared_options("--json")
-def command(
-    manifests: tuple[Path, ...], output: Path, text: Path | None, as_json: bool, **options: Any
-) -> int:
+def command(manifests: tuple[Path, ...], output: Path, text: Path | None, **options: Any) -> int:
     """Find equal payloads in MANIFESTs and plan which records become revisits of which.
 
     Archives are read for --compare and --index only, and never changed. Of equal payloads the
     earliest capture is the original; the plan lists the others that may become revisits of it.
     """
-    if as_json and text == Path("-"):
+    if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     criteria = MatchCriteria(options["any_status"], options["same_type"], options["other_second"])
     rule = GroupingRule(_partition(options["partition"]), options["later"], criteria)
@@ -93,10 +92,7 @@ def command(
     else:
         with nullcontext() if text is None else text_output(text) as stream:
             found = resolve(manifests, output, chosen, say, stream)
-    if as_json:
-        print_json(found.as_json())
-    elif text != Path("-"):
-        _print_report(found)
+    print_result(found.as_json(), () if text == Path("-") else _text_of(found))
     return 0
 
 
@@ -107,23 +103,23 @@ def _partition(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _print_report(found: Resolved) -> None:
+def _text_of(found: Resolved) -> Iterator[str]:
     totals = found.totals
-    click.echo(
+    yield (
         singular(
             f"{totals.lines:,} lines: {totals.unique:,} unique, {totals.originals:,} originals, "
             f"{totals.copies:,} copies of {amount(totals.stored)} as stored"
         )
     )
     if totals.outside:
-        click.echo(singular(f"  {totals.outside:,} copies of originals that only the index has"))
-    print_counts("not in plan: ", totals.stayed)
+        yield singular(f"  {totals.outside:,} copies of originals that only the index has")
+    yield from count_lines("not in plan: ", totals.stayed)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"
-        click.echo(singular(f"  collisions: {collisions}"))
+        yield singular(f"  collisions: {collisions}")
     if totals.reframed:
         payloads = f"{totals.reframed:,} digests of payloads that differ in their chunks"
-        click.echo(singular(f"  {payloads}"))
-    print_counts("compared: ", totals.compared)
+        yield singular(f"  {payloads}")
+    yield from count_lines("compared: ", totals.compared)
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in found.seconds.items())
-    click.echo(f"  {seconds}")
+    yield f"  {seconds}"

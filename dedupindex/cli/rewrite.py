@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_counts, print_json, say
+from dedupindex.cli.common import Command, count_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import open_manifest
@@ -62,7 +62,6 @@ def command(
     cdxj: Path | None,
     manifests: tuple[Path, ...],
     jobs: int,
-    as_json: bool,
 ) -> int:
     """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
 
@@ -78,11 +77,11 @@ def command(
     opened = open_plan(plan)
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:
-        return undo_all(roots, lambda: _rewritten(opened), jobs, as_json=as_json)
+        return undo_all(roots, lambda: _rewritten(opened), jobs)
     if discard:
-        return _commit(roots, opened, as_json=as_json)
+        return _commit(roots, opened)
     job = RewriteJob(opened, out, min_size, min_gain, dry_run)
-    status = _rewrite(job, opened, jobs, as_json=as_json)
+    status = _rewrite(job, opened, jobs)
     if offsets is not None and not dry_run:
         with atomic_file(offsets) as stream:
             stream.writelines(offset_lines([out] if out else roots))
@@ -93,7 +92,7 @@ def command(
     return status
 
 
-def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> int:
+def _rewrite(job: RewriteJob, plan: Plan, processes: int) -> int:
     found, left = RewriteOutcome(files=0), 0
     count = len(plan.containers())
     for outcome in rewrite(job, processes):
@@ -107,23 +106,19 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int, *, as_json: bool) -> i
                 + singular(f"{outcome.revisits:,} revisits, ")
                 + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
             )
-    if as_json:
-        print_json({**found.as_json(), "left": left, "dry_run": job.dry})
-    else:
-        would = "would become" if job.dry else "became"
-        revisits = "a revisit" if found.revisits == 1 else "revisits"
-        click.echo(
-            singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
-            + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
-            f"{amount(found.bytes_after)}"
-        )
-        print_counts("not rewritten: ", found.refused)
+    would = "would become" if job.dry else "became"
+    revisits = "a revisit" if found.revisits == 1 else "revisits"
+    sums = (
+        singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
+        + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
+        f"{amount(found.bytes_after)}"
+    )
+    content = {**found.as_json(), "left": left, "dry_run": job.dry}
+    print_result(content, [sums, *count_lines("not rewritten: ", found.refused)])
     return Damaged.exit_status if left else 0
 
 
-def undo_all(
-    roots: list[Path], find: Callable[[], Undoable], processes: int, *, as_json: bool
-) -> int:
+def undo_all(roots: list[Path], find: Callable[[], Undoable], processes: int) -> int:
     """Undo the rewriting in place below `roots` of the files that `find` returns."""
     with _locked_and_cleaned(roots):
         tasks, not_restorable = find()
@@ -135,7 +130,7 @@ def undo_all(
             )
         check_space_for(tasks, processes)
         results = side_by_side(restore_file, None, tasks, processes)
-        return print_restored(chain(not_restorable, results), as_json=as_json)
+        return print_restored(chain(not_restorable, results))
 
 
 def _rewritten(plan: Plan) -> Undoable:
@@ -178,7 +173,7 @@ def restore_file(_: None, task: Undo) -> Restored:
         ) from error
 
 
-def print_restored(results: Iterator[Restored], *, as_json: bool) -> int:
+def print_restored(results: Iterator[Restored]) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left", "damaged"), 0)
     restored = 0
@@ -191,30 +186,24 @@ def print_restored(results: Iterator[Restored], *, as_json: bool) -> int:
         elif result.problem:
             counts["damaged"] += 1
             say(f"warning: {result.name} has damage that was copied: {result.problem}")
-    if as_json:
-        print_json({**counts, "restored": restored})
-    else:
-        click.echo(
-            singular(
-                f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
-                f"files bit for bit, {counts['records']:,} record for record, "
-                f"{counts['copied']:,} copied, {counts['left']:,} left alone"
-            )
-        )
+    line = (
+        f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
+        f"files bit for bit, {counts['records']:,} record for record, "
+        f"{counts['copied']:,} copied, {counts['left']:,} left alone"
+    )
+    print_result({**counts, "restored": restored}, [singular(line)])
     return Damaged.exit_status if counts["left"] or counts["damaged"] else 0
 
 
-def _commit(roots: list[Path], plan: Plan, *, as_json: bool) -> int:
+def _commit(roots: list[Path], plan: Plan) -> int:
     with _locked_and_cleaned(roots):
         results = list(map(commit, _rewritten(plan)[0]))
     left = [result for result in results if result.state == "left"]
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")
     freed = sum(result.bytes_after for result in results if result.state != "left")
-    if as_json:
-        print_json({"files": len(results), "left": len(left), "bytes": freed})
-    else:
-        places = printable(", ".join(map(str, roots)))
-        files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")
-        click.echo(f"{places}: discarded the removed records of {files}")
+    places = printable(", ".join(map(str, roots)))
+    files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")
+    content = {"files": len(results), "left": len(left), "bytes": freed}
+    print_result(content, [f"{places}: discarded the removed records of {files}"])
     return Damaged.exit_status if left else 0

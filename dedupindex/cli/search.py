@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
-import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.cli.common import Command, say
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, flag, option
+from dedupindex.cli.options import COUNT, option, shared_options
 from dedupindex.index.engines.whoosh.whoosh_search import LIMIT, search
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, printable
@@ -28,8 +26,8 @@ bin/search my-index 'http://www.example.org/docs/*'
 @click.argument("index", type=any_index)
 @click.argument("query", nargs=-1, required=True)
 @option("--limit", type=COUNT, default=LIMIT, help="Captures to show, earliest first; 0 for all.")
-@flag("--json", "as_json", help="One JSON object a capture on stdout.")
-def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> int:
+@shared_options("--json", help="One JSON object a capture on stdout.")
+def command(index: Path, query: tuple[str, ...], limit: int) -> int:
     """Search INDEX, built with --engine whoosh, for captures that match QUERY.
 
     Words are searched for in URLs. Fields: host, url, mime, status, date, size, digest, container;
@@ -37,10 +35,7 @@ def command(index: Path, query: tuple[str, ...], limit: int, as_json: bool) -> i
     """
     found = search(index, " ".join(query), limit)
     for capture in found.captures:
-        if as_json:
-            sys.stdout.buffer.write(orjson.dumps(original_as_json(capture)) + b"\n")
-        else:
-            click.echo(line_of(capture))
+        print_result(original_as_json(capture), [line_of(capture)])
     shown = len(found.captures)
     more = f", the earliest {shown:,} are shown" if shown < found.total else ""
     matched = "1 capture matches" if found.total == 1 else f"{found.total:,} captures match"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import index_name, index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option
+from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option, shared_options
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import read_tokens
 from dedupindex.lookup.policy import NO_POLICY, read_policy
@@ -77,8 +77,8 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @option(
     "--stop-timeout", type=POSITIVE, default=30, help="Seconds to finish requests when stopping."
 )
-@flag("--json", "as_json", help="One JSON object on stdout when ready.")
-def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> int:
+@shared_options("--json", help="One JSON object on stdout when ready.")
+def command(index: Path | None, engine: str, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until SIGTERM or Ctrl-C."""
     where = index_or_engine(index, engine)
     name = index_name(where)
@@ -90,9 +90,8 @@ def command(index: Path | None, engine: str, as_json: bool, **chosen: Any) -> in
 
     def ready(started: Started) -> None:
         captures, workers = started.counts.captures, started.workers
-        if as_json:
-            about = {"index": printable(name), "captures": captures, "workers": workers}
-            print_json({"url": started.url, **about})
+        about = {"index": printable(name), "captures": captures, "workers": workers}
+        print_result({"url": started.url, **about}, ())
         log(f"serving {name} ({captures:,} captures) at {started.url}, {workers} workers")
 
     for_all = chosen.pop("for_all")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_json, say
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import option, shared_options
+from dedupindex.cli.options import option, shared_options, wants_json
 from dedupindex.index import tokens
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import Role
@@ -44,7 +44,6 @@ def command(
     role: str,
     crawls: str,
     namespaces: str,
-    as_json: bool,
 ) -> int:
     """Make, list or remove the bearer tokens of INDEX.
 
@@ -57,30 +56,27 @@ def command(
         raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
-        if as_json:
-            print_json({"name": add, "token": secret})
-        else:
-            click.echo(secret)
+        print_result({"name": add, "token": secret}, [secret])
+        if not wants_json():
             say("send it as  Authorization: Bearer <token>; it is not shown again")
     elif remove:
         tokens.remove(index, remove)
-        if as_json:
-            print_json({"removed": remove})
+        print_result({"removed": remove}, ())
     else:
-        _list(index, as_json)
+        _list(index)
     return 0
 
 
-def _list(index: Path, as_json: bool) -> None:
+def _list(index: Path) -> None:
     names = ("name", "role", "crawls", "namespaces")
     rows = [
         (token.name, token.role.name.lower(), token.crawls, token.namespaces)
         for token in tokens.read_tokens(index)
     ]
-    if as_json:
-        print_json({"tokens": [dict(zip(names, row, strict=True)) for row in rows]})
-        return
-    for name, role, crawls, namespaces in rows:
-        click.echo(f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip())
-    if not rows:
+    lines = [
+        f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip()
+        for name, role, crawls, namespaces in rows
+    ]
+    print_result({"tokens": [dict(zip(names, row, strict=True)) for row in rows]}, lines)
+    if not rows and not wants_json():
         say("no tokens: anyone who reaches the server may read and write")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command
-from dedupindex.cli.options import PATH, shared_options
+from dedupindex.cli.options import PATH, shared_options, wants_json
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -34,9 +34,7 @@ bin/undedup /data/rewritten --out /data/again   every record as it was
 @shared_options("--out")
 @shared_options("--in-place", help="Replace the files that were rewritten in place.")
 @shared_options("--jobs", "--json")
-def command(
-    directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int, as_json: bool
-) -> int:
+def command(directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int) -> int:
     """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.
 
     As long as the removed records are kept, files are restored bit for bit. Otherwise each record
@@ -48,14 +46,14 @@ def command(
     for directory in directories:
         _check(directory, out)
     if out is None:
-        return undo_all(list(directories), partial(_in_place, directories), jobs, as_json=as_json)
+        return undo_all(list(directories), partial(_in_place, directories), jobs)
     tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
     _check_names(tasks)
     check_space_for(tasks, jobs)
     out.mkdir(parents=True, exist_ok=True)
     results = side_by_side(_checked, None, tasks, jobs)
-    status = print_restored(chain(_without_file(directories), results), as_json=as_json)
-    if not as_json:
+    status = print_restored(chain(_without_file(directories), results))
+    if not wants_json():
         again = printable(str(out))
         click.echo(f"to compare them: bin/verify --against BEFORE {again} --records")
     return status

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, say
-from dedupindex.cli.options import flag, option
+from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
+from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.object_store import check_local
@@ -51,14 +51,13 @@ PLACE = _Here(path_type=Path)
 @flag(
     "--remarks", "list_remarks", help="List remarks (unusual, but replays), not only their counts."
 )
-@flag("--json", "as_json", help="JSON on stdout, a line for each finding.")
+@shared_options("--json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],
     against: Path | None,
     originals: tuple[Path, ...],
     records: bool,
     list_remarks: bool,
-    as_json: bool,
 ) -> int:
     """Read WARC and ARC files with an independent reader, and report their defects.
 
@@ -79,10 +78,10 @@ def command(
             continue
         reasons[finding.reason] += 1
         if list_remarks or finding.level != REMARK:
-            _show(finding, as_json)
+            _show(finding)
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise BadInput(NOTHING)
-    if as_json:
+    if wants_json():
         counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
         print_json({**counts, "findings": dict(sorted(reasons.items()))})
     else:
@@ -111,13 +110,11 @@ def _say_counts(totals: str, reasons: Counter[str], *, list_remarks: bool) -> No
         say("remarks are listed with --remarks")
 
 
-def _show(finding: Finding, as_json: bool) -> None:
+def _show(finding: Finding) -> None:
     finding = finding._replace(
         file=printable(finding.file),
         record_id=printable(finding.record_id),
         message=printable(finding.message),
     )
-    if as_json:
-        print_json({"level": finding.level, **finding._asdict()})
-    else:
-        click.echo("\t".join(map(str, (finding.level, *finding))))
+    line = "\t".join(map(str, (finding.level, *finding)))
+    print_result({"level": finding.level, **finding._asdict()}, [line])

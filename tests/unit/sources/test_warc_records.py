@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dedupindex.capture import Covers, Evidence, RefersTo
+from dedupindex.capture import SKIPPED, Covers, Evidence, RefersTo
 from dedupindex.digest import CANONICAL, Digest
+from dedupindex.sources.warc_records import _REFUSALS, _UNKNOWN
 from dedupindex.warc import gzip_members
 from tests.support.warc_cases import (
     CHUNKED_HTTP,
@@ -520,3 +521,8 @@ def test_large_record_is_streamed(tmp_path: Path) -> None:
     pieces = chunked(*[body[n : n + 99_999] for n in range(0, len(body), 99_999)])
     data = gz(response(pieces, head=CHUNKED_HTTP, Payload_Digest=sha1(body)), 1)
     assert ask(tmp_path / "t.warc.gz", data).capture.covers == Covers.ENTITY
+
+
+def test_records_that_are_no_responses_count_as_skipped() -> None:
+    reasons = {refusal.reason for refusal in (*_REFUSALS.values(), _UNKNOWN)}
+    assert reasons - SKIPPED == {"segmented"}
