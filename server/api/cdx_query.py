@@ -6,13 +6,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import parse_qsl
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery
 from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, of_request
 from dedupindex.timestamps import check_digits, date_of_digits, seconds
+from server.api.request_fields import check_parameters
 
 FIELDS = (
     "urlkey", "timestamp", "original", "mimetype", "statuscode", "digest",
@@ -121,6 +122,7 @@ DIGESTS = ("base32", "hex")
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # accepted, without effect
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _BASE32, _HEX = 0, 2
+_TIME = "^[0-9]{1,14}$"
 
 
 def _described(text: str, schema: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -141,10 +143,10 @@ PARAMETERS = {
         "`=` plain text; `!` keeps what does not match.",
         example="!mimetype:warc/revisit",
     ),
-    "from": _described("The earliest time, 1 to 14 digits.", pattern=r"^\d{1,14}$"),
-    "to": _described("The latest time, 1 to 14 digits.", pattern=r"^\d{1,14}$"),
-    "sort": _described("By time, backwards, or by distance from `closest`.", {"enum": list(SORTS)}),
-    "closest": _described("A time of 1 to 14 digits; implies `sort=closest`."),
+    "from": _described("The earliest time, 1 to 14 digits.", pattern=_TIME),
+    "to": _described("The latest time, 1 to 14 digits.", pattern=_TIME),
+    "sort": _described("By time, backwards, or by distance from `closest`.", enum=list(SORTS)),
+    "closest": _described("A time of 1 to 14 digits; implies `sort=closest`.", pattern=_TIME),
     "output": _described("The form of the answer.", enum=list(OUTPUTS)),
     "digest": _described("How digests are written.", enum=list(DIGESTS)),
     "bridge": _described(
@@ -188,14 +190,16 @@ class CdxQuery:
 
 
 def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
-    """Parse a WSGI query string; raises `BadQuery`. Empty values count as not given."""
-    given, filters = _parameters(text)
+    """Parse a query string; raises `BadQuery`. Empty values count as not given."""
+    pairs = parse_qsl(text, errors="surrogateescape")
+    filters = [value for name, value in pairs if name == "filter"]
+    single = [pair for pair in pairs if pair[0] not in ("filter", *IGNORED)]
+    given = check_parameters(single, PARAMETERS)
     if len(filters) > FILTERS:
         raise BadQuery(f"a query has at most {FILTERS} filters")
     if "url" not in given:
         raise BadQuery("a url is needed")
-    limit = _number(given, "limit" if "limit" in given else "rows", MOST)
-    sort = _choice(given, "sort", SORTS, "closest" if "closest" in given else "default")
+    sort = given.get("sort", "closest" if "closest" in given else "default")
     if sort == "closest" and "closest" not in given:
         if _EMPTY_CLOSEST.search(text) is None:
             raise BadQuery("sort=closest needs closest")
@@ -205,55 +209,18 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
     return CdxQuery(
         url=given["url"].encode("utf-8", "surrogateescape"),
         match=_match(given),
-        limit=max(-MOST, min(limit, MOST)),
+        limit=max(-MOST, min(given.get("limit", given.get("rows", MOST)), MOST)),
         named=_fields(given.get("fl") or given.get("fields", "")),
         filters=tuple(map(filter_of, filters)),
-        since=_digits(given, "from"),
-        until=_digits(given, "to").ljust(14, "9"),
+        since=given.get("from", ""),
+        until=given.get("to", "").ljust(14, "9"),
         sort=sort,
-        closest=_seconds(_digits(given, "closest")) if "closest" in given else 0,
-        output=_choice(given, "output", OUTPUTS, "text"),
-        hex=_choice(given, "digest", DIGESTS, DIGESTS[hex]) == "hex",
-        bridge=_choice(given, "bridge", ("0", "1"), "0") == "1",
+        closest=_seconds(given["closest"]) if "closest" in given else 0,
+        output=given.get("output", "text"),
+        hex=given.get("digest", DIGESTS[hex]) == "hex",
+        bridge=given.get("bridge") == "1",
         crawl=given.get("crawl", ""),
     )
-
-
-def _parameters(text: str) -> tuple[dict[str, str], list[str]]:
-    """Return the parameters and the filters; bytes that are not UTF-8 become lone surrogates."""
-    given: dict[str, str] = {}
-    filters: list[str] = []
-    for part in text.encode("latin-1").replace(b"+", b" ").split(b"&"):
-        name, _, raw = part.partition(b"=")
-        key = unquote_to_bytes(name).decode("utf-8", "backslashreplace")
-        if not raw or key in IGNORED:
-            continue
-        if key not in PARAMETERS:
-            raise BadQuery(f"there is no parameter {key[:64]!r}; percent-encode & in values as %26")
-        value = unquote_to_bytes(raw).decode("utf-8", "surrogateescape")
-        if key == "filter":
-            filters.append(value)
-        elif key in given:
-            raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
-        else:
-            given[key] = value
-    return given, filters
-
-
-def _number(given: dict[str, str], name: str, default: int) -> int:
-    text = given.get(name)
-    if text is None:
-        return default
-    if re.fullmatch(r"-?[0-9]{1,12}", text) is None:
-        raise BadQuery(f"{name} must be a whole number")
-    return int(text)
-
-
-def _digits(given: dict[str, str], name: str) -> str:
-    text = given.get(name, "")
-    if text and re.fullmatch("[0-9]{1,14}", text) is None:
-        raise BadQuery(f"{name} takes a time of 1 to 14 digits")
-    return text
 
 
 def _seconds(digits: str) -> int:
@@ -265,24 +232,15 @@ def _seconds(digits: str) -> int:
         raise BadQuery(f"closest takes a time of 1 to 14 digits: {error}") from None
 
 
-def _choice(given: dict[str, str], name: str, values: tuple[str, ...], default: str) -> str:
-    value = given.get(name, default)
-    if value not in values:
-        raise BadQuery(f"{name} takes one of {', '.join(values)}")
-    return value
-
-
 def _match(given: dict[str, str]) -> str:
     """Return the match type; a `*` in the URL implies one, as in pywb and OutbackCDX."""
     url = given["url"]
-    implied = "prefix" if url.endswith("*") else "domain" if url.startswith("*.") else "exact"
-    value = given.get("matchType", implied)
-    if value in ("prefix", "host", "domain", "range"):
+    if "matchType" not in given and (url.endswith("*") or url.startswith("*.")):
         raise BadQuery(
-            f"matchType={value} cannot be answered: URLs are found by their hash, which has no "
-            f"order; there are {', '.join(MATCHES)}"
+            "URLs with * cannot be answered: URLs are found by their hash, which has no order; "
+            f"give the very URL, with matchType {' or '.join(MATCHES)} if it has a *"
         )
-    return _choice(given, "matchType", MATCHES, "exact")
+    return given.get("matchType", "exact")
 
 
 def _fields(text: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -26,6 +27,8 @@ LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": PAGE}
 TEXT = {"type": "string"}
 BOOLEAN = {**TEXT, "enum": ["true", "false"]}
 _DIGITS = 18  # of a count
+_NUMBER = re.compile("-?[0-9]{1,12}")
+_LARGEST = 10**12 - 1
 _E = TypeVar("_E", Visibility, Covers)
 
 
@@ -137,12 +140,23 @@ def read_parameters(text: str, known: Mapping[str, dict[str, Any]]) -> dict[str,
     Bytes that are not UTF-8 become lone surrogates. Empty values count as not given, except that
     of `after`: the group of unknown values has an empty heading.
     """
+    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+    return check_parameters(pairs, known)
+
+
+def check_parameters(
+    pairs: Iterable[tuple[str, str]], known: Mapping[str, dict[str, Any]]
+) -> dict[str, Any]:
+    """Return parameters by name, each checked by its schema; see `read_parameters`."""
     given: dict[str, Any] = {}
-    for name, value in parse_qsl(text, keep_blank_values=True, errors="surrogateescape"):
+    for name, value in pairs:
         if name not in known:
-            raise BadQuery(f"there is no parameter {name[:64]!r}; there are {', '.join(known)}")
+            raise BadQuery(
+                f"there is no parameter {name[:64]!r}; there are {', '.join(known)}; in values & "
+                "is written %26"
+            )
         if name in given:
-            raise BadQuery(f"{name} is given twice")
+            raise BadQuery(f"{name} is given twice; in values & is written %26")
         if value or name == "after":
             given[name] = _value(name, value, known[name])
     return given
@@ -151,10 +165,12 @@ def read_parameters(text: str, known: Mapping[str, dict[str, Any]]) -> dict[str,
 def _value(name: str, value: str, schema: Mapping[str, Any]) -> str | int:
     if "enum" in schema and value not in schema["enum"]:
         raise BadQuery(f"{name} takes one of {', '.join(schema['enum'])}")
+    if "pattern" in schema and re.fullmatch(schema["pattern"], value) is None:
+        raise BadQuery(f"{name} is not valid: {schema['description']}")
     if schema["type"] == "string":
         return value
-    least, most = schema["minimum"], schema["maximum"]
-    number = int(value) if value.isascii() and value.isdigit() and len(value) <= 9 else 0
-    if not least <= number <= most:
+    least, most = schema.get("minimum", -_LARGEST), schema.get("maximum", _LARGEST)
+    number = int(value) if _NUMBER.fullmatch(value) else None
+    if number is None or not least <= number <= most:
         raise BadQuery(f"{name} takes a number from {least} to {most}")
     return number
