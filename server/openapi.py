@@ -6,16 +6,15 @@ import re
 from typing import Any
 
 from dedupindex import __version__
-from dedupindex.capture import Covers
-from dedupindex.crawls.crawl import CrawlState, Visibility
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import LONGEST
-from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, TEXTS
+from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import PARAMETERS
 from dedupindex.lookup.policy import MAX_RULES
-from server.api.request_fields import schemas_of
+from server.api.request_fields import BEGIN, CANCEL, COMMIT, DROP, SELF_REPORT, schemas_of
 from server.request_checks import FREE
 from server.responses import ERRORS
 from server.routes import ROUTES, Content, Route, Schema
@@ -189,14 +188,8 @@ def _rule() -> Schema:
 
 
 def _crawls() -> dict[str, Schema]:
-    options = {
-        "name": _TEXT,
-        "seen_by": _enum(item.value for item in Visibility),
-        "digest_covers": _enum(item.name.lower() for item in Covers),
-        "policy": _list(_schema("Rule")),
-    }
     crawl = {
-        **options,
+        **{name: BEGIN[name] for name in ("name", "seen_by", "digest_covers", "policy")},
         "state": _enum(item.value for item in CrawlState),
         "begun": _TEXT,
         "merged": _BOOLEAN,
@@ -206,14 +199,7 @@ def _crawls() -> dict[str, Schema]:
         **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),
         **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
     }
-    begin = {
-        **options,
-        "strategy": PARAMETERS["strategy"].schema,
-        "policy": {**options["policy"], "maxItems": MAX_RULES},
-        "namespace": _TEXT,
-    }
-    force = {"force": {"enum": [True, False, "true", "false"]}}
-    counts = {**dict.fromkeys(NAMES, _INTEGER_OR_TEXT), "who": _TEXT}
+    begin = {**BEGIN, "policy": {**BEGIN["policy"], "maxItems": MAX_RULES}}
     sums = dict.fromkeys(StatisticsRow._fields, _INTEGER)
     report = {
         **sums,
@@ -226,10 +212,10 @@ def _crawls() -> dict[str, Schema]:
     return {
         "Rule": _rule(),
         "Begin": _object(begin, ["name"]),
-        "End": _object({"exit": _TEXT, **counts}),
-        "Cancel": _object({"exit": _TEXT, **force, **counts}),
-        "Drop": _object(force),
-        "SelfReport": _object(counts),
+        "End": _object(COMMIT),
+        "Cancel": _object(CANCEL),
+        "Drop": _object(DROP),
+        "SelfReport": _object(SELF_REPORT),
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
         "CrawlReport": _object(report, ["crawl", *sums, "next"]),

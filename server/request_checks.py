@@ -20,6 +20,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
+from dedupindex.errors import BadInput
 from dedupindex.runtime.tables import printable
 from server.auth import Access
 from server.config import BURST, CLIENTS, Config
@@ -39,10 +40,12 @@ _NAME = re.compile(r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*")
 
 
 def host_name(text: str) -> str:
-    """Return a host name in the form that `RequestChecks` compares; raises `ValueError`."""
+    """Return a ``--host-name`` in the form that `RequestChecks` compares; raises `BadInput`."""
     name = text.strip().lower().removesuffix(".")
     if name != ANY_NAME and not _NAME.fullmatch(name):
-        raise ValueError(f"{text!r} is no name of a host: give it without scheme, port and path")
+        raise BadInput(
+            f"--host-name: {text!r} is no name of a host: give it without scheme, port and path"
+        )
     return name
 
 

@@ -267,11 +267,8 @@ class Crawls:
 
     def crawl(self, name: str) -> Crawl | None:
         """Return a crawl by name, None if there is none."""
-        opened = self._open_store()
-        if opened is None:
-            return None
-        with opened.store.reading() as reading:
-            return opened.snapshot(reading).crawl(name)
+        with self.snapshot() as snapshot:
+            return snapshot.crawl(name)
 
     def written(self, writing: Writing) -> CrawlSnapshot:
         """Return the crawls as a write transaction sees them.

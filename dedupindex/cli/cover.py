@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -112,7 +111,8 @@ def command(
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
     check_outputs([one for one in (out, listed, shown_on) if one is not None], sources)
-    outputs = _Outputs(out, listed, shown_on, updatable or update is not None)
+    kept = _state(out) if updatable or update is not None else None
+    write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
     with (
         TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent) as name,
         show_progress(verbose=verbose) as progress,
@@ -121,7 +121,7 @@ def command(
         how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
         gathered = gather(sources, how, home, progress, listing=listed is not None)
         report = run(
-            lines_of(gathered.files), wanted, chosen, home, partial(outputs.write, wanted, chosen),
+            lines_of(gathered.files), wanted, chosen, home, write,
             before=update and _state(update), left_out=lines_of(gathered.left_out),
             total_bytes=size_of(gathered.files), on_progress=progress,
         )  # fmt: skip
@@ -141,28 +141,19 @@ def _warn(gathered: CorpusReport, *, unlisted_revisits: bool) -> None:
                      "bin/corpus --enrich text says why"))  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Outputs:
-    """The files that a run writes."""
-
-    out: Path
-    listed: Path | None
-    shown_on: Path | None
-    updatable: bool
-
-    def write(
-        self, relation: Relation, options: CoverOptions, database: Database, report: CoverReport
-    ) -> None:
-        result.write(database, relation, self.out)
-        if self.listed is not None:
-            report.listed = result.write_list(database, relation, self.listed)
-        if self.shown_on is not None:
-            cover_page.write(database, relation, report, self.shown_on)
-        if self.updatable:
-            document_store.save(
-                database, _state(self.out), relation.ks, settings_of(relation, options)
-            )
-        report.hosts = result.hosts(database, 0 if wants_json() else _SHOWN)
+def _write(
+    relation: Relation, options: CoverOptions, out: Path, listed: Path | None,
+    shown_on: Path | None, kept: Path | None, database: Database, report: CoverReport,
+) -> None:  # fmt: skip
+    """Write the files of a run, those that are not None."""
+    result.write(database, relation, out)
+    if listed is not None:
+        report.listed = result.write_list(database, relation, listed)
+    if shown_on is not None:
+        cover_page.write(database, relation, report, shown_on)
+    if kept is not None:
+        document_store.save(database, kept, relation.ks, settings_of(relation, options))
+    report.hosts = result.hosts(database, 0 if wants_json() else _SHOWN)
 
 
 def _text(relation: str) -> str:

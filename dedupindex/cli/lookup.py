@@ -18,7 +18,7 @@ from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
-from dedupindex.errors import BadDigest, BadInput, BadQuery, DedupError, StrategyUnavailable
+from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
@@ -108,11 +108,10 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     chunk = [(0, b"")]  # an index that cannot be opened is an error for an empty batch, too
     while chunk:
         with _opened(index) as state:
-            state.view.prefetch(query_digests(map(_object, (line for _, line in chunk)), given))
-            for number, line in chunk:
-                if not line.strip():
-                    continue
-                answer = _line(state, given, line)
+            parsed = [(number, _parsed(line)) for number, line in chunk if line.strip()]
+            state.view.prefetch(query_digests((own for _, own in parsed), given))
+            for number, own in parsed:
+                answer = _answer(state, given, own)
                 if "error" in answer:
                     failed += 1
                     answer["error"]["line"] = number
@@ -124,12 +123,12 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     return BadInput.exit_status if failed else 0
 
 
-def _object(line: bytes) -> Any:
-    """Parse a line; returns None if it is not JSON."""
+def _parsed(line: bytes) -> Any:
+    """Return the content of a line, or the error that answers it."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
-        return None
+        return BadQuery("the line is not JSON")
 
 
 def _decide(state: IndexSnapshot, given: Given) -> tuple[decide.Decision, dict[str, Any], Query]:
@@ -143,20 +142,17 @@ def _decide(state: IndexSnapshot, given: Given) -> tuple[decide.Decision, dict[s
     return decision, answer, query
 
 
-def _line(state: IndexSnapshot, given: Given, line: bytes) -> dict[str, Any]:
+def _answer(state: IndexSnapshot, given: Given, own: Any) -> dict[str, Any]:
     try:
-        own = orjson.loads(line)
+        if isinstance(own, BadQuery):
+            raise own
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
         return _decide(state, {**given, **params_from_json(own)})[1]
     except UnknownAlgorithm:
         return {"duplicate": False, "reason": "unknown_algorithm"}
-    except orjson.JSONDecodeError:
-        return {"error": {"code": BadQuery.code, "message": "the line is not JSON"}}
-    except DedupError as error:
-        if isinstance(error, BadInput | StrategyUnavailable):
-            return {"error": {"code": error.code, "message": str(error)}}
-        raise
+    except (BadInput, StrategyUnavailable) as error:
+        return {"error": {"code": error.code, "message": str(error)}}
 
 
 def _one(state: IndexSnapshot, given: Given) -> None:

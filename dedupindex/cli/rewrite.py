@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
@@ -140,16 +141,11 @@ def _rewritten(plan: Plan) -> Undoable:
         journal = Journal(Path(one.root), one.name)
         if journal.exists():
             tasks.append(Undo(Path(one.root), one.name, None))
-        elif journal.committed() and _size(Path(one.path)) != one.size:
+        elif journal.committed() and not (
+            os.path.exists(one.path) and os.path.getsize(one.path) == one.size
+        ):
             not_restorable.append(Restored(one.name, "left", 0, COMMITTED))
     return tasks, not_restorable
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1
 
 
 @contextmanager

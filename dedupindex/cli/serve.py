@@ -84,6 +84,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
     name = index_name(where)
     from server.config import Config, default_workers
     from server.logs import LOGGER, configure
+    from server.request_checks import host_name
     from server.run import Started, serve  # slow: Flask and Granian; the library must not need them
 
     log = LOGGER.info if chosen["log_format"] == "json" else say
@@ -96,7 +97,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
-    chosen["host_names"] = _host_names(chosen["host_names"])
+    chosen["host_names"] = tuple(map(host_name, chosen["host_names"]))
     chosen["tls"] = _tls(chosen.pop("tls_cert"), chosen.pop("tls_key"))
     configure(chosen["log_format"])
     _check_exposure(where, chosen["host"], for_all, log, chosen)
@@ -105,16 +106,6 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
     serve(Config(where, **chosen), ready)
     log("stopped")
     return 0
-
-
-def _host_names(given: tuple[str, ...]) -> tuple[str, ...]:
-    """Normalize the names of this server; raises `BadInput`."""
-    from server.request_checks import host_name  # as above
-
-    try:
-        return tuple(map(host_name, given))
-    except ValueError as error:
-        raise BadInput(f"--host-name: {error}") from error
 
 
 def _tls(cert: Path | None, key: Path | None) -> Tls | None:

@@ -67,9 +67,8 @@ class Claims(Handlers):
         """Release a claim."""
         given = self._writers.fields(request.environ)
         who = self._writers.allowed(request.environ)
-        token = given.pop("token", "")
-        if not isinstance(token, str):
-            raise BadQuery("token must be a string")
+        token = text_field(given, "token")
+        given.pop("token", None)
         try:
             query, _ = parse_query(params_from_json(given))
         except UnknownAlgorithm:

@@ -29,13 +29,15 @@ from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.tables import STYLE
 from server import logs
 from server.api.request_fields import (
+    BEGIN,
+    CANCEL,
+    COMMIT,
     LIMIT,
     PAGE,
     SELF_REPORT,
     TEXT,
     bool_field,
-    check_names,
-    choice_field,
+    check_fields,
     counter_name,
     crawl_options,
     query_string,
@@ -51,9 +53,6 @@ from server.services import Handlers
 
 CRAWLS_PAGE = 100  # a crawl is a row with its policy and figures
 _LISTED_AT_ONCE = 200  # crawls whose figures are in memory
-_BEGIN = ("name", "seen_by", "digest_covers", "strategy", "policy", "namespace")
-_VISIBILITIES = {item.value: item for item in Visibility}
-_COVERS = {item.name.lower(): item for item in Covers}
 _TYPES = {
     "text": "text/plain; charset=utf-8",
     "csv": "text/csv; charset=utf-8",
@@ -94,10 +93,10 @@ class CrawlRoutes(Handlers):
         given = self._writers.fields(request.environ)
         name = text_field(given, "name")
         who = self._writers.allowed(request.environ, name, text_field(given, "namespace"))
-        check_names(given, *_BEGIN)
+        check_fields(given, BEGIN)
         self._live.opened()  # without an index, crawls would be lost with their directory
-        seen = choice_field(given, "seen_by", _VISIBILITIES, Visibility.OWN)
-        covers = choice_field(given, "digest_covers", _COVERS, Covers.UNKNOWN)
+        seen = Visibility(given.get("seen_by") or Visibility.OWN)
+        covers = Covers[(given.get("digest_covers") or Covers.UNKNOWN.name).upper()]
         options = crawl_options(given)
         change = partial(lifecycle.begin, name=name, seen=seen, covers=covers, **options)
         return self._written(who, self._live.crawls.write(change, make=True))
@@ -122,7 +121,7 @@ class CrawlRoutes(Handlers):
         """Commit or cancel a crawl, and store the counts of its crawler."""
         who = self._writers.allowed(request.environ, name)
         given = self._writers.fields(request.environ)
-        check_names(given, "exit", *SELF_REPORT, *([] if keep else ["force"]))
+        check_fields(given, COMMIT if keep else CANCEL)
         cancel = partial(lifecycle.cancel, force=not keep and bool_field(given, "force"))
         step, exit = lifecycle.commit if keep else cancel, text_field(given, "exit")
         counts, counter = self_counts(given), counter_name(given)
@@ -141,7 +140,7 @@ class CrawlRoutes(Handlers):
         """Report what a crawler skipped."""
         who = self._writers.allowed(request.environ, name)
         given = self._writers.fields(request.environ)
-        check_names(given, *SELF_REPORT)
+        check_fields(given, SELF_REPORT)
         counts, counter = self_counts(given), counter_name(given)
 
         def change(writing: Writing) -> Crawl:

@@ -22,10 +22,11 @@ from server import logs
 from server.api.crawls import crawl_json
 from server.api.request_fields import (
     BOOLEAN,
+    DROP,
     TEXT,
     batch_items,
     bool_field,
-    check_names,
+    check_fields,
     read_parameters,
     text_field,
 )
@@ -36,7 +37,7 @@ from server.services import Handlers
 
 LISTED = 1000  # originals and revisits in one answer
 _SCOPES = ("container", "crawl", "url")
-_CAPTURE = ("digest", "url", "date")
+_CAPTURE = dict.fromkeys(("digest", "url", "date"), TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
 IMPACT: dict[str, dict[str, Any]] = {
     "container": {**TEXT, "description": "All of this file."},
@@ -73,7 +74,7 @@ class Deletions(Handlers):
         """Drop a crawl that is not merged yet."""
         # The body is read first: an aborted request drops nothing.
         who, given = self._admin(), self._writers.fields(request.environ)
-        check_names(given, "force")
+        check_fields(given, DROP)
         drop = partial(lifecycle.drop, name=name, force=bool_field(given, "force"))
         self._live.crawls.write_counts()
         # While a merge runs, it could take in what is dropped.
@@ -123,7 +124,7 @@ def _named_capture(item: Any) -> dict[str, str]:
     """Return digest, URL and date of a capture to delete; raises `BadQuery`."""
     if not isinstance(item, dict):
         raise BadQuery("a capture is a JSON object")
-    check_names(item, *_CAPTURE)
+    check_fields(item, _CAPTURE)
     found = {name: text_field(item, name) for name in _CAPTURE}
     if not found["digest"] or not found["url"]:
         raise BadQuery("a capture that is deleted needs digest and url")

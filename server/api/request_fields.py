@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
@@ -16,28 +16,45 @@ from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.errors import BadQuery
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import Strategy
-from dedupindex.lookup.params import Parameter
+from dedupindex.lookup.params import PARAMETERS, Parameter
 from dedupindex.lookup.policy import parse_policy
 from server.config import MAX_QUERY
 from server.responses import RequestError
+from server.routes import Schema
 
-SELF_REPORT = (*NAMES, "who")
 PAGE = 1000  # rows, unless the request says otherwise
 LIMIT = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": PAGE}
 TEXT = {"type": "string"}
 BOOLEAN = {**TEXT, "enum": ["true", "false"]}
+# The fields of the bodies that begin, count and end crawls.
+BEGIN: dict[str, Schema] = {
+    "name": TEXT,
+    "seen_by": {**TEXT, "enum": [item.value for item in Visibility]},
+    "digest_covers": {**TEXT, "enum": [item.name.lower() for item in Covers]},
+    "strategy": PARAMETERS["strategy"].schema,
+    "policy": {"type": "array", "items": {"$ref": "#/components/schemas/Rule"}},
+    "namespace": TEXT,
+}
+SELF_REPORT: dict[str, Schema] = {
+    **dict.fromkeys(NAMES, {"type": ["integer", "string"]}),
+    "who": TEXT,
+}
+DROP: dict[str, Schema] = {"force": {"enum": [True, False, "true", "false"]}}
+COMMIT: dict[str, Schema] = {"exit": TEXT, **SELF_REPORT}
+CANCEL: dict[str, Schema] = {"exit": TEXT, **DROP, **SELF_REPORT}
 _DIGITS = 18  # of a count
 _NUMBER = re.compile("-?[0-9]{1,12}")
 _LARGEST = 10**12 - 1
-_E = TypeVar("_E", Visibility, Covers)
 
 
-def check_names(given: Mapping[str, Any], *names: str) -> None:
-    """Refuse fields of other names."""
-    for name in given:
-        if name not in names:
-            known = ", ".join(names) or "none"
-            raise BadQuery(f"there is no field {name[:64]!r}; there are {known}")
+def check_fields(given: Mapping[str, Any], known: Mapping[str, Schema]) -> None:
+    """Refuse fields that are not in a table of schemas, and text that an enumeration lacks."""
+    for name, value in given.items():
+        if name not in known:
+            raise BadQuery(f"there is no field {name[:64]!r}; there are {', '.join(known)}")
+        values = known[name].get("enum", ()) if known[name].get("type") == "string" else ()
+        if values and value is not None and value not in values:
+            raise BadQuery(f"{name} takes one of {', '.join(values)}")
 
 
 def text_field(given: Mapping[str, Any], name: str) -> str:
@@ -74,16 +91,6 @@ def counter_name(given: Mapping[str, Any]) -> str:
     if len(who.encode("utf-8", "surrogatepass")) > LONGEST:
         raise BadQuery(f"who has at most {LONGEST} bytes")
     return who
-
-
-def choice_field(given: Mapping[str, Any], name: str, values: Mapping[str, _E], default: _E) -> _E:
-    """Return the value that a field names."""
-    value = given.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str) or value not in values:
-        raise BadQuery(f"{name} takes one of {', '.join(values)}")
-    return values[value]
 
 
 def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dedupindex.errors import BadInput
 from server.request_checks import host_name
 from tests.attacks.test_cut_requests import answer
 from tests.conftest import MakeIndex
@@ -71,7 +72,7 @@ def test_any_host_name_is_accepted_with_the_wildcard(make_index: MakeIndex) -> N
 
 @pytest.mark.parametrize("name", ["http://a", "a:1", "a/b", "", "a b", "\u00e4", "a..b", "*.a"])
 def test_invalid_host_names_are_refused(name: str) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(BadInput):
         host_name(name)
 
 
