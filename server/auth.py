@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from werkzeug.http import parse_cookie
+
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.tokens import FILE, Role, Token, holder, read_tokens
@@ -126,6 +128,12 @@ class NamespaceAccess:
                 known = False
             self._known[crawl.namespace] = known
         return known
+
+
+def with_cookie(environ: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a request with the token of a cookie in its header."""
+    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(name, "")
+    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
 def _token(environ: dict[str, Any], tokens: list[Token]) -> Token | None:

@@ -21,6 +21,8 @@ from server.responses import RequestError
 LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker
 _LONGEST_LINE = 1 << 24  # bytes
+_ERRORS = {kind.exit_status: kind for kind in (BadInput, IndexUnavailable, NotAnswered, Damaged)}
+_ERRORS[2] = BadInput  # wrong usage
 
 
 class CommandTimeout(BadInput):
@@ -115,16 +117,11 @@ def _messages(stream: IO[bytes]) -> list[str]:
 def _check(name: str, status: int, messages: list[str]) -> None:
     """Raise the error that the exit status means."""
     text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
-    if status == 2:
-        raise BadInput(text)
-    for error in (BadInput, IndexUnavailable, NotAnswered):
-        if status == error.exit_status:
-            raise error(text)
-    if status == HasDependents.exit_status and name == "purge":
-        raise HasDependents(text)
     if status == Damaged.exit_status and name == "report":
         return  # it leaves out what is damaged, and reports it
-    if status == Damaged.exit_status:
-        raise Damaged(text)
+    if status == HasDependents.exit_status and name == "purge":
+        raise HasDependents(text)
+    if status in _ERRORS:
+        raise _ERRORS[status](text)
     if status:
         raise RuntimeError(f"bin/{name} ended with {status}: {messages}")

@@ -35,7 +35,7 @@ from dedupindex.lookup.decide import Strategy
 from server.config import RECORDS_CRAWL
 from server.live_index import LiveIndex
 from server.logs import report
-from server.responses import ERRORS, Reply, code_of, error_reply, failure
+from server.responses import ERRORS, Reply, code_of, error_reply
 from server.routes import ROUTES
 
 READ = 200  # open crawls whose figures a scrape reads, the newest ones
@@ -108,14 +108,19 @@ class Metrics:
         with self._lock:
             self._mine[CELLS[code]] += 1
 
-    def reply_to(self, error: Exception, environ: dict[str, Any]) -> Reply:
-        """Count an error, log it if it is a defect, and return the reply to its request."""
+    def record(self, error: Exception, environ: dict[str, Any]) -> tuple[str, str]:
+        """Count an error, and log it if it is a defect; return its code and message."""
+        code, message = "internal", ERRORS["internal"][1]
         if isinstance(error, DedupError):
-            self.error(code_of(error))
-            return failure(error)
-        report(error, environ)
-        self.error("internal")
-        return error_reply("internal", ERRORS["internal"][1])
+            code, message = code_of(error), str(error)
+        else:
+            report(error, environ)
+        self.error(code)
+        return code, message
+
+    def reply_to(self, error: Exception, environ: dict[str, Any]) -> Reply:
+        """Record an error, and return the reply to its request."""
+        return error_reply(*self.record(error, environ))
 
     def written(self, counts: Mapping[str, int], kind: str = "captures") -> None:
         """Count captures or claims by their results, the names of `WRITTEN`."""

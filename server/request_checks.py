@@ -26,7 +26,7 @@ from server.auth import Access
 from server.config import BURST, CLIENTS, Config
 from server.logs import LOGGER
 from server.metrics import Metrics
-from server.responses import Reply, RequestError, error_reply, failure
+from server.responses import Reply, RequestError, error_reply
 
 FREE = ("/healthz", "/readyz", "/metrics")  # paths without a limit of the rate, for monitoring
 LOOPBACK = "localhost"
@@ -65,8 +65,7 @@ class RequestChecks:
             self._check_host(environ)
             _check_body(environ)
         except RequestError as error:
-            self._metrics.error(error.reason)
-            return failure(error)
+            return self._metrics.reply_to(error, environ)
         if self._limit is None or environ["PATH_INFO"] in FREE:
             return None
         token = self._access.holder(environ)

@@ -112,11 +112,6 @@ def error_reply(code: str, message: str, headers: Headers | None = None) -> Repl
     return line, headers, orjson.dumps(error_object(code, message))
 
 
-def failure(error: DedupError) -> Reply:
-    """Return the reply of a `DedupError`."""
-    return error_reply(code_of(error), str(error))
-
-
 def response_of(reply: Reply) -> Response:
     """Return a reply as a response."""
     status, headers, body = reply

@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -234,15 +234,10 @@ class Crawls:
         opened = self._open_store()
         return None if opened is None else opened.store
 
-    @contextmanager
-    def reading(self) -> Iterator[Reading | None]:
+    def reading(self) -> AbstractContextManager[Reading | None]:
         """Open a consistent state of the crawls, None if there are none."""
-        opened = self._open_store()
-        if opened is None:
-            yield None
-            return
-        with opened.store.reading() as reading:
-            yield reading
+        store = self.store()
+        return nullcontext(None) if store is None else store.reading()
 
     @contextmanager
     def reading_for(self, name: str) -> Iterator[Reading]:

@@ -18,8 +18,7 @@ import click
 from dedupindex.cli.common import TYPED, check_no_address, setting_source
 from dedupindex.cli.options import option
 from dedupindex.errors import SettingsConflict
-from dedupindex.index import ENGINES, refer_to
-from dedupindex.index import home_of as directory_of
+from dedupindex.index import ENGINES, home_of, refer_to
 from dedupindex.index.address import SCHEME, Address, is_cluster, shown
 from dedupindex.index.identity import FILE, read_identity, same_engine
 
@@ -30,9 +29,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 def any_index(text: str) -> Path:
     """Convert an INDEX argument to a directory; an address to its directory on this machine."""
-    context = click.get_current_context()
     if is_cluster(text):
-        return home_of(text, context)
+        return _home_of_index(text)
+    context = click.get_current_context()
     if "://" in text and "sources" in {param.name for param in context.command.params}:
         context.meta[TYPED] = text  # a path would lose a slash
     return Path(text)
@@ -51,11 +50,10 @@ def optional_index(command: _Command) -> _Command:
     return click.argument("index", type=any_index, required=False)(add(command))
 
 
-def home_of(address: str, ctx: click.Context | None = None) -> Path:
-    """Return the directory of an address, its identity taken from the cluster."""
-    if ctx is not None:
-        ctx.meta[_ADDRESS] = str(Address.parse(address))
-    return directory_of(address)
+def _home_of_index(address: str) -> Path:
+    """Return the directory of the address given as INDEX, its identity taken from the cluster."""
+    click.get_current_context().meta[_ADDRESS] = str(Address.parse(address))
+    return home_of(address)
 
 
 def given_address() -> str:
@@ -68,11 +66,10 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
 
     Raises `SettingsConflict` if both are given and disagree.
     """
-    context = click.get_current_context()
     if index is None:
         if not is_cluster(engine):
             raise click.UsageError("Missing argument 'INDEX'.")
-        return home_of(engine, context)
+        return _home_of_index(engine)
     if engine:
         if is_cluster(engine) and not (index / FILE).exists() and index.is_dir():
             refer_to(index, Address.parse(engine))
@@ -108,7 +105,7 @@ def sources_and_index(
         typed = click.get_current_context().meta.pop(TYPED, str(index))
         if index is None or _is_source(typed):
             sources = sources if index is None else (*sources, typed)
-            index = home_of(options["engine"], click.get_current_context())
+            index = _home_of_index(options["engine"])
         elif index.is_dir() or options["add"] or options["replace"]:
             new = not index.exists()
             index.mkdir(parents=True, exist_ok=True)

@@ -15,12 +15,12 @@ from shutil import rmtree
 from typing import Any
 
 from dedupindex.cli.common import check_no_address, print_result, say
-from dedupindex.cli.index_location import home_of, index_name
+from dedupindex.cli.index_location import index_name
 from dedupindex.cli.options import wants_json
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
-from dedupindex.index import open_index, tokens
+from dedupindex.index import home_of, open_index, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text

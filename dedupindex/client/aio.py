@@ -34,102 +34,6 @@ class AsyncTransport(Protocol):
     async def close(self) -> None: ...
 
 
-class AsyncClient(ClientBase[AsyncTransport]):
-    """As `Client`, with the same parameters and coroutines as methods; tasks may share it.
-
-    Close it in the event loop that used it: Python cannot close a connection properly after its
-    loop has ended, and says so with a `ResourceWarning` where these are shown.
-
-    >>> import asyncio
-    >>> from dedupindex.client import AsyncClient
-    >>> async def example():
-    ...     async with AsyncClient("http://127.0.0.1:8484") as client:
-    ...         return await client.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK")
-    >>> asyncio.run(example()).match
-    'digest'
-    """
-
-    def _connect(
-        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
-    ) -> AsyncTransport:
-        return AsyncConnections(url, headers, tls)
-
-    async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
-        return await self._run(self._lookup(digest, url, more))
-
-    async def lookups(
-        self, questions: Iterable[Question | tuple[str, str]], **more: Any
-    ) -> list[Answer]:
-        return await self._run(self._lookups(questions, more))
-
-    async def claim(
-        self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
-    ) -> Claim:
-        return await self._run(self._claim(digest, url, lease, more))
-
-    async def release(self, digest: str, token: str) -> bool:
-        return await self._run(self._release(digest, token))
-
-    async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
-        return await self._run(self._begin(name, settings))
-
-    async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
-        return await self._run(self._report(crawl, captures))
-
-    async def flush(self) -> Reported:
-        return await self.report([])
-
-    async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
-        return await self._run(self._end(name, "commit", exit))
-
-    async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
-        return await self._run(self._end(name, "cancel", exit, force=force))
-
-    async def report_counts(self, name: str) -> dict[str, Any]:
-        return await self._run(self._report_counts(name))
-
-    async def settings(self) -> dict[str, Any]:
-        return await self._run(self._settings())
-
-    async def aclose(self) -> None:
-        await self._run(self._finish())
-        self._closed = True
-        await self._transport.close()
-
-    async def __aenter__(self) -> AsyncClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def _run(self, steps: Steps[_T]) -> _T:
-        reply: Reply | Failure | None = None
-        try:
-            while True:
-                step, reply = steps.send(reply), None
-                if isinstance(step, Pause):
-                    await asyncio.sleep(step.seconds)
-                else:
-                    reply = await self._send(step)
-        except StopIteration as done:
-            result: _T = done.value
-            return result
-        finally:  # also when cancelled: captures that were not reported are then kept
-            steps.close()
-
-    async def _send(self, ask: Ask) -> Reply | Failure:
-        if self._closed:
-            return Failure("unreachable", "the client was closed")
-        try:
-            async with asyncio.timeout(ask.request_timeout):
-                return await self._transport.exchange(ask)
-        except FAILURES as error:
-            return failure(error, ask)
-
-
-# --- connections ------------------------------------------------------------------------------
-
-
 class _AsyncConnection(asyncio.Protocol):
     """Closed as soon as the server closes it, or sends something unasked."""
 
@@ -226,3 +130,93 @@ class AsyncConnections:
         """Close the connections."""
         self._pool.close()
         await asyncio.sleep(0)  # the loop closes the sockets now
+
+
+class AsyncClient(ClientBase[AsyncTransport]):
+    """As `Client`, with the same parameters and coroutines as methods; tasks may share it.
+
+    Close it in the event loop that used it: Python cannot close a connection properly after its
+    loop has ended, and says so with a `ResourceWarning` where these are shown.
+
+    >>> import asyncio
+    >>> from dedupindex.client import AsyncClient
+    >>> async def example():
+    ...     async with AsyncClient("http://127.0.0.1:8484") as client:
+    ...         return await client.lookup("sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK")
+    >>> asyncio.run(example()).match
+    'digest'
+    """
+
+    _connections = AsyncConnections
+
+    async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
+        return await self._run(self._lookup(digest, url, more))
+
+    async def lookups(
+        self, questions: Iterable[Question | tuple[str, str]], **more: Any
+    ) -> list[Answer]:
+        return await self._run(self._lookups(questions, more))
+
+    async def claim(
+        self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any
+    ) -> Claim:
+        return await self._run(self._claim(digest, url, lease, more))
+
+    async def release(self, digest: str, token: str) -> bool:
+        return await self._run(self._release(digest, token))
+
+    async def begin(self, name: str, **settings: Any) -> dict[str, Any]:
+        return await self._run(self._begin(name, settings))
+
+    async def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
+        return await self._run(self._report(crawl, captures))
+
+    async def flush(self) -> Reported:
+        return await self.report([])
+
+    async def commit(self, name: str, exit: str = "") -> dict[str, Any]:
+        return await self._run(self._end(name, "commit", exit))
+
+    async def cancel(self, name: str, exit: str = "", *, force: bool = False) -> dict[str, Any]:
+        return await self._run(self._end(name, "cancel", exit, force=force))
+
+    async def report_counts(self, name: str) -> dict[str, Any]:
+        return await self._run(self._report_counts(name))
+
+    async def settings(self) -> dict[str, Any]:
+        return await self._run(self._settings())
+
+    async def aclose(self) -> None:
+        await self._run(self._finish())
+        self._closed = True
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def _run(self, steps: Steps[_T]) -> _T:
+        reply: Reply | Failure | None = None
+        try:
+            while True:
+                step, reply = steps.send(reply), None
+                if isinstance(step, Pause):
+                    await asyncio.sleep(step.seconds)
+                else:
+                    reply = await self._send(step)
+        except StopIteration as done:
+            result: _T = done.value
+            return result
+        finally:  # also when cancelled: captures that were not reported are then kept
+            steps.close()
+
+    async def _send(self, ask: Ask) -> Reply | Failure:
+        if self._closed:
+            return Failure("unreachable", "the client was closed")
+        try:
+            async with asyncio.timeout(ask.request_timeout):
+                return await self._transport.exchange(ask)
+        except FAILURES as error:
+            return failure(error, ask)

@@ -7,7 +7,6 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
@@ -44,6 +43,89 @@ class Transport(Protocol):
         """Close the connections; nothing is sent afterwards."""
 
 
+class _Connection:
+    def __init__(self, server: ServerAddress, context: SSLContext | None, end: float) -> None:
+        """Connect; raises `NotConnected`, `TimeoutError`."""
+        try:
+            self._socket = socket.create_connection((server.host, server.port), _left(end))
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise NotConnected(str(error)) from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if context is not None:
+                self._socket.settimeout(_left(end))
+                self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
+        except TimeoutError:
+            self.close()
+            raise
+        except (OSError, ValueError) as error:
+            self.close()
+            raise NotConnected(str(error)) from error
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN)
+        self.idle_since = 0.0
+
+    def is_usable(self) -> bool:
+        """Return False if the server has closed it, or sent something unasked."""
+        return not self._poll.poll(0)
+
+    def exchange(self, request: bytes, end: float) -> ResponseParser:
+        response = ResponseParser()
+        self._socket.settimeout(_left(end))
+        with suppress(ConnectionError):  # a server that refuses a long body answers early
+            self._socket.sendall(request)
+        complete = False
+        while not complete:
+            self._socket.settimeout(_left(end))
+            try:
+                data = self._socket.recv(_READ)
+            except ConnectionError:
+                data = b""
+            complete = response.feed(data)
+        return response
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _left(end: float) -> float:
+    left = end - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("time is up")
+    return left
+
+
+class Connections(ConnectionPool[_Connection]):
+    """Sends requests to one server over connections that it keeps; see `Transport`."""
+
+    def exchange(self, ask: Ask) -> Reply:
+        """Send a request and return the response.
+
+        The server may close a kept connection just as it is used: a GET without any response is
+        then sent once more over a new connection. Nothing else is repeated.
+        """
+        end = time.monotonic() + ask.request_timeout
+        request = self.encode(ask)
+        connection = self.take()
+        if connection is not None:
+            try:
+                return self._ask(connection, request, end)
+            except Unanswered:
+                if ask.method != "GET":
+                    raise
+        return self._ask(_Connection(self.server, self.context, end), request, end)
+
+    def _ask(self, connection: _Connection, request: bytes, end: float) -> Reply:
+        response = None
+        try:
+            response = connection.exchange(request, end)
+        finally:  # also when interrupted: a response may still arrive on it
+            self.give_back(connection, response)
+        return response.reply
+
+
 class Client(ClientBase[Transport]):
     """Asks a dedupindex server during a crawl and reports what was stored; see the package.
 
@@ -76,10 +158,7 @@ class Client(ClientBase[Transport]):
     (True, 'exact_url', '2017-03-06T04:02:06Z')
     """
 
-    def _connect(
-        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
-    ) -> Transport:
-        return Connections(url, headers, tls)
+    _connections = Connections
 
     def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         """Return whether a payload is stored: a `Hit`, a `Miss`, or `NotAsked`. Raises nothing.
@@ -259,89 +338,3 @@ class Client(ClientBase[Transport]):
             return self._transport.exchange(ask)
         except FAILURES as error:
             return failure(error, ask)
-
-
-# --- connections ------------------------------------------------------------------------------
-
-
-class _Connection:
-    def __init__(self, server: ServerAddress, context: SSLContext | None, end: float) -> None:
-        """Connect; raises `NotConnected`, `TimeoutError`."""
-        try:
-            self._socket = socket.create_connection((server.host, server.port), _left(end))
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise NotConnected(str(error)) from error
-        try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if context is not None:
-                self._socket.settimeout(_left(end))
-                self._socket = context.wrap_socket(self._socket, server_hostname=server.host)
-        except TimeoutError:
-            self.close()
-            raise
-        except (OSError, ValueError) as error:
-            self.close()
-            raise NotConnected(str(error)) from error
-        self._poll = select.poll()
-        self._poll.register(self._socket, select.POLLIN)
-        self.idle_since = 0.0
-
-    def is_usable(self) -> bool:
-        """Return False if the server has closed it, or sent something unasked."""
-        return not self._poll.poll(0)
-
-    def exchange(self, request: bytes, end: float) -> ResponseParser:
-        response = ResponseParser()
-        self._socket.settimeout(_left(end))
-        with suppress(ConnectionError):  # a server that refuses a long body answers early
-            self._socket.sendall(request)
-        complete = False
-        while not complete:
-            self._socket.settimeout(_left(end))
-            try:
-                data = self._socket.recv(_READ)
-            except ConnectionError:
-                data = b""
-            complete = response.feed(data)
-        return response
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def _left(end: float) -> float:
-    left = end - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("time is up")
-    return left
-
-
-class Connections(ConnectionPool[_Connection]):
-    """Sends requests to one server over connections that it keeps; see `Transport`."""
-
-    def exchange(self, ask: Ask) -> Reply:
-        """Send a request and return the response.
-
-        The server may close a kept connection just as it is used: a GET without any response is
-        then sent once more over a new connection. Nothing else is repeated.
-        """
-        end = time.monotonic() + ask.request_timeout
-        request = self.encode(ask)
-        connection = self.take()
-        if connection is not None:
-            try:
-                return self._ask(connection, request, end)
-            except Unanswered:
-                if ask.method != "GET":
-                    raise
-        return self._ask(_Connection(self.server, self.context, end), request, end)
-
-    def _ask(self, connection: _Connection, request: bytes, end: float) -> Reply:
-        response = None
-        try:
-            response = connection.exchange(request, end)
-        finally:  # also when interrupted: a response may still arrive on it
-            self.give_back(connection, response)
-        return response.reply

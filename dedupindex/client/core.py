@@ -10,7 +10,6 @@ import json
 import logging
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
@@ -180,8 +179,10 @@ _LOST_TOKENS = 10_000  # kept, of claims whose answer was lost
 _log = logging.getLogger("dedupindex.client")
 
 
-class ClientBase(ABC, Generic[_TransportT]):
+class ClientBase(Generic[_TransportT]):
     """The state of a client and its operations; see `Client` for the parameters."""
+
+    _connections: Callable[..., _TransportT]  # makes the client's own transport
 
     def __init__(
         self,
@@ -212,13 +213,8 @@ class ClientBase(ABC, Generic[_TransportT]):
         # Tokens of claims whose answer was lost: claiming again with them is not `Taken`.
         self._lost: dict[tuple[str, str], str] = {}
         authorized = requests.authorized(url, token, headers)
-        self._transport = transport or self._connect(url, authorized, tls)
+        self._transport = transport or self._connections(url, authorized, tls)
         self._closed = False
-
-    @abstractmethod
-    def _connect(
-        self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
-    ) -> _TransportT: ...
 
     @property
     def kept(self) -> int:

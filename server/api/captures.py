@@ -115,15 +115,13 @@ class Captures(Handlers):
         self, environ: dict[str, Any], who: str, crawl: str, total: CaptureResults
     ) -> Iterator[None]:
         """Log and count what was written, also if the request fails in the middle."""
+        broken = {"broken_off": True}
         try:
             yield
-        except BaseException:
-            if total.added or total.unchanged or total.refused:
-                logs.audit(environ, who, {**vars(total), "broken_off": True}, crawl)
-            raise
-        else:
-            logs.audit(environ, who, vars(total), crawl)
+            broken = {}
         finally:
+            if not broken or total.added or total.unchanged or total.refused:
+                logs.audit(environ, who, vars(total) | broken, crawl)
             self._metrics.written(total.counts())
 
     def _add_batch(self, crawl: str, given: dict[str, Any], total: CaptureResults) -> None:

@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 import orjson
 from flask import Response, request
-from werkzeug.http import parse_cookie
 
 from dedupindex.capture import Capture, Covers
 from dedupindex.crawls.counting import LISTED, NO_ORIGINAL, LookupOutcome
@@ -34,6 +33,7 @@ from dedupindex.timestamps import digits_of_date, seconds, sort_key
 from dedupindex.urlkey import urlkey
 from server.api.cdx_query import FIELDS, MOST, PARAMETERS, CdxQuery, Sieve, cdx_query_of
 from server.api.request_fields import query_string
+from server.auth import with_cookie
 from server.metrics import CELLS, HIT, MISS
 from server.responses import JSON, OK, TEXT, Headers, Reply, response_of
 from server.routes import Route
@@ -125,10 +125,7 @@ class Cdx(Handlers):
 
 def _with_token(environ: dict[str, Any]) -> dict[str, Any]:
     """Return a request with its token in a header: these clients send it as a cookie."""
-    if "HTTP_AUTHORIZATION" in environ:
-        return environ
-    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
-    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+    return environ if "HTTP_AUTHORIZATION" in environ else with_cookie(environ, COOKIE)
 
 
 def _originals(

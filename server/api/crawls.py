@@ -38,11 +38,10 @@ from server.api.request_fields import (
     TEXT,
     bool_field,
     check_fields,
-    counter_name,
     crawl_options,
     query_string,
     read_parameters,
-    self_counts,
+    self_report,
     text_field,
 )
 from server.auth import NamespaceAccess
@@ -124,7 +123,7 @@ class CrawlRoutes(Handlers):
         check_fields(given, COMMIT if keep else CANCEL)
         cancel = partial(lifecycle.cancel, force=not keep and bool_field(given, "force"))
         step, exit = lifecycle.commit if keep else cancel, text_field(given, "exit")
-        counts, counter = self_counts(given), counter_name(given)
+        counts, counter = self_report(given)
         self._live.crawls.write_counts()  # so that the answer counts the lookups of a short crawl
 
         def change(writing: Writing) -> Crawl:
@@ -141,7 +140,7 @@ class CrawlRoutes(Handlers):
         who = self._writers.allowed(request.environ, name)
         given = self._writers.fields(request.environ)
         check_fields(given, SELF_REPORT)
-        counts, counter = self_counts(given), counter_name(given)
+        counts, counter = self_report(given)
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)

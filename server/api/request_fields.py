@@ -73,8 +73,11 @@ def bool_field(given: Mapping[str, Any], name: str) -> bool:
     return value in (True, "true")
 
 
-def self_counts(given: Mapping[str, Any]) -> dict[str, int]:
-    """Return the counts that a crawler reports of itself; forms send them as text."""
+def self_report(given: Mapping[str, Any]) -> tuple[dict[str, int], str]:
+    """Return the counts that a crawler reports of itself, and the name of the process that counts.
+
+    Forms send the counts as text.
+    """
     counts = {}
     for name in NAMES:
         text = str(given.get(name, "")) if type(given.get(name, "")) in (int, str) else "-"
@@ -82,15 +85,10 @@ def self_counts(given: Mapping[str, Any]) -> dict[str, int]:
             raise BadQuery(f"{name} must be a whole number of at most {_DIGITS} digits")
         if text:
             counts[name] = int(text)
-    return counts
-
-
-def counter_name(given: Mapping[str, Any]) -> str:
-    """Return the name of the process of a crawl that counts."""
     who = text_field(given, "who")
     if len(who.encode("utf-8", "surrogatepass")) > LONGEST:
         raise BadQuery(f"who has at most {LONGEST} bytes")
-    return who
+    return counts, who
 
 
 def crawl_options(given: Mapping[str, Any]) -> dict[str, Any]:

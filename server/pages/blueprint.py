@@ -9,17 +9,16 @@ from flask import Blueprint, Response, render_template, request
 from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
-from dedupindex.errors import DedupError
+from server.auth import with_cookie
 from server.config import RETRY_AFTER
-from server.logs import report
 from server.pages.chart_pages import Charts
 from server.pages.command_pages import ImpactPage, WhatIf
 from server.pages.crawl_pages import CrawlPages
 from server.pages.escape import configure_templates
-from server.pages.login import COOKIE, Login, from_own_page, with_token
+from server.pages.login import COOKIE, Login, from_own_page
 from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
-from server.responses import ERRORS, RequestError, code_of
+from server.responses import ERRORS, RequestError
 from server.services import Services
 
 POLICY = (
@@ -98,7 +97,7 @@ class _Guard(Login):
                 if request.method == "POST" and not from_own_page(request.environ):
                     raise RequestError("forbidden", "this was not sent by a page of this server")
                 if not open:
-                    request.environ.update(with_token(request.environ))
+                    request.environ.update(with_cookie(request.environ, COOKIE))
                     self._access.may_read(request.environ)
                 return view(**values)
             except Exception as error:
@@ -111,14 +110,9 @@ class _Guard(Login):
         raise RequestError("not_found", "There is no such page.")
 
     def _failed(self, error: Exception) -> Response:
-        code, text = "internal", ERRORS["internal"][1]
-        if isinstance(error, DedupError):
-            code, text = code_of(error), str(error)
-        elif isinstance(error, HTTPException) and error.code == 400:
-            code, text = "bad_request", ERRORS["bad_request"][1]
-        else:
-            report(error, request.environ)
-        self._metrics.error(code)
+        if isinstance(error, HTTPException) and error.code == 400:
+            error = RequestError("bad_request", ERRORS["bad_request"][1])
+        code, text = self._metrics.record(error, request.environ)
         if code == "unauthorized":
             target = request.full_path.rstrip("?") if request.method == "GET" else ""
             return self.form(target, status=401)

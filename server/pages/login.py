@@ -15,7 +15,6 @@ from flask import Response, redirect, render_template, request
 from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
-from werkzeug.http import parse_cookie
 
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import amount
@@ -28,12 +27,6 @@ FIELDS = 1 << 14  # bytes of a form beside its file
 _PARTS = 20
 _LONGEST_ORIGIN = 300  # characters; urlsplit caches its arguments
 _HELD = FIELDS + (1 << 17)  # bytes in memory: Werkzeug also counts 64 KiB that it has just read
-
-
-def with_token(environ: dict[str, Any]) -> dict[str, Any]:
-    """Return a request with the token of its cookie."""
-    token = parse_cookie(environ.get("HTTP_COOKIE", "")).get(COOKIE, "")
-    return {**environ, "HTTP_AUTHORIZATION": f"Bearer {token}"}
 
 
 class Login(Handlers):
