@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -20,11 +19,11 @@ from dedupindex.cli.options import wants_json
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
-from dedupindex.index import home_of, open_index, tokens
+from dedupindex.index import home_of, open_index, stats_of, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.format.cells import sealed_text, unsealed_text
-from dedupindex.index.identity import FILE, FORMAT, read_identity
+from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
@@ -102,26 +101,20 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
 def _stats(engine: Engine, index: Path) -> dict[str, Any]:
     hosts = Sums(2)
     payload = 0
+    held = stats_of(engine)
     with engine.view() as view:
-        counts = view.counts()
         for _, capture in view.captures():
             size = 0 if capture.size_of_record else max(capture.size, 0)
             payload += size
             hosts.add(host_of(capture.url), 1, size)
         crawls = _crawls(view)
-    identity = engine.identity
-    stored = None if is_cluster(identity.engine) else _size(index)
+    stored = None if is_cluster(held["engine"]) else _size(index)
     return {
-        **counts._asdict(),
+        **held,
         "bytes": stored,
-        "bytes_per_capture": stored and round(stored / max(counts.captures, 1), 1),
+        "bytes_per_capture": stored and round(stored / max(held["captures"], 1), 1),
         "payload_bytes": payload,
-        "engine": identity.engine,
-        "format": FORMAT,
-        "canonicaliser": identity.canonicaliser,
-        "generation": identity.generation,
-        "settings": asdict(identity.settings),
-        "options": identity.settings.as_options(),
+        "options": engine.identity.settings.as_options(),
         "crawls": crawls,
         "hosts": len(hosts),
         "largest_hosts": [

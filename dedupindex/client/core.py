@@ -320,19 +320,18 @@ class ClientBase(Generic[_TransportT]):
             done = yield from self._report("", [])
             if done.kept:  # a committed crawl takes no more captures
                 raise errors.IndexUnavailable(f"{done.kept} captures wait to be reported first")
-        value = self._missed(name) | ({"exit": exit} if exit else {})
-        sent = value | ({"force": True} if force else {})
-        make = partial(requests.on_crawl, name, action, sent, self._long)
-        crawl = yield from self._answered(make, f"no {action} of {name}")
-        self._sent_counts[name] = value
+        crawl = yield from self._report_counts(name, action, exit=exit, force=force or None)
         self._begun.pop(name, None)
         return crawl
 
-    def _report_counts(self, name: str) -> Steps[dict[str, Any]]:
-        """Send the server what was not looked up and not reported for a crawl."""
+    def _report_counts(
+        self, name: str, action: str = "counts", **more: object
+    ) -> Steps[dict[str, Any]]:
+        """Send what was not looked up and not reported for a crawl, with an action on it."""
         value = self._missed(name)
-        make = partial(requests.on_crawl, name, "counts", value, self._long)
-        crawl = yield from self._answered(make, f"counts of {name} are not sent")
+        sent = value | requests.given(more)
+        make = partial(requests.on_crawl, name, action, sent, self._long)
+        crawl = yield from self._answered(make, f"no {action} of {name}")
         self._sent_counts[name] = value
         return crawl
 

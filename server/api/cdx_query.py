@@ -118,10 +118,9 @@ MOST_FIELDS = 50  # of a line
 OUTPUTS = ("text", "json", "jsondict", "cdxj")
 SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
-DIGESTS = ("base32", "hex")
+DIGESTS = {"base32": 0, "hex": 2}  # to their encodings in `Spelling`
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # accepted, without effect
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
-_BASE32, _HEX = 0, 2
 _TIME = "^[0-9]{1,14}$"
 
 
@@ -169,7 +168,7 @@ class CdxQuery:
     sort: str = "default"
     closest: int = 0  # seconds since 1970
     output: str = "text"
-    hex: bool = False
+    encoding: int = 0  # of digests, as in `Spelling`
     bridge: bool = False
     crawl: str = ""
 
@@ -177,11 +176,6 @@ class CdxQuery:
     def fields(self) -> tuple[str, ...]:
         """Return the fields of a line by their canonical names."""
         return tuple(ALIASES.get(name, name) for name in self.named) or FIELDS
-
-    @property
-    def encoding(self) -> int:
-        """Return the encoding of digests, as in `Spelling`."""
-        return _HEX if self.hex else _BASE32
 
     def digest(self) -> Digest | None:
         """Return the digest that a filter requires, None if none does."""
@@ -217,7 +211,7 @@ def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
         sort=sort,
         closest=_seconds(given["closest"]) if "closest" in given else 0,
         output=given.get("output", "text"),
-        hex=given.get("digest", DIGESTS[hex]) == "hex",
+        encoding=DIGESTS[given.get("digest", "hex" if hex else "base32")],
         bridge=given.get("bridge") == "1",
         crawl=given.get("crawl", ""),
     )

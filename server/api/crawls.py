@@ -21,7 +21,7 @@ from dedupindex.capture import Covers
 from dedupindex.crawls import crawl_report as reports
 from dedupindex.crawls import lifecycle, statistics
 from dedupindex.crawls.crawl import Crawl, Visibility
-from dedupindex.crawls.crawl_report import FORMATS, CrawlReport, ReportRequest, date, warning
+from dedupindex.crawls.crawl_report import FORMATS, ReportRequest, date, warning
 from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading, Writing
@@ -175,10 +175,14 @@ class CrawlRoutes(Handlers):
         asked, most = _report_request(given), given.get("limit", PAGE)
         with self._live.crawls.reading_for(name) as reading:
             visible = NamespaceAccess(self._access, request.environ)
-            crawl = reading.crawl_or_suggest(name, visible.sees)
-            report, last = _report_page(reading, crawl, asked, most)
-        path = f"/crawls/{quote(name, '')}/report"
-        follow = None if last is None else _next_page(path, given, last)
+            report = reports.report(reading, reading.crawl_or_suggest(name, visible.sees), asked)
+            groups = list(report.groups)
+        follow: str | None = None
+        if not asked.top and len(groups) > most:
+            last = groups[most - 1][0].decode("utf-8", "surrogateescape")
+            follow = _next_page(f"/crawls/{quote(name, '')}/report", given, last)
+            groups = groups[:most]
+        report = report._replace(groups=iter(groups))
         form = given.get("format", "json")
         if form == "json":
             report.summary["next"] = follow
@@ -259,17 +263,6 @@ def _report_request(given: dict[str, Any]) -> ReportRequest:
         given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after
     )
     return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
-
-
-def _report_page(
-    reading: Reading, crawl: Crawl, asked: ReportRequest, most: int
-) -> tuple[CrawlReport, str | None]:
-    """Return a page of a report, and its last heading if there are more pages."""
-    report = reports.report(reading, crawl, asked)
-    groups = list(report.groups)
-    more = not asked.top and len(groups) > most
-    last = groups[most - 1][0].decode("utf-8", "surrogateescape") if more else None
-    return report._replace(groups=iter(groups[:most] if more else groups)), last
 
 
 def _next_page(path: str, given: dict[str, Any], after: str) -> str:
