@@ -210,17 +210,14 @@ class Counts:
                 self._counts[_NAMES[type(answer)]] += 1
                 self._counts["spelled_otherwise"] += answer == SPELLED_OTHERWISE
 
-    def reported(self, done: Reported) -> None:
-        """Count the outcome of a report, except captures that are kept."""
+    def reported(self, crawl: str, done: Reported) -> None:
+        """Count the outcome of a report of a crawl, except captures that are kept."""
         with self._lock:
             for name in ("added", "unchanged", "refused", "bad"):
                 self._counts[name] += getattr(done, name)
             self._counts["not_reported"] += done.dropped
-
-    def dropped(self, crawl: str, count: int) -> None:
-        """Count captures of a crawl that are dropped, for `missed`."""
-        with self._lock:
-            self._of(crawl)["not_reported"] += count
+            if done.dropped:
+                self._of(crawl)["not_reported"] += done.dropped
 
     def missed(self, crawl: str) -> dict[str, int]:
         """Return what a crawl did not look up and not report, as the server takes it."""

@@ -341,9 +341,8 @@ class ClientBase(Generic[_TransportT]):
             yield from self._report("", [])
         lost = self._queue.clear()
         for crawl, count in lost.items():
-            self.counts.dropped(crawl, count)
+            self.counts.reported(crawl, Reported(dropped=count))
         if lost:
-            self.counts.reported(Reported(dropped=lost.total()))
             _log.warning("%d captures could not be reported; index their WARCs later", lost.total())
         for name in self.counts.crawls():
             value = self._missed(name)
@@ -382,26 +381,23 @@ class ClientBase(Generic[_TransportT]):
             except (ValueError, TypeError) as error:
                 _log.warning("a capture cannot be reported: %s", error)
                 bad += 1
-        dropped = self._queue.add(crawl or self._crawl, valid)
-        self.counts.dropped(crawl or self._crawl, dropped)
-        total = Reported(bad=bad, dropped=dropped)
+        crawl = crawl or self._crawl
+        total = Reported(bad=bad, dropped=self._queue.add(crawl, valid))
+        self.counts.reported(crawl, total)
         while (batch := self._queue.take()) is not None:
-            done: Reported | NotAsked | None = None
+            done: Reported | None = None
             try:
                 done = yield from self._deliver(batch)
             finally:  # also when cancelled: sending twice changes nothing
-                if not isinstance(done, Reported):
-                    dropped = self._queue.give_back(batch)
-                    self.counts.dropped(batch.crawl, dropped)
-                    total += Reported(dropped=dropped)
-            if not isinstance(done, Reported):
+                part = done or Reported(dropped=self._queue.give_back(batch))
+                self.counts.reported(batch.crawl, part)
+                total += part
+            if done is None:
                 break
-            total += done
-        self.counts.reported(total)
         return replace(total, kept=len(self._queue))
 
-    def _deliver(self, batch: CaptureBatch) -> Steps[Reported | NotAsked]:
-        """Send captures, at most `TRIES` times; return `NotAsked` if they can be sent later."""
+    def _deliver(self, batch: CaptureBatch) -> Steps[Reported | None]:
+        """Send captures, at most `TRIES` times; return None if they can be sent later."""
         make = partial(requests.captures, batch.crawl, batch.captures, self._long)
         for number in range(TRIES):
             done: Reported | NotAsked = yield from self._ask(make, read_reported)
@@ -411,13 +407,12 @@ class ClientBase(Generic[_TransportT]):
                 yield from self._ask(lambda: self._begun[batch.crawl], dict)
             elif done.why not in _TRANSIENT:
                 _log.warning("%d captures not reported: %s", len(batch.captures), done.message)
-                self.counts.dropped(batch.crawl, len(batch.captures))
                 return Reported(dropped=len(batch.captures))
             elif done.why == "outage":
                 break
             elif number + 1 < TRIES:
                 yield Pause(PAUSE)
-        return done
+        return None
 
     def _ask(self, make: Callable[[], Ask], read: Callable[[Any], _T]) -> Steps[_T | NotAsked]:
         """Send one request and read its answer, unless the breaker forbids it."""

@@ -648,6 +648,20 @@ def test_async_over_the_wire(index: Path) -> None:
     assert (counts["lookups"], counts["hits"], counts["not_looked_up"]) == (24, 6, 0)
 
 
+def test_what_was_reported_before_an_interrupt_is_counted() -> None:
+    answers = [of_json({"added": 1000, "unchanged": 0, "refused": {}, "bad": 0})]
+
+    def handle(ask: Ask) -> Reply:
+        if not answers:
+            raise KeyboardInterrupt
+        return answers.pop()
+
+    client = Client(transport=Mock(handle), crawl="weekly")
+    with pytest.raises(KeyboardInterrupt):
+        client.report([{"digest": OLD}] * 1500)
+    assert (client.counts.as_json()["added"], client.kept) == (1000, 500)
+
+
 def test_a_cancelled_report_is_kept(index: Path) -> None:
     end = threading.Event()
 
