@@ -91,7 +91,7 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
     with suppress(ValueError, OSError):  # as many connections as the system lets us have
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = _Server(config, port, sockets, lambda: ready(started))
+    server = _GranianServer(config, port, sockets, lambda: ready(started))
     server.serve(target_loader=server.load, wrap_loader=False)
 
 
@@ -113,7 +113,7 @@ class _MainLoop(threading.Event):
         return True
 
 
-class _Server(MPServer):
+class _GranianServer(MPServer):
     """Granian's server with a socket for each worker, a report of readiness, and a soft stop."""
 
     def __init__(

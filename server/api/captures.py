@@ -27,7 +27,7 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.indexer.admission import admission_filter
 from server import logs
 from server.api.request_body import LINES_TYPES, line_chunks, media_type
-from server.api.request_fields import TEXT, batch_items, query_string, read_parameters, text_field
+from server.api.request_fields import TEXT, batch_items, read_parameters, text_field
 from server.responses import JSON, OK, Reply, RequestError, error_object, response_of
 from server.routes import Route
 from server.services import Handlers
@@ -93,7 +93,7 @@ class Captures(Handlers):
 
     def _store(self, environ: dict[str, Any]) -> CaptureResults:
         total = CaptureResults()
-        crawl = read_parameters(query_string(environ), PARAMETERS).get("crawl", "")
+        crawl = read_parameters(environ, PARAMETERS).get("crawl", "")
         if media_type(environ) in LINES_TYPES:
             who = self._writers.allowed(environ, crawl)
             with self._writers.received(environ) as body, self._audited(environ, who, crawl, total):

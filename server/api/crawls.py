@@ -28,22 +28,7 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.tables import STYLE
 from server import logs
-from server.api.request_fields import (
-    BEGIN,
-    CANCEL,
-    COMMIT,
-    LIMIT,
-    PAGE,
-    SELF_REPORT,
-    TEXT,
-    bool_field,
-    check_fields,
-    crawl_options,
-    query_string,
-    read_parameters,
-    self_report,
-    text_field,
-)
+from server.api import request_fields as fields
 from server.auth import NamespaceAccess
 from server.live_index import LiveIndex
 from server.responses import json_of
@@ -62,12 +47,12 @@ _STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
 _POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
 
 LIST: dict[str, dict[str, Any]] = {
-    "limit": {**LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
-    "after": {**TEXT, "description": "A crawl's name: those that began before it."},
+    "limit": {**fields.LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
+    "after": {**fields.TEXT, "description": "A crawl's name: those that began before it."},
 }
 REPORT: dict[str, dict[str, Any]] = {
-    "by": {**TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
-    "format": {**TEXT, "enum": list(FORMATS), "default": "json"},
+    "by": {**fields.TEXT, "enum": list(BY), "description": "Group by; not given: no groups."},
+    "format": {**fields.TEXT, "enum": list(FORMATS), "default": "json"},
     "top": {
         "type": "integer",
         "minimum": 1,
@@ -75,13 +60,13 @@ REPORT: dict[str, dict[str, Any]] = {
         "description": "Only as many groups, the largest first.",
     },
     "order": {
-        **TEXT,
+        **fields.TEXT,
         "enum": list(ORDERS),
         "default": "lookups",
         "description": "With `top`: the number by which groups are ordered.",
     },
-    "limit": LIMIT,
-    "after": {**TEXT, "description": "A group's heading: those that come after it."},
+    "limit": fields.LIMIT,
+    "after": {**fields.TEXT, "description": "A group's heading: those that come after it."},
 }
 
 
@@ -90,13 +75,13 @@ class CrawlRoutes(Handlers):
     def begin_crawl(self) -> Response:
         """Begin a crawl."""
         given = self._writers.fields(request.environ)
-        name = text_field(given, "name")
-        who = self._writers.allowed(request.environ, name, text_field(given, "namespace"))
-        check_fields(given, BEGIN)
+        name = fields.text_field(given, "name")
+        who = self._writers.allowed(request.environ, name, fields.text_field(given, "namespace"))
+        fields.check_fields(given, fields.BEGIN)
         self._live.opened()  # without an index, crawls would be lost with their directory
         seen = Visibility(given.get("seen_by") or Visibility.OWN)
         covers = Covers[(given.get("digest_covers") or Covers.UNKNOWN.name).upper()]
-        options = crawl_options(given)
+        options = fields.crawl_options(given)
         change = partial(lifecycle.begin, name=name, seen=seen, covers=covers, **options)
         return self._written(who, self._live.crawls.write(change, make=True))
 
@@ -120,10 +105,10 @@ class CrawlRoutes(Handlers):
         """Commit or cancel a crawl, and store the counts of its crawler."""
         who = self._writers.allowed(request.environ, name)
         given = self._writers.fields(request.environ)
-        check_fields(given, COMMIT if keep else CANCEL)
-        cancel = partial(lifecycle.cancel, force=not keep and bool_field(given, "force"))
-        step, exit = lifecycle.commit if keep else cancel, text_field(given, "exit")
-        counts, counter = self_report(given)
+        fields.check_fields(given, fields.COMMIT if keep else fields.CANCEL)
+        cancel = partial(lifecycle.cancel, force=not keep and fields.bool_field(given, "force"))
+        step, exit = lifecycle.commit if keep else cancel, fields.text_field(given, "exit")
+        counts, counter = fields.self_report(given)
         self._live.crawls.write_counts()  # so that the answer counts the lookups of a short crawl
 
         def change(writing: Writing) -> Crawl:
@@ -139,8 +124,8 @@ class CrawlRoutes(Handlers):
         """Report what a crawler skipped."""
         who = self._writers.allowed(request.environ, name)
         given = self._writers.fields(request.environ)
-        check_fields(given, SELF_REPORT)
-        counts, counter = self_report(given)
+        fields.check_fields(given, fields.SELF_REPORT)
+        counts, counter = fields.self_report(given)
 
         def change(writing: Writing) -> Crawl:
             crawl = writing.crawl(name)
@@ -153,7 +138,7 @@ class CrawlRoutes(Handlers):
     def list_crawls(self) -> Response:
         """Crawls, the newest first, in pages."""
         self._access.may_read(request.environ)
-        given = read_parameters(query_string(request.environ), LIST)
+        given = fields.read_parameters(request.environ, LIST)
         most = given.get("limit", CRAWLS_PAGE)
         visible = NamespaceAccess(self._access, request.environ)
         crawls = crawls_json(self._live, most + 1, given.get("after", ""), sees=visible.sees)
@@ -171,8 +156,8 @@ class CrawlRoutes(Handlers):
     def crawl_report(self, name: str) -> Response:
         """Statistics of a crawl."""
         self._access.may_read(request.environ, self._namespaces(name))
-        given = read_parameters(query_string(request.environ), REPORT)
-        asked, most = _report_request(given), given.get("limit", PAGE)
+        given = fields.read_parameters(request.environ, REPORT)
+        asked, most = _report_request(given), given.get("limit", fields.PAGE)
         with self._live.crawls.reading_for(name) as reading:
             visible = NamespaceAccess(self._access, request.environ)
             report = reports.report(reading, reading.crawl_or_suggest(name, visible.sees), asked)
@@ -262,7 +247,7 @@ def _report_request(given: dict[str, Any]) -> ReportRequest:
     asked = ReportRequest(
         given.get("by", ""), given.get("top", 0), given.get("order", "lookups"), after
     )
-    return asked if asked.top else asked._replace(most=given.get("limit", PAGE) + 1)
+    return asked if asked.top else asked._replace(most=given.get("limit", fields.PAGE) + 1)
 
 
 def _next_page(path: str, given: dict[str, Any], after: str) -> str:

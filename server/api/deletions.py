@@ -19,17 +19,8 @@ from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
 from server import logs
+from server.api import request_fields as fields
 from server.api.crawls import crawl_json
-from server.api.request_fields import (
-    BOOLEAN,
-    DROP,
-    TEXT,
-    batch_items,
-    bool_field,
-    check_fields,
-    read_parameters,
-    text_field,
-)
 from server.commands import CommandTimeout
 from server.responses import RequestError, json_of
 from server.routes import Route
@@ -37,14 +28,14 @@ from server.services import Handlers
 
 LISTED = 1000  # originals and revisits in one answer
 _SCOPES = ("container", "crawl", "url")
-_CAPTURE = dict.fromkeys(("digest", "url", "date"), TEXT)
+_CAPTURE = dict.fromkeys(("digest", "url", "date"), fields.TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
 IMPACT: dict[str, dict[str, Any]] = {
-    "container": {**TEXT, "description": "All of this file."},
-    "crawl": {**TEXT, "description": "All of this crawl."},
-    "url": {**TEXT, "description": "All of this URL, exactly as it was."},
-    "prefix": {**BOOLEAN, "description": "With `url`: all that begin so."},
-    "list": {**BOOLEAN, "description": "Also list the first originals and revisits."},
+    "container": {**fields.TEXT, "description": "All of this file."},
+    "crawl": {**fields.TEXT, "description": "All of this crawl."},
+    "url": {**fields.TEXT, "description": "All of this URL, exactly as it was."},
+    "prefix": {**fields.BOOLEAN, "description": "With `url`: all that begin so."},
+    "list": {**fields.BOOLEAN, "description": "Also list the first originals and revisits."},
 }
 
 
@@ -55,7 +46,7 @@ class Deletions(Handlers):
     def impact(self) -> Response:
         """What depends on captures before they are deleted."""
         self._admin()
-        given = read_parameters(request.environ["QUERY_STRING"], IMPACT)
+        given = fields.read_parameters(request.environ, IMPACT)
         options = [f"--{name}={given[name]}" for name in _SCOPES if name in given]
         if len(options) != 1:
             raise BadQuery(f"give one of {', '.join(_SCOPES)}")
@@ -74,8 +65,8 @@ class Deletions(Handlers):
         """Drop a crawl that is not merged yet."""
         # The body is read first: an aborted request drops nothing.
         who, given = self._admin(), self._writers.fields(request.environ)
-        check_fields(given, DROP)
-        drop = partial(lifecycle.drop, name=name, force=bool_field(given, "force"))
+        fields.check_fields(given, fields.DROP)
+        drop = partial(lifecycle.drop, name=name, force=fields.bool_field(given, "force"))
         self._live.crawls.write_counts()
         # While a merge runs, it could take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
@@ -91,9 +82,9 @@ class Deletions(Handlers):
     def delete_captures(self) -> Response:
         """Delete captures from the index."""
         who, given = self._admin(), self._writers.fields(request.environ)
-        force = bool_field(given, "force")
+        force = fields.bool_field(given, "force")
         given.pop("force", None)
-        items = batch_items(given, self._config.max_batch, "force")
+        items = fields.batch_items(given, self._config.max_batch, "force")
         with TemporaryFile() as lines:
             for item in items:
                 lines.write(orjson.dumps(_named_capture(item)) + b"\n")
@@ -124,8 +115,8 @@ def _named_capture(item: Any) -> dict[str, str]:
     """Return digest, URL and date of a capture to delete; raises `BadQuery`."""
     if not isinstance(item, dict):
         raise BadQuery("a capture is a JSON object")
-    check_fields(item, _CAPTURE)
-    found = {name: text_field(item, name) for name in _CAPTURE}
+    fields.check_fields(item, _CAPTURE)
+    found = {name: fields.text_field(item, name) for name in _CAPTURE}
     if not found["digest"] or not found["url"]:
         raise BadQuery("a capture that is deleted needs digest and url")
     return found

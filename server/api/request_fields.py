@@ -139,13 +139,13 @@ def schemas_of(parameters: Iterable[Parameter]) -> dict[str, dict[str, Any]]:
     return {item.name: {**item.schema, "description": item.description} for item in parameters}
 
 
-def read_parameters(text: str, known: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Return the parameters of a query string by the names of a table of schemas.
+def read_parameters(environ: Mapping[str, Any], known: Mapping[str, Schema]) -> dict[str, Any]:
+    """Return the parameters of a request by the names of a table of schemas.
 
     Bytes that are not UTF-8 become lone surrogates. Empty values count as not given, except that
     of `after`: the group of unknown values has an empty heading.
     """
-    pairs = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+    pairs = parse_qsl(query_string(environ), keep_blank_values=True, errors="surrogateescape")
     return check_parameters(pairs, known)
 
 

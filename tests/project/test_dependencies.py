@@ -16,7 +16,7 @@ from typing import Any, Generic
 
 import pytest
 
-from server.run import _Server
+from server.run import _GranianServer
 from tests.support.paths import ROOT
 
 # By distribution: module, name in it, and its parameters.
@@ -46,7 +46,7 @@ PRIVATE = {
     "fsspec": {("fsspec.implementations.http", "HTTPFileSystem._ls"): "self, url, detail, kwargs"},
 }
 ATTRIBUTES = {"_shd", "_sso", "main_loop_interrupt", "interrupt_children"}
-"""Attributes of Granian's server that `_Server` sets."""
+"""Attributes of Granian's server that `_GranianServer` sets."""
 PUBLIC = {"_asdict", "_exit", "_make", "_replace", "_fields"}  # documented, in Python itself
 PYTHON = {"_Compress", "_Decompress"}  # zlib's types, in annotations
 NAMES = [(package, *where) for package, names in PRIVATE.items() for where in names]
@@ -66,7 +66,7 @@ def test_private_functions_have_the_known_signature(package: str, module: str, p
 
 
 def test_the_attributes_that_are_set_for_granian_are_used_there() -> None:
-    bases = [base for base in _Server.__mro__[1:-1] if base is not Generic]
+    bases = [base for base in _GranianServer.__mro__[1:-1] if base is not Generic]
     source = "".join(map(inspect.getsource, bases))
     assert {name for name in ATTRIBUTES if f"self.{name}" in source} == ATTRIBUTES
 
@@ -97,8 +97,8 @@ def test_nothing_else_is_private() -> None:
     modules = {part for _, module, _ in NAMES for part in module.split(".")}
     known = names | modules | PUBLIC | PYTHON | {"_lk", "_typeshed"}
     assert used - own - known == set()
-    base = _Server.__mro__[1]
-    overridden = {name for name in vars(_Server) if name[:2] != "__" and hasattr(base, name)}
+    base = _GranianServer.__mro__[1]
+    overridden = {name for name in vars(_GranianServer) if name[:2] != "__" and hasattr(base, name)}
     assert overridden <= names
 
 

@@ -148,6 +148,14 @@ def test_a_damaged_ledger_is_reported(tmp_path: Path) -> None:
     assert shown.status_code == 503 and f"{ledger.name} is damaged" in shown.text
 
 
+def test_the_impact_of_a_url_that_is_not_escaped_is_not_reported(index: Path) -> None:
+    raw = {"QUERY_STRING": "url=http://example.com/\u00e9"}  # as WSGI gives a byte of 0xE9
+    answer = served(index).get("/impact", environ_overrides=raw)
+    assert error(answer) == (400, "bad_query") and "not ASCII" in answer.text
+    long = served(index).get("/impact?url=" + "a" * 60_000)
+    assert error(long) == (414, "uri_too_long")
+
+
 def test_a_crawl_is_dropped_unless_the_index_has_it(index: Path) -> None:
     live = LiveIndex(index)
     live.refresh()
