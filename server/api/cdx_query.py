@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import unquote
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.digest import Digest
@@ -120,6 +120,7 @@ SORTS = ("default", "reverse", "closest")
 MATCHES = ("exact", "canonical")
 DIGESTS = {"base32": 0, "hex": 2}  # to their encodings in `Spelling`
 IGNORED = ("gzip", "resolveRevisits", "allowFuzzy")  # accepted, without effect
+_SEVERAL = frozenset(("filter", *IGNORED))  # parameters that may be given several times
 _EMPTY_CLOSEST = re.compile("(?:^|&)closest=(?:&|$)")  # how pywb asks for all
 _TIME = "^[0-9]{1,14}$"
 
@@ -185,10 +186,13 @@ class CdxQuery:
 
 def cdx_query_of(text: str, *, hex: bool = False) -> CdxQuery:
     """Parse a query string; raises `BadQuery`. Empty values count as not given."""
-    pairs = parse_qsl(text, errors="surrogateescape")
+    pairs = [  # as `parse_qsl`, in half the time
+        (unquote(name), unquote(value, errors="surrogateescape"))
+        for name, _, value in [part.partition("=") for part in text.replace("+", " ").split("&")]
+        if value
+    ]
     filters = [value for name, value in pairs if name == "filter"]
-    single = [pair for pair in pairs if pair[0] not in ("filter", *IGNORED)]
-    given = check_parameters(single, PARAMETERS)
+    given = check_parameters([pair for pair in pairs if pair[0] not in _SEVERAL], PARAMETERS)
     if len(filters) > FILTERS:
         raise BadQuery(f"a query has at most {FILTERS} filters")
     if "url" not in given:

@@ -155,7 +155,8 @@ def check_parameters(
     """Return parameters by name, each checked by its schema; see `read_parameters`."""
     given: dict[str, Any] = {}
     for name, value in pairs:
-        if name not in known:
+        schema = known.get(name)
+        if schema is None:
             raise BadQuery(
                 f"there is no parameter {name[:64]!r}; there are {', '.join(known)}; in values & "
                 "is written %26"
@@ -163,7 +164,7 @@ def check_parameters(
         if name in given:
             raise BadQuery(f"{name} is given twice; in values & is written %26")
         if value or name == "after":
-            given[name] = _value(name, value, known[name])
+            given[name] = _value(name, value, schema)
     return given
 
 
