@@ -37,7 +37,7 @@ def create_app(
 ) -> Flask:
     """Return the application of an open index; without `hot` Flask handles every request."""
     urlkey(b"http://[::1]:1/")  # imports modules for unusual URLs before the first request
-    services = Services.of(config, live, metrics or Metrics())
+    services = Services(config, live, metrics or Metrics())
     metrics, access = services.metrics, services.access
     lookups = Lookups(live, metrics, access, services.bodies, config)
     cdx, captures, status = Cdx(services), Captures(services), _Status(services)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from server.api.request_body import BodySlots, Writers
 from server.auth import Access
 from server.commands import Commands
@@ -12,29 +10,20 @@ from server.live_index import LiveIndex
 from server.metrics import Metrics
 
 
-class Services(NamedTuple):
+class Services:
     """The parts of an application that its routes use."""
 
-    config: Config
-    live: LiveIndex
-    metrics: Metrics
-    access: Access
-    bodies: BodySlots
-    writers: Writers
-    commands: Commands
-
-    @classmethod
-    def of(cls, config: Config, live: LiveIndex, metrics: Metrics) -> Services:
-        """Make the parts that follow from the settings."""
-        access = Access(config.index, private=config.private, guarded=config.guarded)
-        bodies = BodySlots()
-        writers = Writers(live, access, bodies, config)
-        return cls(config, live, metrics, access, bodies, writers, Commands(config.index))
+    def __init__(self, config: Config, live: LiveIndex, metrics: Metrics) -> None:
+        self.config, self.live, self.metrics = config, live, metrics
+        self.access = Access(config.index, private=config.private, guarded=config.guarded)
+        self.bodies, self.commands = BodySlots(), Commands(config.index)
+        self.writers = Writers(live, self.access, self.bodies, config)
 
 
 class Handlers:
     """Base class of the groups of routes and pages."""
 
     def __init__(self, services: Services) -> None:
-        self._config, self._live, self._metrics = services[:3]
-        self._access, self._bodies, self._writers, self._commands = services[3:]
+        self._config, self._live, self._metrics = services.config, services.live, services.metrics
+        self._access, self._bodies = services.access, services.bodies
+        self._writers, self._commands = services.writers, services.commands

@@ -204,13 +204,18 @@ def text_output(path: Path) -> Iterator[BinaryIO]:
             yield stream
 
 
-def print_result(content: Any, lines: Iterable[str]) -> None:
-    """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text."""
+def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] = ()) -> None:
+    """Print a result on stdout, with ``--json`` as JSON, otherwise as lines of text.
+
+    `notes` are printed on stderr, and only with the text.
+    """
     if wants_json():
         print_json(content)
-    else:
-        for line in lines:
-            click.echo(line)
+        return
+    for line in lines:
+        click.echo(line)
+    for note in notes:
+        say(note)
 
 
 def count_lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +12,15 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say, text_output, warn
+from dedupindex.cli.common import (
+    UNSOUND,
+    Command,
+    count_lines,
+    print_result,
+    say,
+    text_output,
+    warn,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
 from dedupindex.errors import BadInput, Damaged
@@ -146,17 +154,18 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
         bridge = options["bridge"]
         stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
         stream.flush()
-    if wants_json():
-        print_json(exported)
-        return 0
-    say(
+    print_result(exported, notes=_wget_notes(exported))
+    return 0
+
+
+def _wget_notes(exported: wget_cdx.WgetExport) -> Iterator[str]:
+    yield (
         f"{exported.written:,} originals written, {exported.for_seeds:,} of them with the URL of "
         f"a seed, {exported.for_hosts:,} of a wanted host"
     )
     if exported.other_urls:
-        say(f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest")
-    _report_left_out(exported.left_out)
-    return 0
+        yield f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest"
+    yield from count_lines("left out: ", exported.left_out)
 
 
 def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
@@ -167,26 +176,27 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     with closing(open_index(index)) as engine, engine.view() as view, writing(address) as database:
         found = originals(view.captures(), view.container, choice, exported)
         database.export(found, os.fsencode(home), crawls)
-    if wants_json():
-        print_json(exported)
-        return 0
-    say(f"{exported.written:,} originals written and committed")
+    print_result(exported, notes=_redis_notes(exported, algorithm))
+    return 0
+
+
+def _redis_notes(exported: BrowsertrixExport, algorithm: str) -> Iterator[str]:
+    yield f"{exported.written:,} originals written and committed"
     for crawl, count in sorted(exported.crawls.items()):
-        say(f"  crawl {crawl}: {count:,}")
+        yield f"  crawl {crawl}: {count:,}"
     if exported.bridged:
-        say(
+        yield (
             f"  {exported.bridged:,} are bridged: their revisits state another digest than the "
             "original, and replay by digest (pywb) does not find it"
         )
-    _report_left_out(exported.left_out)
+    yield from count_lines("left out: ", exported.left_out)
     if not exported.written and exported.left_out["spelled-otherwise"]:
-        say(f"their records state other digests than {algorithm}; --bridge includes them")
+        yield f"their records state other digests than {algorithm}; --bridge includes them"
     elif not exported.written:
-        say(
+        yield (
             f"the index may have no {algorithm} digests: bin/index --also-digest {algorithm} "
             "computes them from WARCs"
         )
-    return 0
 
 
 def _end(address: str, action: str, crawl: str) -> int:
@@ -197,16 +207,8 @@ def _end(address: str, action: str, crawl: str) -> int:
         else:
             database.cancel(crawl)
     state = "committed" if action == "commit" else "cancelled"
-    if wants_json():
-        print_json({"crawl": crawl, "state": state})
-    else:
-        say(f"crawl {printable(crawl)} is {state}")
+    print_result({"crawl": crawl, "state": state}, notes=[f"crawl {printable(crawl)} is {state}"])
     return 0
-
-
-def _report_left_out(left_out: dict[str, int]) -> None:
-    for reason, count in sorted(left_out.items()):
-        say(f"  left out: {reason:<18}{count:>12,}")
 
 
 def _check_no_subset_options(options: dict[str, Any]) -> None:

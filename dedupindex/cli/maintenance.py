@@ -15,7 +15,6 @@ from typing import Any
 
 from dedupindex.cli.common import check_no_address, print_result, say
 from dedupindex.cli.index_location import index_name
-from dedupindex.cli.options import wants_json
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
@@ -182,9 +181,8 @@ def copy(index: Path, to: str, engine: str) -> int:
     target = Path(to)
     with _new_copy(index, target):
         _copy_files(index, target)
-    print_result({"copy": printable(str(target)), "bytes": _size(target)}, ())
-    if not wants_json():
-        say(f"copied {index} to {target} ({amount(_size(target))})")
+    note = f"copied {index} to {target} ({amount(_size(target))})"
+    print_result({"copy": printable(str(target)), "bytes": _size(target)}, notes=[note])
     return 0
 
 

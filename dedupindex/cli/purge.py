@@ -12,7 +12,7 @@ import orjson
 
 from dedupindex.cli.common import Command, print_json, print_result, say
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import flag, option, shared_options, wants_json
+from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
@@ -142,11 +142,9 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
     absent = _not_found(target, found)
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
-    if not wants_json():
-        for name in absent:
-            say(f"not found: {name}{_wildcards(target.kind, name)}")
+    notes = [f"not found: {name}{_wildcards(target.kind, name)}" for name in absent]
     content = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
-    print_result(content, _text_of(found, len(absent), purged=purged))
+    print_result(content, _text_of(found, len(absent), purged=purged), notes)
 
 
 def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:

@@ -92,7 +92,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
     def ready(started: Started) -> None:
         captures, workers = started.counts.captures, started.workers
         about = {"index": printable(name), "captures": captures, "workers": workers}
-        print_result({"url": started.url, **about}, ())
+        print_result({"url": started.url, **about})
         log(f"serving {name} ({captures:,} captures) at {started.url}, {workers} workers")
 
     for_all = chosen.pop("for_all")

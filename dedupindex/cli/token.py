@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from dedupindex.cli.common import Command, print_result, say
+from dedupindex.cli.common import Command, print_result
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import option, shared_options, wants_json
+from dedupindex.cli.options import option, shared_options
 from dedupindex.index import tokens
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import Role
@@ -56,12 +56,11 @@ def command(
         raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
-        print_result({"name": add, "token": secret}, [secret])
-        if not wants_json():
-            say("send it as  Authorization: Bearer <token>; it is not shown again")
+        note = "send it as  Authorization: Bearer <token>; it is not shown again"
+        print_result({"name": add, "token": secret}, [secret], [note])
     elif remove:
         tokens.remove(index, remove)
-        print_result({"removed": remove}, ())
+        print_result({"removed": remove})
     else:
         _list(index)
     return 0
@@ -77,6 +76,6 @@ def _list(index: Path) -> None:
         f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip()
         for name, role, crawls, namespaces in rows
     ]
-    print_result({"tokens": [dict(zip(names, row, strict=True)) for row in rows]}, lines)
-    if not rows and not wants_json():
-        say("no tokens: anyone who reaches the server may read and write")
+    notes = [] if rows else ["no tokens: anyone who reaches the server may read and write"]
+    content = [dict(zip(names, row, strict=True)) for row in rows]
+    print_result({"tokens": content}, lines, notes)

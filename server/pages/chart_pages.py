@@ -40,6 +40,13 @@ def byte_counts(row: StatisticsRow) -> Values:
     return [*((name, getattr(row, f"{name}_bytes")) for name in _SAVED), ("new", row.stored_bytes)]
 
 
+_CHARTS = {  # values and tooltip of a column
+    "lookups": (lookup_counts, "{lookups:,} lookups, {duplicates:,} duplicates"),
+    "captures": (capture_counts, "{duplicates:,} captures saved, {stored:,} stored"),
+    "bytes": (byte_counts, "{duplicate_bytes:,} bytes saved, {stored_bytes:,} stored"),
+}
+
+
 def text_of(heading: bytes) -> str:
     """Return a heading of statistics as text; bytes that are not UTF-8 are escaped."""
     return heading.decode("utf-8", "backslashreplace")
@@ -79,6 +86,13 @@ class Charts(Handlers):
         if name not in SPANS:
             raise BadQuery(f"span takes one of {', '.join(SPANS)}")
         rows = self._rows(SPANS[name], crawl)
+        charts = {
+            chart: columns(
+                [(f"{text_of(unit)}: {title.format_map(row.as_json())}", values(row))
+                 for unit, row in rows]
+            )
+            for chart, (values, title) in _CHARTS.items()
+        }  # fmt: skip
         return render_template(
             "charts.html",
             crawl=crawl,
@@ -88,9 +102,7 @@ class Charts(Handlers):
             any=any(any(row) for _, row in rows),
             rows=[table_row(unit, row) for unit, row in reversed(rows)],
             units=[text_of(unit) for unit, _ in rows],
-            lookups=columns([(_title(*row, "lookups"), lookup_counts(row[1])) for row in rows]),
-            captures=columns([(_title(*row, "captures"), capture_counts(row[1])) for row in rows]),
-            bytes=columns([(_title(*row, "bytes"), byte_counts(row[1])) for row in rows]),
+            **charts,
         )
 
     def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:
@@ -127,13 +139,3 @@ def _units(span: _Span, now: datetime) -> list[bytes]:
             for back in range(span.units)
         ]
     return [start.isoformat()[: span.width].encode() for start in reversed(starts)]
-
-
-def _title(unit: bytes, row: StatisticsRow, chart: str) -> str:
-    """Return the text of a column: its unit and numbers."""
-    text = text_of(unit)
-    if chart == "lookups":
-        return f"{text}: {row.lookups:,} lookups, {row.duplicates:,} duplicates"
-    if chart == "captures":
-        return f"{text}: {row.duplicates:,} captures saved, {row.stored:,} stored"
-    return f"{text}: {row.duplicate_bytes:,} bytes saved, {row.stored_bytes:,} stored"

@@ -20,13 +20,12 @@ from random import Random
 
 import pytest
 
-from dedupindex.cli.index_location import home_of
 from dedupindex.cli.maintenance import UNFINISHED
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
-from dedupindex.index import open_index
+from dedupindex.index import home_of, open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.indexer.admission import admission_filter

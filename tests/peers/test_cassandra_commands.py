@@ -21,13 +21,12 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.cli import main
-from dedupindex.cli.index_location import home_of
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadInput, Damaged, IndexExists, IndexUnavailable, SettingsConflict
-from dedupindex.index import open_index, refer_to
+from dedupindex.index import home_of, open_index, refer_to
 from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, connect
