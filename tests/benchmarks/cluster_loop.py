@@ -25,7 +25,7 @@ from cassandra.query import tuple_factory
 from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cassandra_schema import PARTITION
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE
 from dedupindex.index.engines.cassandra.cql import IN_FLIGHT
 from dedupindex.index.format.cells import digest_prefix
@@ -65,7 +65,7 @@ def bare(address: Address) -> Iterator[Loop]:
         execution_profiles={EXEC_PROFILE_DEFAULT: profile},
     )
     session = cluster.connect()
-    prepared = session.prepare(Statements(address.keyspace).partition.text)
+    prepared = session.prepare(PARTITION.text.replace("KS.", f"{address.keyspace}."))
 
     def loop(asked: Asked) -> int:
         values = [(digest_prefix(digest), AT_ONCE + 1) for digest, _ in asked]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from dedupindex.index.address import Address
@@ -78,17 +78,17 @@ class Keyspaces:
         yield one
         for address in set(taken) - self.spoiled:
             # The only node may have hung a moment ago, and be given up for as long.
-            retry(partial(self._empty, Address.parse(address).keyspace))
+            retry(partial(self._empty, Address.parse(address)))
             self._free.append(address)
 
-    def _empty(self, keyspace: str) -> None:
+    def _empty(self, address: Address) -> None:
         """Remove all rows: quicker than to truncate."""
-        session = self._session
-        if not tables_exist(session, keyspace):
-            return
-        for table, key in _KEYS.items():
-            keys = Statement(f"SELECT DISTINCT {key} FROM {keyspace}.{table}")
-            where = " AND ".join(f"{name} = ?" for name in key.split(", "))
-            remove = Statement(f"DELETE FROM {keyspace}.{table} WHERE {where}", Use.WRITE)
-            rows = [row for page in session.scan(keys) for row in page]
-            write_all(session, [(remove, row) for row in rows])
+        with closing(connect(address)) as session:
+            if not tables_exist(session):
+                return
+            for table, key in _KEYS.items():
+                keys = Statement(f"SELECT DISTINCT {key} FROM KS.{table}")
+                where = " AND ".join(f"{name} = ?" for name in key.split(", "))
+                remove = Statement(f"DELETE FROM KS.{table} WHERE {where}", Use.WRITE)
+                rows = [row for page in session.scan(keys) for row in page]
+                write_all(session, [(remove, row) for row in rows])

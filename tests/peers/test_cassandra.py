@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cassandra import ConsistencyLevel
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
@@ -18,7 +19,7 @@ from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.engines.cassandra import cassandra_load
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
+from dedupindex.index.engines.cassandra.cassandra_load import PUT, REMOVE
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, Lease
@@ -55,11 +56,10 @@ def bench(make: Make) -> Bench:
     return make()
 
 
-def opened(bench: Bench) -> tuple[Session, Statements, str]:
+def opened(bench: Bench) -> Session:
     """A session, for tests that do what only others would; the fixture's outlives it."""
-    address = Address.parse(bench.engine)
-    with closing(connect(address)) as session:
-        return session, Statements(address.keyspace), address.keyspace
+    with closing(connect(Address.parse(bench.engine))) as session:
+        return session
 
 
 def many(count: int, number: int = 1) -> list[Capture]:
@@ -91,9 +91,9 @@ def test_a_digest_with_very_many_urls_is_found_by_each(bench: Bench) -> None:
 
 def test_reported_captures_are_separate_from_indexed_ones(bench: Bench) -> None:
     bench.load([capture(1, A), capture(2, B)])
-    session, on, keyspace = opened(bench)
+    session = opened(bench)
     put = Statement(
-        f"INSERT INTO {keyspace}.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",
+        "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)",
         Use.WRITE,
     )
     with bench.view() as view:
@@ -195,9 +195,9 @@ def test_an_outage_midway_is_one_for_all_that_is_still_to_come(bench: Bench) -> 
 
 def test_missing_state_in_the_cluster_is_an_outage(bench: Bench) -> None:
     bench.load([capture(1, A)])
-    session, _, keyspace = opened(bench)
+    session = opened(bench)
     with bench.open() as engine, engine.view() as view:
-        about = About(session, Statements(keyspace))
+        about = About(session)
         about.remove("state", about.state().written + 1)
         with pytest.raises(IndexUnavailable, match="gone"):
             view.counts()
@@ -207,8 +207,8 @@ def test_missing_state_in_the_cluster_is_an_outage(bench: Bench) -> None:
 
 def test_a_capture_whose_container_has_no_name_is_damage(bench: Bench) -> None:
     bench.load([capture(1, A)])
-    session, _, keyspace = opened(bench)
-    session.execute(Statement(f"DELETE FROM {keyspace}.place WHERE number = 1", Use.WRITE))
+    session = opened(bench)
+    session.execute(Statement("DELETE FROM KS.place WHERE number = 1", Use.WRITE))
     with bench.view() as view, pytest.raises(Damaged):
         view.any(sha1(1), 10)
     with bench.open() as engine:
@@ -217,7 +217,7 @@ def test_a_capture_whose_container_has_no_name_is_damage(bench: Bench) -> None:
 
 def test_check_finds_every_flipped_byte(bench: Bench) -> None:
     bench.load([capture(7, A, mime=b"x-odd/type", status=404), capture(8, B)])
-    session, on, _ = opened(bench)
+    session = opened(bench)
     with bench.view() as view:
         key, cell = next(iter(view.stored()))
     end = DIGEST_KEY[key[0]]
@@ -226,13 +226,13 @@ def test_check_finds_every_flipped_byte(bench: Bench) -> None:
         for number in range(len(cell)):
             changed = bytearray(cell)
             changed[number] ^= 1 << number % 8
-            session.execute(on.put, key[:end], key[end:], bytes(changed), written + number)
+            session.execute(PUT, key[:end], key[end:], bytes(changed), written + number)
             assert engine.check(), f"byte {number} of {cell.hex()}"
             with engine.view() as changed_view, pytest.raises(Damaged):
                 changed_view.any(digest_of_key(key), 10)
-        session.execute(on.put, key[:end], key[end:], cell, written + len(cell))
+        session.execute(PUT, key[:end], key[end:], cell, written + len(cell))
         assert engine.check() == []
-        session.execute(on.remove, written + len(cell) + 1, key[:end], key[end:])
+        session.execute(REMOVE, written + len(cell) + 1, key[:end], key[end:])
         assert engine.check()
 
 
@@ -274,8 +274,8 @@ def test_one_loads_at_a_time(make: Make) -> None:
     bench, other = make(), make()
     bench.load([capture(1, A)])
     held = bench.held()
-    session, on, _ = opened(bench)
-    with Lease(session, on, "there") as lease, pytest.raises(IndexBusy, match="is writing to"):
+    session = opened(bench)
+    with Lease(session, "there") as lease, pytest.raises(IndexBusy, match="is writing to"):
         bench.load([capture(2, A)])
     lease._renewed -= 1000.0
     with pytest.raises(IndexUnavailable, match="right to write"):
@@ -290,9 +290,9 @@ def test_a_machine_that_was_suspended_knows_that_its_lease_is_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.load([capture(1, A)])
-    session, on, _ = opened(bench)
+    session = opened(bench)
     really = time.clock_gettime
-    with Lease(session, on, "there") as lease:
+    with Lease(session, "there") as lease:
         lease.check()
         monkeypatch.setattr("time.clock_gettime", lambda clock: really(clock) + 1000.0)
         with pytest.raises(IndexUnavailable, match="right to write"):
@@ -300,36 +300,26 @@ def test_a_machine_that_was_suspended_knows_that_its_lease_is_over(
 
 
 def test_loads_read_at_the_consistency_of_writes(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it did not see it would write over; lookups may be content with less."""
     bench.load([capture(1, A)])
-    session, _, keyspace = opened(bench)
-    seen: set[Statement] = set()
+    other = Bench(tmp_path / "other", f"{bench.engine}&consistency=ALL&read_consistency=ONE")
+    seen: set[int] = set()
+    prepared = Session._prepared
 
-    class Watched:
-        def __getattr__(self, name: str) -> object:
-            return getattr(session, name)
+    def watched(session: Session, statement: Statement) -> Any:
+        found = prepared(session, statement)
+        if "FROM KS.capture" in statement.text:
+            seen.add(found.consistency_level)
+        return found
 
-        def execute(self, statement: Statement, *values: object) -> object:
-            seen.add(statement)
-            return session.execute(statement, *values)
-
-        def execute_many(self, asked: list[tuple[Statement, tuple[object, ...]]]) -> object:
-            asked = list(asked)
-            seen.update(statement for statement, _ in asked)
-            return session.execute_many(asked)
-
-        def close(self) -> None:
-            pass
-
-    with monkeypatch.context() as patched:
-        patched.setattr(
-            "dedupindex.index.engines.cassandra.cassandra_engine.connect", lambda _: Watched()
-        )
-        bench.load([capture(2, A), *many(AT_ONCE + 5)])
-    read = {one.use for one in seen if f"FROM {keyspace}.capture" in one.text}
-    assert read == {Use.WRITE}
+    monkeypatch.setattr(Session, "_prepared", watched)
+    other.load([capture(2, A), *many(AT_ONCE + 5)])
+    assert seen == {ConsistencyLevel.ALL}
+    with other.view() as view:
+        view.any(sha1(1), 1)
+    assert seen == {ConsistencyLevel.ALL, ConsistencyLevel.ONE}
 
 
 def test_threads_get_their_own_prefetched_rows(tmp_path: Path) -> None:
@@ -342,7 +332,7 @@ def test_threads_get_their_own_prefetched_rows(tmp_path: Path) -> None:
                 yield [(1, b"", 1, key)]
 
     session: Session = Slow()  # type: ignore[assignment]
-    view = CassandraView(session, Statements("k"), Settings().keys(), {}, tmp_path)
+    view = CassandraView(session, Settings().keys(), {}, tmp_path)
     digests = [sha1(number) for number in range(4000)]
     view.prefetch(digests)
 
@@ -402,8 +392,8 @@ def test_an_older_clock_does_not_lose_a_load(bench: Bench, keyspaces: Keyspaces)
     """The next loader may be on a machine whose clock is behind, and the last may be killed."""
     keyspaces.spoiled.add(bench.engine)  # of rows from the future
     bench.load([capture(1, A, 5)])
-    session, on, _ = opened(bench)
-    about = About(session, on)
+    session = opened(bench)
+    about = About(session)
     state = about.state()
     ahead = replace(state, written=state.written + 3_600_000_000)
     about.put("state", ahead.__dict__, ahead.written)
@@ -412,7 +402,7 @@ def test_an_older_clock_does_not_lose_a_load(bench: Bench, keyspaces: Keyspaces)
     with bench.view() as view:
         [(key, cell)] = view.stored()
     end = DIGEST_KEY[key[0]]
-    session.execute(on.put, key[:end], key[end:], cell, killed)
+    session.execute(PUT, key[:end], key[end:], cell, killed)
     bench.load([capture(1, A, 4)])
     assert [item.date[:10] for _, item in bench.held()] == [b"2026-11-04"]
     assert about.state().written > killed

@@ -2,6 +2,10 @@
 
 There are no transactions: each read has its own time. Only the list of crawls and their states is
 the same throughout a `CassandraReading`.
+
+Captures are rows of the index's own table ``capture``, after what the index has of the same digest:
+one row for each entry, whose key ends with the hash of the entry. Two servers that get captures of
+the same URL at once write two rows; readers find both. Rows never change.
 """
 
 from __future__ import annotations
@@ -29,17 +33,32 @@ from dedupindex.crawls.stores.cassandra_crawl_registry import (
     part_of,
     parts_of,
 )
-from dedupindex.crawls.stores.cassandra_crawl_tables import PARTS, SUFFIX, CrawlStatements
 from dedupindex.errors import StrategyUnavailable, UnknownCrawl
 from dedupindex.index.engine import Finder
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
-from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
-from dedupindex.index.format.cells import DIGEST_KEY, cell_of, sealed, unsealed
+from dedupindex.index.engines.cassandra.cql import Call, Row, Session, Statement, Use
+from dedupindex.index.format.cells import cell_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import MISSING
 
+_CELLS = Statement(
+    "SELECT rest, crawl, cell FROM KS.capture WHERE dk = ? AND live = 1 AND rest >= ? AND rest <= ?"
+)
+_ROW = _CELLS._replace(use=Use.WRITE)
+_LISTED = Statement("SELECT key FROM KS.reported WHERE crawl = ? AND part = ?", Use.WRITE)
+CLAIMS = Statement("SELECT namespace, crawl, until, secret FROM KS.claim WHERE dk = ?", Use.WRITE)
+_STATISTICS = Statement(
+    "SELECT heading, amounts FROM KS.statistic "
+    "WHERE crawl = ? AND kind = ? AND part = ? AND heading >= ?",
+    Use.WRITE,
+)
+_STATISTIC = Statement(
+    "SELECT amounts FROM KS.statistic WHERE crawl = ? AND kind = ? AND part = ? AND heading = ?",
+    Use.WRITE,
+)
+PARTS = 64  # of the list of a crawl's keys
+SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 _BEYOND = b"\xff" * 32  # sorts after the rest of any key
-_LISTED = (
+_PREFETCHED = (
     COUNTS,
     *(
         kind.value
@@ -57,27 +76,20 @@ class StoreContext(NamedTuple):
     """What all readers and writers of a store share."""
 
     session: Session
-    statements: CrawlStatements
     registry: Registry
     files: ContainerNumbers
     sums: WriterSums
-    url_list: Statements | None  # of an index that lists captures by URL
-
-
-def split(key: bytes) -> tuple[bytes, bytes]:
-    """Split a key, or a prefix of one, into partition and rest."""
-    end = DIGEST_KEY[key[0]]
-    return key[:end], key[end:]
+    by_url: bool  # whether the index lists captures by URL
 
 
 def rest_of(key: bytes, entry: bytes) -> bytes:
     """Return where an entry is in the partition of its key."""
-    return split(key)[1] + xxh3_64_digest(entry)
+    return split_key(key)[1] + xxh3_64_digest(entry)
 
 
 def sealed_row(key: bytes, rest: bytes, number: int, entry: bytes) -> bytes:
     """Return an entry with its checksum, as its row at `rest` holds it."""
-    return sealed(split(key)[0] + rest + number.to_bytes(4, "big"), entry)
+    return sealed(split_key(key)[0] + rest + number.to_bytes(4, "big"), entry)
 
 
 def unsealed_row(dk: bytes, row: Row) -> Held:
@@ -99,7 +111,7 @@ class CassandraReading(Reading):
 
     def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
         self.context, self.known, self.origin = context, known, known
-        self.session, self.statements = context.session, context.statements
+        self.session = context.session
         self._view: CassandraView | None = None
         self._counted: dict[tuple[int, bytes], list[Row]] = {}  # read ahead: heading, amounts
 
@@ -111,8 +123,8 @@ class CassandraReading(Reading):
         return reading
 
     def with_statistics(self, crawls: Sequence[Crawl]) -> CassandraReading:
-        places = [(crawl.number, kind) for crawl in crawls for kind in _LISTED]
-        asked = ((self.statements.statistics, (*place, 0, b"")) for place in places)
+        places = [(crawl.number, kind) for crawl in crawls for kind in _PREFETCHED]
+        asked = ((_STATISTICS, (*place, 0, b"")) for place in places)
         ready = copy(self)
         rows = self.session.execute_many(asked)
         ready._counted = dict(zip(places, rows, strict=True))
@@ -152,14 +164,14 @@ class CassandraReading(Reading):
             for crawl in self.crawls():
                 yield from self.cells_of(crawl)
             return
-        dk, rest = split(prefix)
+        dk, rest = split_key(prefix)
         reported = self._view.partition(dk).reported if self._view else None
         if reported is not None:
             for row in reported:
                 if row[0].startswith(rest):
                     yield unsealed_row(dk, row)
             return
-        for page in self.session.scan(self.statements.cells, dk, rest, rest + _BEYOND):
+        for page in self.session.scan(_CELLS, dk, rest, rest + _BEYOND):
             for row in page:
                 yield unsealed_row(dk, row)
 
@@ -172,13 +184,13 @@ class CassandraReading(Reading):
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
         """Yield the keys that a crawl has, or had, anything under."""
         for part in range(PARTS):
-            for page in self.session.scan(self.statements.listed, crawl.number, part):
+            for page in self.session.scan(_LISTED, crawl.number, part):
                 yield [bytes(key) for (key,) in page]
 
     def cells_at(self, crawl: Crawl, keys: Sequence[bytes]) -> Iterator[bytes | None]:
         """Yield what a crawl has under each key."""
-        asked = (at(self.statements.row, key) for key in keys)
-        for key, rows in zip(keys, self.session.execute_many(asked), strict=True):
+        rows_by_key = self.session.execute_many(map(rows_of, keys))
+        for key, rows in zip(keys, rows_by_key, strict=True):
             yield held_in(key, rows, crawl)
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
@@ -194,7 +206,7 @@ class CassandraReading(Reading):
         return self._view.listed(sought)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
-        for namespace, *claim in self.session.execute(self.statements.claims, prefix):
+        for namespace, *claim in self.session.execute(CLAIMS, prefix):
             yield namespace, claim_of(prefix, namespace, claim)
 
     def statistic(self, key: bytes) -> Amounts | None:
@@ -202,7 +214,7 @@ class CassandraReading(Reading):
         counted = self._counted.get((number, kind))
         if counted is None:
             place = number, kind, part_of(kind, heading), heading
-            found = self.session.execute(self.statements.statistic, *place)
+            found = self.session.execute(_STATISTIC, *place)
         else:
             found = [row[1:] for row in counted if row[0] == heading]
         return _joined(kind, [unsealed(key, bytes(row[0])) for row in found]) if found else None
@@ -218,8 +230,7 @@ class CassandraReading(Reading):
     ) -> Iterator[tuple[bytes, bytes]]:
         pages: Iterable[list[Row]] = [self._counted.get((number, kind), [])]
         if (number, kind) not in self._counted:
-            statement = self.statements.statistics
-            pages = self.session.scan(statement, number, kind, part, start)
+            pages = self.session.scan(_STATISTICS, number, kind, part, start)
         for page in pages:
             for heading, packed in page:
                 if heading >= start:
@@ -249,14 +260,14 @@ def _joined(kind: bytes, packed: Iterable[bytes]) -> Amounts:
     return reduce(codec.combine, map(codec.unpack, packed))
 
 
-def at(statement: Statement, key: bytes) -> tuple[Statement, Sequence[Any]]:
-    """Bind a statement to the rows of one key, which differ in the hash of the entry."""
-    dk, rest = split(key)
-    return statement, (dk, rest, rest + b"\xff" * SUFFIX)
+def rows_of(key: bytes) -> Call:
+    """Return the call that reads the rows of one key, which differ in the hash of the entry."""
+    dk, rest = split_key(key)
+    return _ROW, (dk, rest, rest + b"\xff" * SUFFIX)
 
 
 def held_in(key: bytes, rows: Iterable[Row], crawl: Crawl) -> bytes | None:
     """Return the cell of a crawl from the rows of a key; raises `Damaged`."""
-    dk = split(key)[0]
+    dk = split_key(key)[0]
     entries = [unsealed_row(dk, row)[2] for row in rows if row[1] == crawl.number]
     return cell_of(entries) if entries else None

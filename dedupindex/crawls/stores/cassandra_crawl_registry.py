@@ -21,15 +21,16 @@ from xxhash import xxh3_64_intdigest
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.statistics_keys import CODECS, KIND, AmountCodec, Amounts, StatisticsKind
-from dedupindex.crawls.stores.cassandra_crawl_tables import (
-    HOST_PARTS,
-    CrawlStatements,
-    crawls_back,
-    put_crawls,
-)
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements
-from dedupindex.index.engines.cassandra.cql import Row, Session, clock, execute_conditional
+from dedupindex.index.engines.cassandra.cassandra_schema import NUMBER, PLACE
+from dedupindex.index.engines.cassandra.cql import (
+    Row,
+    Session,
+    Statement,
+    Use,
+    clock,
+    execute_conditional,
+)
 from dedupindex.index.engines.cassandra.metadata import (
     About,
     key_of,
@@ -41,6 +42,22 @@ from dedupindex.index.engines.cassandra.metadata import (
 from dedupindex.index.format.cells import ContainerRef, sealed, sealed_text, unsealed_text
 
 AGE = 0.25  # seconds that a list of crawls is used
+
+# Everything but captures is read at the consistency of writes: a reader must see a cancelled crawl.
+_VERSION = Statement(
+    "SELECT DISTINCT shelf, version, writer FROM KS.crawl WHERE shelf = 0", Use.WRITE
+)
+_VERSION_SERIAL = _VERSION._replace(use=Use.SERIAL)
+_CRAWLS = Statement(
+    "SELECT version, writer, number, about FROM KS.crawl WHERE shelf = 0", Use.WRITE
+)
+_PUT_VERSION = "UPDATE KS.crawl SET version = ?, writer = ? WHERE shelf = 0 IF version = ?;"
+_PUT_CRAWL = "UPDATE KS.crawl SET about = ? WHERE shelf = 0 AND number = ?;"
+_PUT_STATISTIC = Statement(
+    "INSERT INTO KS.statistic (crawl, kind, part, heading, writer, since, amounts) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+    Use.WRITE,
+)
 
 
 class Overtaken(IndexBusy):
@@ -65,8 +82,8 @@ class CrawlRegistry:
 class Registry:
     """Reads and changes crawls, for all threads of a process."""
 
-    def __init__(self, session: Session, keyspace: str, statements: CrawlStatements) -> None:
-        self._session, self._keyspace, self._statements = session, keyspace, statements
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._known = CrawlRegistry()
         self._asked = -AGE  # when what is known was asked for
         self._failed: tuple[float, IndexUnavailable] = (-AGE, IndexUnavailable())
@@ -99,16 +116,11 @@ class Registry:
 
     def _read(self) -> bool:
         """Read the crawls if one has changed; return False if one did so between two pages."""
-        found = self._session.execute(self._statements.version)
+        found = self._session.execute(_VERSION)
         version = _version(found[0][1:]) if found else (0, b"")
         if version == (self._known.version, self._known.writer):
             return True
-        rows = [
-            row
-            for page in self._session.scan(self._statements.crawls)
-            for row in page
-            if row[2] is not None
-        ]
+        rows = [row for page in self._session.scan(_CRAWLS) for row in page if row[2] is not None]
         if any(_version(row) != _version(rows[0]) for row in rows):
             return False
         crawls = [
@@ -125,12 +137,10 @@ class Registry:
         for crawl in crawls:
             text = sealed_text(_key(crawl.number), json.dumps(crawl.stored()))
             values += [text, crawl.number]
-        statement = put_crawls(self._keyspace, len(crawls))
+        text = f"BEGIN BATCH {_PUT_VERSION} {len(crawls) * _PUT_CRAWL} APPLY BATCH"
+        put = Statement(text, Use.CONDITIONAL), values
         done = execute_conditional(
-            self._session,
-            (statement, values),
-            (crawls_back(self._keyspace), ()),
-            lambda row: bytes(row[1]) == token,
+            self._session, put, (_VERSION_SERIAL, ()), lambda row: bytes(row[2]) == token
         )
         if not done.applied:
             raise Overtaken("another server is beginning or ending crawls; send it again")
@@ -148,6 +158,7 @@ def _version(row: Row) -> tuple[int, bytes]:
 
 # --- counts: each process writes rows of its own ----------------------------------------------
 
+HOST_PARTS = 16  # partitions of the hosts of a crawl
 COUNTS = b"k"  # the kind of captures and bytes of a crawl, which may shrink
 SINCE = 3600.0  # seconds until a process starts new rows
 KEPT = 20_000  # sums of a process, until it starts new rows
@@ -184,8 +195,8 @@ def part_of(kind: bytes, heading: bytes) -> int:
 class WriterSums:
     """The sums of one process, for all its threads."""
 
-    def __init__(self, session: Session, statements: CrawlStatements) -> None:
-        self._session, self._statements = session, statements
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._writer, self._since = secrets.token_bytes(12), int(time.time())
         self._sums: dict[bytes, Amounts] = {}  # by key of `statistics_keys`
         self._written = 0  # microseconds since 1970: the later of two rows wins
@@ -203,9 +214,7 @@ class WriterSums:
             self._written = max(self._written + 1, int(time.time() * 1e6))
             written = [self._row(key, amounts) for key, amounts in rows.items()]
         try:
-            for _ in self._session.execute_many(
-                (self._statements.put_statistic, row) for row in written
-            ):
+            for _ in self._session.execute_many((_PUT_STATISTIC, row) for row in written):
                 pass
         except BaseException:
             with self._busy:
@@ -244,8 +253,8 @@ _KEPT = 4 * MEGABYTE  # of memory, for names and for numbers
 class ContainerNumbers:
     """Assigns numbers to container names and resolves them, for all threads of a process."""
 
-    def __init__(self, session: Session, on: Statements) -> None:
-        self._session, self._on = session, on
+    def __init__(self, session: Session) -> None:
+        self._session = session
         self._free = range(0)
         self._busy = threading.Lock()
         self._numbers = Cache[str, int](_KEPT)
@@ -263,23 +272,20 @@ class ContainerNumbers:
     def _number_of(self, name: str) -> int:
         place = ContainerRef(name)
         with self._busy:
-            found = self._session.execute(self._on.number, key_of(place))
+            found = self._session.execute(NUMBER, key_of(place))
             if found:
                 return number_in(key_of(place), found[0][0])
             if not self._free:
-                first = About(self._session, self._on).take_numbers(BLOCK)
+                first = About(self._session).take_numbers(BLOCK)
                 self._free = range(first, first + BLOCK)
             number, self._free = self._free[0], self._free[1:]
             # The name first: whoever finds a number must find its name.
-            for statement, values in (
-                put_place(self._on, number, place),
-                put_number(self._on, number, place),
-            ):
+            for statement, values in (put_place(number, place), put_number(number, place)):
                 self._session.execute(statement, *values)
             return number
 
     def _name_of(self, number: int) -> str:
-        found = self._session.execute(self._on.place, number)
+        found = self._session.execute(PLACE, number)
         if not found:
             raise Damaged(
                 f"container number {number} has no name; bin/index --check says what is damaged"

@@ -18,11 +18,10 @@ from dedupindex.crawls.stores.cassandra_crawl_registry import (
     Registry,
     WriterSums,
 )
-from dedupindex.crawls.stores.cassandra_crawl_tables import CrawlStatements
 from dedupindex.crawls.stores.cassandra_crawl_writing import CassandraWriting
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements, tables_exist
+from dedupindex.index.engines.cassandra.cassandra_schema import tables_exist
 from dedupindex.index.engines.cassandra.cql import connect
 from dedupindex.index.engines.cassandra.metadata import About, has_signature, signature_of
 from dedupindex.index.format.cells import container_of
@@ -50,25 +49,21 @@ class CassandraStore(Store):
     def __init__(self, index: Path, address: Address) -> None:
         """Connect; raises `IndexUnavailable`, also if there is no index yet."""
         self._index, self._address = index, address
-        keyspace = address.keyspace
-        self._session = connect(address)
+        self._session = session = connect(address)
         try:
-            if not tables_exist(self._session, keyspace):
+            if not tables_exist(session):
                 raise IndexUnavailable(f"the first build of {address} has not finished")
-            self._signature = signature_of(self._session, keyspace)
-            on = Statements(keyspace)
-            identity = About(self._session, on).identity(str(address))
+            self._signature = signature_of(session)
+            identity = About(session).identity(str(address))
         except BaseException:
-            self._session.close()
+            session.close()
             raise
-        statements = CrawlStatements(keyspace)
         self._context = StoreContext(
-            self._session,
-            statements,
-            Registry(self._session, keyspace, statements),
-            ContainerNumbers(self._session, on),
-            WriterSums(self._session, statements),
-            on if identity is not None and identity.settings.by_url else None,
+            session,
+            Registry(session),
+            ContainerNumbers(session),
+            WriterSums(session),
+            identity is not None and identity.settings.by_url,
         )
 
     def in_place(self) -> bool:
@@ -79,7 +74,7 @@ class CassandraStore(Store):
         except DedupError:
             return False
         try:
-            return has_signature(self._session, self._address.keyspace, self._signature)
+            return has_signature(self._session, self._signature)
         except IndexUnavailable:
             return True  # not known; whatever is read next raises the same
 

@@ -11,36 +11,60 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.statistics_keys import Amounts, StatisticsKind
 from dedupindex.crawls.store import Digests, Writing
 from dedupindex.crawls.stores.cassandra_crawl_reading import (
+    CLAIMS,
     CassandraReading,
     StoreContext,
-    at,
     claim_of,
     held_in,
     part_of_key,
     rest_of,
+    rows_of,
     sealed_row,
     secret_of,
-    split,
 )
 from dedupindex.crawls.stores.cassandra_crawl_registry import COUNTS, CrawlRegistry, parts_of
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index.engines.cassandra.cassandra_schema import listing
-from dedupindex.index.engines.cassandra.cql import Statement, Unclear
-from dedupindex.index.format.cells import digest_prefix, entries_of
+from dedupindex.index.engines.cassandra.cql import Call, Statement, Unclear, Use
+from dedupindex.index.format.cells import digest_prefix, entries_of, split_key
 
+_PUT_ROW = Statement(
+    "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 1, ?, ?, ?)", Use.WRITE
+)
+_DROP_ROW = Statement(
+    "DELETE FROM KS.capture WHERE dk = ? AND live = 1 AND rest = ? AND crawl = ?", Use.WRITE
+)
+_ENLIST = Statement("INSERT INTO KS.reported (crawl, part, key) VALUES (?, ?, ?)", Use.WRITE)
+_UNLIST = Statement("DELETE FROM KS.reported WHERE crawl = ? AND part = ? AND key = ?", Use.WRITE)
+_CLAIM_SERIAL = Statement(
+    "SELECT crawl, until, secret FROM KS.claim WHERE dk = ? AND namespace = ?", Use.SERIAL
+)
+# UPDATE, as the row marker of an INSERT has a time to live of its own: an empty row would be left
+# where a shorter claim takes its place.
+_PUT_CLAIM = (
+    "UPDATE KS.claim USING TTL ? SET crawl = ?, until = ?, secret = ? "
+    "WHERE dk = ? AND namespace = ? IF secret ="
+)
+_MAKE_CLAIM = Statement(f"{_PUT_CLAIM} NULL", Use.CONDITIONAL)
+_TAKE_CLAIM = Statement(f"{_PUT_CLAIM} ?", Use.CONDITIONAL)
+_DROP_CLAIM = Statement(
+    "DELETE FROM KS.claim WHERE dk = ? AND namespace = ? IF secret = ?", Use.CONDITIONAL
+)
+_DROP_STATISTICS = Statement(
+    "DELETE FROM KS.statistic WHERE crawl = ? AND kind = ? AND part = ?", Use.WRITE
+)
 _THREADS = 32  # of one step
 _TRIES = 10  # of a claim, while others make and release theirs
 _Place = tuple[bytes, int]  # a key, and the number of a crawl
 _Free = tuple[bytes, str, bytes]  # a digest, a namespace, the secret of the claim that ends
 _G = TypeVar("_G")
 _T = TypeVar("_T")
-_Asked = tuple[Statement, Sequence[Any]]
 
 
 class CassandraWriting(CassandraReading, Writing):
@@ -55,20 +79,19 @@ class CassandraWriting(CassandraReading, Writing):
         self._held: dict[_Place, bytes | None] = {}  # as read
         self._cells: dict[_Place, bytes | None] = {}  # to be written
         self._claims: dict[bytes, list[tuple[str, Claim]]] = {}  # read ahead
-        self._urls: list[_Asked] = []
-        self._dropped: list[_Asked] = []  # rows that were not read
-        self._unlisted: list[_Asked] = []
+        self._urls: list[Call] = []
+        self._dropped: list[Call] = []  # rows that were not read
+        self._unlisted: list[Call] = []
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
 
     def prefetch(
         self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
     ) -> None:
-        statements, sought = self.statements, list(dict.fromkeys(keys()))
+        sought = list(dict.fromkeys(keys()))
         prefixes = list(dict.fromkeys(map(digest_prefix, digests())))
-        asked = [at(statements.row, key) for key in sought]
         rows = self.session.execute_many(
-            [*asked, *((statements.claims, (prefix,)) for prefix in prefixes)]
+            [*map(rows_of, sought), *((CLAIMS, (prefix,)) for prefix in prefixes)]
         )
         for key, found in zip(sought, rows, strict=False):
             self._held[key, crawl.number] = held_in(key, found, crawl)
@@ -118,17 +141,16 @@ class CassandraWriting(CassandraReading, Writing):
         self._cells[key, crawl.number] = None
 
     def drop_cells(self, crawl: Crawl, keys: Sequence[bytes]) -> None:
-        statements = self.statements
-        asked = [at(statements.row, key) for key in keys]
-        for key, rows in zip(keys, self.session.execute_many(asked), strict=True):
+        found = self.session.execute_many(map(rows_of, keys))
+        for key, rows in zip(keys, found, strict=True):
             for rest, number, _ in rows:
                 if number == crawl.number:
-                    self._dropped.append((statements.drop_row, (split(key)[0], rest, number)))
-            self._unlisted.append((statements.unlist, (crawl.number, part_of_key(key), key)))
+                    self._dropped.append((_DROP_ROW, (split_key(key)[0], rest, number)))
+            self._unlisted.append((_UNLIST, (crawl.number, part_of_key(key), key)))
 
     def list_url(self, key: bytes) -> None:
-        if self.context.url_list is not None:
-            self._urls.append(listing(self.context.url_list, key))
+        if self.context.by_url:
+            self._urls.append(listing(key))
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         found = self._claims.get(prefix)
@@ -138,23 +160,23 @@ class CassandraWriting(CassandraReading, Writing):
         self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
     ) -> Claim:
         """If its outcome is not known the asker has it: storing twice is safe."""
-        session, statements, place = self.session, self.statements, (prefix, namespace)
+        session, place = self.session, (prefix, namespace)
         new = claim.crawl, claim.until, secret_of(*place, claim)
-        first: _Asked = statements.make_claim, (lease, *new, *place)
+        first: Call = _MAKE_CLAIM, (lease, *new, *place)
         statement, values = first
         with suppress(IndexUnavailable):
             for _ in range(_TRIES):
                 with suppress(Unclear):
                     if session.execute(statement, *values)[0][0]:
                         return claim
-                found = session.execute(statements.claim_back, *place)
+                found = session.execute(_CLAIM_SERIAL, *place)
                 if not found:
                     statement, values = first
                     continue
                 held = claim_of(*place, found[0])
                 if not over(held):
                     return held
-                statement = statements.take_claim
+                statement = _TAKE_CLAIM
                 values = (lease, *new, *place, secret_of(*place, held))
         return claim
 
@@ -170,7 +192,7 @@ class CassandraWriting(CassandraReading, Writing):
     def _free(self) -> None:
         freed, self._freed = self._freed, []
         with suppress(IndexUnavailable):  # they expire by themselves
-            self._all((self.statements.drop_claim, claim) for claim in freed)
+            self._all((_DROP_CLAIM, claim) for claim in freed)
 
     def sweep_claims(self, now: int) -> int:
         """Do nothing: claims expire by themselves."""
@@ -180,10 +202,9 @@ class CassandraWriting(CassandraReading, Writing):
         self._added.append((key, amounts))
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
-        statement = self.statements.drop_statistics
         for kind in StatisticsKind:
             for part in range(parts_of(kind.value)):
-                self.session.execute(statement, crawl.number, kind.value, part)
+                self.session.execute(_DROP_STATISTICS, crawl.number, kind.value, part)
         return 0
 
     def finish(self) -> None:
@@ -197,27 +218,26 @@ class CassandraWriting(CassandraReading, Writing):
 
     def _write_captures(self) -> None:
         """List keys before their first capture is written, so that `drop_cells` finds all."""
-        statements = self.statements
-        listed, unlisted = list[_Asked](), list(self._unlisted)
-        put, dropped = list[_Asked](), list(self._dropped)
+        listed, unlisted = list[Call](), list(self._unlisted)
+        put, dropped = list[Call](), list(self._dropped)
         for (key, number), cell in self._cells.items():
             held = self._held[key, number]
             before = set(entries_of(held)) if held else set()
             after = set(entries_of(cell)) if cell else set()
-            dk, _ = split(key)
+            dk, _ = split_key(key)
             if after and not before:
-                listed.append((statements.enlist, (number, part_of_key(key), key)))
+                listed.append((_ENLIST, (number, part_of_key(key), key)))
             if not after:
-                unlisted.append((statements.unlist, (number, part_of_key(key), key)))
+                unlisted.append((_UNLIST, (number, part_of_key(key), key)))
             for entry in after - before:
                 rest = rest_of(key, entry)
                 row = sealed_row(key, rest, number, entry)
-                put.append((statements.put_row, (dk, rest, number, row)))
+                put.append((_PUT_ROW, (dk, rest, number, row)))
             for entry in before - after:
-                dropped.append((statements.drop_row, (dk, rest_of(key, entry), number)))
+                dropped.append((_DROP_ROW, (dk, rest_of(key, entry), number)))
         for asked in (listed, self._urls, put, dropped, unlisted):
             self._all(asked)
 
-    def _all(self, asked: Iterable[_Asked]) -> None:
+    def _all(self, asked: Iterable[Call]) -> None:
         for _ in self.session.execute_many(asked):
             pass

@@ -22,13 +22,13 @@ from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, rere
 from dedupindex.index.engines.cassandra import metadata
 from dedupindex.index.engines.cassandra.cassandra_load import CassandraLoader, numbered_anew
 from dedupindex.index.engines.cassandra.cassandra_schema import (
-    Statements,
+    CONTAINER,
     create_tables,
     tables_exist,
     truncate_tables,
 )
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
-from dedupindex.index.engines.cassandra.cql import Session, Use, connect, write_all
+from dedupindex.index.engines.cassandra.cql import Session, Statement, Use, connect, write_all
 from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
 from dedupindex.index.engines.cell_view import CellTally
 from dedupindex.index.format import cells
@@ -39,6 +39,12 @@ from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import read_run
 
+_PUT_CONTAINER = Statement(
+    "INSERT INTO KS.container (name, about) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE
+)
+_REMOVE_CONTAINER = Statement(
+    "DELETE FROM KS.container USING TIMESTAMP ? WHERE name = ?", Use.WRITE
+)
 _CHECKED = 500  # keys whose rows by URL are read side by side
 
 
@@ -105,9 +111,7 @@ def _has_name(view: CassandraView, number: int) -> bool:
 def identity_at(address: Address) -> Identity | None:
     """Return the identity of the index at an address, None if there is none yet."""
     with closing(connect(address)) as session:
-        if not tables_exist(session, address.keyspace):
-            return None
-        return About(session, Statements(address.keyspace)).identity(str(address))
+        return About(session).identity(str(address)) if tables_exist(session) else None
 
 
 class CassandraEngine(Engine):
@@ -117,12 +121,11 @@ class CassandraEngine(Engine):
         self.index = index
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
-        self._on = Statements(self.address.keyspace)
         self._places = Cache[int, cells.ContainerRef](PLACES_KEPT)
         self._signature = ""
         self._session: Session | None = connect(self.address)
         try:
-            self._exists = tables_exist(self._session, self.address.keyspace)
+            self._exists = tables_exist(self._session)
             self._take_identity()
         except BaseException:
             self.close()
@@ -133,7 +136,7 @@ class CassandraEngine(Engine):
         cluster = None
         if self._exists:
             # The signature first: the index may be replaced between the two.
-            self._signature = metadata.signature_of(self._open(), self.address.keyspace)
+            self._signature = metadata.signature_of(self._open())
             cluster = self._about().identity(self.identity.engine)
         if cluster is not None and self.identity.generation:
             metadata.check_same(self.identity, cluster, self.address)
@@ -145,7 +148,7 @@ class CassandraEngine(Engine):
         return self._session
 
     def _about(self) -> About:
-        return About(self._open(), self._on)
+        return About(self._open())
 
     def view(self) -> CassandraView:
         if not self.identity.generation:
@@ -155,12 +158,11 @@ class CassandraEngine(Engine):
     def _view(self) -> CassandraView:
         settings = self.identity.settings
         return CassandraView(
-            self._open(), self._on, settings.keys(), self._places, self.index,
-            by_url=settings.by_url,
-        )  # fmt: skip
+            self._open(), settings.keys(), self._places, self.index, by_url=settings.by_url
+        )
 
     def is_current(self) -> bool:
-        return metadata.has_signature(self._open(), self.address.keyspace, self._signature)
+        return metadata.has_signature(self._open(), self._signature)
 
     def next_number(self) -> int:
         return self._about().next_number() if self._exists else 1
@@ -171,20 +173,19 @@ class CassandraEngine(Engine):
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load; what it has written before an error stays."""
         used = self._numbers_in(load.runs)  # damage is found before anything is written
-        session = self._open()
-        self._on = Statements(self.address.keyspace, Use.WRITE)
+        session = self._session = self._open().for_changes()
         create_tables(session, self.address)
         self._exists = True
-        with Lease(session, self._on, str(self.address)) as lease:
+        with Lease(session, str(self.address)) as lease:
             self._take_identity()
             state = self._about().state()
             killed = self._begin(state)
-            now = metadata.register(session, self._on, load.places)
+            now = metadata.register(session, load.places)
             load = load._replace(places=[(now[number], place) for number, place in load.places])
             self._check_named(used - now.keys())
             view = self._view()
             rule = load.rule(self.identity.settings, view.place_or_nowhere)
-            loader = CassandraLoader(session, self._on, view, rule, state.written, lease)
+            loader = CassandraLoader(session, view, rule, state.written, lease)
             loader.drop(load.gone(view))
             batches = numbered_anew(load.merged(), self.identity.settings.keys(), now)
             (loader.add if state.generation else loader.fill)(batches)
@@ -203,7 +204,7 @@ class CassandraEngine(Engine):
 
     def _check_named(self, numbers: set[int]) -> None:
         """Raise `IndexUnavailable` if containers of a load have lost their names since staging."""
-        if numbers and (lost := metadata.unnamed(self._open(), self._on, numbers)):
+        if numbers and (lost := metadata.unnamed(self._open(), numbers)):
             raise IndexUnavailable(
                 f"the index at {self.address} has lost the names of {len(lost)} containers since "
                 "the sources were read (was it removed meanwhile?); run the same command again"
@@ -224,7 +225,7 @@ class CassandraEngine(Engine):
 
     def _remove_unfinished(self) -> None:
         try:
-            truncate_tables(self._open(), self.address.keyspace)
+            truncate_tables(self._open())
         except IndexUnavailable as error:
             raise IndexUnavailable(
                 f"what an unfinished first load wrote to {self.address} cannot be removed: "
@@ -236,18 +237,18 @@ class CassandraEngine(Engine):
     ) -> None:
         """Write all of a load but captures; the state last, if the lease has lasted."""
         lease.check()
-        session, on, about = self._open(), self._on, self._about()
+        session, about = self._open(), self._about()
         fresh = {bytes_of(container.name): container for container in load.containers}
         gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
         names = [*fresh, *gone]
-        found = session.execute_many((on.container, (name,)) for name in names)
+        found = session.execute_many((CONTAINER, (name,)) for name in names)
         known = {name for name, rows in zip(names, found, strict=True) if rows}
-        write_all(session, [(on.remove_container, (state.written, name)) for name in gone])
+        write_all(session, [(_REMOVE_CONTAINER, (state.written, name)) for name in gone])
         rows = [
             (name, cells.sealed_text(name, json.dumps(container._asdict())), state.written)
             for name, container in fresh.items()
         ]
-        write_all(session, [(on.put_container, row) for row in rows])
+        write_all(session, [(_PUT_CONTAINER, row) for row in rows])
         state.containers += len(fresh.keys() - known) - len(known.intersection(gone))
         for name in ("captures", "digests", "checksum"):
             changed = getattr(state, name) + getattr(outcome, name)

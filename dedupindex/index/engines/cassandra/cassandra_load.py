@@ -12,15 +12,23 @@ from itertools import groupby, islice
 from typing import TypeVar
 
 from dedupindex.index.engine import retry
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements, listing
+from dedupindex.index.engines.cassandra.cassandra_schema import CELL, PARTITION, listing
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
-from dedupindex.index.engines.cassandra.cql import Call, Session, write_all
+from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, write_all
 from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.index.format.cells import Keys, answers, entries_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 from dedupindex.index.load.staging import renumbered
 
+PUT = Statement(
+    "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) USING TIMESTAMP ?",
+    Use.WRITE,
+)
+REMOVE = Statement(
+    "DELETE FROM KS.capture USING TIMESTAMP ? WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
+    Use.WRITE,
+)
 _KEYS = 2000  # that are read, merged and written together
 _Item = TypeVar("_Item")
 
@@ -31,15 +39,14 @@ class CassandraLoader:
     def __init__(
         self,
         session: Session,
-        statements: Statements,
         view: CassandraView,
         rule: MergeRule,
         written: int,
         lease: Lease,
     ) -> None:
         """`written`: the timestamp of the load; it may use the next one, too."""
-        self._session, self._on, self._view = session, statements, view
-        self._rule, self._written, self._lease = rule, written, lease
+        self._session, self._view, self._rule = session, view, rule
+        self._written, self._lease = written, lease
         self.outcome = MergeOutcome()
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
@@ -71,7 +78,7 @@ class CassandraLoader:
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
         """Return the cells of digests by key, and whether these are all."""
-        calls = ((self._on.partition, (start, AT_ONCE + 1)) for start in starts)
+        calls = ((PARTITION, (start, AT_ONCE + 1)) for start in starts)
         found = map(Partition.of, starts, self._session.execute_many(calls))
         return {
             start: (
@@ -113,7 +120,7 @@ class CassandraLoader:
             if left and left != cell:
                 yield from self._put(key, left)
             elif cell and not left:
-                yield self._on.remove, (self._written, *split_key(key))
+                yield REMOVE, (self._written, *split_key(key))
         if had != has and not others():
             outcome.digests += has - had
         outcome.lost.clear()
@@ -130,14 +137,14 @@ class CassandraLoader:
         return any(_has_originals(cell) for key, cell in rows if key not in touched)
 
     def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
-        calls = ((self._on.cell, (start, key[len(start) :])) for key in keys)
+        calls = ((CELL, (start, key[len(start) :])) for key in keys)
         found = zip(keys, self._session.execute_many(calls), strict=True)
         return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
 
     def _put(self, key: bytes, cell: bytes) -> Iterator[Call]:
         if self._view.by_url and listed(cell):  # first, so that every capture is listed
-            yield listing(self._on, key)
-        yield self._on.put, (*split_key(key), sealed(key, cell), self._written)
+            yield listing(key)
+        yield PUT, (*split_key(key), sealed(key, cell), self._written)
 
     def _write(self, writes: list[Call]) -> None:
         self._lease.check()

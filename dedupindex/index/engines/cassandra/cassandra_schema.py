@@ -6,11 +6,12 @@
     place      container number -> name of the container, crawl
     number     crawl, 0, name of the container -> container number, its checksum in the upper half
     container  name -> registration, JSON
-    crawl      all crawls that write, with one version; see `cassandra_crawl_registry`
-    reported   the keys that a crawl has captures under
-    claim      who may store a payload
+    crawl      all crawls that write, in one partition with one version; each change raises it by
+               compare and set, so numbers and names are assigned once
+    reported   the keys that a crawl has captures under, in 64 parts, to find them again
+    claim      who may store a payload; with a time to live
     url        keys of captures by URL, in an index with the setting `by_url`
-    statistic  amounts of `statistics_keys`, by writer and start of counting
+    statistic  amounts of `statistics_keys`, by writer and start time; combined when read
     about      identity (as in index.json), state (`IndexState`), next_number, loading, lease
 
 Cells, names, numbers, amounts and text end with a checksum of key and value (`cells.sealed`,
@@ -59,87 +60,19 @@ _EXISTING = Statement("SELECT table_name FROM system_schema.tables WHERE keyspac
 _KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = ?")
 
 
-class Statements:
-    """The statements on the tables of one keyspace."""
-
-    def __init__(self, keyspace: str, reading: Use = Use.READ) -> None:
-        """`reading`: `Use.WRITE` to read with the consistency of writes, before a change."""
-        self._keyspace, self._reading = keyspace, reading
-        self._define_captures()
-        self._define_containers()
-        self._define_about()
-
-    def _cql(self, text: str, use: Use | None = None) -> Statement:
-        return Statement(re.sub(r"\{(\w+)\}", rf"{self._keyspace}.\1", text), use or self._reading)
-
-    def _define_captures(self) -> None:
-        cql, write = self._cql, Use.WRITE
-        of_cell = "dk = ? AND live = 0 AND rest = ? AND crawl = 0"
-        self.partition = cql("SELECT live, rest, crawl, cell FROM {capture} WHERE dk = ? LIMIT ?")
-        self.between = cql(
-            "SELECT rest, cell FROM {capture} "
-            "WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?"
-        )
-        self.cell = cql(f"SELECT cell FROM {{capture}} WHERE {of_cell}")
-        self.all_cells = cql("SELECT dk, live, rest, cell FROM {capture}")
-        self.put = cql(
-            "INSERT INTO {capture} (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) "
-            "USING TIMESTAMP ?",
-            write,
-        )
-        self.remove = cql(f"DELETE FROM {{capture}} USING TIMESTAMP ? WHERE {of_cell}", write)
-        self.urls = cql(
-            "SELECT rest, dk FROM {url} WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?"
-        )
-        self.url = cql("SELECT dk FROM {url} WHERE part = ? AND rest = ? AND dk = ?")
-        self.put_url = cql("INSERT INTO {url} (part, rest, dk) VALUES (?, ?, ?)", write)
-
-    def _define_containers(self) -> None:
-        cql, write = self._cql, Use.WRITE
-        self.place = cql("SELECT container, crawl FROM {place} WHERE number = ?")
-        self.places = cql("SELECT number, container, crawl FROM {place}")
-        self.put_place = cql(
-            "INSERT INTO {place} (number, container, crawl) VALUES (?, ?, ?)", write
-        )
-        self.number = cql("SELECT number FROM {number} WHERE place = ?")
-        self.put_number = cql("INSERT INTO {number} (place, number) VALUES (?, ?)", write)
-        self.container = cql("SELECT about FROM {container} WHERE name = ?")
-        self.containers = cql("SELECT name, about FROM {container}")
-        self.put_container = cql(
-            "INSERT INTO {container} (name, about) VALUES (?, ?) USING TIMESTAMP ?", write
-        )
-        self.remove_container = cql(
-            "DELETE FROM {container} USING TIMESTAMP ? WHERE name = ?", write
-        )
-
-    def _define_about(self) -> None:
-        cql, write, conditional = self._cql, Use.WRITE, Use.CONDITIONAL
-        self.about = cql("SELECT value FROM {about} WHERE name = ?")
-        self.about_now = cql("SELECT value FROM {about} WHERE name = ?", Use.SERIAL)
-        self.put_about = cql(
-            "INSERT INTO {about} (name, value) VALUES (?, ?) USING TIMESTAMP ?", write
-        )
-        self.remove_about = cql("DELETE FROM {about} USING TIMESTAMP ? WHERE name = ?", write)
-        self.begin_about = cql(
-            "INSERT INTO {about} (name, value) VALUES (?, ?) IF NOT EXISTS", conditional
-        )
-        self.change_about = cql(
-            "UPDATE {about} SET value = ? WHERE name = ? IF value = ?", conditional
-        )
-        self.lease = cql(
-            "INSERT INTO {about} (name, value) VALUES ('lease', ?) IF NOT EXISTS USING TTL ?",
-            conditional,
-        )
-        self.renew = cql(
-            "UPDATE {about} USING TTL ? SET value = ? WHERE name = 'lease' IF value = ?",
-            conditional,
-        )
-        self.release = cql("DELETE FROM {about} WHERE name = 'lease' IF value = ?", conditional)
+# Statements that several modules execute
+CELL = Statement("SELECT cell FROM KS.capture WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0")
+PARTITION = Statement("SELECT live, rest, crawl, cell FROM KS.capture WHERE dk = ? LIMIT ?")
+PLACE = Statement("SELECT container, crawl FROM KS.place WHERE number = ?")
+PLACES = Statement("SELECT number, container, crawl FROM KS.place")
+NUMBER = Statement("SELECT number FROM KS.number WHERE place = ?")
+CONTAINER = Statement("SELECT about FROM KS.container WHERE name = ?")
+_PUT_URL = Statement("INSERT INTO KS.url (part, rest, dk) VALUES (?, ?, ?)", Use.WRITE)
 
 
-def tables_exist(session: Session, keyspace: str) -> bool:
-    """Return whether a keyspace has the tables of an index."""
-    return ("about",) in session.execute(_EXISTING, keyspace)
+def tables_exist(session: Session) -> bool:
+    """Return whether the keyspace has the tables of an index."""
+    return ("about",) in session.execute(_EXISTING, session.keyspace)
 
 
 def create_tables(session: Session, address: Address) -> None:
@@ -168,10 +101,10 @@ def create_tables(session: Session, address: Address) -> None:
             session.define(f"CREATE TABLE IF NOT EXISTS {table} ({columns}){options}")
 
 
-def truncate_tables(session: Session, keyspace: str) -> None:
+def truncate_tables(session: Session) -> None:
     """Remove everything that loads have written; all nodes must be up."""
     for name in _LOADED:
-        session.define(f"TRUNCATE {keyspace}.{name}")
+        session.define(f"TRUNCATE {session.keyspace}.{name}")
 
 
 def _copies(replication: str) -> dict[str, int]:
@@ -207,6 +140,6 @@ def row_of(key: bytes) -> tuple[bytes, bytes, bytes]:
     return rest[:PART], rest[PART:], start
 
 
-def listing(on: Statements, key: bytes) -> Call:
+def listing(key: bytes) -> Call:
     """Return the call that lists a capture's key in `url`."""
-    return on.put_url, row_of(key)
+    return _PUT_URL, row_of(key)

@@ -18,7 +18,16 @@ from dedupindex.cache import Cache
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.cassandra.cassandra_schema import PART, Statements, row_of
+from dedupindex.index.engines.cassandra.cassandra_schema import (
+    CELL,
+    CONTAINER,
+    NUMBER,
+    PART,
+    PARTITION,
+    PLACE,
+    PLACES,
+    row_of,
+)
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.engines.cassandra.metadata import About, bytes_of, key_of, number_in, place_in
 from dedupindex.index.engines.cell_view import CellView
@@ -33,6 +42,13 @@ _KEPT = 4096  # digests that a view caches
 _HELD = 16 << 20  # bytes of rows that a view caches
 _STRETCH = 100  # prefetched digests that are received at once
 _BEYOND = b"\xff" * 16  # greater than the rest of any key
+_BETWEEN = Statement(
+    "SELECT rest, cell FROM KS.capture WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?"
+)
+_ALL_CELLS = Statement("SELECT dk, live, rest, cell FROM KS.capture")
+_URLS = Statement("SELECT rest, dk FROM KS.url WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?")
+_URL = Statement("SELECT dk FROM KS.url WHERE part = ? AND rest = ? AND dk = ?")
+_CONTAINERS = Statement("SELECT name, about FROM KS.container")
 
 Cell = tuple[bytes, bytes]
 
@@ -57,11 +73,9 @@ class Partition(NamedTuple):
 class Partitions:
     """A cache of partitions, by the digest's part of keys; for any number of threads."""
 
-    def __init__(
-        self, session: Session, statement: Statement, received: Callable[[list[Partition]], None]
-    ) -> None:
+    def __init__(self, session: Session, received: Callable[[list[Partition]], None]) -> None:
         """`received` is called with prefetched partitions before they can be read."""
-        self._session, self._statement, self._received = session, statement, received
+        self._session, self._received = session, received
         self._known: dict[bytes, Partition] = {}
         self._held = 0  # bytes of their rows
         self._coming: Iterator[tuple[bytes, list[Row]]] = iter(())
@@ -78,7 +92,7 @@ class Partitions:
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Request many partitions, and receive the first of them."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._known][:_KEPT]
-        calls = ((self._statement, (key, AT_ONCE + 1)) for key in wanted)
+        calls = ((PARTITION, (key, AT_ONCE + 1)) for key in wanted)
         self._coming = zip(wanted, self._session.execute_many(calls), strict=True)
         self._awaited, self._outage = set(wanted), ""
         if wanted:
@@ -92,7 +106,7 @@ class Partitions:
                     self._receive()
         found = self._known.get(key)
         if found is None:
-            found = self._keep(key, self._session.execute(self._statement, key, AT_ONCE + 1))
+            found = self._keep(key, self._session.execute(PARTITION, key, AT_ONCE + 1))
         return found
 
     def _receive(self) -> None:
@@ -123,7 +137,6 @@ class CassandraView(CellView):
     def __init__(
         self,
         session: Session,
-        statements: Statements,
         keys: Keys,
         places: Cache[int, ContainerRef],
         scratch: Path,
@@ -131,8 +144,8 @@ class CassandraView(CellView):
         by_url: bool = False,
     ) -> None:
         super().__init__(keys, places)
-        self._session, self._on, self._scratch, self.by_url = session, statements, scratch, by_url
-        self._partitions = Partitions(session, statements.partition, self._read_names)
+        self._session, self._scratch, self.by_url = session, scratch, by_url
+        self._partitions = Partitions(session, self._read_names)
 
     def __enter__(self) -> CassandraView:
         return self
@@ -163,7 +176,7 @@ class CassandraView(CellView):
         unknown = sorted(numbers - self._places.keys() - {0})
         if not unknown:
             return
-        calls = ((self._on.place, (number,)) for number in unknown)
+        calls = ((PLACE, (number,)) for number in unknown)
         for number, rows in zip(unknown, self._session.execute_many(calls), strict=True):
             if rows:
                 with suppress(Damaged):  # which a lookup reports
@@ -177,7 +190,7 @@ class CassandraView(CellView):
                 return cells.unsealed(key, stored)
         if known.whole:
             return None
-        rows = self._session.execute(self._on.cell, start, rest)
+        rows = self._session.execute(CELL, start, rest)
         return cells.unsealed(key, bytes(rows[0][0])) if rows else None
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
@@ -186,7 +199,7 @@ class CassandraView(CellView):
         rows = [pair for pair in known.cells if pair[0].startswith(begin)]
         if not known.whole and len(rows) < limit:
             end = begin + _BEYOND
-            rows = self._session.execute(self._on.between, start, begin, end, limit)
+            rows = self._session.execute(_BETWEEN, start, begin, end, limit)
         return _unsealed(start, rows[:limit])
 
     def cells_at(self, tail: bytes) -> Iterator[Cell]:
@@ -199,7 +212,7 @@ class CassandraView(CellView):
         if not self.by_url:
             raise StrategyUnavailable(url_index.MISSING)
         part, rest = tail[:PART], tail[PART:]
-        rows = self._session.execute(self._on.urls, part, rest, rest + _BEYOND, LOOKED_AT)
+        rows = self._session.execute(_URLS, part, rest, rest + _BEYOND, LOOKED_AT)
         keys = (bytes(dk) + part + bytes(found) for found, dk in rows)
         while chunk := list(islice(keys, DIGESTS_AT_ONCE)):
             self._partitions.prefetch(split_key(key)[0] for key in chunk)
@@ -207,13 +220,13 @@ class CassandraView(CellView):
 
     def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
         """Return those of `keys` that are not listed by URL."""
-        found = self._session.execute_many((self._on.url, row_of(key)) for key in keys)
+        found = self._session.execute_many((_URL, row_of(key)) for key in keys)
         return (key for key, rows in zip(keys, found, strict=True) if not rows)
 
     # --- containers ------------------------------------------------------------------------------
 
     def _read_place(self, number: int) -> ContainerRef:
-        rows = self._session.execute(self._on.place, number)
+        rows = self._session.execute(PLACE, number)
         if not rows:
             raise KeyError(f"container number {number} has no name")
         return place_in(number, rows[0])
@@ -226,22 +239,22 @@ class CassandraView(CellView):
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
-        rows = self._session.execute(self._on.number, key)
+        rows = self._session.execute(NUMBER, key)
         number = number_in(key, rows[0][0]) if rows else 0
         if number and number not in self._places:
-            if not (named := self._session.execute(self._on.place, number)):
+            if not (named := self._session.execute(PLACE, number)):
                 return 0  # its name is lost: the next load of the container writes it again
             self._places.keep(number, place_in(number, named[0]))
         return number
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
-        for page in self._session.scan(self._on.places):
+        for page in self._session.scan(PLACES):
             for row in page:
                 yield row[0], place_in(row[0], row[1:])
 
     def registrations(self) -> Iterator[IndexedContainer]:
         """Yield every indexed container, in any order."""
-        for page in self._session.scan(self._on.containers):
+        for page in self._session.scan(_CONTAINERS):
             for name, about in page:
                 yield IndexedContainer(**json.loads(cells.unsealed_text(bytes(name), about)))
 
@@ -255,7 +268,7 @@ class CassandraView(CellView):
 
     def container(self, name: str) -> IndexedContainer | None:
         key = bytes_of(name)
-        rows = self._session.execute(self._on.container, key)
+        rows = self._session.execute(CONTAINER, key)
         return (
             IndexedContainer(**json.loads(cells.unsealed_text(key, rows[0][0]))) if rows else None
         )
@@ -263,7 +276,7 @@ class CassandraView(CellView):
     # --- the whole index -------------------------------------------------------------------------
 
     def counts(self) -> IndexCounts:
-        state = About(self._session, self._on).state()
+        state = About(self._session).state()
         if not state.generation:
             raise IndexUnavailable(
                 "the index in the cluster is gone, or its first build is going on"
@@ -271,7 +284,7 @@ class CassandraView(CellView):
         return IndexCounts(state.captures, state.digests, state.containers)
 
     def own_digests(self) -> bool:
-        return About(self._session, self._on).state().own_digests
+        return About(self._session).state().own_digests
 
     def ledger(self) -> list[str]:
         """Return no files: an index on a cluster has no ledger."""
@@ -284,7 +297,7 @@ class CassandraView(CellView):
 
     def stored(self) -> Iterator[Cell]:
         """Like `unordered`, but yields cells as they are stored, unchecked."""
-        for page in self._session.scan(self._on.all_cells):
+        for page in self._session.scan(_ALL_CELLS):
             for start, live, rest, cell in page:
                 if not live:
                     yield start + rest, cell
@@ -294,7 +307,7 @@ class CassandraView(CellView):
         if prefix and len(prefix) >= cells.DIGEST_KEY[prefix[0]]:
             start, begin = split_key(prefix)
             values = start, begin, begin + _BEYOND, 2**31 - 1
-            for page in self._session.scan(self._on.between, *values):
+            for page in self._session.scan(_BETWEEN, *values):
                 yield from _unsealed(start, page)
             return
         lengths = self.keys.lengths()

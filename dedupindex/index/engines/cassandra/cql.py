@@ -81,7 +81,7 @@ class Use(Enum):
 
 
 class Statement(NamedTuple):
-    """CQL with ``?`` for values; prepared at its first use."""
+    """CQL with ``?`` for values and ``KS.`` for the session's keyspace; prepared at first use."""
 
     text: str
     use: Use = Use.READ
@@ -101,7 +101,7 @@ class _Connection:
         self.key, self.users = key, 0
         self.reading = ConsistencyLevel.name_to_value[address.reading]
         self.writing = ConsistencyLevel.name_to_value[address.consistency]
-        self.prepared: dict[Statement, PreparedStatement] = {}
+        self.prepared: dict[tuple[str, Use], dict[Statement, PreparedStatement]] = {}
         self.preparing = threading.Lock()
         profile = ExecutionProfile(
             load_balancing_policy=TokenAwarePolicy(
@@ -142,13 +142,19 @@ _CONNECTING = threading.Lock()
 
 
 class Session:
-    """A session with a cluster, for any number of threads; statements name their keyspace.
+    """A session with a keyspace of a cluster, for any number of threads.
 
     Sessions of one cluster share a connection, which does not survive a fork: close them before.
     """
 
-    def __init__(self, connection: _Connection) -> None:
-        self._connection, self._closed = connection, False
+    def __init__(self, connection: _Connection, keyspace: str, reads: Use = Use.READ) -> None:
+        self._connection, self.keyspace, self._reads = connection, keyspace, reads
+        self._known = connection.prepared.setdefault((keyspace, reads), {})
+        self._closed = False
+
+    def for_changes(self) -> Session:
+        """Return this session with reads at the consistency of writes; close one of the two."""
+        return Session(self._connection, self.keyspace, Use.WRITE)
 
     def execute(self, statement: Statement, *values: Any) -> list[Row]:
         """Return all rows; the first column of a conditional statement's is whether it applied."""
@@ -237,21 +243,21 @@ class Session:
             return self._connection.driver.execute_async(self._prepared(statement).bind(values))
 
     def _prepared(self, statement: Statement) -> PreparedStatement:
-        connection = self._connection
-        if prepared := connection.prepared.get(statement):
+        if prepared := self._known.get(statement):
             return prepared
+        connection = self._connection
         with connection.preparing:
-            if prepared := connection.prepared.get(statement):
+            if prepared := self._known.get(statement):
                 return prepared
-            prepared = connection.driver.prepare(statement.text)
+            prepared = connection.driver.prepare(statement.text.replace("KS.", f"{self.keyspace}."))
             prepared.consistency_level = {
                 Use.SERIAL: ConsistencyLevel.LOCAL_SERIAL,
                 Use.READ: connection.reading,
-            }.get(statement.use, connection.writing)
+            }.get(self._reads if statement.use is Use.READ else statement.use, connection.writing)
             prepared.serial_consistency_level = ConsistencyLevel.LOCAL_SERIAL
             prepared.is_idempotent = statement.use is not Use.CONDITIONAL
             prepared.fetch_size = PAGE
-            connection.prepared[statement] = prepared
+            self._known[statement] = prepared
             return prepared
 
     def _rows(self, statement: Statement, sent: ResponseFuture) -> list[Row]:
@@ -268,7 +274,7 @@ def connect(address: Address) -> Session:
         connection = _CONNECTIONS.get(key) or _Connection(key, address)
         _CONNECTIONS[key] = connection
         connection.users += 1
-    return Session(connection)
+    return Session(connection, address.keyspace)
 
 
 @contextmanager

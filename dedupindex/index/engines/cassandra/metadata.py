@@ -22,7 +22,7 @@ from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConf
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
-from dedupindex.index.engines.cassandra.cassandra_schema import Statements, tables_exist
+from dedupindex.index.engines.cassandra.cassandra_schema import NUMBER, PLACE, PLACES, tables_exist
 from dedupindex.index.engines.cassandra.cql import (
     Call,
     ConditionalResult,
@@ -45,6 +45,26 @@ _NUMBERS_LOST = (
     "the index has lost its 'next_number', so containers cannot be numbered; build it again in "
     "another keyspace"
 )
+_GET = Statement("SELECT value FROM KS.about WHERE name = ?")
+_GET_SERIAL = _GET._replace(use=Use.SERIAL)
+_PUT = Statement("INSERT INTO KS.about (name, value) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE)
+_REMOVE = Statement("DELETE FROM KS.about USING TIMESTAMP ? WHERE name = ?", Use.WRITE)
+_CREATE = Statement(
+    "INSERT INTO KS.about (name, value) VALUES (?, ?) IF NOT EXISTS", Use.CONDITIONAL
+)
+_CHANGE = Statement("UPDATE KS.about SET value = ? WHERE name = ? IF value = ?", Use.CONDITIONAL)
+_ACQUIRE = Statement(
+    "INSERT INTO KS.about (name, value) VALUES ('lease', ?) IF NOT EXISTS USING TTL ?",
+    Use.CONDITIONAL,
+)
+_RENEW = Statement(
+    "UPDATE KS.about USING TTL ? SET value = ? WHERE name = 'lease' IF value = ?", Use.CONDITIONAL
+)
+_RELEASE = Statement("DELETE FROM KS.about WHERE name = 'lease' IF value = ?", Use.CONDITIONAL)
+_PUT_PLACE = Statement(
+    "INSERT INTO KS.place (number, container, crawl) VALUES (?, ?, ?)", Use.WRITE
+)
+_PUT_NUMBER = Statement("INSERT INTO KS.number (place, number) VALUES (?, ?)", Use.WRITE)
 _TRIES = 10  # of a transaction that collides with others, or whose outcome is unknown
 
 
@@ -65,12 +85,12 @@ class IndexState:
 class About:
     """The rows of ``about`` of one index."""
 
-    def __init__(self, session: Session, statements: Statements) -> None:
-        self._session, self._on = session, statements
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
     def get(self, name: str) -> Any:
         """Return a value, None if it is missing; raises `Damaged`, `FormatFromPast`."""
-        rows = self._session.execute(self._on.about, name)
+        rows = self._session.execute(_GET, name)
         if not rows:
             return None
         stored = rows[0][0]
@@ -80,7 +100,7 @@ class About:
 
     def _from_past(self) -> IndexUnavailable:
         """Return the error for text without a checksum, which is of format 1."""
-        rows = self._session.execute(self._on.about, "identity")
+        rows = self._session.execute(_GET, "identity")
         options = ""
         with suppress(ValueError, LookupError, TypeError):
             options = Settings.options_of(json.loads(rows[0][0])["settings"])
@@ -88,10 +108,10 @@ class About:
         return directory.other_format(what, 1, options, "cassandra://HOST,.../OTHER_KEYSPACE")
 
     def put(self, name: str, value: Any, written: int) -> None:
-        write_all(self._session, [(self._on.put_about, (name, _sealed(name, value), written))])
+        write_all(self._session, [(_PUT, (name, _sealed(name, value), written))])
 
     def remove(self, name: str, written: int) -> None:
-        write_all(self._session, [(self._on.remove_about, (written, name))])
+        write_all(self._session, [(_REMOVE, (written, name))])
 
     def state(self) -> IndexState:
         """Return the state after the last finished load."""
@@ -109,27 +129,27 @@ class About:
 
         Counting from 1 again would give numbers other names, and captures other containers.
         """
-        numbered = any(page for page in self._session.scan(self._on.places))
-        return numbered and not self._session.execute(self._on.about_now, "next_number")
+        numbered = any(page for page in self._session.scan(PLACES))
+        return numbered and not self._session.execute(_GET_SERIAL, "next_number")
 
     def take_numbers(self, count: int) -> int:
         """Assign `count` container numbers, and return the first; raises `Damaged`.
 
         No number is assigned twice; after a failure some may never be used.
         """
-        session, on = self._session, self._on
+        session = self._session
         for _ in range(_TRIES):
             with suppress(Unclear):
-                found = session.execute(on.about_now, "next_number")
+                found = session.execute(_GET_SERIAL, "next_number")
                 if not found:
                     if self._lost_numbers():
                         raise Damaged(_NUMBERS_LOST)
-                    session.execute(on.begin_about, "next_number", _sealed("next_number", 1))
+                    session.execute(_CREATE, "next_number", _sealed("next_number", 1))
                     continue
                 stored = found[0][0]
                 free = int(cells.unsealed_text(b"next_number", stored))
                 after = _sealed("next_number", free + count)
-                rows = session.execute(on.change_about, after, "next_number", stored)
+                rows = session.execute(_CHANGE, after, "next_number", stored)
                 if rows and rows[0][0]:
                     return free
         raise IndexUnavailable("the cluster gives no container numbers; run the same command again")
@@ -163,21 +183,21 @@ def _sealed(name: str, value: Any) -> str:
     return cells.sealed_text(name.encode(), json.dumps(value))
 
 
-def signature_of(session: Session, keyspace: str) -> str:
-    """Return the signature of the index in a keyspace, "" if there is none.
+def signature_of(session: Session) -> str:
+    """Return the signature of the index in the keyspace, "" if there is none.
 
     It is read with the consistency of writes: a node that was down may lack it.
     """
-    stored = About(session, Statements(keyspace, Use.WRITE)).get("identity")
+    stored = About(session.for_changes()).get("identity")
     return "" if stored is None else str(stored.get("mark", ""))
 
 
-def has_signature(session: Session, keyspace: str, signature: str) -> bool:
-    """Return whether the index in a keyspace has a signature; raises `IndexUnavailable`."""
+def has_signature(session: Session, signature: str) -> bool:
+    """Return whether the index in the keyspace has a signature; raises `IndexUnavailable`."""
     try:
-        return signature_of(session, keyspace) == signature
+        return signature_of(session) == signature
     except IndexUnavailable:
-        if tables_exist(session, keyspace):
+        if tables_exist(session):
             raise
         return False
 
@@ -198,8 +218,8 @@ class Lease:
     that of one on another machine ends by itself, after `LEASE` seconds.
     """
 
-    def __init__(self, session: Session, statements: Statements, index: str) -> None:
-        self._session, self._on, self._index = session, statements, index
+    def __init__(self, session: Session, index: str) -> None:
+        self._session, self._index = session, index
         process = {"host": socket.gethostname(), "pid": os.getpid(), **_identified(os.getpid())}
         self._text = json.dumps({**process, "token": secrets.token_hex(8)})
         self._ended = threading.Event()
@@ -208,9 +228,9 @@ class Lease:
     def __enter__(self) -> Lease:
         self._renewed = clock()
         for _ in range(_TRIES):
-            found = self._try(self._on.lease, self._text, LEASE)
+            found = self._try(_ACQUIRE, self._text, LEASE)
             if not found.applied and found.row is not None and _is_dead(found.row[0]):
-                found = self._try(self._on.renew, LEASE, self._text, found.row[0])
+                found = self._try(_RENEW, LEASE, self._text, found.row[0])
             if found.applied or found.row is not None:
                 break
         if not found.applied:
@@ -224,7 +244,7 @@ class Lease:
         return self
 
     def _try(self, statement: Statement, *values: Any) -> ConditionalResult:
-        back = self._on.about_now, ("lease",)
+        back = _GET_SERIAL, ("lease",)
         return execute_conditional(
             self._session, (statement, values), back, lambda row: row[0] == self._text
         )
@@ -241,7 +261,7 @@ class Lease:
         while not self._ended.wait(_RENEWED):
             with suppress(IndexUnavailable):
                 began = clock()
-                rows = self._session.execute(self._on.renew, LEASE, self._text, self._text)
+                rows = self._session.execute(_RENEW, LEASE, self._text, self._text)
                 if rows and rows[0][0]:
                     self._renewed = began
 
@@ -249,7 +269,7 @@ class Lease:
         self._ended.set()
         self._thread.join()
         with suppress(IndexUnavailable):  # it ends by itself
-            self._session.execute(self._on.release, self._text)
+            self._session.execute(_RELEASE, self._text)
 
 
 def _identified(pid: int) -> dict[str, str]:
@@ -292,11 +312,11 @@ def place_in(number: int, row: Row) -> ContainerRef:
     return ContainerRef(*(text.decode("utf-8", "surrogateescape") for text in (name, crawl)))
 
 
-def put_place(on: Statements, number: int, place: ContainerRef) -> Call:
+def put_place(number: int, place: ContainerRef) -> Call:
     """Return the call that writes what a number stands for."""
     crawl = bytes_of(place.crawl)
     name = cells.sealed(number.to_bytes(4) + crawl, bytes_of(place.container))
-    return on.put_place, (number, name, crawl)
+    return _PUT_PLACE, (number, name, crawl)
 
 
 def number_in(key: bytes, stored: int) -> int:
@@ -307,10 +327,10 @@ def number_in(key: bytes, stored: int) -> int:
     return number
 
 
-def put_number(on: Statements, number: int, place: ContainerRef) -> Call:
+def put_number(number: int, place: ContainerRef) -> Call:
     """Return the call that writes the number of a container."""
     key = key_of(place)
-    return on.put_number, (key, _sealed_number(key, number))
+    return _PUT_NUMBER, (key, _sealed_number(key, number))
 
 
 def _sealed_number(key: bytes, number: int) -> int:
@@ -319,14 +339,12 @@ def _sealed_number(key: bytes, number: int) -> int:
     return int.from_bytes(stored[4:] + stored[:4], signed=True)
 
 
-def register(
-    session: Session, statements: Statements, places: Sequence[tuple[int, ContainerRef]]
-) -> dict[int, int]:
+def register(session: Session, places: Sequence[tuple[int, ContainerRef]]) -> dict[int, int]:
     """Write containers; return the final number of each, by the number that its build assigned.
 
     Builds assign numbers before they have the lease: numbers that are taken by now are replaced.
     """
-    calls = [(statements.number, (key_of(place),)) for _, place in places]
+    calls = [(NUMBER, (key_of(place),)) for _, place in places]
     known = retry(lambda: list(session.execute_many(calls)))
     now = {
         number: number_in(key_of(place), rows[0][0])
@@ -335,18 +353,18 @@ def register(
     }
     fresh = [(number, place) for number, place in places if number not in now]
     if fresh:
-        now |= _numbers(About(session, statements), [number for number, _ in fresh])
+        now |= _numbers(About(session), [number for number, _ in fresh])
     # Known ones are written again: that restores a name that was lost.
-    write_all(session, [put_place(statements, now[number], place) for number, place in places])
+    write_all(session, [put_place(now[number], place) for number, place in places])
     # Numbers come last: who reads a number must find its name.
-    write_all(session, [put_number(statements, now[number], place) for number, place in fresh])
+    write_all(session, [put_number(now[number], place) for number, place in fresh])
     return now
 
 
-def unnamed(session: Session, statements: Statements, numbers: Iterable[int]) -> list[int]:
+def unnamed(session: Session, numbers: Iterable[int]) -> list[int]:
     """Return the container numbers that have no name, in order."""
     wanted = sorted(numbers)
-    calls = [(statements.place, (number,)) for number in wanted]
+    calls = [(PLACE, (number,)) for number in wanted]
     found = retry(lambda: list(session.execute_many(calls)))
     return [number for number, rows in zip(wanted, found, strict=True) if not rows]
 
