@@ -27,7 +27,6 @@ from dedupindex.crawls.statistics_keys import (
     key_of,
 )
 from dedupindex.crawls.store import Writing
-from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.urlkey import host_of
 
@@ -244,11 +243,8 @@ def _outcome_of(answer: bytes) -> LookupOutcome:
 def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
     """Return the number of a crawl, 0 if it is unknown or dropped."""
     if name not in numbers:
-        try:
-            crawl = writing.crawl(name)
-            numbers[name] = 0 if crawl.dropped else crawl.number
-        except UnknownCrawl:
-            numbers[name] = 0
+        crawl = writing.crawl_named(name)
+        numbers[name] = crawl.number if crawl and not crawl.dropped else 0
     return numbers[name]
 
 

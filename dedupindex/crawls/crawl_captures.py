@@ -27,16 +27,6 @@ LEASE = 60  # seconds, by default
 LONGEST = 3600
 
 
-def claim_of(reading: Reading, digest: Digest, now: int, namespace: str = "") -> Claim | None:
-    """Return the claim on a digest that holds at `now`, in ms, or None.
-
-    Claims hold within a namespace, as crawls do not see the captures of other namespaces.
-    """
-    claims = reading.claims(digest_prefix(digest))
-    wanted = (claim for where, claim in claims if where == namespace)
-    return next((claim for claim in wanted if not _over(reading, claim, now)), None)
-
-
 def _over(reading: Reading, claim: Claim, now: int) -> bool:
     """Return whether a claim has expired, or its crawl has ended and will report nothing more."""
     if claim.until <= now:

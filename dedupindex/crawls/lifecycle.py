@@ -10,7 +10,7 @@ from dedupindex.capture import Covers
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
 from dedupindex.crawls.store import Writing
-from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy, UnknownCrawl
+from dedupindex.errors import CrawlEnded, CrawlExists, HasDependents, IndexBusy
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.runtime.tables import singular
 
@@ -29,9 +29,8 @@ def begin(
     is not compared. Raises `CrawlExists` if a setting differs, `CrawlEnded` if the crawl has ended.
     """
     check_crawl_name(name)
-    try:
-        crawl = writing.crawl(name)
-    except UnknownCrawl:
+    crawl = writing.crawl_named(name)
+    if crawl is None:
         crawl = Crawl(writing.new_number(), name, _now(), seen=seen, covers=covers, **more)
         writing.put_crawl(crawl)
         return crawl

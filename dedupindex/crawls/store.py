@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.digest import Digest
@@ -49,8 +49,8 @@ class Reading(ABC):
         """Return a number that grows when a crawl is begun, committed, cancelled or merged."""
 
     @abstractmethod
-    def crawl(self, name: str) -> Crawl:
-        """Return a crawl by name; raises `UnknownCrawl`."""
+    def crawl_named(self, name: str) -> Crawl | None:
+        """Return a crawl by name."""
 
     @abstractmethod
     def crawl_numbered(self, number: int) -> Crawl | None:
@@ -123,17 +123,22 @@ class Reading(ABC):
         """Return this state with the statistics of these crawls read ahead, where that helps."""
         return self
 
+    def crawl(self, name: str) -> Crawl:
+        """Return a crawl by name; raises `UnknownCrawl`."""
+        if crawl := self.crawl_named(name):
+            return crawl
+        raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
+
     def crawl_or_suggest(
         self, name: str, sees: Callable[[Crawl], bool] = lambda crawl: True
     ) -> Crawl:
         """Return a crawl by name; its `UnknownCrawl` suggests names that `sees` allows."""
-        try:
-            return self.crawl(name)
-        except UnknownCrawl:
-            newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
-            similar = sorted(newest, key=lambda known: -len(os.path.commonprefix([known, name])))
-            which = f"are {', '.join(similar[:_SUGGESTIONS])}" if similar else "is none to read"
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}") from None
+        if crawl := self.crawl_named(name):
+            return crawl
+        newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
+        similar = sorted(newest, key=lambda known: -len(os.path.commonprefix([known, name])))
+        which = f"are {', '.join(similar[:_SUGGESTIONS])}" if similar else "is none to read"
+        raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}")
 
     def container_ref(self, number: int) -> ContainerRef:
         """Return the container of a number, without its crawl."""
@@ -201,9 +206,9 @@ class Writing(Reading):
     def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
         """Remove the claim of a namespace on a digest if it is `wanted`; return whether it was."""
 
-    @abstractmethod
-    def sweep_claims(self, now: int) -> int:
-        """Remove up to 1,000 claims that have expired at `now`, in ms; return how many."""
+    def sweep_claims(self, now: int) -> None:
+        """Remove up to 1,000 claims that have expired at `now`, in ms, if they stay otherwise."""
+        return
 
     @abstractmethod
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
@@ -214,12 +219,18 @@ class Writing(Reading):
         """Remove up to `most` rows of statistics of a crawl; return how many."""
 
 
-class CrawlWriter(Protocol):
+class CrawlWriter:
     """Writes to a store for all threads of a process, as `Store.write` does."""
 
-    def write(self, change: Callable[[Writing], _T]) -> _T: ...
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def write(self, change: Callable[[Writing], _T]) -> _T:
+        return self._store.write(change)
+
     def close(self) -> None:
-        """Wait for pending writes; later ones are refused."""
+        """Wait for pending writes, if threads share them; later ones are refused."""
+        return
 
 
 class Store(ABC):
@@ -228,13 +239,13 @@ class Store(ABC):
     is_file = True
     """Whether it is a file beside the index."""
 
+    @abstractmethod
     def in_place(self) -> bool:
         """Return whether the open store is still the one at its path."""
-        return True
 
-    @abstractmethod
     def forget_dead_readers(self) -> None:
-        """Release what killed processes were reading."""
+        """Release what killed processes were reading, if the store keeps it for them."""
+        return
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[Reading]:
@@ -249,9 +260,9 @@ class Store(ABC):
         with self.writing() as writing:
             return change(writing)
 
-    @abstractmethod
     def writer(self) -> CrawlWriter:
         """Return the writer for the threads of this process."""
+        return CrawlWriter(self)
 
     @abstractmethod
     def batches(self) -> Iterator[list[Held]]:
@@ -268,9 +279,9 @@ class Store(ABC):
     def check(self) -> list[str]:
         """Return sentences about what is damaged; empty if nothing is."""
 
-    @abstractmethod
     def copy(self, target: Path) -> None:
-        """Copy one consistent state into another directory."""
+        """Copy one consistent state into another directory, if the store is a file."""
+        return
 
     @abstractmethod
     def close(self) -> None:

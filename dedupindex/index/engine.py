@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import IndexUnavailable
+from dedupindex.errors import IndexUnavailable, StrategyUnavailable
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
@@ -55,6 +55,10 @@ class IndexCounts(NamedTuple):
     containers: int
 
 
+ReportedRow = tuple[bytes, int, bytes]
+"""Of a capture that a crawl reports: the rest of its key, the crawl's number, the cell."""
+
+
 class Finder(Protocol):
     """What a lookup reads. It returns originals only, never revisits."""
 
@@ -84,6 +88,20 @@ class Finder(Protocol):
     def prefetch(self, digests: Iterable[Digest]) -> None:
         """Read the captures of digests in one round trip, if the engine is on a network."""
         return
+
+    def reported(self, start: bytes) -> Sequence[ReportedRow] | None:
+        """Return the rows of crawls under a digest's part of keys, if they were read with it.
+
+        None if not, as in engines whose crawls are stored elsewhere.
+        """
+        return None
+
+    def listed(self, tail: bytes) -> Iterator[bytes]:
+        """Yield the keys, also those of crawls, with `tail` after the digest.
+
+        Raises `StrategyUnavailable` if the index has no list by URL that crawls share.
+        """
+        raise StrategyUnavailable("the list of captures by URL has none of crawls")
 
 
 class View(Finder, Protocol):

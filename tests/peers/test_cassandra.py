@@ -337,7 +337,7 @@ def test_threads_get_their_own_prefetched_rows(tmp_path: Path) -> None:
     view.prefetch(digests)
 
     def rows(key: bytes) -> object:
-        reported = view.partition(key).reported
+        reported = view.reported(key)
         return reported and reported[0][2]
 
     keys = [digest_prefix(digest) for digest in digests]

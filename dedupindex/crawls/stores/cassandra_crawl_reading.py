@@ -33,9 +33,8 @@ from dedupindex.crawls.stores.cassandra_crawl_registry import (
     part_of,
     parts_of,
 )
-from dedupindex.errors import StrategyUnavailable, UnknownCrawl
+from dedupindex.errors import StrategyUnavailable
 from dedupindex.index.engine import Finder
-from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cql import Call, Row, Session, Statement, Use
 from dedupindex.index.format.cells import cell_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import MISSING
@@ -112,12 +111,10 @@ class CassandraReading(Reading):
     def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
         self.context, self.known, self.origin = context, known, known
         self.session = context.session
-        self._view: CassandraView | None = None
+        self._view: Finder | None = None
         self._counted: dict[tuple[int, bytes], list[Row]] = {}  # read ahead: heading, amounts
 
     def with_view(self, base: Finder) -> CassandraReading:
-        if not isinstance(base, CassandraView):
-            return self
         reading = copy(self)
         reading._view = base
         return reading
@@ -133,11 +130,8 @@ class CassandraReading(Reading):
     def version(self) -> int:
         return self.known.version
 
-    def crawl(self, name: str) -> Crawl:
-        crawl = self.known.by_name.get(name)
-        if crawl is None:
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
-        return crawl
+    def crawl_named(self, name: str) -> Crawl | None:
+        return self.known.by_name.get(name)
 
     def crawl_numbered(self, number: int) -> Crawl | None:
         return self.known.by_number.get(number)
@@ -165,7 +159,7 @@ class CassandraReading(Reading):
                 yield from self.cells_of(crawl)
             return
         dk, rest = split_key(prefix)
-        reported = self._view.partition(dk).reported if self._view else None
+        reported = self._view.reported(dk) if self._view else None
         if reported is not None:
             for row in reported:
                 if row[0].startswith(rest):

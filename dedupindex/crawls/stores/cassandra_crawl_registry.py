@@ -13,7 +13,6 @@ import secrets
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from xxhash import xxh3_64_intdigest
@@ -64,19 +63,14 @@ class Overtaken(IndexBusy):
     """Another server has changed crawls meanwhile."""
 
 
-@dataclass(frozen=True)
 class CrawlRegistry:
-    """All crawls, the oldest first."""
+    """All crawls of a version, the oldest first."""
 
-    version: int = 0
-    writer: bytes = b""  # of this version; versions of a new keyspace start at 1 again
-    crawls: Sequence[Crawl] = ()
-    by_name: dict[str, Crawl] = field(init=False)
-    by_number: dict[int, Crawl] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_name", {crawl.name: crawl for crawl in self.crawls})
-        object.__setattr__(self, "by_number", {crawl.number: crawl for crawl in self.crawls})
+    def __init__(self, version: int, writer: bytes, crawls: Sequence[Crawl]) -> None:
+        """`writer`: who wrote the version; those of a new keyspace start at 1 again."""
+        self.version, self.writer, self.crawls = version, writer, crawls
+        self.by_name = {crawl.name: crawl for crawl in crawls}
+        self.by_number = {crawl.number: crawl for crawl in crawls}
 
 
 class Registry:
@@ -84,7 +78,7 @@ class Registry:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._known = CrawlRegistry()
+        self._known = CrawlRegistry(0, b"", ())
         self._asked = -AGE  # when what is known was asked for
         self._failed: tuple[float, IndexUnavailable] = (-AGE, IndexUnavailable())
         self._busy = threading.Lock()

@@ -31,18 +31,8 @@ _TRIES = 20  # of a step that changes crawls, while other servers do
 _T = TypeVar("_T")
 
 
-class DirectWriter:
-    """A `CrawlWriter` whose threads need not wait for one another."""
-
-    def __init__(self, store: Store) -> None:
-        self.write = store.write
-
-    def close(self) -> None:
-        """Do nothing: no write is pending."""
-
-
 class CassandraStore(Store):
-    """The crawls in a keyspace."""
+    """The crawls in a keyspace. Clusters are copied with their own tools, crawls included."""
 
     is_file = False
 
@@ -78,9 +68,6 @@ class CassandraStore(Store):
         except IndexUnavailable:
             return True  # not known; whatever is read next raises the same
 
-    def forget_dead_readers(self) -> None:
-        """Do nothing: nodes keep no readers."""
-
     @contextmanager
     def reading(self) -> Iterator[CassandraReading]:
         yield CassandraReading(self._context, self._context.registry.known())
@@ -96,9 +83,6 @@ class CassandraStore(Store):
             with suppress(Overtaken):
                 return super().write(change)
         return super().write(change)
-
-    def writer(self) -> DirectWriter:
-        return DirectWriter(self)
 
     def batches(self) -> Iterator[list[Held]]:
         with self.reading() as reading:
@@ -125,9 +109,6 @@ class CassandraStore(Store):
                 except Damaged as error:
                     wrong.append(f"crawl {crawl.name}: {error}")
         return wrong
-
-    def copy(self, target: Path) -> None:
-        """Do nothing: clusters are backed up with their own tools, crawls included."""
 
     def close(self) -> None:
         self._session.close()

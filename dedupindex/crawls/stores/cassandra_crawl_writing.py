@@ -194,10 +194,6 @@ class CassandraWriting(CassandraReading, Writing):
         with suppress(IndexUnavailable):  # they expire by themselves
             self._all((_DROP_CLAIM, claim) for claim in freed)
 
-    def sweep_claims(self, now: int) -> int:
-        """Do nothing: claims expire by themselves."""
-        return 0
-
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
         self._added.append((key, amounts))
 

@@ -24,6 +24,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import lmdb
@@ -32,7 +33,8 @@ from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.statistics_keys import CODECS, KIND, MOST
 from dedupindex.crawls.store import FILE, Held, Reading, Writing
-from dedupindex.errors import Damaged, UnknownCrawl
+from dedupindex.errors import Damaged
+from dedupindex.index.engines.lmdb.lmdb_file import scan
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import container_of, entries_of, is_sound, sealed, unsealed
 from dedupindex.index.format.fast_answer import BROKEN
@@ -46,8 +48,6 @@ _CLAIM = struct.Struct(">IQ16s")  # crawl, end in milliseconds since 1970, token
 _SWEPT = 1000  # expired claims that one transaction removes
 _FORMAT = b"format"
 _LONGEST_KEY = 400  # bytes of a container's name in a key
-
-_Item = tuple[bytes, bytes]  # key and value
 
 
 class CrawlTrees(NamedTuple):
@@ -84,23 +84,21 @@ class LmdbReading(Reading):
         stored = self.txn.get(key, db=tree)
         return None if stored is None else unsealed(key, cast(bytes, stored))
 
-    def _scan(self, tree: Any, prefix: bytes = b"", start: bytes = b"") -> Iterator[_Item]:
+    def _scan(
+        self, tree: Any, prefix: bytes = b"", start: bytes = b""
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys with a prefix, from `prefix + start` on, and their values."""
-        with self.txn.cursor(db=tree) as cursor:
-            if cursor.set_range(prefix + start):
-                for key, stored in cast(Iterable[_Item], cursor):
-                    if not key.startswith(prefix):
-                        return
-                    yield key, unsealed(key, stored)
+        for key, stored in scan(self.txn, tree, prefix, start):
+            yield key, unsealed(key, stored)
 
     def version(self) -> int:
         return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
 
-    def crawl(self, name: str) -> Crawl:
+    def crawl_named(self, name: str) -> Crawl | None:
         key = name.encode("utf-8", "surrogateescape")
         number = self._get(key, self.trees.numbers) if 0 < len(key) <= MAX_NAME_LENGTH else None
         if number is None:
-            raise UnknownCrawl(f"there is no crawl {name[:200]!r}; begin it with POST /crawls")
+            return None
         value = self._get(number, self.trees.crawls)
         if value is None:
             raise Damaged(f"the number of crawl {name} refers to no crawl; restore {FILE}")
@@ -116,7 +114,7 @@ class LmdbReading(Reading):
     def newest(self, before: Crawl | None = None) -> Iterator[Crawl]:
         with self.txn.cursor(db=self.trees.crawls) as cursor:
             if cursor.last() if before is None else cursor.set_key(_number(before)):
-                for key, stored in cast(Iterable[_Item], cursor.iterprev()):
+                for key, stored in cast(Iterable[tuple[bytes, bytes]], cursor.iterprev()):
                     if before is None or key != _number(before):
                         yield _restored(unsealed(key, stored))
 
@@ -140,33 +138,14 @@ class LmdbReading(Reading):
         for place, cell in self._scan(self.trees.captures, prefix):
             yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
 
-    def batch(self, after: bytes, most: int) -> tuple[list[Held], bytes | None]:
-        """Return the captures at the next `most` places from `after` on.
+    def chunk(self, after: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
+        """Return the next `most` places of captures from `after` on, and what is stored there.
 
-        Also returns the place to continue from, None at the end. Raises `Damaged`.
+        Also returns the place to continue from, None at the end.
         """
-        found: list[Held] = []
-        with self.txn.cursor(db=self.trees.captures) as cursor:
-            if cursor.set_range(after):
-                for place, stored in cast(Iterable[_Item], cursor):
-                    if len(found) == most:
-                        return found, place
-                    number = int.from_bytes(place[-NUMBER:], "big")
-                    found.append((place[:-NUMBER], number, unsealed(place, stored)))
-        return found, None
-
-    def keys(self, after: bytes, crawl: Crawl, most: int) -> tuple[list[bytes], bytes | None]:
-        """As `batch`, but return the keys of one crawl; damaged cells are not noticed."""
-        found: list[bytes] = []
-        with self.txn.cursor(db=self.trees.captures) as cursor:
-            if cursor.set_range(after):
-                places = cast(Iterable[bytes], cursor.iternext(keys=True, values=False))
-                for looked, place in enumerate(places):
-                    if looked == most:
-                        return found, place
-                    if place.endswith(_number(crawl)):
-                        found.append(place[:-NUMBER])
-        return found, None
+        places = scan(self.txn, self.trees.captures, start=after)
+        found = list(islice(places, most))
+        return found, next((place for place, _ in places), None)
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         return self._get(key + _number(crawl), self.trees.captures)
@@ -199,8 +178,7 @@ class LmdbReading(Reading):
         for name, tree in self.trees._asdict().items():
             if name == "urls":
                 continue
-            cursor = self.txn.cursor(db=tree)
-            for key, stored in cast(Iterable[_Item], cursor):
+            for key, stored in scan(self.txn, tree):
                 try:
                     self._check(name, key, unsealed(key, stored))
                 except Damaged as error:
@@ -303,18 +281,15 @@ class LmdbWriting(LmdbReading, Writing):
             return False
         return self.txn.delete(key, db=self.trees.claims)
 
-    def sweep_claims(self, now: int) -> int:
-        over = []
-        with self.txn.cursor(db=self.trees.claims) as cursor:
-            for key, value in cast(Iterable[_Item], cursor):
-                # A damaged claim is removed, too: storing a payload twice is safe.
-                if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now:
-                    over.append(bytes(key))
-                    if len(over) >= _SWEPT:
-                        break
-        for key in over:
+    def sweep_claims(self, now: int) -> None:
+        over = (
+            key
+            for key, value in scan(self.txn, self.trees.claims)
+            # A damaged claim is removed, too: storing a payload twice is safe.
+            if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now
+        )
+        for key in list(islice(over, _SWEPT)):
             self.txn.delete(key, db=self.trees.claims)
-        return len(over)
 
     def add(self, key: bytes, amounts: Sequence[int]) -> None:
         form, tree = CODECS[key[KIND]], self.trees.statistics

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 import lmdb
 
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.store import FILE, Held, Store, Writing
+from dedupindex.crawls.store import FILE, CrawlWriter, Held, Store, Writing
 from dedupindex.crawls.stores.lmdb_crawl_state import (
+    NUMBER,
     CrawlTrees,
     LmdbReading,
     LmdbWriting,
@@ -32,6 +33,7 @@ from dedupindex.errors import (
     IndexUnavailable,
 )
 from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
+from dedupindex.index.format.cells import unsealed
 from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import stable_directory, sync_directory
 
@@ -134,19 +136,25 @@ class LmdbStore(Store):
     def writer(self) -> GroupWriter:
         return GroupWriter(self)
 
-    def batches(self) -> Iterator[list[Held]]:
+    def _chunks(self) -> Iterator[list[tuple[bytes, bytes]]]:
+        """Yield the places of all captures and what is stored there, as transactions read it."""
         after: bytes | None = b""
         while after is not None:
             with self.reading() as reading:
-                found, after = reading.batch(after, CELLS_PER_READ)
+                found, after = reading.chunk(after, CELLS_PER_READ)
             yield found
 
+    def batches(self) -> Iterator[list[Held]]:
+        for chunk in self._chunks():
+            yield [
+                (place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), unsealed(place, stored))
+                for place, stored in chunk
+            ]
+
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
-        after: bytes | None = b""
-        while after is not None:
-            with self.reading() as reading:
-                found, after = reading.keys(after, crawl, CELLS_PER_READ)
-            yield found
+        number = crawl.number.to_bytes(NUMBER, "big")
+        for chunk in self._chunks():
+            yield [place[:-NUMBER] for place, _ in chunk if place.endswith(number)]
 
     def check(self) -> list[str]:
         try:
@@ -196,11 +204,13 @@ class _Job:
         self.turn.acquire()
 
 
-class GroupWriter:
-    """Writes to a file of crawls for all threads of a process; see `CrawlWriter`."""
+class GroupWriter(CrawlWriter):
+    """Writes to a file of crawls: the writes of many threads are one transaction."""
+
+    _store: LmdbStore
 
     def __init__(self, store: LmdbStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._jobs: list[_Job] = []  # waiting
         self._led = False  # a thread writes, or is about to
         self._open = True
@@ -227,7 +237,6 @@ class GroupWriter:
         return job.result  # type: ignore[return-value]
 
     def close(self) -> None:
-        """Wait for pending writes; later ones are refused."""
         with self._changed:
             self._open = False
             self._changed.wait_for(lambda: not self._led)

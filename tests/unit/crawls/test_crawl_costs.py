@@ -217,7 +217,6 @@ def test_a_claim_ends_with_its_crawl(store: Store) -> None:
             with pytest.raises(CrawlEnded):
                 claims.claim(writing, writing.crawl(name), sha1(3), 1000, 60)
         for number in (1, 2):
-            assert claims.claim_of(writing, sha1(number), 2000) is None
             assert claims.claim(writing, writing.crawl("c"), sha1(number), 2000, 60)[1]
 
 

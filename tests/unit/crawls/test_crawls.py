@@ -20,12 +20,13 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from dedupindex.capture import Capture, Covers, Uncommitted
 from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import CombinedView, visible_crawls
-from dedupindex.crawls.crawl import Crawl, CrawlState, Visibility
+from dedupindex.crawls.crawl import Claim, Crawl, CrawlState, Visibility
 from dedupindex.crawls.crawl_captures import Added, add
-from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.crawls.stores import cassandra_crawl_registry, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import GroupWriter, LmdbStore
+from dedupindex.digest import Digest
 from dedupindex.errors import (
     BadInput,
     CrawlEnded,
@@ -35,6 +36,7 @@ from dedupindex.errors import (
     UnknownCrawl,
 )
 from dedupindex.index import open_index
+from dedupindex.index.format.cells import digest_prefix
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.runtime.files import exclusive
@@ -341,6 +343,14 @@ def test_a_copy_made_during_a_merge_keeps_its_crawls(
             drop(copied)
 
 
+def claim_of(reading: Reading, digest: Digest, now: int, namespace: str = "") -> Claim | None:
+    """The claim on a digest in a namespace that has not expired."""
+    for where, claim in reading.claims(digest_prefix(digest)):
+        if where == namespace and claim.until > now:
+            return claim
+    return None
+
+
 def test_only_one_of_two_claims_succeeds(store: Store) -> None:
     begin(store, "a")
     begin(store, "b")
@@ -354,15 +364,15 @@ def test_only_one_of_two_claims_succeeds(store: Store) -> None:
     with store.writing() as writing:
         assert crawl_captures.claim(writing, b, sha1(1), 61_000, 60)[1]  # its lease is over
         assert not crawl_captures.release(writing, sha1(1), first.token)
-        held = crawl_captures.claim_of(writing, sha1(1), 61_001)
+        held = claim_of(writing, sha1(1), 61_001)
         assert held is not None and crawl_captures.release(writing, sha1(1), held.token)
-        assert crawl_captures.claim_of(writing, sha1(1), 61_001) is None
+        assert claim_of(writing, sha1(1), 61_001) is None
     put(store, "a", capture(2))  # not the claimant
     with store.reading() as reading:
-        assert crawl_captures.claim_of(reading, sha1(2), 1000) is not None
+        assert claim_of(reading, sha1(2), 1000) is not None
     put(store, "b", capture(2))
     with store.reading() as reading:
-        assert crawl_captures.claim_of(reading, sha1(2), 1000) is None
+        assert claim_of(reading, sha1(2), 1000) is None
 
 
 def test_claims_hold_within_a_namespace(store: Store) -> None:
@@ -379,9 +389,9 @@ def test_claims_hold_within_a_namespace(store: Store) -> None:
         assert crawl_captures.claim(writing, writing.crawl("c"), sha1(1), 0, 60)[1]
     put(store, "b", capture(1))
     with store.reading() as reading:
-        assert crawl_captures.claim_of(reading, sha1(1), 0, "y") is None
-        assert crawl_captures.claim_of(reading, sha1(1), 0, "x") is not None
-        assert crawl_captures.claim_of(reading, sha1(1), 0) == held["d"]
+        assert claim_of(reading, sha1(1), 0, "y") is None
+        assert claim_of(reading, sha1(1), 0, "x") is not None
+        assert claim_of(reading, sha1(1), 0) == held["d"]
 
 
 @of_files

@@ -159,9 +159,8 @@ class CassandraView(CellView):
         """Read digests side by side; returns with the first, the others follow as they are used."""
         self._partitions.prefetch(map(cells.digest_prefix, digests))
 
-    def partition(self, key: bytes) -> Partition:
-        """Return the first rows of a digest."""
-        return self._partitions.of(key)
+    def reported(self, start: bytes) -> list[Row] | None:
+        return self._partitions.of(start).reported
 
     def _read_names(self, found: list[Partition]) -> None:
         """Read the names of all their containers that are not cached."""
@@ -184,7 +183,7 @@ class CassandraView(CellView):
 
     def cell(self, key: bytes) -> bytes | None:
         start, rest = split_key(key)
-        known = self.partition(start)
+        known = self._partitions.of(start)
         for other, stored in known.cells:
             if other == rest:
                 return cells.unsealed(key, stored)
@@ -195,7 +194,7 @@ class CassandraView(CellView):
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
         start, begin = split_key(prefix)
-        known = self.partition(start)
+        known = self._partitions.of(start)
         rows = [pair for pair in known.cells if pair[0].startswith(begin)]
         if not known.whole and len(rows) < limit:
             end = begin + _BEYOND
@@ -208,7 +207,7 @@ class CassandraView(CellView):
                 yield key, cell
 
     def listed(self, tail: bytes) -> Iterator[bytes]:
-        """Yield at most `LOOKED_AT` keys with `tail` after the digest; prefetches their digests."""
+        """Yield at most `LOOKED_AT` keys, and prefetch their digests; see `Finder.listed`."""
         if not self.by_url:
             raise StrategyUnavailable(url_index.MISSING)
         part, rest = tail[:PART], tail[PART:]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import lmdb
 
@@ -67,6 +68,18 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
         env.close()
         raise Damaged(f"{path} is cut; restore it from a copy, or build it again")
     return env
+
+
+def scan(
+    txn: lmdb.Transaction, tree: Any, prefix: bytes = b"", start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the keys with a prefix, from `prefix + start` on, and what is stored, in order."""
+    with txn.cursor(db=tree) as cursor:
+        if cursor.set_range(prefix + start):
+            for key, stored in cast(Iterator[tuple[bytes, bytes]], cursor):
+                if not key.startswith(prefix):
+                    return
+                yield key, stored
 
 
 def check_pages(path: Path) -> None:
