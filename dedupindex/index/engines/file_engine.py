@@ -15,9 +15,29 @@ from dedupindex.index.format import ledger
 from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.ledger import LedgerWriter, drops_of
 from dedupindex.index.identity import read_identity, unfinished
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.runtime.files import sync_directory
 
+META: dict[str, Any] = {  # what an index records of itself, before its first load
+    "captures": 0, "digests": 0, "checksum": 0, "next_number": 1, "note": {}, "own_digests": True,
+    "ledger": [],
+}  # fmt: skip
 _COPIES_TRIED = 10
+
+
+def meta_after(
+    meta: dict[str, Any], load: Load, outcome: MergeOutcome, ledger: list[str]
+) -> dict[str, Any]:
+    """Return what an index records of itself after a load; `outcome` is the change of counts."""
+    counts = ("captures", "digests", "checksum")
+    return {
+        **meta,
+        **{name: (meta[name] + getattr(outcome, name)) % (1 << 64) for name in counts},
+        "next_number": max([meta["next_number"], *(number + 1 for number, _ in load.places)]),
+        "note": load.metadata or meta["note"],
+        "own_digests": meta["own_digests"] and (load.own_digests or not load.runs),
+        "ledger": ledger,
+    }
 
 
 class FileView(CellView):

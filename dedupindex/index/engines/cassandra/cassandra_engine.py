@@ -9,35 +9,40 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, replace
-from itertools import chain, islice
+from functools import partial
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dedupindex.cache import Cache
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all
+from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all, retry
+from dedupindex.index.engines.cassandra import cassandra_schema as schema
 from dedupindex.index.engines.cassandra import metadata
-from dedupindex.index.engines.cassandra.cassandra_load import CassandraLoader, numbered_anew
-from dedupindex.index.engines.cassandra.cassandra_schema import (
-    CONTAINER,
-    create_tables,
-    tables_exist,
-    truncate_tables,
-)
-from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
-from dedupindex.index.engines.cassandra.cql import Session, Statement, Use, connect, write_all
+from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
+from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, connect, write_all
 from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
 from dedupindex.index.engines.cell_view import CellTally
 from dedupindex.index.format import cells
-from dedupindex.index.format.cells import container_of
+from dedupindex.index.format.cells import (
+    Keys,
+    answers,
+    container_of,
+    entries_of,
+    sealed,
+    split_key,
+    unsealed,
+)
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 from dedupindex.index.load.runs import read_run
+from dedupindex.index.load.staging import renumbered
 
 _PUT_CONTAINER = Statement(
     "INSERT INTO KS.container (name, about) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE
@@ -111,7 +116,7 @@ def _has_name(view: CassandraView, number: int) -> bool:
 def identity_at(address: Address) -> Identity | None:
     """Return the identity of the index at an address, None if there is none yet."""
     with closing(connect(address)) as session:
-        return About(session).identity(str(address)) if tables_exist(session) else None
+        return About(session).identity(str(address)) if schema.tables_exist(session) else None
 
 
 class CassandraEngine(Engine):
@@ -125,7 +130,7 @@ class CassandraEngine(Engine):
         self._signature = ""
         self._session: Session | None = connect(self.address)
         try:
-            self._exists = tables_exist(self._session)
+            self._exists = schema.tables_exist(self._session)
             self._take_identity()
         except BaseException:
             self.close()
@@ -174,7 +179,7 @@ class CassandraEngine(Engine):
         """Commit a load; what it has written before an error stays."""
         used = self._numbers_in(load.runs)  # damage is found before anything is written
         session = self._session = self._open().for_changes()
-        create_tables(session, self.address)
+        schema.create_tables(session, self.address)
         self._exists = True
         with Lease(session, str(self.address)) as lease:
             self._take_identity()
@@ -225,7 +230,7 @@ class CassandraEngine(Engine):
 
     def _remove_unfinished(self) -> None:
         try:
-            truncate_tables(self._open())
+            schema.truncate_tables(self._open())
         except IndexUnavailable as error:
             raise IndexUnavailable(
                 f"what an unfinished first load wrote to {self.address} cannot be removed: "
@@ -241,7 +246,7 @@ class CassandraEngine(Engine):
         fresh = {bytes_of(container.name): container for container in load.containers}
         gone = [bytes_of(name) for name in load.dropped if bytes_of(name) not in fresh]
         names = [*fresh, *gone]
-        found = session.execute_many((CONTAINER, (name,)) for name in names)
+        found = session.execute_many((schema.CONTAINER, (name,)) for name in names)
         known = {name for name, rows in zip(names, found, strict=True) if rows}
         write_all(session, [(_REMOVE_CONTAINER, (state.written, name)) for name in gone])
         rows = [
@@ -298,3 +303,158 @@ class CassandraEngine(Engine):
         """Make the counts anew if a load was killed: there may be nothing left to load."""
         if self.identity.generation and self._about().get("loading") is not None:
             self.load(Load())
+
+
+# --- loading: staged entries are merged with what is there, digest by digest ----------------------
+
+PUT = Statement(
+    "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) USING TIMESTAMP ?",
+    Use.WRITE,
+)
+REMOVE = Statement(
+    "DELETE FROM KS.capture USING TIMESTAMP ? WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
+    Use.WRITE,
+)
+_KEYS = 2000  # that are read, merged and written together
+_Item = TypeVar("_Item")
+
+
+class CassandraLoader:
+    """One load.
+
+    The first load only writes. Others read the digests that they bring, hundreds side by side. Each
+    key is written once, with a later timestamp than in earlier loads, so a killed load can be
+    repeated.
+    """
+
+    def __init__(
+        self, session: Session, view: CassandraView, rule: MergeRule, written: int, lease: Lease
+    ) -> None:
+        """`written`: the timestamp of the load; it may use the next one, too."""
+        self._session, self._view, self._rule = session, view, rule
+        self._written, self._lease = written, lease
+        self.outcome = MergeOutcome()
+
+    def fill(self, batches: Iterable[list[bytes]]) -> None:
+        """Load staged entries, which come in order, into an empty index."""
+        for batch in settled(batches, self._rule, self.outcome):
+            self.outcome.lost.clear()
+            self._write([call for key, cell in batch for call in self._put(key, cell)])
+
+    def add(self, batches: Iterable[list[bytes]]) -> None:
+        """Load staged entries, which come in order."""
+        groups = grouped(batches, self._rule.keys.lengths())
+        for chunk in _chunks(groups, _KEYS):
+            starts = list(dict.fromkeys(_start(key) for key, _ in chunk))
+            known = retry(partial(self._read, starts))
+            writes: list[Call] = []
+            for start, keys in groupby(chunk, lambda group: _start(group[0])):
+                writes += self._merge(start, list(keys), *known[start])
+            self._write(writes)
+
+    def drop(self, gone: set[int]) -> None:
+        """Remove the captures of containers; reads the whole index."""
+        if not gone:
+            return
+        for _, held in groupby(self._view.unordered(), lambda pair: _start(pair[0])):
+            changes = ((key, cell, list[bytes]()) for key, cell in held)
+            for writes in _chunks(self._change_digest(changes, gone), _KEYS):
+                self._write(writes)
+        self._written += 1  # so that a cell that is written again comes after its removal
+
+    def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
+        """Return the cells of digests by key, and whether these are all."""
+        calls = ((schema.PARTITION, (start, AT_ONCE + 1)) for start in starts)
+        found = map(Partition.of, starts, self._session.execute_many(calls))
+        return {
+            start: (
+                {start + rest: unsealed(start + rest, cell) for rest, cell in partition.cells},
+                partition.whole,
+            )
+            for start, partition in zip(starts, found, strict=True)
+        }
+
+    def _merge(
+        self,
+        start: bytes,
+        groups: list[tuple[bytes, list[bytes]]],
+        known: dict[bytes, bytes],
+        whole: bool,
+    ) -> Iterator[Call]:
+        """Yield the writes that merge the incoming entries of one digest with its cells.
+
+        `known` are its cells by key, all of them if `whole`.
+        """
+        touched = {key for key, _ in groups}
+        if not whole:
+            known |= retry(partial(self._cells, start, sorted(touched - known.keys())))
+
+        def others() -> bool:
+            rows = known.items() if whole else self._view.cells(start)
+            return any(_has_originals(cell) for key, cell in rows if key not in touched)
+
+        changes = ((key, known.get(key), group) for key, group in groups)
+        return self._change_digest(changes, others=others)
+
+    def _change_digest(
+        self,
+        changes: Iterable[tuple[bytes, bytes | None, list[bytes]]],
+        gone: Collection[int] = (),
+        others: Callable[[], bool] = lambda: False,
+    ) -> Iterator[Call]:
+        """Yield the writes for keys of one digest, of which cells and incoming entries are given.
+
+        `others` returns whether the digest has captures under further keys.
+        """
+        outcome, had, has = self.outcome, False, False
+        for key, cell, incoming in changes:
+            left, before, after = self._rule.replace(key, cell, incoming, outcome, gone)
+            had, has = had or before > 0, has or after > 0
+            if left and left != cell:
+                yield from self._put(key, left)
+            elif cell and not left:
+                yield REMOVE, (self._written, *split_key(key))
+        if had != has and not others():
+            outcome.digests += has - had
+        outcome.lost.clear()
+
+    def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
+        calls = ((schema.CELL, (start, key[len(start) :])) for key in keys)
+        found = zip(keys, self._session.execute_many(calls), strict=True)
+        return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
+
+    def _put(self, key: bytes, cell: bytes) -> Iterator[Call]:
+        if self._view.by_url and listed(cell):  # first, so that every capture is listed
+            yield schema.listing(key)
+        yield PUT, (*split_key(key), sealed(key, cell), self._written)
+
+    def _write(self, writes: list[Call]) -> None:
+        self._lease.check()
+        write_all(self._session, writes)
+
+
+def numbered_anew(
+    batches: Iterator[list[bytes]], keys: Keys, now: dict[int, int]
+) -> Iterator[list[bytes]]:
+    """Yield staged entries with the container numbers of `now`, in their old order."""
+    if all(number == given for number, given in now.items()):
+        return batches
+    lengths = keys.lengths()
+
+    def given(number: int) -> int:
+        return now.get(number, number)
+
+    return ([renumbered(staged, lengths, given) for staged in batch] for batch in batches)
+
+
+def _start(key: bytes) -> bytes:
+    return split_key(key)[0]
+
+
+def _has_originals(cell: bytes) -> bool:
+    return any(map(answers, entries_of(cell)))
+
+
+def _chunks(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    items = iter(items)
+    return iter(lambda: list(islice(items, size)), [])

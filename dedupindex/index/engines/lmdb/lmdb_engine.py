@@ -8,7 +8,7 @@ that file. A large one is merged with what is there into a new file with full pa
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import cast
@@ -18,8 +18,14 @@ import lmdb
 from dedupindex.cache import Cache
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.index.engine import Load
-from dedupindex.index.engines.file_engine import FileEngine
-from dedupindex.index.engines.lmdb.lmdb_file import check_pages, environment, length_of, remove
+from dedupindex.index.engines.file_engine import META, FileEngine, meta_after
+from dedupindex.index.engines.lmdb.lmdb_file import (
+    check_pages,
+    environment,
+    length_of,
+    remove,
+    scan,
+)
 from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees, LmdbView, problems
 from dedupindex.index.format import cells, ledger, url_index
 from dedupindex.index.format.cells import ContainerRef, answers, sealed
@@ -111,8 +117,8 @@ class LmdbEngine(FileEngine):
                 if trees.urls is not None and cell and url_index.listed(cell):
                     url_index.put(txn, trees.urls, key)
                 writer.add(outcome.lost)
-            trees.register(txn, load, outcome)
-            trees.put(txn, "ledger", writer.write())
+            meta = {name: trees.get(txn, name) for name in META}
+            trees.register(txn, load, meta_after(meta, load, outcome, writer.write()))
         length = length_of(trees.env)
         if self.path.stat().st_size < length:  # the last pages were allocated, but never written
             os.truncate(self.path, length)
@@ -146,12 +152,13 @@ class LmdbEngine(FileEngine):
         trees = self._fill(path, batches, outcome, writer)
         with closing(trees.env) as env:
             with env.begin(write=True) as txn:
-                trees.begin(txn)
+                meta = META
                 if self._trees is not None:
                     with self._trees.env.begin() as old:
                         trees.inherit(txn, self._trees, old, load.dropped)
-                trees.register(txn, load, outcome, absolute=True)
-                trees.put(txn, "ledger", writer.write())
+                        inherited = ("next_number", "note", "own_digests")
+                        meta = META | {name: self._trees.get(old, name) for name in inherited}
+                trees.register(txn, load, meta_after(meta, load, outcome, writer.write()))
             env.sync(True)
         return outcome
 
@@ -238,29 +245,20 @@ def put_one(
     """Merge incoming entries into the cell of their key; return the new cell, None for none."""
     stored = cast(bytes | None, txn.get(key))
     cell = None if stored is None else cells.unsealed(key, stored)
-    originals = cell is not None and any(map(answers, cells.entries_of(cell)))
-    others = not originals and _has_captures(txn, key)
     left, before, after = rule.replace(key, cell, group, outcome)
     if left is None:
         if cell:
             txn.delete(key)
     elif left != cell:
         txn.put(key, sealed(key, left))
-    if after and not before:
-        outcome.digests += not others
-    elif before and not after:
-        outcome.digests -= not _has_captures(txn, key)
+    if bool(before) != bool(after) and not _has_others(txn, key):
+        outcome.digests += 1 if after else -1
     return left
 
 
-def _has_captures(txn: lmdb.Transaction, key: bytes) -> bool:
-    """Return whether the digest of `key` has a capture in the index."""
-    digest = cells.split_key(key)[0]
-    with txn.cursor() as cursor:
-        if cursor.set_range(digest):
-            for other, stored in cast(Iterable[tuple[bytes, bytes]], cursor):
-                if not other.startswith(digest):
-                    return False
-                if any(map(answers, cells.entries_of(cells.unsealed(other, stored)))):
-                    return True
-    return False
+def _has_others(txn: lmdb.Transaction, key: bytes) -> bool:
+    """Return whether the digest of `key` has captures under further keys."""
+    return any(
+        other != key and any(map(answers, cells.entries_of(cells.unsealed(other, stored))))
+        for other, stored in scan(txn, None, cells.split_key(key)[0])
+    )

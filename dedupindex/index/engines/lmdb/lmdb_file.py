@@ -73,7 +73,10 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
 def scan(
     txn: lmdb.Transaction, tree: Any, prefix: bytes = b"", start: bytes = b""
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys with a prefix, from `prefix + start` on, and what is stored, in order."""
+    """Yield the keys with a prefix, from `prefix + start` on, and what is stored, in order.
+
+    `tree` None is the transaction's own.
+    """
     with txn.cursor(db=tree) as cursor:
         if cursor.set_range(prefix + start):
             for key, stored in cast(Iterator[tuple[bytes, bytes]], cursor):

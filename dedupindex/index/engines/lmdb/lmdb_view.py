@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import lmdb
 
@@ -14,16 +14,10 @@ from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
 from dedupindex.index.engines.cell_view import CellTally
 from dedupindex.index.engines.file_engine import FileView
+from dedupindex.index.engines.lmdb.lmdb_file import scan
 from dedupindex.index.format import cells, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.fast_answer import BROKEN, PlainAnswers
-from dedupindex.index.load.merge_rule import MergeOutcome
-
-_TREES = ("captures", "containers", "names", "meta")
-_INITIAL: dict[str, Any] = {
-    "next_number": 1, "note": {}, "own_digests": True, "ledger": [],
-    "captures": 0, "digests": 0, "checksum": 0, "transaction": 0,
-}  # fmt: skip
 
 
 class IndexTrees(NamedTuple):
@@ -40,13 +34,14 @@ class IndexTrees(NamedTuple):
     def open(cls, env: lmdb.Environment, *, by_url: bool, create: bool = False) -> IndexTrees:
         """Open the trees of `env`, which is closed if that fails."""
         try:
-            trees = [env.open_db(name.encode(), create=create) for name in _TREES]
-            urls = url_index.open_tree(env, create=create) if by_url else None
+            trees: list[Any] = [
+                env.open_db(name.encode(), create=create) for name in cls._fields[1:-1]
+            ]
+            trees.append(url_index.open_tree(env, create=create) if by_url else None)
         except BaseException:
             env.close()
             raise
-        captures, containers, names, meta = trees
-        return cls(env, captures, containers, names, meta, urls)
+        return cls(env, *trees)
 
     def get(self, txn: lmdb.Transaction, name: str) -> Any:
         """Return a value of `meta`; raises `Damaged`, also if it is missing."""
@@ -60,33 +55,17 @@ class IndexTrees(NamedTuple):
         key = name.encode()
         txn.put(key, cells.sealed(key, json.dumps(value).encode()), db=self.meta)
 
-    def begin(self, txn: lmdb.Transaction) -> None:
-        """Write the initial values of `meta`."""
-        for name, value in _INITIAL.items():
-            self.put(txn, name, value)
-
-    def register(
-        self, txn: lmdb.Transaction, load: Load, outcome: MergeOutcome, *, absolute: bool = False
-    ) -> None:
-        """Write all of a load but captures; counts are added, unless they are `absolute`."""
-        next_number = self.get(txn, "next_number")
+    def register(self, txn: lmdb.Transaction, load: Load, meta: dict[str, Any]) -> None:
+        """Write all of a load but captures; `meta` is what the index then records of itself."""
         for number, place in load.places:
-            next_number = max(next_number, number + 1)
-            name = _bytes(f"{place.crawl}\0{place.container}")
-            for key, value in ((key_of(place), number.to_bytes(4)), (number_key(number), name)):
+            text = _bytes(f"{place.crawl}\0{place.container}")
+            for key, value in ((key_of(place), number.to_bytes(4)), (number_key(number), text)):
                 txn.put(key, cells.sealed(key, value), db=self.names)
-        self.put(txn, "next_number", next_number)
         for container in load.containers:
-            key, text = short(container.name), json.dumps(container._asdict()).encode()
-            txn.put(key, cells.sealed(key, text), db=self.containers)
-        for count in ("captures", "digests", "checksum"):
-            before = 0 if absolute else self.get(txn, count)
-            self.put(txn, count, (before + getattr(outcome, count)) % (1 << 64))
-        if load.metadata:
-            self.put(txn, "note", load.metadata)
-        if load.runs and not load.own_digests:
-            self.put(txn, "own_digests", False)
-        self.put(txn, "transaction", txn.id())
+            key, value = short(container.name), json.dumps(container._asdict()).encode()
+            txn.put(key, cells.sealed(key, value), db=self.containers)
+        for name, recorded in {**meta, "transaction": txn.id()}.items():
+            self.put(txn, name, recorded)
 
     def inherit(
         self,
@@ -95,16 +74,13 @@ class IndexTrees(NamedTuple):
         old_txn: lmdb.Transaction,
         dropped: frozenset[str],
     ) -> None:
-        """Copy all but captures, and but the dropped containers, from the last generation."""
+        """Copy containers, but for the dropped ones, and their names from the last generation."""
         gone = {short(name) for name in dropped}
         for source, target in ((old.containers, self.containers), (old.names, self.names)):
-            pairs = cast(Iterable[tuple[bytes, bytes]], old_txn.cursor(db=source))
-            for key, value in pairs:
+            for key, value in scan(old_txn, source):
                 cells.unsealed(key, value)  # damage is not copied
                 if source is not old.containers or key not in gone:
                     txn.put(key, value, db=target)
-        for name in ("next_number", "note", "own_digests"):
-            self.put(txn, name, old.get(old_txn, name))
 
 
 def number_key(number: int) -> bytes:
@@ -167,7 +143,8 @@ class LmdbView(FileView):
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         try:
             if prefix:
-                yield from self._under(prefix)
+                for key, stored in scan(self.txn, self.trees.captures, prefix):
+                    yield key, cells.unsealed(key, stored)
                 return
             whole = self.keys.lengths()
             for key, stored in self.txn.cursor():
@@ -178,22 +155,13 @@ class LmdbView(FileView):
         except lmdb.Error as error:
             raise _unavailable(error) from error
 
-    def _under(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self.txn.cursor() as cursor:
-            if not cursor.set_range(prefix):
-                return
-            for key, stored in cast(Iterator[tuple[bytes, bytes]], cursor):
-                if not key.startswith(prefix):
-                    return
-                yield key, cells.unsealed(key, stored)
-
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self.trees.urls is None:
             raise StrategyUnavailable(url_index.MISSING)
         trees = self.trees
         try:
             for prefix in url_index.prefixes(self.txn, trees.captures, trees.urls, tail):
-                yield from self._under(prefix)
+                yield from self.cells(prefix)
         except lmdb.Error as error:
             raise _unavailable(error) from error
 
@@ -226,12 +194,8 @@ class LmdbView(FileView):
         return 0 if number is None else int.from_bytes(cells.unsealed(key, number), "big")
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
-        with self.txn.cursor(db=self.trees.names) as cursor:
-            if cursor.set_range(b"#"):
-                for key, value in cast(Iterator[tuple[bytes, bytes]], cursor):
-                    if key[:1] != b"#":
-                        break
-                    yield int.from_bytes(key[1:], "big"), _place_in(cells.unsealed(key, value))
+        for key, value in scan(self.txn, self.trees.names, b"#"):
+            yield int.from_bytes(key[1:], "big"), _place_in(cells.unsealed(key, value))
 
     def meta(self, name: str) -> Any:
         return self.trees.get(self.txn, name)

@@ -20,7 +20,7 @@ from whoosh.index import TOC, FileIndex
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.engine import Load
-from dedupindex.index.engines.file_engine import FileEngine
+from dedupindex.index.engines.file_engine import FileEngine, meta_after
 from dedupindex.index.engines.whoosh import whoosh_files as files
 from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter, Storage
 from dedupindex.index.engines.whoosh.whoosh_view import (
@@ -275,7 +275,6 @@ def register(
         if before.about(files.number_key(number)) is None:
             about = (files.number_key(number), files.place_key(place))
             writer.add_document(**files.note_document(about, [number, *place]))
-        meta["next_number"] = max(meta["next_number"], number + 1)
     fresh = {container.name: container for container in load.containers}
     for name in {*load.dropped, *fresh}:
         meta["containers"] -= _delete(writer, before, files.container_key(name))
@@ -283,15 +282,9 @@ def register(
         registration = {"container": container._asdict()}
         writer.add_document(**files.note_document((files.container_key(name),), registration))
         meta["containers"] += 1
-    for count in ("captures", "digests", "checksum"):
-        meta[count] = (meta[count] + getattr(outcome, count)) % (1 << 64)
-    if load.metadata:
-        meta["note"] = load.metadata
-    if load.runs and not load.own_digests:
-        meta["own_digests"] = False
-    meta["ledger"] = ledger
     _delete(writer, before, files.META)
-    writer.add_document(**files.note_document((files.META,), meta))
+    after = meta_after(meta, load, outcome, ledger)
+    writer.add_document(**files.note_document((files.META,), after))
 
 
 def _delete(writer: CommitWriter, before: WhooshSnapshot, about: bytes) -> bool:

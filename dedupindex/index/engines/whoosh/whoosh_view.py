@@ -17,15 +17,10 @@ from dedupindex.capture import Capture
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.engines.cell_view import CellTally
-from dedupindex.index.engines.file_engine import FileView
+from dedupindex.index.engines.file_engine import META, FileView
 from dedupindex.index.engines.whoosh import whoosh_files as files
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef, Keys
-
-_INITIAL = {
-    "captures": 0, "digests": 0, "containers": 0, "checksum": 0, "next_number": 1, "note": {},
-    "own_digests": True, "ledger": [],
-}  # fmt: skip
 
 
 @contextmanager
@@ -131,7 +126,7 @@ class WhooshSnapshot:
         if found is None and self.leaves:
             raise KeyError("there are no counts")
         absent = {"ledger": [], "own_digests": False}  # of the first indexes of format 2
-        return absent | found[1] if found else dict(_INITIAL)
+        return absent | found[1] if found else META | {"containers": 0}
 
     def close(self) -> None:
         self.reader.close()
