@@ -137,10 +137,7 @@ class CombinedView(Finder):
 
 
 class KnownCrawls:
-    """The crawls of one version of a store, and who sees which of them.
-
-    It holds no transaction and no open file; any number of threads may use it.
-    """
+    """The crawls of one version of a store, and who sees which of them; for any thread."""
 
     def __init__(self, origin: object, version: int, crawls: list[Crawl]) -> None:
         self._origin, self._version, self.crawls = origin, version, crawls
@@ -198,10 +195,7 @@ class CrawlSnapshot:
     def captures(
         self, view: View, keys: Keys, asker: str = "", namespaces: tuple[str, ...] = ()
     ) -> Iterator[Capture]:
-        """Yield all originals that an asker sees, each under its own digest.
-
-        Raises `UnknownCrawl`.
-        """
+        """Yield the originals that an asker sees, by their own digests; raises `UnknownCrawl`."""
         visible = self.known.visible(asker, namespaces)
         for digest, capture in view.captures():
             if digest == capture.digest:

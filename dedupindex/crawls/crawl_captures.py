@@ -53,10 +53,10 @@ def claim(
     token, lease = token or secrets.token_bytes(16), min(lease, LONGEST)
     wanted = Claim(crawl.number, now + 1000 * lease, token.hex())
 
-    def over(held: Claim) -> bool:
+    def ended(held: Claim) -> bool:
         return _over(writing, held, now)
 
-    held = writing.claim(digest_prefix(digest), crawl.namespace, wanted, lease, over)
+    held = writing.claim(digest_prefix(digest), crawl.namespace, wanted, lease, ended)
     mine = held.crawl == crawl.number and secrets.compare_digest(held.token, wanted.token)
     return held, mine
 
@@ -100,10 +100,7 @@ def add(
     settings: Settings,
     refusal_reason: Callable[[Capture], str],
 ) -> Added:
-    """Add reported captures to an open crawl; raises `CrawlEnded`.
-
-    `refusal_reason` returns why a capture is refused, or "".
-    """
+    """Add captures without a `refusal_reason` to an open crawl; raises `CrawlEnded`."""
     if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
     rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
@@ -209,9 +206,9 @@ def _captures_in(cells: Iterator[Held]) -> Iterator[CrawlCapture]:
             yield CrawlCapture(crawl, key, entry)
 
 
-def at_url(reading: Reading, sought: bytes) -> Iterator[CrawlCapture]:
-    """Yield captures of crawls whose keys, after their own digest, begin with `sought`."""
-    for prefix in reading.keys_by_url(sought):
+def at_url(reading: Reading, tail: bytes) -> Iterator[CrawlCapture]:
+    """Yield captures of crawls whose keys, after their own digest, begin with `tail`."""
+    for prefix in reading.keys_by_url(tail):
         for found in with_prefix(reading, prefix):
             if not found.entry[1] & ALSO:
                 yield found

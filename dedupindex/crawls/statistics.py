@@ -87,7 +87,9 @@ def others(reading: Reading, crawl: Crawl) -> int:
 
 def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) -> Iterator[Headed]:
     """Yield the rows of a crawl by one of `BY`, in order, from after a heading on."""
-    kind = _kind(by)
+    if by not in BY:
+        raise BadQuery(f"there is no report by {by[:64]!r}; there are {', '.join(BY)}")
+    kind = BY[by]
     if by != "day":
         yield from _from(reading, crawl, kind, b"" if after is None else after + b"\0")
         return
@@ -118,18 +120,13 @@ def at_host(reading: Reading, host: bytes) -> Iterator[tuple[Crawl, StatisticsRo
 
 
 def over_time(
-    reading: Reading, crawls: Iterable[Crawl], by: str, since: bytes = b"", until: bytes = b""
+    reading: Reading, crawls: Iterable[Crawl], by: str, since: bytes = b""
 ) -> list[Headed]:
-    """Return the sums of crawls by "hour" or "day", in the order of time.
-
-    `since` and `until` (exclusive) are WARC-Dates or prefixes of one.
-    """
+    """Return the sums of crawls by "hour" or "day", in order, from a prefix of a WARC-Date on."""
     sums: dict[bytes, StatisticsRow] = {}
     width = _DAY if by == "day" else len(b"2026-11-20T09")
     for crawl in crawls:
         for hour, row in _from(reading, crawl, StatisticsKind.HOUR, since):
-            if until and hour >= until:
-                break
             unit = hour[:width]
             sums[unit] = sums.get(unit, StatisticsRow()).plus(row)
     return sorted(sums.items())
@@ -138,13 +135,6 @@ def over_time(
 def drop(writing: Writing, crawl: Crawl) -> int:
     """Remove rows of a dropped crawl; return how many, 0 when none are left."""
     return writing.drop_statistics(crawl, DROPPED_AT_ONCE)
-
-
-def _kind(by: str) -> StatisticsKind:
-    try:
-        return BY[by]
-    except KeyError:
-        raise BadQuery(f"there is no report by {by[:64]!r}; there are {', '.join(BY)}") from None
 
 
 def _from(reading: Reading, crawl: Crawl, kind: StatisticsKind, start: bytes) -> Iterator[Headed]:

@@ -31,6 +31,7 @@ Held = tuple[bytes, int, bytes]
 """What a crawl has under a key of `index.format.cells`: the key, the crawl's number, the cell."""
 
 Digests = Callable[[], Sequence[Digest]]
+ClaimTest = Callable[[Claim], bool]
 
 _G = TypeVar("_G")
 _T = TypeVar("_T")
@@ -92,15 +93,12 @@ class Reading(ABC):
         """Return whether no crawl has anything under the keys with a prefix."""
 
     @abstractmethod
-    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
+    def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
         """Yield prefixes of the keys whose URL part begins so; see `index.format.url_index`."""
 
     @abstractmethod
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
-        """Yield the claims on a digest with their namespaces, expired ones included.
-
-        `prefix` is the `digest_prefix` of the digest.
-        """
+        """Yield the claims on a `digest_prefix` with their namespaces, expired ones included."""
 
     @abstractmethod
     def statistic(self, key: bytes) -> Sequence[int] | None:
@@ -195,15 +193,15 @@ class Writing(Reading):
 
     @abstractmethod
     def claim(
-        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, ended: ClaimTest
     ) -> Claim:
-        """Store a claim for `lease` seconds, unless one holds that is not `over`.
+        """Store a claim for `lease` seconds, unless one holds that has not `ended`.
 
-        Returns the claim that holds now. `prefix` is the `digest_prefix` of the digest.
+        Returns the claim that holds now. `prefix` is a `digest_prefix`.
         """
 
     @abstractmethod
-    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+    def free_claim(self, prefix: bytes, namespace: str, wanted: ClaimTest) -> bool:
         """Remove the claim of a namespace on a digest if it is `wanted`; return whether it was."""
 
     def sweep_claims(self, now: int) -> None:
@@ -266,10 +264,7 @@ class Store(ABC):
 
     @abstractmethod
     def batches(self) -> Iterator[list[Held]]:
-        """Yield what all crawls have, in batches, while others write.
-
-        Everything is yielded that exists at the start and is not removed meanwhile.
-        """
+        """Yield in batches, while others write, what all crawls have at the start and keep."""
 
     @abstractmethod
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:

@@ -26,9 +26,7 @@ ENGINES = ("lmdb", "whoosh")
 
 
 def open_index(index: Path, *, write: bool = False) -> Engine:
-    """Open the index in a directory with the engine that it names.
-
-    A writer must hold the index's lock.
+    """Open the index in a directory with the engine that it names; a writer must hold its lock.
 
     Raises `IndexUnavailable`, `Damaged`, `FormatFromFuture` or `FormatFromPast`; `SettingsConflict`
     if another canonicaliser made its urlkeys, so that captures would not be found.
@@ -62,10 +60,7 @@ def identity_at(address: Address) -> Identity | None:
 
 
 def refer_to(index: Path, address: Address) -> None:
-    """Make a directory refer to the index at an address, if the cluster holds one.
-
-    Raises `SettingsConflict` if the directory refers to another index; `IndexUnavailable`.
-    """
+    """Make a directory refer to the index at an address; raises `SettingsConflict` for another."""
     engine = str(address)
     written = identity = existing_identity(index)
     if identity is not None and not same_engine(identity.engine, engine):
@@ -80,10 +75,7 @@ def refer_to(index: Path, address: Address) -> None:
 
 
 def home_of(index: str | Path) -> Path:
-    """Return the directory of an index, which is given by its directory or its address.
-
-    That of an address is created below ``$XDG_STATE_HOME``, by default ``~/.local/state``.
-    """
+    """Return the directory of an index; that of an address is made below ``$XDG_STATE_HOME``."""
     if isinstance(index, Path) or not is_cluster(index):
         return Path(index)
     address = Address.parse(index)

@@ -121,10 +121,7 @@ def is_cluster(text: str) -> bool:
 
 
 def shown(text: str) -> str:
-    """Return an address for a message, without what may be a password.
-
-    That is all text before an @, and the values of unknown options.
-    """
+    """Return an address for a message, without text before an @ and values of unknown options."""
     plain, question, query = _USER.sub(r"\1…@", text).partition("#")[0].partition("?")
     options = []
     for part in query.split("&") if question else ():

@@ -74,10 +74,7 @@ class Finder(Protocol):
         """Return captures of a digest; reads at most `limit` keys."""
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
-        """Return whether tombstones deny that `capture`, under `digest`, is an original.
-
-        So a capture that is not loaded yet gets the verdict that it will have when it is.
-        """
+        """Return whether tombstones deny that `capture`, loaded or not, is an original."""
 
     def at_url(self, url: bytes) -> Iterator[Capture]:
         """Yield captures of an exact URL, in any order; raises `StrategyUnavailable`."""
@@ -90,17 +87,11 @@ class Finder(Protocol):
         return
 
     def reported(self, start: bytes) -> Sequence[ReportedRow] | None:
-        """Return the rows of crawls under a digest's part of keys, if they were read with it.
-
-        None if not, as in engines whose crawls are stored elsewhere.
-        """
+        """Return the rows of crawls under a digest's part of keys, None if it was not read yet."""
         return None
 
     def listed(self, tail: bytes) -> Iterator[bytes]:
-        """Yield the keys, also those of crawls, with `tail` after the digest.
-
-        Raises `StrategyUnavailable` if the index has no list by URL that crawls share.
-        """
+        """Yield keys, also of crawls, with `tail` after the digest; or `StrategyUnavailable`."""
         raise StrategyUnavailable("the list of captures by URL has none of crawls")
 
 

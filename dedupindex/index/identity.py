@@ -138,10 +138,7 @@ def unfinished(index: Path) -> str:
 
 
 def read_identity(index: Path) -> Identity:
-    """Return the identity of the index in a directory.
-
-    Raises `IndexUnavailable` if there is none, `FormatFromFuture`, `FormatFromPast`, or `Damaged`.
-    """
+    """Return the identity of the index in a directory; raises as `open_index`."""
     try:
         content: dict[str, Any] = json.loads((index / FILE).read_bytes())
         checksum = content.pop(_CHECKSUM, None)

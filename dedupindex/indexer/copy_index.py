@@ -89,8 +89,7 @@ def _load_of(view: View, metadata: dict[str, Any], scratch: Path) -> tuple[Load,
 def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
     """Yield the entries of an index in chunks as a build stages them, with a checksum of each.
 
-    Checksums cover the names of containers, whose numbers differ between source and copy. Raises
-    `Damaged` if a container has no name.
+    Checksums cover the names, not the numbers, of containers; raises `Damaged` if one has none.
     """
     staged: list[bytes] = []
     content = 0

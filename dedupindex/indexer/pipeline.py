@@ -43,7 +43,7 @@ from dedupindex.sources import Expanded, SourceOptions, expand, is_stream
 from dedupindex.sources.browsertrix import is_redis_address, without_password
 from dedupindex.sources.source import annotation
 
-_RECORDED = 20  # containers that tell whether an interrupted load was finished
+_RECORDED = 20  # containers that show whether an interrupted load was finished
 
 
 @dataclass(frozen=True)

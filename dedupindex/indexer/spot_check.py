@@ -168,10 +168,7 @@ def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
 
 
 def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:
-    """Look up the sample of a load in the index; `repair` is a sentence for the error.
-
-    Raises `NotAnswered`; `IndexUnavailable` if a cluster does not answer at all.
-    """
+    """Look up the sample of a load; raises `NotAnswered`, which says `repair`."""
 
     def defects(view: View, settings: Settings) -> list[str]:
         view.prefetch(cells.digest_of_key(entry.key) for entry in sample)

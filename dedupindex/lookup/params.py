@@ -13,11 +13,7 @@ from urllib.parse import unquote_to_bytes
 from dedupindex.capture import Covers
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadQuery, DedupError
-from dedupindex.lookup.conditions import (
-    check_crawl_name,
-    parse_age,
-    parse_date,
-)
+from dedupindex.lookup.conditions import check_crawl_name, parse_age, parse_date
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
 

@@ -169,10 +169,6 @@ class DuplicationReport:
             if number == 0:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
 
-    def as_json(self, settings: Settings, captures: int, largest: int) -> dict[str, Any]:
-        """Return the whole report with the `largest` groups, 0 for all."""
-        return {**self.head(settings, captures), "groups": list(self.groups(largest))}
-
     def head(self, settings: Settings, captures: int) -> dict[str, Any]:
         """Return the report without its groups, of which there may be millions."""
         first = self.totals[self.filters[0]]

@@ -9,10 +9,7 @@ from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 
 
 def make_store(index: Path, *, create: bool = True) -> Store:
-    """Open the crawls of an index; make their file if there is none and `create` is true.
-
-    Raises `IndexUnavailable`.
-    """
+    """Open the crawls of an index, or `create` their file; raises `IndexUnavailable`."""
     if address := cluster_of(index):
         # The driver of Cassandra is optional.
         from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore

@@ -193,11 +193,11 @@ class CassandraReading(Reading):
     def has_none(self, prefix: bytes) -> bool:
         return next(self.cells(prefix), None) is None
 
-    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
+    def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
         """Yield whole keys, also those of the index: one list has both."""
         if self._view is None:
             raise StrategyUnavailable(MISSING)
-        return self._view.listed(sought)
+        return self._view.listed(tail)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for namespace, *claim in self.session.execute(CLAIMS, prefix):

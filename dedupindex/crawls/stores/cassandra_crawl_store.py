@@ -17,7 +17,7 @@ from typing import TypeVar
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.statistics_keys import Amounts, StatisticsKind, key_of
-from dedupindex.crawls.store import Digests, Held, Store, Writing, cluster_of
+from dedupindex.crawls.store import ClaimTest, Digests, Held, Store, Writing, cluster_of
 from dedupindex.crawls.stores.cassandra_crawl_reading import (
     CLAIMS,
     CassandraReading,
@@ -171,7 +171,7 @@ class CassandraWriting(CassandraReading, Writing):
         return super().claims(prefix) if found is None else iter(found)
 
     def claim(
-        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, ended: ClaimTest
     ) -> Claim:
         """If its outcome is not known the asker has it: storing twice is safe."""
         session, place = self.session, (prefix, namespace)
@@ -188,13 +188,13 @@ class CassandraWriting(CassandraReading, Writing):
                     statement, values = first
                     continue
                 held = claim_of(*place, found[0])
-                if not over(held):
+                if not ended(held):
                     return held
                 statement = _TAKE_CLAIM
                 values = (lease, *new, *place, secret_of(*place, held))
         return claim
 
-    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+    def free_claim(self, prefix: bytes, namespace: str, wanted: ClaimTest) -> bool:
         for where, claim in self.claims(prefix):
             if where == namespace and wanted(claim):
                 self._freed.append((prefix, namespace, secret_of(prefix, namespace, claim)))

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
@@ -32,7 +32,7 @@ import lmdb
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.statistics_keys import CODECS, KIND, MOST
-from dedupindex.crawls.store import FILE, Held, Reading, Writing
+from dedupindex.crawls.store import FILE, ClaimTest, Held, Reading, Writing
 from dedupindex.errors import Damaged
 from dedupindex.index.engines.lmdb.lmdb_file import scan
 from dedupindex.index.format import url_index
@@ -154,8 +154,8 @@ class LmdbReading(Reading):
         with self.txn.cursor(db=self.trees.captures) as cursor:
             return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
 
-    def keys_by_url(self, sought: bytes) -> Iterator[bytes]:
-        return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, sought)
+    def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
+        return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, tail)
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for key, value in self._scan(self.trees.claims, prefix):
@@ -264,17 +264,17 @@ class LmdbWriting(LmdbReading, Writing):
         url_index.put(self.txn, self.trees.urls, key)
 
     def claim(
-        self, prefix: bytes, namespace: str, claim: Claim, lease: int, over: Callable[[Claim], bool]
+        self, prefix: bytes, namespace: str, claim: Claim, lease: int, ended: ClaimTest
     ) -> Claim:
         key = prefix + namespace.encode()
         value = self._get(key, self.trees.claims)
-        if value is not None and not over(held := _claim(value)):
+        if value is not None and not ended(held := _claim(value)):
             return held
         value = _CLAIM.pack(claim.crawl, claim.until, bytes.fromhex(claim.token))
         self._put(key, value, self.trees.claims)
         return claim
 
-    def free_claim(self, prefix: bytes, namespace: str, wanted: Callable[[Claim], bool]) -> bool:
+    def free_claim(self, prefix: bytes, namespace: str, wanted: ClaimTest) -> bool:
         key = prefix + namespace.encode()
         value = self._get(key, self.trees.claims)
         if value is None or not wanted(_claim(value)):
@@ -282,13 +282,13 @@ class LmdbWriting(LmdbReading, Writing):
         return self.txn.delete(key, db=self.trees.claims)
 
     def sweep_claims(self, now: int) -> None:
-        over = (
+        expired = (
             key
             for key, value in scan(self.txn, self.trees.claims)
             # A damaged claim is removed, too: storing a payload twice is safe.
             if not is_sound(key, value) or _claim(unsealed(key, value)).until <= now
         )
-        for key in list(islice(over, _SWEPT)):
+        for key in list(islice(expired, _SWEPT)):
             self.txn.delete(key, db=self.trees.claims)
 
     def add(self, key: bytes, amounts: Sequence[int]) -> None:

@@ -38,17 +38,13 @@ from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import stable_directory, sync_directory
 
 CELLS_PER_READ = 100_000  # cells in one read transaction
-_MAP_SIZE = 1 << 40  # address space, not disk
 
 
 class LmdbStore(Store):
     """The open file; a process can open it once."""
 
     def __init__(self, index: Path, *, create: bool = True) -> None:
-        """Open the file; make it if there is none and `create` is true.
-
-        On a read-only disk it is opened to read. Raises `IndexUnavailable`.
-        """
+        """Open or `create` the file, on a read-only disk to read; raises `IndexUnavailable`."""
         self.path = index / FILE
         self._env: Any = None
         try:
@@ -72,13 +68,10 @@ class LmdbStore(Store):
         self._env = open_in(
             home,
             self.path,
-            map_size=_MAP_SIZE if write else 0,
-            readonly=not write,
+            write=write,
             lock=write,
             create=write,
             max_dbs=len(CrawlTrees._fields),
-            max_readers=1024,
-            max_spare_txns=32,
             readahead=False,
         )
         if write:

@@ -42,10 +42,7 @@ class CellView(View):
 
     @abstractmethod
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys, and their cells, that have `tail` after the digest.
-
-        Raises `StrategyUnavailable` if the index has no list by URL.
-        """
+        """Yield keys, and cells, that have `tail` after the digest; or `StrategyUnavailable`."""
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterable[tuple[bytes, bytes]]:
         """Return the first keys with a prefix, and their cells."""

@@ -86,17 +86,19 @@ def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, 
         raise _damaged(path)
     directory, at = zlib.decompress(packed), 0
     places: list[tuple[int, int, int]] = []
-    firsts: list[bytes] = []
+    first_items: list[bytes] = []
     while at < len(directory):
         offset, length, checksum, first = _PLACE.unpack_from(directory, at)
         at += _PLACE.size + first
-        firsts.append(directory[at - first : at])
+        first_items.append(directory[at - first : at])
         places.append((offset, length, checksum))
     if not prefix:
         return places
-    begin = max(bisect_left(firsts, prefix) - 1, 0)
+    begin = max(bisect_left(first_items, prefix) - 1, 0)
     end = begin
-    while end < len(firsts) and (firsts[end] <= prefix or firsts[end].startswith(prefix)):
+    while end < len(first_items) and (
+        first_items[end] <= prefix or first_items[end].startswith(prefix)
+    ):
         end += 1
     return places[begin:end]
 

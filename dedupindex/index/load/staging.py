@@ -162,10 +162,7 @@ class Numbers:
 
 
 def renumbered(staged: bytes, lengths: list[int], given: Callable[[int], int]) -> bytes:
-    """Return a staged entry or ledger item whose container number n is replaced by `given(n)`.
-
-    `lengths`: see `Keys.lengths`.
-    """
+    """Return a staged entry or ledger item with container number `given(n)` in place of n."""
     end = lengths[staged[0]]
     body = staged[end:]
     return staged[:end] + cells.with_container(body, given(cells.container_of(body)))

@@ -217,8 +217,8 @@ def test_hours_and_days(store: Store) -> None:
         assert left == [b"1970-01-02", b"1970-01-04"]
         hours = [hour for hour, _ in statistics.rows(reading, one, "hour", b"1970-01-01T01")]
         assert hours == [b"1970-01-02T00", b"1970-01-04T00"]
-        over = statistics.over_time(reading, [one, two, one], "day", b"1970-01-02", b"1970-01-04")
-        assert [(day, row.lookups) for day, row in over] == [(b"1970-01-02", 2)]
+        over = statistics.over_time(reading, [one, two, one], "day", b"1970-01-02")
+        assert [(day, row.lookups) for day, row in over] == [(b"1970-01-02", 2), (b"1970-01-04", 2)]
         times = statistics.times(reading, one)
         assert (times.first, times.last) == (0, 3 * DAY)
 

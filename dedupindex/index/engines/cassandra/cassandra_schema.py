@@ -76,10 +76,7 @@ def tables_exist(session: Session) -> bool:
 
 
 def create_tables(session: Session, address: Address) -> None:
-    """Create the keyspace and its tables, as far as they are missing.
-
-    Raises `BadInput` if the cluster has too few nodes for the replication.
-    """
+    """Create what is missing; raises `BadInput` if there are too few nodes for the replication."""
     if not session.execute(_KEYSPACE, address.keyspace):
         copies = _copies(address.replication)
         nodes = 1 + len(session.execute(_PEERS))

@@ -296,10 +296,7 @@ def _message(error: Exception) -> str:
 
 
 def tls_context(address: Address, environment: Mapping[str, str]) -> ssl.SSLContext | None:
-    """Return the TLS context for an address and the files in the environment, None without TLS.
-
-    Raises `BadInput` for files that cannot be used, or would not be used.
-    """
+    """Return the TLS context of an address, None without TLS; `BadInput` for unusable files."""
     authority, certificate, key = (
         environment.get(name, "") for name in (AUTHORITY, CERTIFICATE, KEY)
     )

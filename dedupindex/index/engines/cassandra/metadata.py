@@ -133,10 +133,7 @@ class About:
         return numbered and not self._session.execute(_GET_SERIAL, "next_number")
 
     def take_numbers(self, count: int) -> int:
-        """Assign `count` container numbers, and return the first; raises `Damaged`.
-
-        No number is assigned twice; after a failure some may never be used.
-        """
+        """Assign `count` new container numbers and return the first; raises `Damaged`."""
         session = self._session
         for _ in range(_TRIES):
             with suppress(Unclear):
@@ -155,10 +152,7 @@ class About:
         raise IndexUnavailable("the cluster gives no container numbers; run the same command again")
 
     def identity(self, engine: str) -> Identity | None:
-        """Return the identity of the index, None before its first load has finished.
-
-        Raises `FormatFromFuture` or `FormatFromPast`.
-        """
+        """Return the identity, None before the first load is done; raises for other formats."""
         state = self.state()
         stored = self.get("identity") if state.generation else None
         if stored is None:

@@ -30,14 +30,22 @@ class _Meta(NamedTuple):
     transaction: int  # the last that was committed
 
 
-def open_in(home: Path, path: Path, **options: Any) -> lmdb.Environment:
+def open_in(home: Path, path: Path, *, write: bool, **options: Any) -> lmdb.Environment:
     """Open the file at `path`, `home` is its `stable_directory`; `options` as of `lmdb.open`.
 
     LMDB opens a file and its lock by path, one after the other: they might be of two directories.
     Killed readers are cleared: they would keep all pages of their state, and the file would grow.
     """
     try:
-        env = lmdb.open(os.fsencode(home / path.name), subdir=False, **options)
+        env = lmdb.open(
+            os.fsencode(home / path.name),
+            subdir=False,
+            map_size=MAP_SIZE if write else 0,
+            readonly=not write,
+            max_readers=1024,
+            max_spare_txns=32,
+            **options,
+        )
         env.reader_check()
         return env
     except lmdb.Error as error:
@@ -53,13 +61,10 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
         env = open_in(
             home,
             path,
-            map_size=MAP_SIZE if write else 0,
-            readonly=not write,
+            write=write,
             lock=write or os.access(home, os.W_OK),  # readers of a read-only copy need no lock
             create=bulk,
             max_dbs=5,
-            max_readers=1024,
-            max_spare_txns=32,
             readahead=bulk,  # lookups are random: read-ahead would evict pages that are in use
             sync=not bulk,
             metasync=not bulk,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections import deque
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from heapq import merge as merge_sorted
 from itertools import groupby
 from pathlib import Path
@@ -18,17 +18,13 @@ from typing import Any
 
 from whoosh.index import TOC, FileIndex
 
+from dedupindex.cache import Cache
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index.engine import Load
 from dedupindex.index.engines.file_engine import FileEngine, meta_after
 from dedupindex.index.engines.whoosh import whoosh_files as files
 from dedupindex.index.engines.whoosh.whoosh_files import CommitWriter, Storage
-from dedupindex.index.engines.whoosh.whoosh_view import (
-    WhooshSnapshot,
-    WhooshView,
-    problems,
-    reading,
-)
+from dedupindex.index.engines.whoosh.whoosh_view import WhooshView, problems, reading
 from dedupindex.index.format import cells, ledger
 from dedupindex.index.format.cells import answers, container_of, entries_of
 from dedupindex.index.format.ledger import LedgerWriter
@@ -37,7 +33,7 @@ from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, 
 from dedupindex.runtime.files import sync_directory
 
 NAME = "MAIN"
-SNAPSHOTS_KEPT = 8  # open readers that wait for a view
+VIEWS_KEPT = 8  # open readers that wait to be used again
 
 
 class WhooshEngine(FileEngine):
@@ -46,36 +42,41 @@ class WhooshEngine(FileEngine):
     def __init__(self, index: Path) -> None:
         super().__init__(index)
         self.directory = index / "whoosh"
-        self._idle: deque[WhooshSnapshot] = deque()
+        self._idle: deque[WhooshView] = deque()
         self._index: Any = None
         if self.identity.generation:
             with reading(f"the index at {index}"):
                 self._index = FileIndex(Storage(str(self.directory)), files.SCHEMA, NAME)
 
-    def view(self) -> WhooshView:
+    def view(self) -> AbstractContextManager[WhooshView]:
         if self._index is None:
             raise IndexUnavailable(unfinished(self.index))
-        return WhooshView(self._borrow, self._give_back, self._places, self.keys)
+        return self._pooled_view()
 
-    def _borrow(self) -> WhooshSnapshot:
-        """Return a snapshot of the last commit; they are pooled, since opening one takes 1 ms."""
+    @contextmanager
+    def _pooled_view(self) -> Iterator[WhooshView]:
+        view = self._borrow()
+        try:
+            yield view
+        finally:
+            if self._index is None or len(self._idle) >= VIEWS_KEPT:
+                view.close()
+            else:
+                self._idle.append(view)
+
+    def _borrow(self) -> WhooshView:
+        """Return a view of the last commit; they are pooled, since opening one takes 1 ms."""
         if self._index is None:
             raise IndexUnavailable(f"the index at {self.index} is closed")
         with reading(f"the index at {self.index}"):
             latest = self._index.latest_generation()
             while self._idle:
                 with suppress(IndexError):  # another thread was faster
-                    snapshot = self._idle.pop()
-                    if snapshot.generation == latest:
-                        return snapshot
-                    snapshot.close()
-            return WhooshSnapshot(self._index.reader(), self.keys)
-
-    def _give_back(self, snapshot: WhooshSnapshot) -> None:
-        if self._index is None or len(self._idle) >= SNAPSHOTS_KEPT:
-            snapshot.close()
-        else:
-            self._idle.append(snapshot)
+                    view = self._idle.pop()
+                    if view.generation == latest:
+                        return view
+                    view.close()
+            return WhooshView(self._index.reader(), self.keys, self._places)
 
     def load(self, load: Load) -> MergeOutcome:
         with (
@@ -85,9 +86,9 @@ class WhooshEngine(FileEngine):
         ):
             rule = load.rule(self.identity.settings, before.place_of)
             gone = load.gone(before)
-            loader = WhooshLoader(writer, before.snapshot, rule, gone, ledger_writer)
+            loader = WhooshLoader(writer, before, rule, gone, ledger_writer)
             outcome = loader.run(load.merged())
-            register(writer, before.snapshot, load, outcome, ledger_writer.write())
+            register(writer, before, load, outcome, ledger_writer.write())
             writer.commit()
         if not self.identity.generation:
             self.identity = self.identity.next_generation()
@@ -159,8 +160,8 @@ class WhooshEngine(FileEngine):
             files.sync(directory / name)
         sync_directory(directory)
         copied = FileIndex(Storage(str(directory)), files.SCHEMA, NAME)
-        with closing(WhooshSnapshot(copied.reader(), self.keys)) as snapshot:
-            return list(snapshot.meta()["ledger"])
+        with closing(WhooshView(copied.reader(), self.keys, Cache())) as view:
+            return list(view.recorded()["ledger"])
 
     def close(self) -> None:
         self._index = None
@@ -189,7 +190,7 @@ class WhooshLoader:
     def __init__(
         self,
         writer: CommitWriter,
-        before: WhooshSnapshot,
+        before: WhooshView,
         rule: MergeRule,
         gone: set[int],
         ledger_writer: LedgerWriter,
@@ -264,13 +265,13 @@ class WhooshLoader:
 
 def register(
     writer: CommitWriter,
-    before: WhooshSnapshot,
+    before: WhooshView,
     load: Load,
     outcome: MergeOutcome,
     ledger: list[str],
 ) -> None:
     """Write all of a load but captures, in the same commit."""
-    meta = before.meta()
+    meta = before.recorded()
     for number, place in load.places:
         if before.about(files.number_key(number)) is None:
             about = (files.number_key(number), files.place_key(place))
@@ -287,7 +288,7 @@ def register(
     writer.add_document(**files.note_document((files.META,), after))
 
 
-def _delete(writer: CommitWriter, before: WhooshSnapshot, about: bytes) -> bool:
+def _delete(writer: CommitWriter, before: WhooshView, about: bytes) -> bool:
     """Delete the document with this term; return whether there was one."""
     found = before.about(about)
     if found is not None:

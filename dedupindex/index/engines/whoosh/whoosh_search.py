@@ -307,10 +307,7 @@ class SearchResult(NamedTuple):
 
 
 def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
-    """Return the captures that a query matches, at most `limit`; 0 for all of them.
-
-    Raises `BadQuery`; `StrategyUnavailable` if the index is on another engine.
-    """
+    """Return at most `limit` matches, 0 for all; raises `BadQuery` or `StrategyUnavailable`."""
     identity = read_identity(index)
     if identity.engine != "whoosh":
         raise StrategyUnavailable(

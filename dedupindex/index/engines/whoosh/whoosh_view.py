@@ -1,10 +1,10 @@
-"""Read a Whoosh index: snapshots, which are open readers of one commit, and views of them."""
+"""Read a Whoosh index: views, which are open readers of one commit."""
 
 from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
 
@@ -47,12 +47,14 @@ class _Leaf(NamedTuple):
     content: Any  # column
 
 
-class WhooshSnapshot:
+class WhooshView(FileView):
     """An open reader of one commit; for one thread at a time."""
 
-    def __init__(self, reader: Any, keys: Keys) -> None:
-        self.reader, self.keys = reader, keys
-        self.lengths = keys.lengths()
+    __slots__ = ("generation", "leaves", "lengths", "reader")
+
+    def __init__(self, reader: Any, keys: Keys, places: Cache[int, ContainerRef]) -> None:
+        super().__init__(keys, places)
+        self.reader, self.lengths = reader, keys.lengths()
         self.generation = reader.generation()
         self.leaves: list[_Leaf] = []
         for leaf, base in reader.leaf_readers():
@@ -120,7 +122,7 @@ class WhooshSnapshot:
             return number, value
         return None
 
-    def meta(self) -> dict[str, Any]:
+    def recorded(self) -> dict[str, Any]:
         """Return counts, checksum, metadata of the last load and the next container number."""
         found = self.about(files.META)
         if found is None and self.leaves:
@@ -131,37 +133,16 @@ class WhooshSnapshot:
     def close(self) -> None:
         self.reader.close()
 
-
-class WhooshView(FileView):
-    """A snapshot that is borrowed; a context manager."""
-
-    __slots__ = ("_borrow", "_give_back", "snapshot")
-
-    def __init__(
-        self,
-        borrow: Callable[[], WhooshSnapshot],
-        give_back: Callable[[WhooshSnapshot], None],
-        places: Cache[int, ContainerRef],
-        keys: Keys,
-    ) -> None:
-        super().__init__(keys, places)
-        self._borrow, self._give_back = borrow, give_back
-
-    def __enter__(self) -> WhooshView:
-        self.snapshot = self._borrow()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._give_back(self.snapshot)
+    # --- what all engines answer; the errors of Whoosh are translated -----------------------------
 
     def cell(self, key: bytes) -> bytes | None:
         with reading(f"the entry under {key.hex()}"):
-            entries = [entry for _, entry in self.snapshot.entries(key)]
+            entries = [entry for _, entry in self.entries(key)]
             return cells.cell_of(entries) if entries else None
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         with reading("the index"):
-            for key in self.snapshot.terms("key", prefix):
+            for key in self.terms("key", prefix):
                 if cell := self.cell(key):
                     yield key, cell
 
@@ -173,23 +154,23 @@ class WhooshView(FileView):
 
     def capture_in(self, content: bytes) -> Capture:
         """Return the capture in a document's content."""
-        length = self.snapshot.lengths[content[0]]
+        length = self.lengths[content[0]]
         return cells.decode(content[:length], content[length:], self.place_of)
 
     def _read_place(self, number: int) -> ContainerRef:
-        found = self.snapshot.about(files.number_key(number))
+        found = self.about(files.number_key(number))
         if found is None:
             raise KeyError(f"container number {number} has no name")
         return ContainerRef(*found[1][1:])
 
     def number_of(self, place: ContainerRef) -> int:
         with reading("the index"):
-            found = self.snapshot.about(files.place_key(place))
+            found = self.about(files.place_key(place))
         return int(found[1][0]) if found else 0
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
         with reading("the index"):
-            for term in self.snapshot.terms("about", b"#"):
+            for term in self.terms("about", b"#"):
                 number = int.from_bytes(term[1:], "big")
                 yield number, self.place_of(number)
 
@@ -198,11 +179,10 @@ class WhooshView(FileView):
 
         Entries under further digests are copies of a capture: they are left out unless `also`.
         """
-        snapshot = self.snapshot
-        for number in Searcher(snapshot.reader).docs_for_query(query):
-            content = snapshot.content(number)
+        for number in Searcher(self.reader).docs_for_query(query):
+            content = self.content(number)
             if content[0]:
-                entry = snapshot.entry(content)
+                entry = self.entry(content)
                 if cells.answers(entry) and (also or not entry[1] & cells.ALSO):
                     yield entry[2:8], content
 
@@ -210,7 +190,7 @@ class WhooshView(FileView):
         with reading("the index"):
             values = (
                 json.loads(content[1:])[1]
-                for _, content in self.snapshot.contents()
+                for _, content in self.contents()
                 if content.startswith(files.NO_CAPTURE)
             )
             yield from sorted(
@@ -221,7 +201,7 @@ class WhooshView(FileView):
 
     def container(self, name: str) -> IndexedContainer | None:
         with reading("the index"):
-            found = self.snapshot.about(files.container_key(name))
+            found = self.about(files.container_key(name))
             return IndexedContainer(**found[1]["container"]) if found else None
 
     def counts(self) -> IndexCounts:
@@ -229,23 +209,23 @@ class WhooshView(FileView):
 
     def meta(self, name: str) -> Any:
         with reading("the index"):
-            return self.snapshot.meta()[name]
+            return self.recorded()[name]
 
 
 def problems(view: WhooshView) -> list[str]:
     """Read all documents back; return what is wrong with them, a sentence each."""
     wrong: list[str] = []
-    snapshot, tally = view.snapshot, CellTally()
-    for key in snapshot.terms("key", b""):
-        for _, stored in snapshot.stored("key", key):
+    tally = CellTally()
+    for key in view.terms("key", b""):
+        for _, stored in view.stored("key", key):
             if not cells.is_sound(b"", stored):
                 wrong.append(f"the entry under {key.hex()} is damaged")
             elif not stored.startswith(key):
                 wrong.append(f"the document under {key.hex()} belongs under another key")
-            elif defect := view.defect(key, entry := snapshot.entry(cells.unsealed(b"", stored))):
+            elif defect := view.defect(key, entry := view.entry(cells.unsealed(b"", stored))):
                 wrong.append(defect)
             else:
                 tally.add(key, entry)
     containers = sum(1 for _ in view.containers())
-    wrong += tally.differences(containers, view.counts(), snapshot.meta()["checksum"])
+    wrong += tally.differences(containers, view.counts(), view.recorded()["checksum"])
     return wrong
