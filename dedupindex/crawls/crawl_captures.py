@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 from dedupindex.capture import Capture
@@ -17,7 +16,7 @@ from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
-from dedupindex.index.format.cells import ALSO, Keys, decode, digest_prefix, encode, entries_of
+from dedupindex.index.format.cells import ALSO, decode, digest_prefix, encode, entries_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before, mark_each
 
@@ -105,7 +104,7 @@ def add(
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
     rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
     done, size = Added(), 0
-    writing.prefetch(crawl, partial(_keys, captures, rule.keys), partial(_digests, captures))
+    writing.prefetch(crawl, rule.keys, captures)
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
@@ -125,14 +124,6 @@ def add(
     if done.held:
         writing.count(crawl, len(done.held), size)
     return done
-
-
-def _digests(captures: Sequence[Capture]) -> list[Digest]:
-    return [digest for capture in captures for digest in (capture.digest, *capture.also)]
-
-
-def _keys(captures: Sequence[Capture], keys: Keys) -> list[bytes]:
-    return [keys.key_of(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
 
 
 def _put(

@@ -167,7 +167,9 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
     yield f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)"
-    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{_unsized(content)}"
+    unsized = content["unsized"]
+    note = f", and {unsized:,} hits of payloads whose size is not known" if unsized else ""
+    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{note}"
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         yield f"  as the crawler counts: {_bytes(duplicate)} of {_bytes(stated)}"
@@ -193,8 +195,3 @@ def _bytes(count: int) -> str:
 
 def _count(number: int | None) -> str:
     return "not known" if number is None else f"{number:,}"
-
-
-def _unsized(content: dict[str, Any]) -> str:
-    count = content["unsized"]
-    return f", and {count:,} hits of payloads whose size is not known" if count else ""

@@ -15,12 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from dedupindex.capture import Capture
 from dedupindex.crawls.crawl import Claim, Crawl
-from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Finder
-from dedupindex.index.format.cells import ContainerRef
+from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.identity import FILE as IDENTITY
 from dedupindex.index.identity import read_identity
 
@@ -30,7 +30,6 @@ _SUGGESTIONS, _CONSIDERED = 5, 1000  # crawls that an error names, of so many ne
 Held = tuple[bytes, int, bytes]
 """What a crawl has under a key of `index.format.cells`: the key, the crawl's number, the cell."""
 
-Digests = Callable[[], Sequence[Digest]]
 ClaimTest = Callable[[Claim], bool]
 
 _G = TypeVar("_G")
@@ -153,10 +152,9 @@ class Writing(Reading):
         """Return the results of `work`, in order; in threads where most of it is waiting."""
         return list(map(work, items))
 
-    def prefetch(
-        self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
-    ) -> None:
-        """Read the cells of a crawl and the claims on digests ahead, in stores far away."""
+    def prefetch(self, crawl: Crawl, keys: Keys, captures: Sequence[Capture]) -> None:
+        """Read a crawl's cells of captures, and claims on them, if the store is on a network."""
+        return
 
     @abstractmethod
     def new_number(self) -> int:

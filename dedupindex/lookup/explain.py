@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
-from dedupindex.lookup.decide import (
-    LIMIT,
-    Answer,
-    Match,
-    Query,
-    Strategy,
-    candidates,
-    find,
-    match_of,
-    reference_time,
-    require,
-    unmet_condition,
-)
+from dedupindex.lookup import decide
+from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.timestamps import sort_key
 
@@ -28,39 +17,17 @@ MAX_CONSIDERED = 100  # captures of an explanation
 _CHOSEN = "chosen"
 
 
-class Considered(NamedTuple):
-    """A capture that a lookup considered, and the verdict on it."""
-
-    match: Match
-    capture: Capture
-    verdict: str
-
-
 def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str, Any]:
-    """Return what an explanation adds to an answer: `considered`, and `more` if it was cut."""
-    captures, more = explain(view, settings, query)
-    considered = [
-        {
-            "match": match.value,
-            "verdict": verdict,
-            "original": {**original_as_json(capture), "crawl": capture.crawl or None},
-        }
-        for match, capture, verdict in captures
-    ]
-    return {"considered": considered, **({"more": True} if more else {})}
+    """Return what an explanation adds to an answer: `considered`, and `more` if it was cut.
 
-
-def explain(view: Finder, settings: Settings, query: Query) -> tuple[list[Considered], bool]:
-    """Return the captures that `find` considers, each once, and whether there are more.
-
-    If the strategy needs the URL, other captures with the digest follow. There are at most
-    `MAX_CONSIDERED`, among them the chosen one.
+    These are the captures that `find` considers, each once. If the strategy needs the URL, other
+    captures with the digest follow. There are at most `MAX_CONSIDERED`, the chosen one among them.
     """
-    require(settings, query)
+    decide.require(settings, query)
     if query.digest in EMPTY or is_cut(query.digest.raw):
-        return [], False
-    answer = find(view, settings, query)
-    considered: dict[tuple[bytes, bytes], Considered] = {}
+        return {"considered": []}
+    answer = decide.find(view, settings, query)
+    considered: dict[tuple[bytes, bytes], dict[str, Any]] = {}
     more = False
 
     def add(capture: Capture, verdict: str) -> None:
@@ -73,27 +40,31 @@ def explain(view: Finder, settings: Settings, query: Query) -> tuple[list[Consid
             if verdict != _CHOSEN:
                 return
             considered.popitem()
-        considered[key] = Considered(match_of(query.url, capture.url), capture, verdict)
+        considered[key] = {
+            "match": decide.match_of(query.url, capture.url).value,
+            "verdict": verdict,
+            "original": {**original_as_json(capture), "crawl": capture.crawl or None},
+        }
 
-    now, rules = reference_time(query), query.policy.rules_for(query.url, query.mime)
-    for captures in candidates(view, settings, query):
+    now, rules = decide.reference_time(query), query.policy.rules_for(query.url, query.mime)
+    for captures in decide.candidates(view, settings, query):
         for capture in captures:
-            verdict = unmet_condition(query, capture, now)
+            verdict = decide.unmet_condition(query, capture, now)
             if not verdict and (objection := rules.refuses(capture, now)):
                 verdict = objection.verdict
             add(capture, verdict or _preference(settings, query, capture, answer))
     if query.strategy is not Strategy.DIGEST_ANY:
         verdict = f"another URL: {query.strategy.value} does not take it, DIGEST_ANY would"
-        for capture in view.any(query.digest, LIMIT):
+        for capture in view.any(query.digest, decide.LIMIT):
             add(capture, verdict)
-    return list(considered.values()), more
+    return {"considered": list(considered.values()), **({"more": True} if more else {})}
 
 
 def _preference(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
     """Return why a capture that meets all conditions was chosen or not."""
     if answer is None or capture == answer.original:
         return _CHOSEN
-    if match_of(query.url, capture.url) is not answer.match:
+    if decide.match_of(query.url, capture.url) is not answer.match:
         return f"not preferred: {answer.match.value} goes first"
     if sort_key(capture.date) != sort_key(answer.original.date):
         earliest = settings.keep == "earliest"

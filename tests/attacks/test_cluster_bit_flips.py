@@ -178,7 +178,7 @@ def test_a_flipped_bit_of_a_column_is_refused(
     tally, wrong = Counter[str](), list[str]()
     with closing(make_store(index)) as store:
         assert isinstance(store, CassandraStore)
-        session, keyspace = store._session, Address.parse(_engine_of(index)).keyspace
+        session, keyspace = store.session, Address.parse(_engine_of(index)).keyspace
         before, (keys, columns) = answers(index), COLUMNS[table]
         assert REFUSED not in before.values() and read_back(index)[0] == []
         for _ in range(effort):
@@ -235,10 +235,10 @@ def test_a_lost_name_of_a_container_is_found_and_refuses_no_other_lookup(index: 
         assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
         [number] = [
             row[0]
-            for row in rows_of(store._session, keyspace, "place")
+            for row in rows_of(store.session, keyspace, "place")
             if bytes(row[1]).startswith(b"going.warc")
         ]
-        store._session.execute(remove, number)
+        store.session.execute(remove, number)
         assert [told for told in read_back(index)[0] if "crawl going" in told]
         now = answers(index)
         changed = {name for name, answer in now.items() if answer != before[name]} - {"places"}
@@ -252,7 +252,7 @@ def test_numbers_of_containers_are_never_counted_from_one_again(index: Path) -> 
     remove = Statement(f"DELETE FROM {keyspace}.about WHERE name = 'next_number'", Use.WRITE)
     with closing(make_store(index)) as store:
         assert isinstance(store, CassandraStore)
-        store._session.execute(remove)
+        store.session.execute(remove)
     assert any("next_number" in problem for problem in read_back(index)[0])
     more = rows(index.parent / "b.cdx", 7, 20)
     more.write_text(more.read_text().replace(".warc.gz", ".arc.gz"))
@@ -267,9 +267,9 @@ def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index:
     put = Statement(f"UPDATE {keyspace}.place SET container = ? WHERE number = ?", Use.WRITE)
     with closing(make_store(index)) as store, closing(open_index(index)) as engine:
         assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
-        for number, name, _ in rows_of(store._session, keyspace, "place"):
+        for number, name, _ in rows_of(store.session, keyspace, "place"):
             if bytes(name).startswith(b"1.warc.gz"):
-                store._session.execute(put, bytes(name)[:-1], number)
+                store.session.execute(put, bytes(name)[:-1], number)
         with engine.view() as view:
             view.prefetch(map(sha1, NUMBERS))
             told = [_asked("", partial(find, view, SETTINGS, _query(n)))[""] for n in NUMBERS]
@@ -279,7 +279,7 @@ def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index:
 def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
     with closing(make_store(index)) as store:
         assert isinstance(store, CassandraStore)
-        session, keyspace = store._session, Address.parse(_engine_of(index)).keyspace
+        session, keyspace = store.session, Address.parse(_engine_of(index)).keyspace
         rows = [row for row in rows_of(session, keyspace, "capture") if row[3] == 2]
         put = Statement(
             f"UPDATE {keyspace}.capture SET cell = ? "

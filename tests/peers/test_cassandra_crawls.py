@@ -136,11 +136,8 @@ class Faulty:
 
 def faulty(store: CassandraStore) -> Faulty:
     """Puts faults between a server and the cluster."""
-    found = Faulty(store._context.session)
-    context = store._context
-    store._context = context._replace(session=found)
-    context.registry._session = found
-    context.sums._session = found
+    found = Faulty(store.session)
+    store.session = store.registry._session = store.sums._session = found  # type: ignore[assignment]
     return found
 
 
@@ -322,7 +319,7 @@ def test_a_lookup_reads_a_digest_once_for_index_and_crawls(index: Path, server: 
     with closing(open_index(index)) as opened, opened.view() as base, store.reading() as reading:
         seen = CrawlSnapshot(reading).view_for(base, SETTINGS.keys(), "a")
         base.prefetch([sha1(90), sha1(5)])
-        store._context.session.execute(  # so that nobody finds it who reads again
+        store.session.execute(  # so that nobody finds it who reads again
             Statement(
                 f"DELETE FROM {opened.address.keyspace}.capture WHERE dk = ?",  # type: ignore[attr-defined]
                 Use.WRITE,
@@ -453,8 +450,8 @@ def test_a_list_of_crawls_waits_for_the_cluster_once(index: Path) -> None:
             waits.append(name)
             return getattr(session, name)
 
-    session = store._context.session
-    store._context = store._context._replace(session=Counted())  # type: ignore[arg-type]
+    session = store.session
+    store.session = Counted()  # type: ignore[assignment]
     listed = web.get("/crawls").json
     assert listed == before
     assert [one["name"] for one in listed["crawls"]] == [

@@ -16,7 +16,7 @@ from functools import reduce
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
@@ -25,19 +25,19 @@ from dedupindex.crawls.statistics_keys import KIND, MOST, Amounts, StatisticsKin
 from dedupindex.crawls.store import Held, Reading
 from dedupindex.crawls.stores.cassandra_crawl_registry import (
     COUNTS,
-    ContainerNumbers,
     CrawlRegistry,
-    Registry,
-    WriterSums,
     codec_of,
     part_of,
     parts_of,
 )
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index.engine import Finder
-from dedupindex.index.engines.cassandra.cql import Call, Row, Session, Statement, Use
+from dedupindex.index.engines.cassandra.cql import Call, Row, Statement, Use
 from dedupindex.index.format.cells import cell_of, sealed, split_key, unsealed
 from dedupindex.index.format.url_index import MISSING
+
+if TYPE_CHECKING:
+    from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 
 _CELLS = Statement(
     "SELECT rest, crawl, cell FROM KS.capture WHERE dk = ? AND live = 1 AND rest >= ? AND rest <= ?"
@@ -57,38 +57,19 @@ _STATISTIC = Statement(
 PARTS = 64  # of the list of a crawl's keys
 SUFFIX = 8  # bytes of an entry's hash behind the rest of its key
 _BEYOND = b"\xff" * 32  # sorts after the rest of any key
-_PREFETCHED = (
-    COUNTS,
-    *(
-        kind.value
-        for kind in (
-            StatisticsKind.TOTAL,
-            StatisticsKind.TIMES,
-            StatisticsKind.SELF_REPORT,
-            StatisticsKind.OTHERS,
-        )
-    ),
-)
+_LISTS = ("TOTAL", "TIMES", "SELF_REPORT", "OTHERS")  # kinds that lists of crawls show
+_PREFETCHED = (COUNTS, *(StatisticsKind[name].value for name in _LISTS))
 
 
-class StoreContext(NamedTuple):
-    """What all readers and writers of a store share."""
-
-    session: Session
-    registry: Registry
-    files: ContainerNumbers
-    sums: WriterSums
-    by_url: bool  # whether the index lists captures by URL
+def row_key(key: bytes, entry: bytes, number: int) -> tuple[bytes, bytes, int]:
+    """Return the primary key of the row of an entry of a crawl."""
+    dk, rest = split_key(key)
+    return dk, rest + xxh3_64_digest(entry), number
 
 
-def rest_of(key: bytes, entry: bytes) -> bytes:
-    """Return where an entry is in the partition of its key."""
-    return split_key(key)[1] + xxh3_64_digest(entry)
-
-
-def sealed_row(key: bytes, rest: bytes, number: int, entry: bytes) -> bytes:
-    """Return an entry with its checksum, as its row at `rest` holds it."""
-    return sealed(split_key(key)[0] + rest + number.to_bytes(4, "big"), entry)
+def sealed_row(dk: bytes, rest: bytes, number: int, entry: bytes) -> bytes:
+    """Return an entry with its checksum, as its row holds it."""
+    return sealed(dk + rest + number.to_bytes(4, "big"), entry)
 
 
 def unsealed_row(dk: bytes, row: Row) -> Held:
@@ -108,9 +89,9 @@ class CassandraReading(Reading):
 
     needs_merge = False
 
-    def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
-        self.context, self.known, self.origin = context, known, known
-        self.session = context.session
+    def __init__(self, store: CassandraStore, known: CrawlRegistry) -> None:
+        self.store, self.session = store, store.session
+        self.known, self.origin = known, known
         self._view: Finder | None = None
         self._counted: dict[tuple[int, bytes], list[Row]] = {}  # read ahead: heading, amounts
 
@@ -151,7 +132,7 @@ class CassandraReading(Reading):
         return max(captures, 0), max(min(size, MOST), 0)
 
     def container_name(self, number: int) -> str:
-        return self.context.files.name_of(number) if number else ""
+        return self.store.numbers.name_of(number) if number else ""
 
     def cells(self, prefix: bytes = b"") -> Iterator[Held]:
         if not prefix:

@@ -14,18 +14,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from dedupindex.capture import Capture
 from dedupindex.crawls.crawl import Claim, Crawl
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.statistics_keys import Amounts, StatisticsKind, key_of
-from dedupindex.crawls.store import ClaimTest, Digests, Held, Store, Writing, cluster_of
+from dedupindex.crawls.store import ClaimTest, Held, Store, Writing, cluster_of
 from dedupindex.crawls.stores.cassandra_crawl_reading import (
     CLAIMS,
     CassandraReading,
-    StoreContext,
     claim_of,
     held_in,
     part_of_key,
-    rest_of,
+    row_key,
     rows_of,
     sealed_row,
     secret_of,
@@ -44,7 +44,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cassandra_schema import listing, tables_exist
 from dedupindex.index.engines.cassandra.cql import Call, Statement, Unclear, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, has_signature, signature_of
-from dedupindex.index.format.cells import container_of, digest_prefix, entries_of, split_key
+from dedupindex.index.format.cells import Keys, container_of, digest_prefix, entries_of, split_key
 from dedupindex.index.format.tombstones import REVISIT
 
 _PUT_ROW = Statement(
@@ -86,8 +86,8 @@ class CassandraWriting(CassandraReading, Writing):
 
     serial = False
 
-    def __init__(self, context: StoreContext, known: CrawlRegistry) -> None:
-        super().__init__(context, known)
+    def __init__(self, store: CassandraStore, known: CrawlRegistry) -> None:
+        super().__init__(store, known)
         self._before = known
         self._crawls: dict[int, Crawl] = {}
         self._held: dict[_Place, bytes | None] = {}  # as read
@@ -99,15 +99,14 @@ class CassandraWriting(CassandraReading, Writing):
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
 
-    def prefetch(
-        self, crawl: Crawl, keys: Callable[[], Sequence[bytes]], digests: Digests = tuple
-    ) -> None:
-        sought = list(dict.fromkeys(keys()))
-        prefixes = list(dict.fromkeys(map(digest_prefix, digests())))
+    def prefetch(self, crawl: Crawl, keys: Keys, captures: Sequence[Capture]) -> None:
+        named = [(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
+        whole = dict.fromkeys(keys.key_of(digest, url) for digest, url in named)
+        prefixes = dict.fromkeys(digest_prefix(digest) for digest, _ in named)
         rows = self.session.execute_many(
-            [*map(rows_of, sought), *((CLAIMS, (prefix,)) for prefix in prefixes)]
+            [*map(rows_of, whole), *((CLAIMS, (prefix,)) for prefix in prefixes)]
         )
-        for key, found in zip(sought, rows, strict=False):
+        for key, found in zip(whole, rows, strict=False):
             self._held[key, crawl.number] = held_in(key, found, crawl)
         for prefix, found in zip(prefixes, rows, strict=True):
             self._claims[prefix] = [
@@ -136,7 +135,7 @@ class CassandraWriting(CassandraReading, Writing):
         self.add(crawl.number.to_bytes(4, "big") + COUNTS, (captures, size))
 
     def number_of(self, name: str) -> int:
-        return self.context.files.number_of(name) if name else 0
+        return self.store.numbers.number_of(name) if name else 0
 
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         place = key, crawl.number
@@ -163,7 +162,7 @@ class CassandraWriting(CassandraReading, Writing):
             self._unlisted.append((_UNLIST, (crawl.number, part_of_key(key), key)))
 
     def list_url(self, key: bytes) -> None:
-        if self.context.by_url:
+        if self.store.by_url:
             self._urls.append(listing(key))
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
@@ -220,10 +219,10 @@ class CassandraWriting(CassandraReading, Writing):
     def finish(self) -> None:
         """Write everything; raises `Overtaken` before anything is written."""
         if self._crawls:
-            self.context.registry.put(self._before, list(self._crawls.values()))
+            self.store.registry.put(self._before, list(self._crawls.values()))
         self._write_captures()
         if self._added:
-            self.context.sums.add(self._added)
+            self.store.sums.add(self._added)
         self._free()
 
     def _write_captures(self) -> None:
@@ -234,17 +233,14 @@ class CassandraWriting(CassandraReading, Writing):
             held = self._held[key, number]
             before = set(entries_of(held)) if held else set()
             after = set(entries_of(cell)) if cell else set()
-            dk, _ = split_key(key)
             if after and not before:
                 listed.append((_ENLIST, (number, part_of_key(key), key)))
             if not after:
                 unlisted.append((_UNLIST, (number, part_of_key(key), key)))
             for entry in after - before:
-                rest = rest_of(key, entry)
-                row = sealed_row(key, rest, number, entry)
-                put.append((_PUT_ROW, (dk, rest, number, row)))
-            for entry in before - after:
-                dropped.append((_DROP_ROW, (dk, rest_of(key, entry), number)))
+                place = row_key(key, entry, number)
+                put.append((_PUT_ROW, (*place, sealed_row(*place, entry))))
+            dropped += [(_DROP_ROW, row_key(key, entry, number)) for entry in before - after]
         for asked in (listed, self._urls, put, dropped, unlisted):
             self._all(asked)
 
@@ -261,7 +257,7 @@ class CassandraStore(Store):
     def __init__(self, index: Path, address: Address) -> None:
         """Connect; raises `IndexUnavailable`, also if there is no index yet."""
         self._index, self._address = index, address
-        self._session = session = connect(address)
+        self.session = session = connect(address)
         try:
             if not tables_exist(session):
                 raise IndexUnavailable(f"the first build of {address} has not finished")
@@ -270,13 +266,9 @@ class CassandraStore(Store):
         except BaseException:
             session.close()
             raise
-        self._context = StoreContext(
-            session,
-            Registry(session),
-            ContainerNumbers(session),
-            WriterSums(session),
-            identity is not None and identity.settings.by_url,
-        )
+        self.registry, self.numbers = Registry(session), ContainerNumbers(session)
+        self.sums = WriterSums(session)
+        self.by_url = identity is not None and identity.settings.by_url  # see `url_index`
 
     def in_place(self) -> bool:
         """Return whether the directory still names this cluster, and it has the same index."""
@@ -286,17 +278,17 @@ class CassandraStore(Store):
         except DedupError:
             return False
         try:
-            return has_signature(self._session, self._signature)
+            return has_signature(self.session, self._signature)
         except IndexUnavailable:
             return True  # not known; whatever is read next raises the same
 
     @contextmanager
     def reading(self) -> Iterator[CassandraReading]:
-        yield CassandraReading(self._context, self._context.registry.known())
+        yield CassandraReading(self, self.registry.known())
 
     @contextmanager
     def writing(self) -> Iterator[CassandraWriting]:
-        step = CassandraWriting(self._context, self._context.registry.now())
+        step = CassandraWriting(self, self.registry.now())
         yield step
         step.finish()
 
@@ -333,4 +325,4 @@ class CassandraStore(Store):
         return wrong
 
     def close(self) -> None:
-        self._session.close()
+        self.session.close()

@@ -26,7 +26,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer, View
-from dedupindex.index.engines.lmdb.lmdb_view import IndexTrees
+from dedupindex.index.engines.lmdb.lmdb_engine import IndexTrees
 from dedupindex.index.format import url_index
 from dedupindex.index.format.cells import sealed
 from dedupindex.index.identity import Settings, read_identity

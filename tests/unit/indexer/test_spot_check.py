@@ -260,7 +260,7 @@ def test_an_index_that_cannot_answer_is_not_copied(run: Run, tmp_path: Path) -> 
     lost = partial(KeyError, "container number 1 has no name")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "dedupindex.index.engines.lmdb.lmdb_view.LmdbView.place_of", lambda *_: raise_(lost())
+            "dedupindex.index.engines.lmdb.lmdb_engine.LmdbView.place_of", lambda *_: raise_(lost())
         )
         status, _, err = run("index", "--copy", tmp_path / "copy", index)
     assert status == Damaged.exit_status and "bin/index --check" in err

@@ -16,8 +16,8 @@ from dedupindex.index import open_index
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.conditions import parse_age, parse_date
 from dedupindex.lookup.decide import LIMIT, Answer, Decision, Match, Query, Strategy, as_json, find
-from dedupindex.lookup.explain import MAX_CONSIDERED, Considered, explain
-from dedupindex.lookup.render_json import header_lines
+from dedupindex.lookup.explain import MAX_CONSIDERED, explanation_json
+from dedupindex.lookup.render_json import header_lines, original_as_json
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 
@@ -179,15 +179,25 @@ def test_explain_gives_a_verdict_for_each_capture(make_index: MakeIndex) -> None
     stored = [capture(1, PAGE, 9), capture(1, COUSIN, 2), capture(1, OTHER, 1)]
     query = Query(sha1(1), PAGE, as_of=b"2026-11-05T00:00:00Z")
     with closing(open_index(make_index(stored))) as engine, engine.view() as view:
-        considered, more = explain(view, engine.identity.settings, query)
-    assert considered == [
-        Considered(Match.EXACT_URL, stored[0], "captured after as_of 2026-11-05T00:00:00Z"),
-        Considered(Match.CANONICAL_URL, stored[1], "chosen"),
-        Considered(Match.DIGEST, stored[2], "not preferred: canonical_url goes first"),
-    ]
+        explanation = explanation_json(view, engine.identity.settings, query)
+    verdicts = {
+        PAGE: ("exact_url", "captured after as_of 2026-11-05T00:00:00Z"),
+        COUSIN: ("canonical_url", "chosen"),
+        OTHER: ("digest", "not preferred: canonical_url goes first"),
+    }
+    assert explanation == {
+        "considered": [
+            {
+                "match": match,
+                "verdict": verdict,
+                "original": {**original_as_json(found), "crawl": None},
+            }
+            for found, (match, verdict) in zip(stored, verdicts.values(), strict=True)
+        ]
+    }
     with closing(open_index(make_index(stored))) as engine, engine.view() as view:
-        others, _ = explain(view, engine.identity.settings, Query(sha1(1)))
-    assert [one.verdict for one in others if one.capture != stored[2]] == [
+        others = explanation_json(view, engine.identity.settings, Query(sha1(1)))["considered"]
+    assert [one["verdict"] for one in others if one["original"]["url"] != OTHER.decode()] == [
         "not preferred: the chosen one is earlier"
     ] * 2
 
@@ -197,9 +207,11 @@ def test_an_explanation_is_bounded_and_has_the_chosen_one(make_index: MakeIndex)
     good = capture(1, b"http://example.com/good", day=1)
     query = Query(sha1(1), PAGE, as_of=b"2026-11-01T23:00:00Z")
     with closing(open_index(make_index([*stored, good]))) as engine, engine.view() as view:
-        considered, more = explain(view, engine.identity.settings, query)
-    assert more and len(considered) == MAX_CONSIDERED
-    assert [one.capture for one in considered if one.verdict == "chosen"] == [good]
+        explanation = explanation_json(view, engine.identity.settings, query)
+    considered = explanation["considered"]
+    assert explanation["more"] and len(considered) == MAX_CONSIDERED
+    chosen = [one["original"]["url"] for one in considered if one["verdict"] == "chosen"]
+    assert chosen == ["http://example.com/good"]
 
 
 def test_an_unreadable_index_is_never_a_miss(tmp_path: Path, make_index: MakeIndex) -> None:

@@ -23,8 +23,8 @@ from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import open_index
-from dedupindex.index.engines.lmdb.lmdb_view import LmdbView
-from dedupindex.index.engines.whoosh.whoosh_view import WhooshView
+from dedupindex.index.engines.lmdb.lmdb_engine import LmdbView
+from dedupindex.index.engines.whoosh.whoosh_engine import WhooshView
 from dedupindex.index.format import ledger
 from dedupindex.index.format.cells import digest_of_key
 from dedupindex.index.format.file_names import files_of, is_container

@@ -26,7 +26,7 @@ from dedupindex.index.engines.cassandra import metadata
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
 from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, connect, write_all
 from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
-from dedupindex.index.engines.cell_view import CellTally
+from dedupindex.index.engines.engine_base import CellTally
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import (
     Keys,

@@ -18,19 +18,10 @@ from dedupindex.cache import Cache
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
-from dedupindex.index.engines.cassandra.cassandra_schema import (
-    CELL,
-    CONTAINER,
-    NUMBER,
-    PART,
-    PARTITION,
-    PLACE,
-    PLACES,
-    row_of,
-)
+from dedupindex.index.engines.cassandra import cassandra_schema as schema
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.engines.cassandra.metadata import About, bytes_of, key_of, number_in, place_in
-from dedupindex.index.engines.cell_view import CellView
+from dedupindex.index.engines.engine_base import CellView
 from dedupindex.index.format import cells, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys, split_key
 from dedupindex.index.load.runs import in_order
@@ -92,7 +83,7 @@ class Partitions:
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Request many partitions, and receive the first of them."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._known][:_KEPT]
-        calls = ((PARTITION, (key, AT_ONCE + 1)) for key in wanted)
+        calls = ((schema.PARTITION, (key, AT_ONCE + 1)) for key in wanted)
         self._coming = zip(wanted, self._session.execute_many(calls), strict=True)
         self._awaited, self._outage = set(wanted), ""
         if wanted:
@@ -106,7 +97,7 @@ class Partitions:
                     self._receive()
         found = self._known.get(key)
         if found is None:
-            found = self._keep(key, self._session.execute(PARTITION, key, AT_ONCE + 1))
+            found = self._keep(key, self._session.execute(schema.PARTITION, key, AT_ONCE + 1))
         return found
 
     def _receive(self) -> None:
@@ -175,7 +166,7 @@ class CassandraView(CellView):
         unknown = sorted(numbers - self._places.keys() - {0})
         if not unknown:
             return
-        calls = ((PLACE, (number,)) for number in unknown)
+        calls = ((schema.PLACE, (number,)) for number in unknown)
         for number, rows in zip(unknown, self._session.execute_many(calls), strict=True):
             if rows:
                 with suppress(Damaged):  # which a lookup reports
@@ -189,7 +180,7 @@ class CassandraView(CellView):
                 return cells.unsealed(key, stored)
         if known.whole:
             return None
-        rows = self._session.execute(CELL, start, rest)
+        rows = self._session.execute(schema.CELL, start, rest)
         return cells.unsealed(key, bytes(rows[0][0])) if rows else None
 
     def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
@@ -210,7 +201,7 @@ class CassandraView(CellView):
         """Yield at most `LOOKED_AT` keys, and prefetch their digests; see `Finder.listed`."""
         if not self.by_url:
             raise StrategyUnavailable(url_index.MISSING)
-        part, rest = tail[:PART], tail[PART:]
+        part, rest = tail[: schema.PART], tail[schema.PART :]
         rows = self._session.execute(_URLS, part, rest, rest + _BEYOND, LOOKED_AT)
         keys = (bytes(dk) + part + bytes(found) for found, dk in rows)
         while chunk := list(islice(keys, DIGESTS_AT_ONCE)):
@@ -219,13 +210,13 @@ class CassandraView(CellView):
 
     def unlisted(self, keys: Sequence[bytes]) -> Iterable[bytes]:
         """Return those of `keys` that are not listed by URL."""
-        found = self._session.execute_many((_URL, row_of(key)) for key in keys)
+        found = self._session.execute_many((_URL, schema.row_of(key)) for key in keys)
         return (key for key, rows in zip(keys, found, strict=True) if not rows)
 
     # --- containers ------------------------------------------------------------------------------
 
     def _read_place(self, number: int) -> ContainerRef:
-        rows = self._session.execute(PLACE, number)
+        rows = self._session.execute(schema.PLACE, number)
         if not rows:
             raise KeyError(f"container number {number} has no name")
         return place_in(number, rows[0])
@@ -238,16 +229,16 @@ class CassandraView(CellView):
 
     def number_of(self, place: ContainerRef) -> int:
         key = key_of(place)
-        rows = self._session.execute(NUMBER, key)
+        rows = self._session.execute(schema.NUMBER, key)
         number = number_in(key, rows[0][0]) if rows else 0
         if number and number not in self._places:
-            if not (named := self._session.execute(PLACE, number)):
+            if not (named := self._session.execute(schema.PLACE, number)):
                 return 0  # its name is lost: the next load of the container writes it again
             self._places.keep(number, place_in(number, named[0]))
         return number
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
-        for page in self._session.scan(PLACES):
+        for page in self._session.scan(schema.PLACES):
             for row in page:
                 yield row[0], place_in(row[0], row[1:])
 
@@ -267,7 +258,7 @@ class CassandraView(CellView):
 
     def container(self, name: str) -> IndexedContainer | None:
         key = bytes_of(name)
-        rows = self._session.execute(CONTAINER, key)
+        rows = self._session.execute(schema.CONTAINER, key)
         return (
             IndexedContainer(**json.loads(cells.unsealed_text(key, rows[0][0]))) if rows else None
         )

@@ -20,9 +20,8 @@ from whoosh.qparser import QueryParser, plugins, syntax
 from dedupindex.capture import Capture
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadDate, BadDigest, BadQuery, StrategyUnavailable
-from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
+from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine, reading
 from dedupindex.index.engines.whoosh.whoosh_files import LONGEST, SEARCHED, size_term, words_of
-from dedupindex.index.engines.whoosh.whoosh_view import reading
 from dedupindex.index.format.cells import ALGORITHMS, digest_prefix
 from dedupindex.index.identity import read_identity
 from dedupindex.timestamps import check_digits
