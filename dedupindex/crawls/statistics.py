@@ -77,10 +77,7 @@ def times(reading: Reading, crawl: Crawl) -> Times:
 
 
 def others(reading: Reading, crawl: Crawl) -> int:
-    """Return how many lookups of others the captures of a crawl have answered.
-
-    Each of these crawlers has probably stored a revisit that needs such a capture.
-    """
+    """Return how many lookups of others a crawl answered; their revisits refer to its captures."""
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.OTHERS))
     return amounts[0] if amounts else 0
 
@@ -101,10 +98,7 @@ def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) ->
 def largest(
     reading: Reading, crawl: Crawl, by: str, most: int, order: str = "lookups"
 ) -> list[Headed]:
-    """Return the `most` largest rows of a crawl by one of `ORDERS`, largest first.
-
-    All rows are read, which takes a second for a million hosts.
-    """
+    """Return the `most` largest rows by one of `ORDERS`; reads all, a million in a second."""
     if order not in ORDERS:
         raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")
     value = ORDERS[order]

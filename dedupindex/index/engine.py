@@ -87,7 +87,7 @@ class Finder(Protocol):
         return
 
     def reported(self, start: bytes) -> Sequence[ReportedRow] | None:
-        """Return the rows of crawls under a digest's part of keys, None if it was not read yet."""
+        """Return the rows of crawls under a digest's part of keys, None if not all are known."""
         return None
 
     def listed(self, tail: bytes) -> Iterator[bytes]:

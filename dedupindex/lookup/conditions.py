@@ -23,10 +23,7 @@ def parse_age(text: str) -> int:
 
 
 def parse_date(text: str, *, days: bool = False) -> bytes:
-    """Return the WARC-Date of a WARC-Date or 14 digits; raises `BadQuery`.
-
-    With `days`, a day is accepted too and means its last second.
-    """
+    """Return a WARC-Date for one, for 14 digits or, with `days`, for a day's end; or `BadQuery`."""
     value = text.encode("utf-8", "surrogateescape")
     try:
         if value.isdigit():

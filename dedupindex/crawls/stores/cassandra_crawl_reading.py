@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import reduce
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -151,10 +151,13 @@ class CassandraReading(Reading):
                 yield unsealed_row(dk, row)
 
     def cells_of(self, crawl: Crawl) -> Iterator[Held]:
+        return chain.from_iterable(self.batches_of(crawl))
+
+    def batches_of(self, crawl: Crawl) -> Iterator[list[Held]]:
+        """Yield everything that a crawl has, in batches."""
         for keys in self.keys_of(crawl):
-            for key, cell in zip(keys, self.cells_at(crawl, keys), strict=True):
-                if cell is not None:
-                    yield key, crawl.number, cell
+            cells = zip(keys, self.cells_at(crawl, keys), strict=True)
+            yield [(key, crawl.number, cell) for key, cell in cells if cell is not None]
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
         """Yield the keys that a crawl has, or had, anything under."""

@@ -301,9 +301,7 @@ class CassandraStore(Store):
     def batches(self) -> Iterator[list[Held]]:
         with self.reading() as reading:
             for crawl in reading.crawls():
-                for keys in reading.keys_of(crawl):
-                    cells = zip(keys, reading.cells_at(crawl, keys), strict=True)
-                    yield [(key, crawl.number, cell) for key, cell in cells if cell]
+                yield from reading.batches_of(crawl)
 
     def keys_of(self, crawl: Crawl) -> Iterator[list[bytes]]:
         with self.reading() as reading:

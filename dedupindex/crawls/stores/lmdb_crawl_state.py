@@ -139,10 +139,7 @@ class LmdbReading(Reading):
             yield place[:-NUMBER], int.from_bytes(place[-NUMBER:], "big"), cell
 
     def chunk(self, after: bytes, most: int) -> tuple[list[tuple[bytes, bytes]], bytes | None]:
-        """Return the next `most` places of captures from `after` on, and what is stored there.
-
-        Also returns the place to continue from, None at the end.
-        """
+        """Return the next `most` places with what is stored, and where to go on (None: the end)."""
         places = scan(self.txn, self.trees.captures, start=after)
         found = list(islice(places, most))
         return found, next((place for place, _ in places), None)

@@ -254,10 +254,7 @@ def drops_of(dropped: set[int], drops: Drops | None) -> Drops | None:
 
 
 class LedgerWriter:
-    """Writes what a load brings for the ledger; a context manager.
-
-    The caller holds the index's write lock, and commits the names of the files with the load.
-    """
+    """Writes what a load brings, under the write lock; the load commits the names of the files."""
 
     def __init__(
         self, index: Path, names: list[str], arrived: list[Path], drops: Drops | None, keys: Keys

@@ -30,10 +30,7 @@ class Staging:
     """The staging directory of an index; the caller holds the index's write lock."""
 
     def __init__(self, index: Path, signature: dict[str, Any], *, resume: bool) -> None:
-        """Start, or with `resume` continue an interrupted build of the same signature.
-
-        Raises `Damaged`; `SettingsConflict` if the interrupted build has another signature.
-        """
+        """Start or `resume` a build; raises `Damaged`, or `SettingsConflict` if it was another."""
         self.directory = index / "staging"
         self._gone = index / "staging.gone"
         self._journal = self.directory / "journal.jsonl"

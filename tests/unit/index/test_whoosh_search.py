@@ -16,7 +16,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engines.whoosh import whoosh_files
 from dedupindex.index.engines.whoosh.whoosh_files import hosts, words
-from dedupindex.index.engines.whoosh.whoosh_search import FIELDS, Parsed, search
+from dedupindex.index.engines.whoosh.whoosh_search import FIELDS, parse, search
 from dedupindex.index.identity import Settings
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
@@ -171,7 +171,7 @@ def test_what_queries_find(bench: Bench, query: str, expected: str) -> None:
 )
 def test_queries_that_cannot_match_are_refused(query: str, what: str) -> None:
     with pytest.raises(BadQuery, match=re.escape(what)):
-        Parsed(query)
+        parse(query)
 
 
 pieces = st.sampled_from(
@@ -193,7 +193,7 @@ def test_any_text_is_answered_or_refused(bench: Bench, query: str) -> None:
 
 def test_nested_brackets_have_a_limit() -> None:
     with pytest.raises(BadQuery, match="too many brackets"):
-        Parsed("(" * 2000 + "a OR b" + ")" * 2000)
+        parse("(" * 2000 + "a OR b" + ")" * 2000)
 
 
 def test_a_limit_shows_the_earliest(bench: Bench) -> None:
@@ -266,7 +266,7 @@ def test_every_field_and_example_of_the_documentation_is_understood() -> None:
     examples = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
     assert len(examples) > 15
     for example in examples:
-        Parsed(example.replace(r"\|", "|"))
+        parse(example.replace(r"\|", "|"))
 
 
 def test_a_digest_of_two_captures_finds_both(tmp_path: Path) -> None:

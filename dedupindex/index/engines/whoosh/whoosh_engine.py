@@ -198,10 +198,7 @@ class WhooshView(FileView):
                 yield number, self.place_of(number)
 
     def matching(self, query: Any, also: bool) -> Iterator[tuple[bytes, bytes]]:
-        """Yield date (6 bytes) and content of each capture that matches a query of Whoosh.
-
-        Entries under further digests are copies of a capture: they are left out unless `also`.
-        """
+        """Yield date and content of each match; its copies under further digests only if `also`."""
         for number in Searcher(self.reader).docs_for_query(query):
             content = self.content(number)
             if content[0]:

@@ -260,21 +260,19 @@ class _Parser(QueryParser):  # type: ignore[misc]
         return kinds.get(termclass, field.term)(text)
 
 
-class Parsed:
-    """A parsed query, and whether it names a digest; raises `BadQuery`."""
-
-    def __init__(self, text: str) -> None:
-        _check(text)
-        parser = _Parser()
-        try:
-            self.query = parser.parse(text)
-        except RecursionError as error:
-            raise BadQuery("the query has too many brackets in each other") from error
-        except AttributeError as error:  # of Whoosh, when an operator lacks a side
-            raise BadQuery(f"the query cannot be understood: {text!r}") from error
-        if self.query == q.NullQuery or self.query is q.NullQuery:
-            raise BadQuery(f"the query asks for nothing: {text!r}")
-        self.asks_digest = parser.asks_digest
+def parse(text: str) -> tuple[Any, bool]:
+    """Return a query of Whoosh, and whether it names a digest; raises `BadQuery`."""
+    _check(text)
+    parser = _Parser()
+    try:
+        query = parser.parse(text)
+    except RecursionError as error:
+        raise BadQuery("the query has too many brackets in each other") from error
+    except AttributeError as error:  # of Whoosh, when an operator lacks a side
+        raise BadQuery(f"the query cannot be understood: {text!r}") from error
+    if query == q.NullQuery or query is q.NullQuery:
+        raise BadQuery(f"the query asks for nothing: {text!r}")
+    return query, parser.asks_digest
 
 
 def _check(text: str) -> None:
@@ -315,12 +313,12 @@ def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
         )
     if identity.settings.keys().canonical:
         identity.check_canonicaliser()
-    parsed, total = Parsed(text), 0
+    (query, also), total = parse(text), 0
     with closing(WhooshEngine(index)) as engine, engine.view() as view:
 
         def matching() -> Iterator[tuple[bytes, bytes]]:
             nonlocal total
-            for match in view.matching(parsed.query, parsed.asks_digest):
+            for match in view.matching(query, also):
                 total += 1
                 yield match
 
