@@ -19,8 +19,9 @@ CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index with other rules is refused."""
 
 _CHAR = rb"-a-z0-9_~!$'()*+,:;=@&%"  # and the dot, except at the start of a segment
-_PLAIN = re.compile(  # scheme and host, path without its last slash, query
-    rb"(https?://[a-z0-9.-]++)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+" % (_CHAR, _CHAR, _CHAR)
+_PLAIN = re.compile(  # scheme, host and port, path without its last slash, query
+    rb"(https?://[a-z0-9.-]++(?::[0-9]++)?+)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+"
+    % (_CHAR, _CHAR, _CHAR)
 )
 _ESCAPE = re.compile(rb"%([0-9a-f]{2})")
 _UNESCAPED = {  # two hex digits -> the result of surt, except for "%" and "?", which nest
@@ -34,14 +35,14 @@ _SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)"
 _SESSION = re.compile(rb"sid=|sessionid|cfid=")  # queries from which surt strips a session id
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
-_sites = Cache[bytes, bytes](8 * MEGABYTE)  # scheme and host -> the host's part of the key
+_sites = Cache[bytes, bytes](8 * MEGABYTE)  # scheme, host and port -> their part of the key
 
 
 def urlkey(url: bytes) -> bytes:
     """Return the canonical SURT key of `url`; the URL itself if `surt` cannot take it.
 
-    It raises nothing and never uses the network. URLs are canonicalised here if they have a host
-    name without port, user or escape, no fragment, no empty or dot segment and no session id.
+    It raises nothing and never uses the network. URLs are canonicalised here if they have no user,
+    no escape in the host, no fragment, no empty or dot segment and no session id.
     """
     lower = url.lower()
     match = _PLAIN.fullmatch(lower if lower.find(b"%") < 0 else _unescaped(lower))
@@ -74,9 +75,11 @@ def _unescaped(lower: bytes) -> bytes:
 
 
 def _surt_site(site: bytes) -> bytes | None:
+    """Return the part of a key that is made of scheme, host and port; None if surt takes none."""
     match = _SITE.fullmatch(site)
-    if match is None:
-        return None
+    if match is None:  # an address, a port, or a name without dots
+        key = _by_surt(site + b"/")
+        return _sites.keep(site, key[:-1]) if key.endswith(b")/") else None
     parts = match[1].split(b".")
     parts.reverse()
     return _sites.keep(site, b",".join(parts) + b")")

@@ -56,6 +56,7 @@ PIECES = [
     *("é", "%C3%A9", "a" * 32, "S(" + "a" * 24 + ")"),
 ]
 HOSTS = ["e.com", "www.e.com", "w.e", "www1.com", "a.b.c1", "E.Com", "1.2.3.4", "x-y.example.org"]
+HOSTS += ["e.com:8080", "www.e.com:80", "1.2.3.4:1", "localhost:99", "localhost", "e.:1", "1.2:3"]
 
 composed = st.builds(
     lambda host, slash, pieces: f"http://{host}{slash}{''.join(pieces)}".encode(),
@@ -100,8 +101,14 @@ def test_the_matrix(url: bytes, key: bytes) -> None:
     assert urlkey(url) == by_surt(url)
 
 
+with_port = st.from_regex(
+    rb"https?://(www\d?\.)?[a-z0-9.-]{1,9}(:[0-9]{1,6})?(/[A-Za-z0-9.=-]{0,6}){0,3}(\?[a-z0-9=&]{1,9})?",
+    fullmatch=True,
+)
+
+
 @limits(max_examples=examples(1500))
-@given(st.one_of(composed, plain))
+@given(st.one_of(composed, plain, with_port))
 def test_the_fast_path_equals_surt(url: bytes) -> None:
     assert urlkey(url) == by_surt(url)
 
@@ -110,8 +117,13 @@ def test_the_plain_majority_takes_the_fast_path(monkeypatch: pytest.MonkeyPatch)
     def never(url: bytes) -> bytes:
         raise AssertionError(f"{url!r} went to surt")
 
+    for site in (b"http://127.0.0.1:8080/", b"http://www.example.com:81/", b"http://localhost/"):
+        urlkey(site)
     monkeypatch.setattr(module, "_by_surt", never)
     for url in (
+        b"http://127.0.0.1:8080/static/1.html?x=1",
+        b"http://www.example.com:81/a",
+        b"http://localhost/a/",
         b"http://www.example.com/",
         b"https://example.org",
         b"http://a.example.co.uk/News/Item-12_3.html",
