@@ -69,6 +69,22 @@ class CombinedView(Finder):
         own = self._matching(digest_prefix(digest), limit, lambda capture: True)
         return self._base.any(digest, limit) + own
 
+    def all_of(self, digest: Digest, most: int) -> list[Capture] | None:
+        captures = self._base.all_of(digest, most)
+        if captures is None:
+            return None
+        prefix = digest_prefix(digest)
+        if self._reading.has_none(prefix):
+            return captures
+        for found in with_prefix(self._reading, prefix):
+            most -= 1
+            if most < 0:
+                return None
+            capture = self._if_visible(found)
+            if capture is not None:
+                captures.append(capture)
+        return captures
+
     def denies(self, digest: Digest, capture: Capture) -> bool:
         return self._base.denies(digest, capture)
 

@@ -73,6 +73,13 @@ class Finder(Protocol):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         """Return captures of a digest; reads at most `limit` keys."""
 
+    def all_of(self, digest: Digest, most: int) -> list[Capture] | None:
+        """Return all captures of a digest if they have at most `most` keys, else None.
+
+        None also if it would cost as much as the other methods together.
+        """
+        return None
+
     def denies(self, digest: Digest, capture: Capture) -> bool:
         """Return whether tombstones deny that `capture`, loaded or not, is an original."""
 

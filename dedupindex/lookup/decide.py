@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, assert_never
 
 from dedupindex.capture import Capture, Covers, Evidence, Uncommitted
 from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, is_cut
-from dedupindex.errors import BadQuery, StrategyUnavailable
+from dedupindex.errors import BadQuery, Damaged, StrategyUnavailable
 from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.policy import NO_POLICY, Policy
@@ -25,6 +24,7 @@ from dedupindex.timestamps import seconds, sort_key
 from dedupindex.urlkey import urlkey
 
 LIMIT = 100  # captures of a digest that a lookup reads beyond the exact URL, in key order
+FEW = 8  # captures of a digest that a lookup reads at once, as most digests have no more
 CONDITIONAL_LIMIT = 10_000  # the same, if none of the first meets the conditions of the query
 
 
@@ -75,8 +75,7 @@ class Match(Enum):
     DIGEST = "digest"
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """A lookup. An original of unknown size does not meet `min_size`."""
 
     digest: Digest
@@ -184,7 +183,7 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     if rules is not None and rules.never():
         return Decision(None, "never")
     now, refused = None, ""
-    for captures in candidates(view, settings, query):
+    for match, captures in candidates(view, settings, query):
         best, skip = None, False
         for capture in captures:
             if now is None:
@@ -199,7 +198,7 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
             if best is None or _preferred(settings, capture, best):
                 best = capture
         if best is not None:
-            match = match_of(query.url, best.url)
+            match = match or match_of(query.url, best.url)
             return Decision(Answer(match, best, skip and match is Match.EXACT_URL))
     return Decision(None, refused)
 
@@ -223,20 +222,55 @@ def match_of(url: bytes, original: bytes) -> Match:
     return Match.CANONICAL_URL if urlkey(url) == urlkey(original) else Match.DIGEST
 
 
-def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[list[Capture]]:
-    """Yield groups of captures in order of preference, each read when it is reached."""
+CandidateGroup = tuple[Match | None, list[Capture]]
+
+
+def candidates(view: Finder, settings: Settings, query: Query) -> Iterator[CandidateGroup]:
+    """Yield groups of captures in order of preference, each read when it is reached.
+
+    Before a group stands the match of those of its captures that are in no earlier group, None if
+    it is not known.
+    """
     digest, url, strategy = query.digest, query.url, query.strategy
+    try:
+        captures = view.all_of(digest, FEW)
+    except Damaged:
+        captures = None  # perhaps a capture of another URL, which need not be read
+    if captures is not None:
+        yield from _grouped(captures, settings, query)
+        return
     if url and settings.url_index:
-        yield view.exact(digest, url)
+        yield Match.EXACT_URL, view.exact(digest, url)
         if settings.canonical and strategy is not Strategy.EXACT_URL:
-            yield view.canonical(digest, urlkey(url), LIMIT)
+            yield Match.CANONICAL_URL, view.canonical(digest, urlkey(url), LIMIT)
     match strategy:
         case Strategy.EXACT_URL | Strategy.CANONICAL_URL:
             return
         case Strategy.DIGEST_ANY:
-            yield view.any(digest, LIMIT)
+            yield None, view.any(digest, LIMIT)
             if query.has_conditions():
-                yield view.any(digest, CONDITIONAL_LIMIT)
+                yield None, view.any(digest, CONDITIONAL_LIMIT)
+        case _:
+            assert_never(strategy)
+
+
+def _grouped(captures: list[Capture], settings: Settings, query: Query) -> Iterator[CandidateGroup]:
+    """Yield all captures of a digest in the groups of `candidates`."""
+    url, strategy, rest = query.url, query.strategy, None
+    if captures and url and settings.url_index:
+        exact = [capture for capture in captures if capture.url == url]
+        if exact:
+            yield Match.EXACT_URL, exact
+        if settings.canonical and strategy is not Strategy.EXACT_URL:
+            key, rest = urlkey(url), Match.DIGEST
+            same = [capture for capture in captures if urlkey(capture.url) == key]
+            if same:
+                yield Match.CANONICAL_URL, same
+    match strategy:
+        case Strategy.EXACT_URL | Strategy.CANONICAL_URL:
+            return
+        case Strategy.DIGEST_ANY:
+            yield rest, captures
         case _:
             assert_never(strategy)
 

@@ -47,7 +47,7 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
         }
 
     now, rules = decide.reference_time(query), query.policy.rules_for(query.url, query.mime)
-    for captures in decide.candidates(view, settings, query):
+    for _, captures in decide.candidates(view, settings, query):
         for capture in captures:
             verdict = decide.unmet_condition(query, capture, now)
             if not verdict and (objection := rules.refuses(capture, now)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
@@ -50,9 +50,9 @@ class CellView(View):
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Yield keys, and cells, that have `tail` after the digest; or `StrategyUnavailable`."""
 
-    def first_cells(self, prefix: bytes, limit: int) -> Iterable[tuple[bytes, bytes]]:
+    def first_cells(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Return the first keys with a prefix, and their cells."""
-        return islice(self.cells(prefix), limit)
+        return list(islice(self.cells(prefix), limit))
 
     def exact(self, digest: Digest, url: bytes) -> list[Capture]:
         key = self.keys.key_of(digest, url)
@@ -68,6 +68,12 @@ class CellView(View):
     def any(self, digest: Digest, limit: int) -> list[Capture]:
         return self._first(cells.digest_prefix(digest), limit)
 
+    def all_of(self, digest: Digest, most: int) -> list[Capture] | None:
+        found = self.first_cells(cells.digest_prefix(digest), most + 1)
+        if len(found) > most:
+            return None
+        return [capture for key, cell in found for capture in self.decoded(key, cell)]
+
     def _first(self, prefix: bytes, limit: int) -> list[Capture]:
         found: list[Capture] = []
         for key, cell in self.first_cells(prefix, max(limit, 0)):
@@ -75,6 +81,8 @@ class CellView(View):
         return found
 
     def denies(self, digest: Digest, capture: Capture) -> bool:
+        if not self.first_cells(cells.digest_prefix(digest), 1):
+            return False  # found sooner than the key is made
         key = self.keys.key_of(digest, capture.url)
         cell = self.cell(key)
         try:

@@ -82,8 +82,8 @@ def test_a_server_without_crawls_answers_while_its_directory_is_missing(
     live.refresh()
     index.rename(index.with_name("moved"))
     live.refresh()
-    with live.view("") as (view, _):
-        assert view.any(sha1(1), 10)
+    with live.state(refresh=False) as state:
+        assert state.view.any(sha1(1), 10)
 
 
 def test_a_deleted_file_of_crawls_is_reported(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
+from dedupindex.index.engine import Finder
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Match, Query, as_json, decide
 from dedupindex.lookup.explain import explanation_json
@@ -46,7 +47,7 @@ from tests.unit.cli.test_cli import dedupindex
 PAGE, NOW = b"http://example.org/a", "2026-11-20T09:14:17Z"
 
 
-class Held:
+class Held(Finder):
     """Some captures, as a view of an index finds them."""
 
     def __init__(self, captures: list[Capture]) -> None:

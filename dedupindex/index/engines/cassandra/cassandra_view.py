@@ -183,14 +183,14 @@ class CassandraView(CellView):
         rows = self._session.execute(schema.CELL, start, rest)
         return cells.unsealed(key, bytes(rows[0][0])) if rows else None
 
-    def first_cells(self, prefix: bytes, limit: int) -> Iterator[Cell]:
+    def first_cells(self, prefix: bytes, limit: int) -> list[Cell]:
         start, begin = split_key(prefix)
         known = self._partitions.of(start)
         rows = [pair for pair in known.cells if pair[0].startswith(begin)]
         if not known.whole and len(rows) < limit:
             end = begin + _BEYOND
             rows = self._session.execute(_BETWEEN, start, begin, end, limit)
-        return _unsealed(start, rows[:limit])
+        return list(_unsealed(start, rows[:limit]))
 
     def cells_at(self, tail: bytes) -> Iterator[Cell]:
         for key in self.listed(tail):

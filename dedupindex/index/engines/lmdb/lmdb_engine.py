@@ -178,6 +178,21 @@ class LmdbView(FileView):
         except lmdb.Error as error:
             raise _unavailable(error) from error
 
+    def first_cells(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        found: list[tuple[bytes, bytes]] = []
+        try:
+            cursor = self.txn.cursor()
+            more = cursor.set_range(prefix)
+            while more and len(found) < limit:
+                key, stored = cursor.item()
+                if not key.startswith(prefix):
+                    break
+                found.append((key, cells.unsealed(key, stored)))
+                more = cursor.next()
+        except lmdb.Error as error:
+            raise _unavailable(error) from error
+        return found
+
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
         if self.trees.urls is None:
             raise StrategyUnavailable(url_index.MISSING)
