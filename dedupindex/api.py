@@ -221,7 +221,7 @@ class Index:
         given = params_from_json({**conditions, "digest": str(digest), "strategy": named})
         given["url"] = _bytes(url or b"")
         try:
-            query, _ = parse_query(given)
+            query = parse_query(given).query
         except UnknownAlgorithm:
             return LookupResult(None, reason="unknown_algorithm")
         with self._state() as state:

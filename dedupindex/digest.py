@@ -118,6 +118,9 @@ _LABELS: tuple[Callable[[str], str], ...] = (
 
 def parse_spelled(text: str, *, unlabelled: str = "") -> tuple[Digest, Spelling]:
     """Return the digest of a text, and its spelling; see `Digest.parse`."""
+    if len(text) == 37 and text.startswith("sha1:"):  # as crawlers write it
+        with suppress(ValueError):
+            return Digest("sha1", sha1_of_base32(text[5:].encode("ascii"))), CANONICAL
     label, _, value = text.rpartition(":")
     algorithm = label.replace("-", "").lower() if label else unlabelled
     size = SIZES.get(algorithm)

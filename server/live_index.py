@@ -8,18 +8,18 @@ files are closed when the last of these requests ends.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dedupindex.errors import DedupError, IndexUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, Finder
 from dedupindex.index.format.fast_answer import PlainAnswers
-from dedupindex.index.identity import Settings, Stamp, stamp_of
+from dedupindex.index.identity import Stamp, stamp_of
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.logs import LOGGER
@@ -54,19 +54,9 @@ class LiveIndex:
             raise type(self._error)(str(self._error))
         return opened
 
-    @contextmanager
-    def view(
-        self, crawl: str, namespaces: tuple[str, ...] = ()
-    ) -> Iterator[tuple[Finder, Settings]]:
-        """Open index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`.
-
-        `CrawlSnapshot` says why in this order.
-        """
-        with self.crawls.snapshot(refresh=bool(crawl)) as crawls:
-            engine = self.opened().engine
-            settings = engine.identity.settings
-            with engine.view() as base:
-                yield crawls.view_for(base, settings.keys(), crawl, namespaces), settings
+    def state(self, *, refresh: bool = True) -> LiveState:
+        """Open one state of index and crawls; `refresh` as in `Crawls.snapshot`."""
+        return LiveState(self, refresh=refresh)
 
     def refresh(self) -> None:
         """Open the current index, unless it is open already."""
@@ -117,6 +107,41 @@ class LiveIndex:
             self.crawls.write_counts()
         except DedupError as error:
             LOGGER.error("the last lookups are not counted: %s", error)
+
+
+class LiveState:
+    """One state of the crawls and of the index, as a context manager.
+
+    The transaction of the crawls begins first: `CrawlSnapshot` says why.
+    """
+
+    __slots__ = ("_live", "_snapshot", "_view_context", "crawls", "opened", "settings", "view")
+
+    def __init__(self, live: LiveIndex, *, refresh: bool = True) -> None:
+        self._live, self._snapshot = live, live.crawls.snapshot(refresh=refresh)
+
+    def __enter__(self) -> LiveState:
+        self.crawls = self._snapshot.__enter__()
+        try:
+            self.opened = self._live.opened()
+            engine = self.opened.engine
+            self.settings = engine.identity.settings
+            self._view_context = engine.view()
+            self.view = self._view_context.__enter__()
+        except BaseException:
+            self._snapshot.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self._view_context.__exit__(*error)
+        finally:
+            self._snapshot.__exit__(*error)
+
+    def seen_by(self, crawl: str, namespaces: tuple[str, ...] = ()) -> Finder:
+        """Return index and crawls as one crawl sees them, "" for none; raises `UnknownCrawl`."""
+        return self.crawls.view_for(self.view, self.settings.keys(), crawl, namespaces)
 
 
 def _repeat(work: Callable[[], None], pause: float) -> None:

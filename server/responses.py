@@ -24,6 +24,9 @@ Reply = tuple[str, Headers, bytes | Iterator[bytes]]
 """Status line, headers, and the body, whole or as a stream."""
 
 OK = "200 OK"
+NO_CONTENT: Reply = ("204 No Content", [], b"")
+UNCOMMITTED: Headers = [*TEXT, ("Dedup-Uncommitted", "1")]
+"""The headers of an original as text, if its crawl may still be cancelled."""
 
 
 class RequestError(DedupError):

@@ -133,7 +133,7 @@ def _parsed(line: bytes) -> Any:
 
 def _decide(state: IndexSnapshot, given: Given) -> tuple[decide.Decision, dict[str, Any], Query]:
     """Look up one digest; returns the answer also as JSON, with its explanation if asked for."""
-    query, explained = parse_query(given)
+    query, explained, _ = parse_query(given)
     query, view = state.for_query(query, given)
     decision = decide.decide(view, state.settings, query)
     answer = decide.as_json(decision)

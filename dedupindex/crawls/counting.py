@@ -32,7 +32,7 @@ from dedupindex.urlkey import host_of
 
 KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
 TIMES_KEPT = 2000  # crawls whose times are in memory
-SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
+_SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
 _AT_ONCE = 2000  # rows in one transaction
 
 _LOOKUPS, _UNSIZED, _STORED = COLUMN["lookups"], COLUMN["unsized"], COLUMN["stored"]
@@ -79,7 +79,6 @@ class LookupCounter:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._lookups: deque[CountedLookup] = deque()
-        self.count_short_lookup = self._lookups.append  # atomic, unlike incrementing a number
         self._stored: deque[tuple[str, bytes, bytes, int, int]] = deque()
         self._others: deque[str] = deque()
         self.count_other = self._others.append
@@ -89,10 +88,10 @@ class LookupCounter:
         self._busy = threading.Lock()
 
     def count_lookup(self, lookup: CountedLookup) -> None:
-        """Count a lookup; `count_short_lookup` is for those whose URL and answer are short."""
+        """Count a lookup: at once if its URL and answer are long, else it is queued."""
         answer = lookup[3]
-        if len(lookup[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= SHORT:
-            self.count_short_lookup(lookup)
+        if len(lookup[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= _SHORT:
+            self._lookups.append(lookup)  # atomic, unlike incrementing a number
             return
         with self._busy:
             now = int(self._clock())

@@ -7,7 +7,7 @@ open ──commit──▶ committed      its captures answer everybody
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -94,13 +94,14 @@ def with_crawl_defaults(
     The crawl's own rules come first. `given` has the parameters that the query was made from.
     """
     if crawl is None:
-        return replace(query, policy=policy) if policy.rules else query
+        return query._replace(policy=policy) if policy.rules else query
+    if not (crawl.strategy or crawl.namespace or crawl.policy.rules or policy.rules):
+        return query if query.covers else query._replace(covers=crawl.covers)
     namespaces = {*query.namespaces, crawl.namespace} - {""}
     strategy = query.strategy
     if crawl.strategy and not given.get("strategy"):
         strategy = Strategy.parse(crawl.strategy)
-    return replace(
-        query,
+    return query._replace(
         covers=query.covers or crawl.covers,
         strategy=strategy,
         namespaces=tuple(sorted(namespaces)),

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from dedupindex.capture import Covers
-from dedupindex.digest import SIZES, Digest
+from dedupindex.digest import SIZES, Digest, Spelling, parse_spelled
 from dedupindex.errors import BadQuery, DedupError
 from dedupindex.lookup.conditions import check_crawl_name, parse_age, parse_date
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
@@ -203,17 +203,29 @@ def params_from_query_string(text: str) -> dict[str, bytes]:
     Raises `BadQuery` for an unknown or repeated name: ignoring one would answer another question.
     """
     found: dict[str, bytes] = {}
-    for part in text.encode("latin-1").split(b"&"):
+    for part in text.split("&"):
         if not part:
             continue
-        name, _, value = part.replace(b"+", b" ").partition(b"=")
-        key = _text(unquote_to_bytes(name))
+        key, _, value = part.partition("=")
+        if key not in PARAMETERS:
+            key = _text(_unescaped(key))
         if key not in PARAMETERS or PARAMETERS[key].only_json:
             raise BadQuery(f"there is no parameter {key[:64]!r}")
         if key in found:
             raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
-        found[key] = unquote_to_bytes(value)
+        found[key] = _unescaped(value)
     return found
+
+
+def _unescaped(text: str) -> bytes:
+    """Return percent-decoded text of a WSGI query string; `+` is a space."""
+    if "+" in text:
+        text = text.replace("+", " ")
+    if "%" in text:  # nearly always these escapes are all, and replacing them makes no new ones
+        text = text.replace("%3A", ":").replace("%2F", "/")
+        if "%" in text:
+            return unquote_to_bytes(text.encode("latin-1"))
+    return text.encode("latin-1")
 
 
 def params_from_json(content: Mapping[str, Any]) -> dict[str, bytes]:
@@ -236,8 +248,16 @@ _JSON_TYPES = {str: "a string", int: "a whole number", bool: "true or false"}
 _LABELLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._/-]{0,31}):[A-Za-z0-9+/=_-]+")
 
 
-def parse_query(given: Mapping[str, bytes]) -> tuple[Query, bool]:
-    """Return the query of decoded parameters, and whether to explain it; empty means not given.
+class ParsedQuery(NamedTuple):
+    """A query, and what its parameters say beside it."""
+
+    query: Query
+    explain: bool  # whether to explain the answer
+    spelling: Spelling  # of the digest
+
+
+def parse_query(given: Mapping[str, bytes]) -> ParsedQuery:
+    """Return the query of decoded parameters; an empty value means that it is not given.
 
     Raises `BadQuery`, `BadDigest`, or `UnknownAlgorithm`, which is not an error of the asker.
     """
@@ -253,17 +273,18 @@ def parse_query(given: Mapping[str, bytes]) -> tuple[Query, bool]:
     if "digest" not in values:
         raise BadQuery("a lookup needs a digest")
     text = values["digest"]
-    label = _LABELLED.fullmatch(text)
-    if label and label[1].replace("-", "").lower() not in SIZES:
-        raise UnknownAlgorithm
-    values["digest"] = Digest.parse(text, unlabelled=unlabelled)
+    if not text.startswith("sha1:"):
+        label = _LABELLED.fullmatch(text)
+        if label and label[1].replace("-", "").lower() not in SIZES:
+            raise UnknownAlgorithm
+    values["digest"], spelling = parse_spelled(text, unlabelled=unlabelled)
     if "namespace" in values:
         values["namespaces"] = values.pop("namespace")
-    return Query(**values), explain
+    return ParsedQuery(Query(**values), explain, spelling)
 
 
 def query_digests(objects: Iterable[Any], defaults: Mapping[str, bytes]) -> Iterator[Digest]:
     """Yield the digests of valid lookups, given as JSON objects; `defaults` apply to each."""
     for content in objects:
         with suppress(DedupError, UnknownAlgorithm, AttributeError):
-            yield parse_query({**defaults, **params_from_json(content)})[0].digest
+            yield parse_query({**defaults, **params_from_json(content)}).query.digest

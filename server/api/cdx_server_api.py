@@ -86,8 +86,9 @@ class Cdx(Handlers):
             hexadecimal = environ["PATH_INFO"] == HEX_PATH
             query = cdx_query_of(query_string(environ), hex=hexadecimal)
             covers, policy, namespaces = self._terms(environ, query)
-            with self._live.view(query.crawl, namespaces) as (view, settings):
-                captures = _originals(view, settings, query, covers, policy)
+            with self._live.state(refresh=bool(query.crawl)) as state:
+                view = state.seen_by(query.crawl, namespaces)
+                captures = _originals(view, state.settings, query, covers, policy)
                 headers, body = render(captures, query)
         except Exception as error:
             self._live.crawls.counting.count_failure(error, environ["QUERY_STRING"])

@@ -70,7 +70,7 @@ class Claims(Handlers):
         token = text_field(given, "token")
         given.pop("token", None)
         try:
-            query, _ = parse_query(params_from_json(given))
+            query = parse_query(params_from_json(given)).query
         except UnknownAlgorithm:
             released = False
         else:
@@ -124,12 +124,13 @@ class Claims(Handlers):
             raise BadQuery("token must be 32 hex digits")
         asked = params_from_json(given)
         try:
-            query, _ = parse_query(asked)
+            query = parse_query(asked).query
         except UnknownAlgorithm:
             raise BadDigest("no known algorithm in the digest: nothing can be claimed") from None
         if not query.crawl:
             raise BadQuery("a claim needs the crawl that makes it")
-        query = self._live.crawls.completed(query, asked)
+        with self._live.crawls.snapshot() as crawls:
+            query = self._live.crawls.completed(query, asked, crawls)
         if query.namespaces:
             allowed(query.namespaces)
         return _Claim(query, lease, bytes.fromhex(token))

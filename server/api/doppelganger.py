@@ -9,7 +9,6 @@ another. The token of a client that posts must allow writing to that crawl, whic
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from time import perf_counter_ns
@@ -110,11 +109,13 @@ class Records(Handlers):
         digest, spelling = parse_spelled(text, unlabelled="sha1")
         url = query.removeprefix("uri=").encode("latin-1") if query.startswith("uri=") else b""
         accepts = partial(_nameable, spelling=spelling)
-        asked = self._live.crawls.completed(Query(digest, url, crawl=crawl, accepts=accepts), {})
-        if asked.namespaces:
-            self._access.may_read(request.environ, asked.namespaces)
-        with self._live.view(crawl, asked.namespaces) as (view, settings):
-            answer = decide.find(view, settings, asked)
+        asked = Query(digest, url, crawl=crawl, accepts=accepts)
+        with self._live.state(refresh=bool(crawl)) as state:
+            asked = self._live.crawls.completed(asked, {}, state.crawls)
+            if asked.namespaces:
+                self._access.may_read(request.environ, asked.namespaces)
+            view = state.seen_by(crawl, asked.namespaces)
+            answer = decide.find(view, state.settings, asked)
         self._count(Query(digest, url, crawl=crawl), answer, perf_counter_ns() - started)
         if answer is None:
             return None
@@ -128,7 +129,7 @@ class Records(Handlers):
             with self._live.crawls.reading() as reading:
                 crawl = None if reading is None else self._current(reading).crawl
             if crawl is not None:
-                query = replace(query, crawl=crawl.name)
+                query = query._replace(crawl=crawl.name)
         self._live.crawls.counting.count_answer(query, answer, taken)
 
     def _current(self, reading: Reading) -> _Current:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, assert_never
@@ -12,12 +11,11 @@ from typing import Any, BinaryIO, NamedTuple, assert_never
 import orjson
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import CrawlSnapshot
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
 from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
-from dedupindex.index.engine import AHEAD, Finder, View
+from dedupindex.index.engine import AHEAD, Finder
 from dedupindex.index.format.fast_answer import BROKEN, NONE, sha1_prefix
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
@@ -32,7 +30,7 @@ from dedupindex.lookup.params import (
 from dedupindex.urlkey import urlkey
 from server.api.request_body import line_chunks, load_json
 from server.config import Config
-from server.live_index import LiveIndex, Opened
+from server.live_index import LiveIndex, LiveState, Opened
 from server.metrics import CELLS, HIT, MISS, Metrics
 from server.responses import RequestError, code_of, error_object
 from server.worker_crawls import Crawls, failed_lookup, lookup_row, plain_covers
@@ -140,14 +138,6 @@ class BatchDuplicates:
         return first
 
 
-class _State(NamedTuple):
-    """The state of index and crawls that answers a chunk of lookups."""
-
-    opened: Opened
-    view: View
-    crawls: CrawlSnapshot
-
-
 class _Request(NamedTuple):
     """What the lookups of one request have in common."""
 
@@ -171,14 +161,6 @@ class Batch:
     def __init__(self, live: LiveIndex, metrics: Metrics, config: Config) -> None:
         self._live, self._metrics, self._config = live, metrics, config
 
-    @contextmanager
-    def _state(self) -> Iterator[_State]:
-        """Open one state of crawls and index; `CrawlSnapshot` says why in this order."""
-        with self._live.crawls.snapshot() as crawls:
-            opened = self._live.opened()
-            with opened.engine.view() as view:
-                yield _State(opened, view, crawls)
-
     def json(self, body: bytes, options: Given, allowed: Allowed) -> bytes:
         """Answer ``{"lookups": [...], …}`` from one state of the index: ``{"answers": [...]}``."""
         started = perf_counter_ns()
@@ -191,7 +173,7 @@ class Batch:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
         asked = _Request.of({**options, **params_from_json(content)}, allowed, Budget(BATCH_READS))
         try:
-            with self._state() as state:
+            with self._live.state() as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
                 joined = b",".join(answers.answers_to(state, lookups))
         except DedupError:
@@ -214,7 +196,7 @@ class Batch:
         for lookups, numbers in line_chunks(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
-                with self._state() as state:
+                with self._live.state() as state:
                     answers = _Answers(state.opened, self._live.crawls, asked)
                     found = answers.answers_to(state, lookups, numbers)
                 cells = answers.cells
@@ -260,7 +242,7 @@ class _Answers:
             self._counting.count_lookups((*row, share) for row in self._counted)
 
     def answers_to(
-        self, state: _State, lookups: list[Any], lines: Sequence[int] | None = None
+        self, state: LiveState, lookups: list[Any], lines: Sequence[int] | None = None
     ) -> list[bytes]:
         """Return the answers in order; `lines` are the line numbers of JSON lines."""
         self._lines = lines is not None
@@ -306,7 +288,7 @@ class _Answers:
         self.cells[self._base + MISS] += misses
         return found
 
-    def _each(self, state: _State, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
+    def _each(self, state: LiveState, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
         found: list[bytes] = []
         for at in range(0, len(lookups), AHEAD):
             chunk = lookups[at : at + AHEAD]
@@ -314,21 +296,20 @@ class _Answers:
             found += map(self._full_answer, repeat(state), chunk, places[at:])
         return found
 
-    def _full_answer(self, state: _State, asked: Any, place: int) -> bytes:
+    def _full_answer(self, state: LiveState, asked: Any, place: int) -> bytes:
         try:
             if isinstance(asked, DedupError):
                 raise asked
             if not isinstance(asked, dict):
                 raise BadQuery("a lookup is a JSON object")
             given = {**self._defaults, **params_from_json(asked)}
-            query, explain = parse_query(given)
+            query, explain, _ = parse_query(given)
             if query.crawl or self._policy.rules:
                 crawl = state.crawls.crawl(query.crawl)
                 query = with_crawl_defaults(query, given, crawl, self._policy)
             if query.namespaces:
                 self._allowed(query.namespaces)
-            keys = self._settings.keys()
-            seen = state.crawls.view_for(state.view, keys, query.crawl, query.namespaces)
+            seen = state.seen_by(query.crawl, query.namespaces)
             if query.has_conditions():
                 seen = self._budget.limited(seen)
             decision = decide.decide(seen, self._settings, query)

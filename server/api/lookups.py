@@ -6,13 +6,11 @@ route call them with the WSGI environment, so that their answers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
-from urllib.parse import unquote_to_bytes
 
 import orjson
 from flask import Response, request
@@ -21,12 +19,9 @@ from werkzeug.http import parse_accept_header
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Uncommitted, has_digest_encoding
-from dedupindex.crawls.counting import SHORT
-from dedupindex.digest import parse_spelled
 from dedupindex.errors import BadQuery
-from dedupindex.index.format.fast_answer import NONE, sha1_prefix
 from dedupindex.lookup import decide
-from dedupindex.lookup.decide import STRATEGY_ALIASES, Decision, Strategy
+from dedupindex.lookup.decide import Decision, Strategy
 from dedupindex.lookup.explain import explanation_json
 from dedupindex.lookup.params import (
     PARAMETERS,
@@ -36,23 +31,16 @@ from dedupindex.lookup.params import (
 )
 from dedupindex.lookup.render_json import header_lines
 from server.api.lookup_batch import UNKNOWN, Batch
+from server.api.plain_lookups import PlainLookups, plain_query
 from server.api.request_body import LINES_TYPES, BodySlots, media_type, read_body
 from server.api.request_fields import query_string, schemas_of
 from server.auth import Access
 from server.config import Config
 from server.live_index import LiveIndex
 from server.logs import report
-from server.metrics import CELLS, HIT, MISS, Metrics
+from server.metrics import CELLS, Metrics
 from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_object, response_of
 from server.routes import Route
-from server.worker_crawls import plain_covers
-
-_BASES = {
-    f"strategy={name}": CELLS[strategy.value, "exact_url"]
-    for name in (*Strategy.__members__, *STRATEGY_ALIASES)
-    if (strategy := Strategy.parse(name)).has_fast_answer()
-}
-_STRATEGIES = {CELLS[strategy.value, "exact_url"]: strategy.value for strategy in Strategy}
 
 _LONGEST_ACCEPT = 4096  # characters of Accept that are parsed; 200,000 take 30 ms
 
@@ -69,7 +57,7 @@ class Lookups:
         self._access, self._private = access, access.private
         self._bodies, self._batch = bodies, Batch(live, metrics, config)
         self._counting = live.crawls.counting
-        self._count_short_lookup = self._counting.count_short_lookup
+        self._plain = PlainLookups(live, metrics)
         self._accepts = Cache[str, bool]()
 
     @Route(
@@ -114,26 +102,12 @@ class Lookups:
                 self._access.may_read(environ)
             opened = self._live.opened()
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
-            if opened.plain is not None and not as_text:
-                plain = _plain_query(text)
-                if plain is not None:
-                    prefix, spelled, url, base, crawl = plain
-                    body, crawls = None, self._live.crawls
-                    covers = plain_covers(crawls.crawl(crawl)) if crawl else 0
-                    if covers >= 0:
-                        body = opened.plain.one(prefix, spelled, url, covers)
-                        if crawl or body is NONE or crawls.answering:
-                            body = body if crawls.silent(prefix, crawl) else None
-                    if body is not None:
-                        if crawl:
-                            strategy, taken = _STRATEGIES[base], perf_counter_ns() - started
-                            row = crawl, strategy, url, body, -1, taken
-                            if len(url) + len(body) < SHORT:
-                                self._count_short_lookup(row)
-                            else:
-                                self._counting.count_lookup(row)
-                        self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
-                        return OK, JSON, body
+            plain = None if opened.plain is None else plain_query(text)
+            if plain is not None:
+                answer = self._plain.as_text if as_text else self._plain.as_json
+                reply = answer(plain, started)
+                if reply is not None:
+                    return reply
             return self._full_answer(environ, as_text, started)
         except Exception as error:
             self._counting.count_failure(error, environ["QUERY_STRING"])
@@ -143,23 +117,25 @@ class Lookups:
         strategy = Strategy.DIGEST_ANY.value
         given = params_from_query_string(query_string(environ))
         try:
-            query, explain = parse_query(given)
+            query, explain, spelling = parse_query(given)
         except UnknownAlgorithm:
             self._counting.count_unknown(given, perf_counter_ns() - started)
             self._metrics.lookup(CELLS[strategy, "unknown_algorithm"], started)
             return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
-        query = self._live.crawls.completed(query, given)
-        if query.namespaces:
-            self._access.may_read(environ, query.namespaces)
         if as_text and not query.bridge:
-            query = replace(query, accepts=partial(has_digest_encoding, encoding=_encoding(given)))
-        with self._live.view(query.crawl, query.namespaces) as (view, settings):
-            decision = decide.decide(view, settings, query)
+            accepts = partial(has_digest_encoding, encoding=spelling.encoding)
+            query = query._replace(accepts=accepts)
+        with self._live.state(refresh=bool(query.crawl)) as state:
+            query = self._live.crawls.completed(query, given, state.crawls)
+            if query.namespaces:
+                self._access.may_read(environ, query.namespaces)
+            view = state.seen_by(query.crawl, query.namespaces)
+            decision = decide.decide(view, state.settings, query)
             content = {} if as_text else decide.as_json(decision)
             if explain:
-                content |= explanation_json(view, settings, query)
+                content |= explanation_json(view, state.settings, query)
         reply = _text_of(decision) if as_text else (OK, JSON, orjson.dumps(content))
         match = decision.answer.match.value if decision.answer else "none"
         if query.crawl or decision.answer is not None:
@@ -233,61 +209,3 @@ def _text_of(decision: Decision) -> Reply:
     if isinstance(answer.original, Uncommitted):
         headers.append(("Dedup-Uncommitted", "1"))
     return OK, headers, header_lines(answer.original)
-
-
-def _encoding(given: Mapping[str, bytes]) -> int:
-    """Return the encoding of the digest of a valid query."""
-    unlabelled = PARAMETERS["unlabelled"].read(given.get("unlabelled") or b"sha1")
-    text = PARAMETERS["digest"].read(given["digest"])
-    return parse_spelled(text, unlabelled=unlabelled)[1].encoding
-
-
-def _plain_query(text: str) -> tuple[bytes, str, str, int, str] | None:
-    """Parse a query string of digest, URL, and perhaps strategy and crawl; None for any other.
-
-    Returns key prefix, digest without label, URL, the cell that counts it, and the crawl.
-    """
-    crawl = ""
-    if "&crawl=" in text:
-        text, _, crawl = text.partition("&crawl=")
-        if "%" in crawl or "+" in crawl or "&" in crawl:
-            return None
-    if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
-        spelled, url, base = text[12:44], text[49:], 0
-    else:
-        parts = _parts(text)
-        if parts is None:
-            return None
-        spelled, url, base = parts
-    prefix = sha1_prefix(spelled)
-    if prefix is None or not url or "+" in url:
-        return None
-    if "%" in url:
-        # Nearly always these escapes are all there is, and replacing them makes no new one.
-        plain = url.replace("%3A", ":").replace("%2F", "/")
-        if "%" in plain:
-            plain = plain.replace("%3F", "?").replace("%3D", "=").replace("%26", "&")
-        if "%" in plain:
-            try:
-                plain = unquote_to_bytes(url).decode()
-            except UnicodeDecodeError:
-                return None
-        url = plain
-    if url[0] == "<" or url[-1] == ">":
-        return None
-    return prefix, spelled, url, base, crawl
-
-
-def _parts(text: str) -> tuple[str, str, int] | None:
-    """Return digest without label, URL and cell of parameters in any order."""
-    parts = text.split("&")
-    base = 0 if len(parts) == 2 else _BASES.get(parts.pop(), -1)
-    if base < 0 or len(parts) != 2:
-        return None
-    digest, url = parts
-    if url.startswith("digest="):
-        digest, url = url, digest
-    label, _, spelled = digest.replace("%3A", ":").partition(":")
-    if label != "digest=sha1" or not url.startswith("url="):
-        return None
-    return spelled, url[4:], base

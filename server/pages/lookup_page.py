@@ -6,7 +6,6 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
 
@@ -15,7 +14,6 @@ from flask import render_template, request
 from dedupindex.digest import SIZES
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.index.engine import Finder
-from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Strategy
 from dedupindex.lookup.params import (
@@ -27,6 +25,7 @@ from dedupindex.lookup.params import (
 from dedupindex.lookup.render_json import header_lines, original_as_json
 from dedupindex.urlkey import urlkey
 from server.api.request_fields import query_string
+from server.live_index import LiveState
 from server.responses import ERRORS, code_of
 from server.services import Handlers
 
@@ -74,9 +73,10 @@ class LookupPage(Handlers):
         return {name for name in names if self._live.crawls.crawl(name) is not None}
 
     def _of_digest(self, given: Given) -> dict[str, Any]:
-        query, _ = parse_query(given)
-        query = self._live.crawls.completed(query, given)
-        with self._view(query.crawl, query.namespaces) as (view, settings):
+        query = parse_query(given).query
+        with self._live.state(refresh=bool(query.crawl)) as state:
+            query = self._live.crawls.completed(query, given, state.crawls)
+            view, settings = self._seen_by(state, query.crawl, query.namespaces), state.settings
             decision = decide.decide(view, settings, query)
             explained = explain.explanation_json(view, settings, query)
         lines, answer = "", decision.answer
@@ -97,10 +97,13 @@ class LookupPage(Handlers):
         """Return the captures of a URL, and of the URLs with the same urlkey."""
         values = {name: PARAMETERS[name].read(value) for name, value in given.items() if value}
         url: bytes = values["url"]
-        crawl = self._live.crawls.crawl(values.get("crawl", ""))
-        namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
-        with self._view(values.get("crawl", ""), tuple(namespaces)) as (view, settings):
-            captures = view.at_urlkey(urlkey(url)) if settings.canonical else view.at_url(url)
+        name: str = values.get("crawl", "")
+        with self._live.state(refresh=bool(name)) as state:
+            crawl = state.crawls.crawl(name)
+            namespaces = {*values.get("namespace", ()), crawl.namespace if crawl else ""} - {""}
+            view = self._seen_by(state, name, tuple(namespaces))
+            canonical = state.settings.canonical
+            captures = view.at_urlkey(urlkey(url)) if canonical else view.at_url(url)
             found = list(islice(captures, _SHOWN + 1))
         rows = [
             {
@@ -111,9 +114,7 @@ class LookupPage(Handlers):
         ]
         return {"kind": "url", "considered": rows, "more": len(found) > _SHOWN}
 
-    def _view(
-        self, crawl: str, namespaces: tuple[str, ...]
-    ) -> AbstractContextManager[tuple[Finder, Settings]]:
+    def _seen_by(self, state: LiveState, crawl: str, namespaces: tuple[str, ...]) -> Finder:
         if namespaces:
             self._access.may_read(request.environ, namespaces)
-        return self._live.view(crawl, namespaces)
+        return state.seen_by(crawl, namespaces)

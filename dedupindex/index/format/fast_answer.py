@@ -7,6 +7,7 @@ it. `PlainAnswers` answers these, and returns None for any other lookup, which i
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from dedupindex.index.format.cells import (
 from dedupindex.index.format.packing import MIMES, SIXES, unpack
 
 NONE = b'{"duplicate":false}'  # the answer when there is no original
+_UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")  # as `lookup.render_json.header_lines` has it
 BROKEN = (struct.error, IndexError, KeyError, ValueError)  # raised by decoding damaged entries
 
 
@@ -61,6 +63,7 @@ _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _EVIDENCE = ("record", "row", "revisit")
+_URLKEY_HASH = slice(21, 25)  # of a key whose digest is a SHA-1
 _MINUTE = 10_000  # divides the digits of a date: day and hour, then minutes and seconds
 _LAST_HOUR = 9999_12_31_23
 _MAX_TEMPLATES = 4096
@@ -80,6 +83,19 @@ def sha1_prefix(spelled: str) -> bytes | None:
         raw = bytes.fromhex(spelled)
         return None if raw.endswith(_NEVER) else _SHA1 + raw
     return None
+
+
+class PlainHit(NamedTuple):
+    """An original of status 200 as the header lines of its revisit, and what statistics count."""
+
+    url: bytes
+    urlkey_hash: bytes  # as in keys
+    lines: bytes
+    size: int  # bytes of payload, -1 if it is not known
+    mime: bytes
+
+
+NO_HIT = PlainHit(b"", b"", b"", -1, b"")
 
 
 class PlainAnswers:
@@ -129,6 +145,62 @@ class PlainAnswers:
                 answer = self._render(key, cursor.value(), prefix, spelled, url, covers)
         return answer
 
+    def hit_in(
+        self, cursor: Any, prefix: bytes, url: bytes, encoding: int, covers: int = 0
+    ) -> PlainHit | None:
+        """Return the only capture of a digest, or that of exactly `url`; None for any other case.
+
+        `encoding`: of the digest in the query, which an original must share. A digest that nothing
+        has gives `NO_HIT`. Raises `BROKEN` for a damaged cell.
+        """
+        if not cursor.set_range(prefix):
+            return NO_HIT
+        key, cell = cursor.item()
+        if not key.startswith(prefix):
+            return NO_HIT
+        more = cursor.next() and cursor.key().startswith(prefix)
+        hit = self._sound_hit(key, cell, encoding, covers)
+        if hit is not None and (not more or hit.url == url):
+            return hit
+        if more:
+            key = self._keys.key_of(Digest("sha1", prefix[1:]), url)
+            if cursor.set_key(key):
+                hit = self._sound_hit(key, cursor.value(), encoding, covers)
+                if hit is not None and hit.url == url:
+                    return hit
+        return None
+
+    def _sound_hit(self, key: bytes, cell: bytes, encoding: int, covers: int) -> PlainHit | None:
+        if crc32(cell, crc32(key)) != SOUND:
+            return None  # the full lookup reports the damage
+        return self.hit_of(key, cell[:-SEAL], encoding, covers)
+
+    def hit_of(self, key: bytes, cell: bytes, encoding: int, covers: int) -> PlainHit | None:
+        """Return the capture of a cell under `key` if it is plain, else None."""
+        if len(cell) < _HEAD.size:
+            return None  # a tombstone
+        kind, high, low, size, _, _, _, mime = _HEAD.unpack_from(cell)
+        flags, own = kind >> 8, kind >> 10 & 3
+        if flags & _NOT_PLAIN or flags & 3 == _REVISIT or mime == 255 or size == SIZE_IN_EXTRAS:
+            return None
+        if kind & ALSO or kind & 15 != encoding or (covers and own and not covers & own):
+            return None
+        url = unpack(cell[38 if flags & _UUID else 22 :])
+        if _UNWRITABLE.search(url):
+            return None  # the full lookup reports the damage
+        hour, minute = divmod(high << 32 | low, _MINUTE)
+        date = self._hours.get(hour) or self._hour(hour)
+        time = self._minutes.get(minute) or self._minute(minute)
+        record = f"WARC-Refers-To: <{_uuid(cell[22:38].hex())}>\r\n" if flags & _UUID else ""
+        lines = b"%bWARC-Refers-To-Target-URI: %b\r\nWARC-Refers-To-Date: %b%b\r\n" % (
+            record.encode(),
+            url,
+            date.encode(),
+            time.encode(),
+        )
+        size = -1 if flags & _OF_RECORD or size == UNKNOWN_SIZE else size
+        return PlainHit(url, key[_URLKEY_HASH], lines, size, MIMES[mime])
+
     def _render(
         self, key: bytes, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
     ) -> bytes | None:
@@ -154,7 +226,7 @@ class PlainAnswers:
         hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
         time = self._minutes.get(minute) or self._minute(minute)
-        record = _uuid(cell[22:38].hex()) if uuid else "null"
+        record = f'"{_uuid(cell[22:38].hex())}"' if uuid else "null"
         if len(spelled) != letters:
             spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
         bytes_ = "null" if size == UNKNOWN_SIZE else size
@@ -210,5 +282,5 @@ def _template(flags: int, spelled: int, mime: int) -> _Template:
 
 
 def _uuid(digits: str) -> str:
-    """Return a record id as JSON."""
-    return f'"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"'
+    """Return a record id."""
+    return f"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

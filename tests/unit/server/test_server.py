@@ -348,7 +348,7 @@ def test_paths_and_methods(client: Client) -> None:
 def test_a_defect_is_an_answer_and_one_line_of_the_log(
     client: Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("server.api.lookups._plain_query", lambda text: 1 / 0)
+    monkeypatch.setattr("server.api.lookups.plain_query", lambda text: 1 / 0)
     monkeypatch.setattr("server.logs.LOGGER.propagate", True)
     response = client().get("/lookup?digest=a%0Ab")
     assert code(response) == (500, "internal")
