@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from subprocess import PIPE
+from types import MappingProxyType
 from urllib.parse import quote
 
 from demo.steps import free_port
@@ -31,10 +33,17 @@ class Load:
 
 
 def ask(
-    bench: Bench, address: str, requests: Path, *, clients: int = CLIENTS, pause: float = 0
+    bench: Bench,
+    address: str,
+    requests: Path,
+    *,
+    clients: int = CLIENTS,
+    pause: float = 0,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> Load:
     """Load a server for some seconds; raises `Failed` if one answer was no success."""
     line = _wrk(address, requests, bench.size.seconds, clients, pause)
+    line += chain.from_iterable(headers.items())
     return _load(run(line, bench.cores.other).out, address)
 
 

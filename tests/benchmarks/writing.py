@@ -38,7 +38,7 @@ def _reported(row: Row) -> dict[str, object]:
     }
 
 
-def _requests(crawl: str, rows: Iterator[Row], each: int) -> Iterator[str]:
+def reports(crawl: str, rows: Iterator[Row], each: int) -> Iterator[str]:
     """POSTs of so many captures each."""
     captures: list[dict[str, object]] = []
     for row in rows:
@@ -49,7 +49,7 @@ def _requests(crawl: str, rows: Iterator[Row], each: int) -> Iterator[str]:
             captures = []
 
 
-def _post(address: str, path: str, content: dict[str, object]) -> dict[str, object]:
+def post(address: str, path: str, content: dict[str, object]) -> dict[str, object]:
     body = json.dumps(content).encode()
     request = Request(address + path, body, {"Content-Type": "application/json"})
     with urlopen(request) as response:
@@ -68,16 +68,16 @@ def _writing(bench: Bench, each: int, clients: int) -> float:
     with serving(bench, served_index(bench)) as server:
         for number in range(bench.runs + bench.size.warm):
             crawl = f"bench-{each}-{number}"
-            _post(server.address, "/crawls", {"name": crawl})
+            post(server.address, "/crawls", {"name": crawl})
             first = bench.size.served + number * count
             rows = Captures().rows(first, first + count)
-            requests = written(bench.scratch / "reports", _requests(crawl, rows, each))
+            requests = written(bench.scratch / "reports", reports(crawl, rows, each))
             load = ask(bench, server.address, requests, clients=clients)
             held = _captures_of(server.address, crawl)
             if not load.count * each <= held < count:
                 raise Failed(f"{load.count * each:,} captures acknowledged, {held:,} are held")
             rates.append(load.rate * each)
-            _post(server.address, f"/crawls/{crawl}/cancel", {})
+            post(server.address, f"/crawls/{crawl}/cancel", {})
     return median(rates[bench.size.warm :])
 
 
@@ -99,16 +99,18 @@ def lookup_writing(bench: Bench) -> Iterator[Line]:
     rows = Captures().sample(bench.size.served, ASKED)
     requests = written(bench.scratch / "requests", paths(rows))
     with serving(bench, index) as server:
-        _post(server.address, "/crawls", {"name": "steady"})
+        post(server.address, "/crawls", {"name": "steady"})
         sent: list[float] = []
 
         def meanwhile() -> Load:
             count = 2 * STEADY * (bench.size.seconds + 1)
             first = bench.size.served + len(sent) * count  # no capture is reported twice
             more = Captures().rows(first, first + count)
-            reports = written(bench.scratch / "reports", _requests("steady", more, 1))
+            sent_later = written(bench.scratch / "reports", reports("steady", more, 1))
             pause = 1000 * THREADS / STEADY - LASTS
-            with asking(bench, server.address, reports, clients=THREADS, pause=pause) as reported:
+            with asking(
+                bench, server.address, sent_later, clients=THREADS, pause=pause
+            ) as reported:
                 load = ask(bench, server.address, requests)
                 sent.append(reported().rate)
             return load
@@ -118,7 +120,7 @@ def lookup_writing(bench: Bench) -> Iterator[Line]:
             "without": lambda: ask(bench, server.address, requests),
         }
         loads = bench.interleaved(contenders)
-        _post(server.address, "/crawls/steady/cancel", {})
+        post(server.address, "/crawls/steady/cancel", {})
     rate = {name: median([load.rate for load in found]) for name, found in loads.items()}
     note = f"{median(sent):,.0f} captures/s reported one by one, {STEADY} wanted"
     line = Line("lookup-writing", "lookups/s", rate["with"], "without writes", rate["without"])

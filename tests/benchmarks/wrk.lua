@@ -1,10 +1,11 @@
 -- Requests for wrk: one for each line of a file, in turn, round and round.
---   wrk -s wrk.lua URL -- FILE PAUSE
+--   wrk -s wrk.lua URL -- FILE PAUSE [HEADER VALUE]...
 -- FILE holds paths to GET, JSON bodies to POST to /lookup, or paths, a space and JSON bodies. PAUSE is the share of requests
 -- before which a client rests a millisecond, or, from 1 on, the milliseconds that it rests before each; 0 is full load.
 local requests, at = {}, 0
 
 function init(args)
+  for place = 3, #args, 2 do wrk.headers[args[place]] = args[place + 1] end
   for line in io.lines(args[1]) do
     local path, body = line:match("^([^ {]*) ?({.*)$")
     if body then

@@ -1,0 +1,123 @@
+"""Jobs of what crawlers send: lookups as text with all that they know, and reports of 50."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from pathlib import Path
+from random import Random
+from statistics import median
+from types import MappingProxyType
+from urllib.parse import quote
+
+from tests.benchmarks.asking import ASKED
+from tests.benchmarks.building import served_index
+from tests.benchmarks.captures import Captures, Row
+from tests.benchmarks.load import CLIENTS, Server, ask, serving, written
+from tests.benchmarks.measure import processor_time
+from tests.benchmarks.suite import Bench, Line, Target
+from tests.benchmarks.writing import post, reports
+
+CRAWLS = (1, 10, 200)  # on the server, all but one of them committed
+REPORTED = 400  # captures of each
+REPORT = 50  # captures of one report
+TEXT = {"Accept": "text/plain"}
+SHORT = {**TEXT, "Connection": "close"}
+
+
+def crawl_lookup(bench: Bench) -> Iterator[Line]:
+    """GET /lookup as text with crawl, covers, mime and size, server on one core.
+
+    A quarter each are hits of the URL, hits by digest, misses, and hits of what the crawl or
+    another crawl has reported.
+    """
+    index = _own_index(bench)
+    with serving(bench, index) as server:
+        begun = 0
+        for count in CRAWLS:
+            _begin(server, range(begun, count), bench.size.served)
+            begun = count
+            requests = written(bench.scratch / "crawl-lookups", _lookups(bench.size.served, count))
+            rate, each = _measured(bench, server, requests, headers=TEXT)
+            note = f"{count} crawls; {each * 1e6:.0f} us of processor time each"
+            yield Line(f"crawl-lookup-{count}", "lookups/s", rate, target=_RATE, note=note)
+        rate, each = _measured(bench, server, requests, headers=SHORT)
+        note = f"each over a connection of its own; {each * 1e6:.0f} us of processor time"
+        yield Line("crawl-lookup-short", "lookups/s", rate, target=_SHORT_RATE, note=note)
+
+
+_RATE, _SHORT_RATE = Target(25_000, of="ours"), Target(11_000 / 60, of="ours")
+
+
+def _measured(
+    bench: Bench,
+    server: Server,
+    requests: Path,
+    *,
+    clients: int = CLIENTS,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[float, float]:
+    """Requests a second, and seconds of the server's processor time for each."""
+
+    def load() -> tuple[float, float]:
+        before = processor_time(server.session)
+        seen = ask(bench, server.address, requests, clients=clients, headers=headers)
+        return seen.rate, (processor_time(server.session) - before) / seen.count
+
+    rates, times = zip(*bench.interleaved({"ours": load})["ours"], strict=True)
+    return median(rates), median(times)
+
+
+def _own_index(bench: Bench) -> Path:
+    """A copy of the served index, which these crawls may be merged into."""
+    index = bench.fresh("crawl-lookup-index")
+    shutil.copytree(served_index(bench), index)
+    return index
+
+
+def _begin(server: Server, numbers: range, first: int) -> None:
+    """Begin crawls that report captures nobody has; all but the first are committed."""
+    for number in numbers:
+        name = f"crawl-{number}"
+        post(server.address, "/crawls", {"name": name, "digest_covers": "stored"})
+        for request in reports(name, iter(_reported(number, first)), REPORT):
+            path, _, body = request.partition(" ")
+            post(server.address, path, json.loads(body))
+        if number:
+            post(server.address, f"/crawls/{name}/commit", {})
+
+
+def _reported(number: int, first: int) -> list[Row]:
+    at = first + number * REPORTED
+    return list(Captures().rows(at, at + REPORTED))
+
+
+def _lookups(served: int, crawls: int) -> Iterator[str]:
+    rows = Captures().sample(served, ASKED)
+    new = Captures(seed=8).sample(served, ASKED)
+    own = list(chain(*(_reported(number, served) for number in range(min(crawls, 5)))))
+    random = Random(7)
+    for row, unknown in zip(rows, new, strict=True):
+        kind = random.randrange(4)
+        known = own[random.randrange(len(own))] if kind == 3 else row
+        digest = unknown.digest if kind == 2 else known.digest
+        url = row.url if kind == 0 else unknown.url
+        yield (
+            f"/lookup?digest=sha1:{digest}&url={quote(url, safe='')}&covers=both"
+            f"&mime={quote(known.mime, safe='')}&size={known.size}&crawl=crawl-0"
+        )
+
+
+def crawl_report(bench: Bench) -> Iterator[Line]:
+    """POST /captures, 50 a request from one client, each on disk before it is acknowledged."""
+    with serving(bench, _own_index(bench)) as server:
+        post(server.address, "/crawls", {"name": "report"})
+        most = 40_000 * (bench.size.seconds + 1) * (bench.runs + 1)
+        rows = Captures().rows(bench.size.served, bench.size.served + most)
+        requests = written(bench.scratch / "crawl-reports", reports("report", rows, REPORT))
+        rate, each = _measured(bench, server, requests, clients=1)
+    note = f"processor time; {rate * REPORT:,.0f} captures/s from one client"
+    target = Target(0.05, of="ours", most=True)
+    yield Line("crawl-report", "ms each", each / REPORT * 1e3, target=target, note=note)
