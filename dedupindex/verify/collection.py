@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import marshal
 import os
+import pickle
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from itertools import islice, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, BinaryIO, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
@@ -31,7 +33,7 @@ from dedupindex.verify.walk_file import Container, is_archive
 
 T = TypeVar("T")
 R = TypeVar("R")
-_BATCH = 1000  # records
+_BATCH = 1000  # results that are written to a file at once
 _WORTH_A_PROCESS = 8 << 20  # bytes: starting a process costs as much as reading so many
 _MAX_RECORDS = 64  # of one URL and second, or of one digest, that are looked at
 _TABLE = """
@@ -64,9 +66,12 @@ class References:
     def close(self) -> None:
         self._database.close()
 
-    def add(self, rows: Iterable[ReferenceRow]) -> None:
-        insert = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
-        self._database.executemany(insert, map(_sql_row, rows))
+    def add(self, row: ReferenceRow) -> None:
+        facts, full = row.facts, row.facts.kind in FULL
+        digest = _digest_key(facts.digest) if full and facts.digest else None
+        keys = capture_key(facts.url, facts.date), facts.record_id or None, digest
+        values = row.file, row.offset, full, row.own, *keys, marshal.dumps(tuple(facts))
+        self._database.execute("INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
 
     def add_posted(self, keys: Iterable[bytes]) -> None:
         """Add the keys of records that answer requests other than GET, see `_posted_keys`."""
@@ -204,20 +209,6 @@ def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:
     return max(full, key=fitness)
 
 
-def _sql_row(row: ReferenceRow) -> tuple[object, ...]:
-    facts = row.facts
-    return (
-        row.file,
-        row.offset,
-        facts.kind in FULL,
-        row.own,
-        capture_key(facts.url, facts.date),
-        facts.record_id or None,
-        _digest_key(facts.digest) if facts.digest and facts.kind in FULL else None,
-        marshal.dumps(tuple(facts)),
-    )
-
-
 def _digest_key(text: bytes) -> bytes:
     stated = read_digest(text)
     return text if stated is None else stated.algorithm.encode() + stated.raw
@@ -247,29 +238,22 @@ class Collection:
             TemporaryDirectory(prefix="dedupindex-verify-") as beside,
             closing(References(Path(beside) / "records.sqlite")) as references,
         ):
-            tasks = [(path, Path(beside) / str(number)) for number, path in enumerate(paths)]
-            size, done = size_of(paths), 0
-            for number, spool in enumerate(in_order(_read, tasks, size)):
-                yield from self._add(references, spool, number, own=number < len(self._own))
-                spool.unlink()
-                done += size_of(paths[number : number + 1])
-                self._on_progress(ProgressUpdate("reading", done, size, self.records))
+            for number, examined in in_order(_examined, paths, paths, self._report):
+                own = number < self.files
+                references.add_posted(examined.posted)
+                if (facts := examined.facts) is not None:
+                    references.add(ReferenceRow(number, examined.offset, facts, own))
+                    self.revisits += own and facts.kind == b"revisit"
+                if own:
+                    self.records += examined.is_record
+                    yield from examined.findings
             yield from references.findings([str(path) for path in paths])
 
     def totals(self) -> dict[str, int]:
         return {"files": self.files, "records": self.records, "revisits": self.revisits}
 
-    def _add(
-        self, references: References, spool: Path, number: int, *, own: bool
-    ) -> Iterator[Finding]:
-        for records, rows, findings, posted in spooled(spool):
-            references.add_posted(posted)
-            if own:
-                self.records += records
-                yield from (Finding(*finding) for finding in findings)
-            stored = [ReferenceRow(number, offset, Facts(*facts), own) for offset, facts in rows]
-            self.revisits += sum(own and row.facts.kind == b"revisit" for row in stored)
-            references.add(stored)
+    def _report(self, done: int, total: int) -> None:
+        self._on_progress(ProgressUpdate("reading", done, total, self.records))
 
 
 def verify_collection(paths: Iterable[Path], originals: Iterable[Path] = ()) -> Iterator[Finding]:
@@ -307,83 +291,85 @@ def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> I
                 yield found
 
 
-def size_of(paths: Iterable[Path]) -> int:
-    """The total size of files, without those that do not exist."""
-    size = 0
-    for path in paths:
-        with suppress(OSError):
-            size += path.stat().st_size
-    return size
+def in_order(
+    work: Callable[[T], Iterable[R]],
+    tasks: Sequence[T],
+    files: Sequence[Path],
+    on_done: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[tuple[int, R]]:
+    """Yield the number and each result of every task, in the order of tasks.
+
+    Each task reads one of `files`; large ones are read in several processes. `on_done` is called
+    after each task, with the bytes of the files that were read and of all.
+    """
+    sizes = [file.stat().st_size if file.exists() else 0 for file in files]
+    jobs = min(len(os.sched_getaffinity(0)), len(tasks), sum(sizes) // _WORTH_A_PROCESS)
+    with ExitStack() as stack:
+        results = map(work, tasks)
+        if jobs > 1:  # their results may be too many for memory
+            beside = stack.enter_context(TemporaryDirectory(prefix="dedupindex-verify-"))
+            spools = [Path(beside, str(number)) for number in range(len(tasks))]
+            pool = stack.enter_context(workers(jobs))
+            results = map(_spooled, pool.map(_spool, repeat(work), tasks, spools))
+        done = 0
+        for number, found in enumerate(results):
+            for result in found:
+                yield number, result
+            done += sizes[number]
+            on_done(done, sum(sizes))
 
 
-def in_order(work: Callable[[T], R], tasks: list[T], size: int) -> Iterator[R]:
-    """Run tasks on `size` bytes of files, in several processes; yields results in their order."""
-    jobs = min(len(os.sched_getaffinity(0)), len(tasks), size // _WORTH_A_PROCESS)
-    if jobs < 2:
-        yield from map(work, tasks)
-        return
-    with workers(jobs) as pool:
-        yield from pool.map(work, tasks)
-
-
-def _read(task: tuple[Path, Path]) -> Path:
-    """Examine all records of a file; writes the results to a spool file and returns it."""
-    path, spool = task
+def _spool(work: Callable[[T], Iterable[object]], task: T, spool: Path) -> Path:
     with open(spool, "wb") as stream:
-        batch = _Batch(stream)
-        try:
-            with opened(path) as file:
-                container = Container(file)
-                for item in container.each():
-                    if isinstance(item, Finding):
-                        batch.findings.append(tuple(item))
-                    else:
-                        batch.take(container, item)
-                    batch.write(at_least=_BATCH)
-        except UnreadableFile as error:
-            batch.findings.append(tuple(Finding("unreadable", str(path), -1, "", str(error))))
-        batch.write()
+        results = iter(work(task))
+        while batch := list(islice(results, _BATCH)):
+            pickle.dump(batch, stream)
     return spool
 
 
-class _Batch:
-    """Results on their way to a spool file."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.records = 0
-        self.rows: list[tuple[int, tuple[object, ...]]] = []
-        self.findings: list[tuple[object, ...]] = []
-        self.posted: list[bytes] = []  # see `_posted_keys`
-
-    def take(self, container: Container, record: AnyRecord) -> None:
-        """Examine one record."""
-        issues: list[Issue] = []
-        examined = try_examine(record, issues)
-        if examined is not None:
-            facts, message = examined
-            if facts.kind in FULL or facts.kind == b"revisit":
-                self.rows.append((record.offset, tuple(facts)))
-            elif facts.method not in (b"", b"GET"):
-                self.posted.extend(_posted_keys(facts))
-            if facts.kind == b"revisit" and isinstance(record, CheckedRecord):
-                issues.extend(revisits.own_issues(record, facts))
-                issues.extend(revisits.http_issues(message, facts))
-        self.records += record.kind != b"arc-header"
-        for reason, text in issues:
-            finding = container.finding(reason, record.offset, text, record.record_id)
-            self.findings.append(tuple(finding))
-
-    def write(self, at_least: int = 0) -> None:
-        """Write what was added, if it is enough."""
-        if self.records + len(self.findings) >= at_least:
-            batch = self.records, self.rows, self.findings, self.posted
-            marshal.dump(batch, self._stream)
-            self.records, self.rows, self.findings, self.posted = 0, [], [], []
-
-
-def spooled(spool: Path) -> Iterator[Any]:
-    """Yield what a process wrote to a file with `marshal`."""
+def _spooled(spool: Path) -> Iterator[Any]:
     with open(spool, "rb") as stream:
         while stream.peek(1):
-            yield marshal.load(stream)
+            yield from pickle.load(stream)  # noqa: S301 (nobody else has this file)
+    spool.unlink()
+
+
+class _Examined(NamedTuple):
+    """What one record states, and what is wrong with it; or what is between records."""
+
+    findings: list[Finding]
+    offset: int = -1
+    facts: Facts | None = None  # of a revisit, or of what one may refer to
+    posted: Sequence[bytes] = ()  # see `_posted_keys`
+    is_record: bool = False
+
+
+def _examined(path: Path) -> Iterator[_Examined]:
+    """Examine all of a file."""
+    try:
+        with opened(path) as file:
+            container = Container(file)
+            for item in container.each():
+                if isinstance(item, Finding):
+                    yield _Examined([item])
+                else:
+                    yield _examine(container, item)
+    except UnreadableFile as error:
+        yield _Examined([Finding("unreadable", str(path), -1, "", str(error))])
+
+
+def _examine(container: Container, record: AnyRecord) -> _Examined:
+    issues: list[Issue] = []
+    referable, posted = None, list[bytes]()
+    if (examined := try_examine(record, issues)) is not None:
+        facts, message = examined
+        if facts.kind in FULL or facts.kind == b"revisit":
+            referable = facts
+        elif facts.method not in (b"", b"GET"):
+            posted = _posted_keys(facts)
+        if facts.kind == b"revisit" and isinstance(record, CheckedRecord):
+            issues.extend(revisits.own_issues(record, facts))
+            issues.extend(revisits.http_issues(message, facts))
+    at, name = record.offset, record.record_id
+    findings = [container.finding(reason, at, message, name) for reason, message in issues]
+    return _Examined(findings, record.offset, referable, posted, record.kind != b"arc-header")

@@ -9,7 +9,6 @@ revisit and the body of its original, read from their files, must give the old b
 
 from __future__ import annotations
 
-import marshal
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
@@ -29,7 +28,7 @@ from dedupindex.verify.block_facts import (
     open_body,
     read_digest,
 )
-from dedupindex.verify.collection import archives_below, in_order, size_of, spooled
+from dedupindex.verify.collection import archives_below, in_order
 from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.locate_originals import (
@@ -387,16 +386,14 @@ class Against:
             found = (file.resolve() for folder in folders for file in archives_below(folder))
             originals.add_files(list(dict.fromkeys(found)))
             compare = partial(_compare, originals)
-            tasks = [(*pair, Path(beside) / str(number)) for number, pair in enumerate(pairs)]
-            size, done = size_of([new for _, new in pairs]), 0
-            for number, spool in enumerate(in_order(compare, tasks, size)):
-                yield from (Finding(*finding) for finding in spooled(spool))
-                spool.unlink()
-                done += size_of([pairs[number][1]])
-                self._on_progress(ProgressUpdate("comparing", done, size, 0))
+            for _, finding in in_order(compare, pairs, [new for _, new in pairs], self._report):
+                yield finding
 
     def totals(self) -> dict[str, int]:
         return {"files": self.files}
+
+    def _report(self, done: int, total: int) -> None:
+        self._on_progress(ProgressUpdate("comparing", done, total, 0))
 
     def _pairs(self) -> tuple[list[tuple[Path, Path]], list[Finding]]:
         if not self._old.is_dir():
@@ -418,13 +415,9 @@ class Against:
         return pairs, findings
 
 
-def _compare(originals: OriginalsIndex, task: tuple[Path, Path, Path]) -> Path:
-    old, new, spool = task
-    with open(spool, "wb") as stream:
-        try:
-            for finding in verify_pair(old, new, originals.find):
-                marshal.dump(tuple(finding), stream)
-        except UnreadableFile as error:
-            message = f"this, or the file before, cannot be compared: {error}"
-            marshal.dump(tuple(Finding("unreadable", str(new), -1, "", message)), stream)
-    return spool
+def _compare(originals: OriginalsIndex, pair: tuple[Path, Path]) -> Iterator[Finding]:
+    try:
+        yield from verify_pair(*pair, originals.find)
+    except UnreadableFile as error:
+        message = f"this, or the file before, cannot be compared: {error}"
+        yield Finding("unreadable", str(pair[1]), -1, "", message)

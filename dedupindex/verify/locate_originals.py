@@ -19,7 +19,7 @@ from dedupindex.verify.block_facts import (
     open_body,
     timestamp14,
 )
-from dedupindex.verify.collection import archives_below, in_order, size_of
+from dedupindex.verify.collection import archives_below, in_order
 from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
@@ -74,10 +74,11 @@ class OriginalsIndex:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("CREATE TABLE files (path BLOB)")
             database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
-            for number, (path, rows) in enumerate(in_order(_places, files, size_of(files)), 1):
-                database.execute("INSERT INTO files VALUES (?)", (os.fsencode(path),))
-                many = ((key, number, offset) for key, offset in rows)
-                database.executemany("INSERT INTO places VALUES (?, ?, ?)", many)
+            names = ((os.fsencode(path),) for path in files)
+            database.executemany("INSERT INTO files VALUES (?)", names)
+            found = in_order(_places, files, files)
+            rows = ((key, number + 1, offset) for number, (key, offset) in found)
+            database.executemany("INSERT INTO places VALUES (?, ?, ?)", rows)
             database.execute("CREATE INDEX by_key ON places (key)")
             database.commit()
 
@@ -145,16 +146,14 @@ class OriginalReader:
         return container
 
 
-def _places(path: Path) -> tuple[Path, list[tuple[bytes, int]]]:
-    """The key and offset of each full record of a file, by the headers of its gzip members.
+def _places(path: Path) -> Iterator[tuple[bytes, int]]:
+    """Yield the key and offset of each full record of a file, by the headers of its gzip members.
 
     Some may be wrong, as a gzip file in a payload looks like members: `OriginalReader` proves them.
     """
-    found = []
     with suppress(UnreadableFile), opened(path) as file:
         for offset, url, date in _full_records(Container(file)):
-            found.append((capture_key(url, date), offset))
-    return path, found
+            yield capture_key(url, date), offset
 
 
 def _full_records(container: Container) -> Iterator[tuple[int, bytes, bytes]]:
