@@ -11,8 +11,12 @@ import click
 from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import BadSource, Damaged
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome
-from dedupindex.post_crawl.convert.convert_files import conversion_tasks, convert_all, restore_tasks
+from dedupindex.post_crawl.convert.arc_to_warc import (
+    ConvertOutcome,
+    conversion_tasks,
+    convert_all,
+    restore_tasks,
+)
 from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """

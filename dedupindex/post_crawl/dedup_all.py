@@ -3,7 +3,13 @@
 An interrupted run is resumed by the same command; all files are complete at any time. A run in
 place records its options and files in the working directory before it begins to write. Until it has
 finished, its plan is used again, because the files that the plan was made from are changing, and a
-run with other options or files is refused.
+run with other options or files is refused. The working directory has
+
+    dedup.json     format, sources, and the options of a run in place that has not finished
+    files.jsonl    the files that this run in place began with, a path a line
+    lock           held by a running process
+    manifest/      updated by each run
+    plan/          of the last run
 """
 
 from __future__ import annotations
@@ -11,18 +17,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.errors import BadInput, Damaged, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.post_crawl.dedup_files import WorkDirectory, copy, to_be_copied, working
 from dedupindex.post_crawl.dedup_report import (
     DedupReport,
     VerifyJob,
@@ -30,18 +34,39 @@ from dedupindex.post_crawl.dedup_report import (
     host_lines,
     verify_container,
 )
+from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import is_outdated, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
-from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
+from dedupindex.post_crawl.plan.make_plan import Clock, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.runtime.atomic_replace import Untouched
+from dedupindex.post_crawl.rewrite.rewrite_file import (
+    ANOTHER,
+    RewriteJob,
+    RewriteOutcome,
+    outcome_of,
+)
+from dedupindex.runtime.atomic_replace import (
+    FileSink,
+    Untouched,
+    being_written,
+    copy_metadata,
+    create_file,
+    identity,
+    open_for_reading,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
+    same_bytes,
+)
+from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
+from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sources, find
@@ -49,6 +74,9 @@ from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sourc
 _HOSTS, _ALL_HOSTS, _OUTCOMES = "revisits-by-host.jsonl", "hosts.jsonl", "outcomes.jsonl"
 _JOURNAL_SUFFIXES = (".jsonl", ".dropped", ".committed")
 _SHOWN = 20  # hosts of a report
+_FORMAT = 2  # format 1 has neither the files nor all options of a run in place
+_FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
+_NAMED = 3  # files that a message names
 
 
 @dataclass(frozen=True)
@@ -116,7 +144,10 @@ class _Run:
     ) -> None:  # fmt: skip
         self._found, self._options, self._work = found, options, work
         self._say, self._progress = say, on_progress
-        self._report = DedupReport(options.dry, skipped=found.skipped, work=work.top)
+        self._clock = Clock()
+        self._report = DedupReport(
+            options.dry, skipped=found.skipped, work=work.top, seconds=self._clock.seconds
+        )
 
     def report(self) -> DedupReport:
         """Run all stages."""
@@ -126,20 +157,23 @@ class _Run:
         plan = self._plan()
         report.add_manifest(open_manifest(self._work.manifest))
         report.add_plan(plan.totals)
-        copied = sum(file.size for file in self._found.others if to_be_copied(file, options.out))
+        reserved = 0
+        if (out := options.out) is not None:
+            copied = (file for file in self._found.others if not is_unfinished(file.name))
+            reserved = sum(file.size for file in copied if not (out / file.name).exists())
         job = RewriteJob(
-            plan, options.out, options.min_size, options.min_gain, options.dry, reserved=copied
+            plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved
         )
         if self._work.unfinished_options is None:
             (self._work.top / _OUTCOMES).unlink(missing_ok=True)
-        with self._stage("rewriting"):
+        with self._clock("rewriting"):
             done = self._rewrite(job)
             self._report_missing(job, done)
         report.count_left()
         if not options.dry:
-            with self._stage("verifying"):
+            with self._clock("verifying"):
                 self._verify(job, done)
-        with self._stage("adding up"):
+        with self._clock("adding up"):
             lines = open_manifest(self._work.manifest).parquet
             if options.every_host:
                 report.all_hosts = self._work.top / _ALL_HOSTS
@@ -148,12 +182,6 @@ class _Run:
         if options.out is None and not options.dry:
             self._work.end()
         return report
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        begin = time.monotonic()
-        yield
-        self._report.seconds[name] = time.monotonic() - begin
 
     def _plan(self) -> Plan:
         """Update the manifest and make a plan; return the existing one if a run in place began."""
@@ -182,14 +210,14 @@ class _Run:
             shutil.rmtree(work.manifest)
         if options.index is not None:  # which is asked when all sources have been read
             open_index(options.index).close()
-        with self._stage("reading"):
+        with self._clock("reading"):
             made = make(
                 self._found, work.manifest, ManifestOptions(), jobs=options.jobs,
                 on_progress=self._progress,
             )  # fmt: skip
         for path, offset, message in made.problems:
             self._report.leave(path, message, offset)
-        with self._stage("resolving"):
+        with self._clock("resolving"):
             shutil.rmtree(work.plan, ignore_errors=True)
             rule = GroupingRule(criteria=options.criteria)
             chosen = ResolveOptions(rule, options.compare, options.index, memory=options.memory)
@@ -246,7 +274,7 @@ class _Run:
             if file.path in done:
                 continue
             if file.path not in planned | others:  # it could not be read
-                report.add_file(_kept(file))
+                report.add_file(outcome_of(file, "kept"))
             target = out / file.name
             report.add_missing(
                 file.path, file.size, target.stat().st_size if target.is_file() else 0
@@ -269,7 +297,7 @@ class _Run:
 
     def _copy_unreadable(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy a file that cannot be read as an archive; returns whether its copy exists."""
-        self._report.add_file(_kept(file))
+        self._report.add_file(outcome_of(file, "kept"))
         if is_unfinished(file.name):
             self._report.leave(file.path, UNFINISHED)
             return False
@@ -296,6 +324,132 @@ class _Run:
             self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))
 
 
-def _kept(file: SourceFile) -> RewriteOutcome:
-    size = file.size
-    return RewriteOutcome(file.name, "kept", path=file.path, bytes_before=size, bytes_after=size)
+class WorkDirectory:
+    """A directory of working files, locked."""
+
+    def __init__(self, top: Path, fields: dict[str, Any]) -> None:
+        self.top = top
+        self.manifest, self.plan = top / "manifest", top / "plan"
+        self._fields = fields
+
+    @property
+    def unfinished_options(self) -> dict[str, Any] | None:
+        """The options of an unfinished run in place, by their typed names."""
+        found: dict[str, Any] | None = self._fields.get("begun")
+        return found
+
+    def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Record the options and files of a run in place that begins."""
+        with atomic_file(self.top / _FILES) as stream:
+            stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
+        self._write(options)
+
+    def end(self) -> None:
+        """Record that the run in place has finished or was given up."""
+        self._write(None)
+        (self.top / _FILES).unlink(missing_ok=True)
+
+    def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Raise `SettingsConflict` for other options or files than the run in place began with."""
+        before = self.unfinished_options or {}
+        if before.keys() != options.keys():
+            raise SettingsConflict(
+                f"an earlier version started a run in place ({self.top}) and did not record its "
+                "options: let that version finish it, or give it up with --restart"
+            )
+        differences = [_difference(name, before[name], options[name]) for name in options]
+        with open(self.top / _FILES, "rb") as stream:
+            known = {json.loads(line) for line in stream}
+        now = set(files)
+        differences.append(_named(now - known, "that it did not start with"))
+        differences.append(_named(known - now, "of it that are gone"))
+        if found := [difference for difference in differences if difference]:
+            raise SettingsConflict(
+                f"a run in place was interrupted ({self.top}), and this one is another: "
+                f"{'; '.join(found)}. Nothing was changed. Finish it with the options and files "
+                "that it started with, or give it up with --restart, which plans anew"
+            )
+
+    def _write(self, options: dict[str, Any] | None) -> None:
+        self._fields.update(format=_FORMAT, begun=options)
+        write_file(self.top / _FILE, json.dumps(self._fields, indent=1).encode("ascii") + b"\n")
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Describe how an option has changed; empty if it has not."""
+    if before == now:
+        return ""
+    if isinstance(now, bool):
+        return f"{name} is given, and was not" if now else f"{name} is not given, and was"
+    then, after = (f"{name} {value}" if value else f"no {name}" for value in (before, now))
+    return f"it started with {then}, this one has {after}"
+
+
+def _named(paths: set[str], what: str) -> str:
+    if not paths:
+        return ""
+    shown = ", ".join(printable(path) for path in sorted(paths)[:_NAMED])
+    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
+    return f"files {what}: {shown}{more}"
+
+
+@contextmanager
+def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
+    """Create or open the working files of these sources, and lock them.
+
+    Raises `SettingsConflict` if they are of other sources, `BadInput` if `top` is something else,
+    `IndexBusy` if another run is at work.
+    """
+    named = sorted({os.path.abspath(source) for source in sources})
+    check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
+    top.mkdir(parents=True, exist_ok=True)
+    with exclusive(top / _LOCK, f"the working files {top}"):
+        if not (top / _FILE).exists():
+            WorkDirectory(top, {"sources": named}).end()
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        if (sources := fields.get("sources", [])) != named:
+            raise SettingsConflict(
+                f"{top} has the working files of other sources ({', '.join(sources)}): "
+                "name those, or another directory with --work"
+            )
+        yield WorkDirectory(top, fields)
+
+
+def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
+    """Copy a file below `out`, whole or not at all; in a dry run, only check whether it can be.
+
+    Raises `Untouched` for what changes meanwhile, cannot be read, or is there with another content;
+    `OSError` where writing fails.
+    """
+    target = out / file.name
+    try:
+        source = open_for_reading(file.path)
+    except OSError as error:
+        raise Untouched(f"it cannot be read: {error.strerror}") from error
+    with source:
+        if being_written(source):
+            raise Untouched("another process is writing to it")
+        if target.exists():
+            with open_for_reading(target) as there:
+                if not same_bytes(source, there):
+                    raise Untouched(f"{target} exists already, with other content: {ANOTHER}")
+            return
+        if dry:
+            return
+        target.parent.mkdir(parents=True, exist_ok=True)
+        remove_stale_parts([target])  # of a killed run
+        part = part_path(target)
+        before = os.fstat(source.fileno())
+        with removing(part), open_part(part) as into:
+            try:
+                FileSink(into).copy(source, 0, before.st_size)
+            except Damaged as error:
+                raise Untouched("it became shorter while it was copied") from error
+            copy_metadata(source, into)
+            os.fsync(into.fileno())
+            if identity(os.stat(file.path)) != identity(before):
+                raise Untouched("it was changed while it was copied")
+            try:
+                create_file(part, into, target)
+            except FileExistsError as error:  # by another process, since
+                raise Untouched(f"{target} exists already: {ANOTHER}") from error

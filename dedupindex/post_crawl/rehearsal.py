@@ -34,9 +34,8 @@ from typing import Any
 
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.convert.convert_files import conversion_tasks, convert_all
-from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
-from dedupindex.post_crawl.dedup_files import copy
+from dedupindex.post_crawl.convert.arc_to_warc import conversion_tasks, convert_all
+from dedupindex.post_crawl.dedup_all import DedupOptions, copy, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.make_manifest import make

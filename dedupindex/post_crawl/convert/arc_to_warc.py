@@ -1,19 +1,20 @@
-"""Convert an ARC file to a WARC file that replaces it.
+"""Convert ARC files to WARC files that replace them, and back.
 
-The ARC file is read from its first byte to its last. If anything in it is not to the letter, the
+An ARC file is read from its first byte to its last. If anything in it is not to the letter, the
 whole file is left alone. The WARC file gets its name once the ARC file has been reproduced from it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import ipaddress
 import os
 import re
 import zlib
 from base64 import b32encode
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -26,30 +27,40 @@ from uuid import NAMESPACE_URL, uuid5
 import blake3
 
 from dedupindex import __version__
-from dedupindex.errors import BadDate, BadSource
+from dedupindex.errors import BadDate, BadInput, BadSource, DedupError, IndexBusy
 from dedupindex.post_crawl.convert.warc_to_arc import (
     CONTENT_TYPE,
     DEFAULT_SETTINGS,
     LayoutEnd,
-    LayoutWriter,
+    NoLayout,
     NotReproduced,
-    SettingsSearch,
     check,
+    examine,
+    find_settings,
+    rebuild,
+    write_kept,
+    write_line,
 )
 from dedupindex.runtime.atomic_replace import (
     being_written,
+    check_free_space,
     copy_metadata,
     create_file,
+    open_for_reading,
     open_part,
     part_path,
     remove_stale_parts,
     removing,
     reopen_read_only,
+    same_bytes,
 )
+from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.warc_files import Sources, find
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http
+from dedupindex.warc import gzip_members
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming, date_of_header, fields_of
-from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, examine, members
+from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.headers import BadHead
 from dedupindex.warc.reader import START, framing_of, gzip_framing
 from dedupindex.warc.record import PIECE, BrokenRecord, Record
@@ -65,7 +76,7 @@ _CONFORMS_TO = b"http://bibnum.bnf.fr/WARC/WARC_ISO_28500_version1_latestdraft.p
 _LEVEL = 6  # of deflate, as most crawlers compress
 _GZIP_HEADER = "1f8b0800000000000003"
 _IN_MEMORY = 1 << 20  # bytes of a document that are not written to a temporary file
-_STORED_PIECE = 3 << 18  # bytes; a multiple of 3, for base64
+_SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
 _Fields = list[tuple[bytes, bytes]]
 
 
@@ -131,7 +142,7 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
     with removing(part):
         with open_part(part, -1) as file, TemporaryFile(dir=target.parent) as spool:
             warc = _WarcWriter(file, f"blake3:{content}", zipped=zipped)
-            _Converter(task, window, framing, warc, LayoutWriter(spool)).run(outcome)
+            _Converter(task, window, framing, warc, spool, outcome).run()
             file.flush()
             copy_metadata(window.file, file)
             os.fsync(file.fileno())
@@ -240,47 +251,46 @@ class _Converter:
 
     def __init__(
         self, task: ConvertTask, window: Window, framing: ArcFraming, warc: _WarcWriter,
-        layout: LayoutWriter,
+        spool: BinaryIO, outcome: ConvertOutcome,
     ) -> None:  # fmt: skip
         self._task, self._window, self._framing = task, window, framing
-        self._warc, self._layout = warc, layout
+        self._warc, self._spool, self._outcome = warc, spool, outcome
+        self._layout = partial(write_line, spool)
         self._exact = True
-        self._search = SettingsSearch()
+        self._settings = DEFAULT_SETTINGS  # of the last member
         self._content = blake3.blake3()
         self._date = b""
 
-    def run(self, outcome: ConvertOutcome) -> None:
+    def run(self) -> None:
         """Read the file without a gap and write all records; raises `InvalidArc`."""
         if self._warc.zipped:
             for item in members(self._window):
-                self._gzip_item(item, outcome)
+                self._gzip_item(item)
         else:
             plain = cursor_at(self._window, 0, hashed=True)
-            self._records(_LineEndCursor(partial(plain.take, PIECE)), -1, outcome)
+            self._records(_LineEndCursor(partial(plain.take, PIECE)), -1)
         if not self._warc.warcinfo_id:
             raise InvalidArc("it is empty")
         self._write_layout()
 
-    def _gzip_item(
-        self, item: Member | LongMember | Filler | Damage, outcome: ConvertOutcome
-    ) -> None:
+    def _gzip_item(self, item: Member | LongMember | Filler | Damage) -> None:
         if isinstance(item, Damage):
             raise InvalidArc(f"at {item.offset}: {item.message}")
         if isinstance(item, Filler):
-            self._layout.write("zeros", item.stored)
+            self._layout("zeros", item.stored)
             return
-        outcome.kept += self._member(item.offset)
+        self._member(item.offset)
         if isinstance(item, Member):
-            self._records(_LineEndCursor(bytes, item.data), item.offset, outcome)
+            self._records(_LineEndCursor(bytes, item.data), item.offset)
             return
         cursor = _LineEndCursor(item.piece, item.start, sound=lambda: not item.broken)
-        self._records(cursor, item.offset, outcome)
+        self._records(cursor, item.offset)
         while item.piece():
             pass
         if item.broken:
             raise InvalidArc(f"at {item.offset}: a gzip member is damaged")
 
-    def _records(self, cursor: _LineEndCursor, offset: int, outcome: ConvertOutcome) -> None:
+    def _records(self, cursor: _LineEndCursor, offset: int) -> None:
         """Write the records of an uncompressed file (`offset` -1) or of a member."""
         while True:
             begin = cursor.position
@@ -294,7 +304,10 @@ class _Converter:
                 record = self._framing.record(cursor, begin if offset < 0 else offset)
                 if record.special:
                     raise BadHead("a URL record can be read in two ways")
-                self._record(record, outcome)
+                if record.type == HEADER:
+                    self._version_block(record)
+                else:
+                    self._document(record)
                 record.finish()
             except (BadHead, BrokenRecord) as error:
                 raise InvalidArc(f"at {begin if offset < 0 else offset}: {error}") from error
@@ -302,32 +315,24 @@ class _Converter:
                 closing_size = record.end - begin - record.start - record.length
                 cursor.skipped = (b"", b"\n", b"\r\n")[closing_size] + cursor.skipped
 
-    def _record(self, record: Record, outcome: ConvertOutcome) -> None:
-        if record.type == HEADER:
-            self._version_block(record)
-        elif self._document(record) == b"response":
-            outcome.responses += 1
-        else:
-            outcome.resources += 1
-
     def _text(self, data: bytes) -> None:
         if data:
             self._content.update(data)
-            self._layout.write("text", data.decode("latin-1"))
+            self._layout("text", data.decode("latin-1"))
 
-    def _member(self, offset: int) -> int:
-        """Write how to reproduce a member; returns how many of its bytes had to be kept."""
-        header, settings = self._search.find(self._window, offset)
-        if settings is not None:
-            self._layout.write("made", header.hex(), *settings)
+    def _member(self, offset: int) -> None:
+        """Write how to reproduce a member."""
+        found = find_settings(self._window, offset, self._settings)
+        if found is not None:
+            header, self._settings = found
+            self._layout("made", header.hex(), *self._settings)
         elif not self._task.keep:
             self._exact = False
-            self._layout.write("made", _GZIP_HEADER, *DEFAULT_SETTINGS)
+            self._layout("made", _GZIP_HEADER, *DEFAULT_SETTINGS)
         else:
-            end = examine(self._window, offset).end
-            self._layout.write_kept(_stored_pieces(self._window, offset, end))
-            return max(end - offset, 0)
-        return 0
+            end = gzip_members.examine(self._window, offset).end
+            write_kept(self._spool, self._window, offset, end)
+            self._outcome.kept += max(end - offset, 0)
 
     def _version_block(self, record: Record) -> None:
         """Write the version block, which becomes a metadata record."""
@@ -336,12 +341,12 @@ class _Converter:
         url = data[: data.find(b"\n")].split(b" ")[0]
         names = [(b"WARC-Target-URI", url)] if url.isascii() else []
         self._content.update(data)
-        self._layout.write("block", len(data))
+        self._layout("block", len(data))
         digests = [_block_digest(hashlib.sha1(data).digest())]
         self._warc.write(b"metadata", self._date, names, b"text/plain", [data], len(data), digests)
 
-    def _document(self, record: Record) -> bytes:
-        """Write a response or a resource; returns which."""
+    def _document(self, record: Record) -> None:
+        """Write a response or a resource."""
         line = fields_of(record.text, self._framing.at_end)
         if line.url != line.url.strip() or any(byte < 32 or byte == 127 for byte in line.url):
             raise InvalidArc(
@@ -361,8 +366,9 @@ class _Converter:
                 document.kind, date, names, document.content_type,
                 self._hashed(document.pieces()), document.length, document.digests,
             )  # fmt: skip
-            self._layout.write("block", document.length)
-            return document.kind
+            self._layout("block", document.length)
+            self._outcome.responses += document.kind == b"response"
+            self._outcome.resources += document.kind == b"resource"
 
     def _begin_record(self, digits: bytes, offset: int) -> bytes:
         """Return the WARC-Date of a timestamp; writes the warcinfo before the first record."""
@@ -398,10 +404,10 @@ class _Converter:
 
     def _write_layout(self) -> None:
         """Write the last record."""
-        window, spool = self._window, self._layout.spool
+        window, spool = self._window, self._spool
         name, content = os.path.basename(self._task.path), self._content.hexdigest()
         end = LayoutEnd(name, window.size, window.content_hash(), content, self._exact)
-        self._layout.write("end", end._asdict())
+        self._layout("end", end._asdict())
         length = spool.tell()
         spool.seek(0)
         digest = hashlib.file_digest(spool, "sha1").digest()  # type: ignore[arg-type]  # a file
@@ -433,10 +439,107 @@ def _ip_address(text: bytes) -> bytes:
     return b"" if found.is_unspecified else text
 
 
-def _stored_pieces(window: Window, offset: int, end: int) -> Iterator[bytes]:
-    while offset < end:
-        data = window.read(offset, min(end - offset, _STORED_PIECE))
-        if not data:
-            raise InvalidArc("it became shorter while it was read")
-        offset += len(data)
-        yield data
+def conversion_tasks(
+    sources: Sequence[str], out: Path, *, keep: bool
+) -> tuple[list[ConvertTask], Sources]:
+    """Return tasks for the ARC files among `sources`, the largest first, and what was found.
+
+    Raises `BadSource`; `BadInput` if two files would get the same name.
+    """
+    found = find(sources)
+    tasks: dict[Path, ConvertTask] = {}
+    for file in found.files:
+        with closing(open_window(file.path, file.path)) as window:
+            framing, zipped = arc_framing(window)
+        if framing is None:
+            found.skipped += 1
+            continue
+        target = out / (_SUFFIX.sub("", file.name) + (".warc.gz" if zipped else ".warc"))
+        if target in tasks:
+            raise BadInput(
+                f"{file.path} and {tasks[target].path} would both become {target}: convert them "
+                "in two runs"
+            )
+        tasks[target] = ConvertTask(file.path, target, keep, file.size)
+    return sorted(tasks.values(), key=lambda task: -task.size), found
+
+
+def restore_tasks(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
+    """Return tasks for all files that may have been ARC files; their targets are directories."""
+    found = find(sources)
+    return [ConvertTask(file.path, out / os.path.dirname(file.name)) for file in found.files], found
+
+
+def convert_all(
+    tasks: list[ConvertTask], out: Path, processes: int, *, back: bool = False
+) -> Iterator[ConvertOutcome]:
+    """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
+    needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
+    check_free_space(out, needed)
+    out.mkdir(parents=True, exist_ok=True)
+    with _locked(out):
+        yield from side_by_side(_run, back, tasks, processes)
+
+
+def _run(back: bool, task: ConvertTask) -> ConvertOutcome:
+    try:
+        return restore_arc(task) if back else convert(task)
+    except OSError as error:
+        raise DedupError(
+            f"{task.path}: {error.strerror or error}; the files before it are complete: run the "
+            "same command again to resume"
+        ) from error
+
+
+def restore_arc(task: ConvertTask) -> ConvertOutcome:
+    """Make the ARC file again that a WARC file was made of, in the directory `task.target`."""
+    outcome = ConvertOutcome(task.path, "left")
+    path, folder = Path(task.path), task.target
+    part = part_path(folder / path.name)
+    try:
+        outcome.bytes_before = path.stat().st_size
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder) as spool, removing(part):
+            examine(path, spool)
+            remove_stale_parts([folder / path.name])  # remove what interrupted runs left
+            with open_part(part, -1) as file, open_for_reading(path) as source:
+                end = rebuild(path, spool, file.write)
+                file.flush()
+                copy_metadata(source, file)
+                os.fsync(file.fileno())
+                if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
+                    raise NotReproduced(f"{path}: its layout has no valid file name")
+                outcome.state = _put(part, file, folder / end.name, exact=end.exact)
+            outcome.bytes_after = (folder / end.name).stat().st_size
+    except NoLayout:
+        outcome.state = "skipped"
+    except NotReproduced as error:
+        outcome.problem = str(error)
+    return outcome
+
+
+def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
+    """Rename a part to `target` unless that exists; returns the state of the outcome."""
+    try:
+        create_file(part, file, target)
+    except FileExistsError:  # perhaps of another process
+        with open_for_reading(target) as other:
+            if not same_bytes(file, other):
+                raise NotReproduced(f"{target} exists already, with other content") from None
+        return "there"
+    return "exact" if exact else "content"
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Lock the directory itself; raises `IndexBusy`."""
+    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise IndexBusy(f"another process is writing to {out}; try again later") from error
+    try:
+        yield
+    finally:
+        os.close(descriptor)

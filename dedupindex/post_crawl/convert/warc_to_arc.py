@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 
 import blake3
 
+from dedupindex.errors import BadSource
 from dedupindex.verify.block_facts import Issue, read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
@@ -39,7 +40,7 @@ CONTENT_TYPE = b"application/vnd.dedupindex.arc-layout"
 _FEED = 1 << 16  # bytes read at once
 _PIECE = 1 << 20  # bytes inflated at once
 _TRAILER = 8  # bytes: CRC-32 and length
-_BYTES_PER_LINE = 3 << 14  # stored bytes
+_BYTES_PER_LINE = 3 << 14  # stored bytes; a multiple of 3, for base64
 
 
 class DeflateSettings(NamedTuple):
@@ -59,23 +60,18 @@ _ALL_SETTINGS = (
 )
 
 
-class SettingsSearch:
-    """Finds the settings that reproduce each gzip member; tries the last successful ones first."""
+def find_settings(
+    window: Window, offset: int, likely: DeflateSettings
+) -> tuple[bytes, DeflateSettings] | None:
+    """Return the gzip header at `offset` and settings that reproduce the member, if there are any.
 
-    def __init__(self) -> None:
-        self._last = DEFAULT_SETTINGS
-
-    def find(self, window: Window, offset: int) -> tuple[bytes, DeflateSettings | None]:
-        """Return the gzip header at `offset` and the settings; None if no settings fit."""
-        size = header_length(window.read(offset, LONGEST_HEADER))
-        if size < 0:
-            return b"", None
-        header = window.read(offset, size)
-        for settings in (self._last, *_ALL_SETTINGS):
-            if _reproduces(settings, window, offset + size):
-                self._last = settings
-                return header, settings
-        return header, None
+    The `likely` ones are tried first.
+    """
+    size = header_length(window.read(offset, LONGEST_HEADER))
+    for settings in (likely, *_ALL_SETTINGS) if size >= 0 else ():
+        if _reproduces(settings, window, offset + size):
+            return window.read(offset, size), settings
+    return None
 
 
 def _reproduces(settings: DeflateSettings, window: Window, position: int) -> bool:
@@ -111,21 +107,20 @@ class LayoutEnd(NamedTuple):
     exact: bool  # whether all stored bytes can be reproduced
 
 
-class LayoutWriter:
-    """Writes the lines of a layout to a spool file."""
+def write_line(spool: BinaryIO, *values: Any) -> None:
+    """Write a line of a layout."""
+    spool.write(json.dumps(values).encode("ascii") + b"\n")
 
-    def __init__(self, spool: BinaryIO) -> None:
-        self.spool = spool
 
-    def write(self, *values: Any) -> None:
-        self.spool.write(json.dumps(values).encode("ascii") + b"\n")
-
-    def write_kept(self, stored: Iterator[bytes]) -> None:
-        """Write a member as the bytes it is."""
-        self.write("kept", True)
-        for data in stored:
-            for at in range(0, len(data), _BYTES_PER_LINE):
-                self.write("bytes", b64encode(data[at : at + _BYTES_PER_LINE]).decode("ascii"))
+def write_kept(spool: BinaryIO, window: Window, offset: int, end: int) -> None:
+    """Write the lines of a member that is kept as stored."""
+    write_line(spool, "kept", True)
+    for at in range(offset, end, _BYTES_PER_LINE):
+        size = min(end - at, _BYTES_PER_LINE)
+        data = window.read(at, size)
+        if len(data) != size:
+            raise BadSource("it became shorter while it was read")
+        write_line(spool, "bytes", b64encode(data).decode("ascii"))
 
 
 def read_layout(spool: BinaryIO) -> Iterator[list[Any]]:

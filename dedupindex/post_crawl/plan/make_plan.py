@@ -69,7 +69,7 @@ def resolve(
         raise IndexExists(f"{part} exists already: remove it, or name another plan")
     check_is_plan(plan)
     inputs = ManifestInputs([open_manifest(path) for path in manifests])
-    clock = _Clock(say)
+    clock = Clock(say)
     with (
         _directory(plan),
         closing(RecordReader(options.base_urls)) as reader,
@@ -119,10 +119,10 @@ def _create_views(database: Database, inputs: ManifestInputs, rule: GroupingRule
     )
 
 
-class _Clock:
+class Clock:
     """Reports each step, and measures how long it takes."""
 
-    def __init__(self, say: Say) -> None:
+    def __init__(self, say: Say = lambda text: None) -> None:
         self.seconds: dict[str, float] = {}
         self._say = say
 

@@ -81,14 +81,12 @@ class ProtectionWriter:
             data = b"".join(record + self._referrer for record in sorted(records))
             root = Path(original.root) if original.root else self._directory
             path = _real_path(root, original.name)
-            if original.outside is None and path == protection_path(root, original.name):
-                _append(path, data)
-                continue
+            inside = original.outside is None and path == protection_path(root, original.name)
             try:
                 with _unchanged(root / original.name, original.outside):
                     _append(path, data)
             except OSError as error:
-                if error.errno not in _READ_ONLY:  # nobody rewrites what cannot be written
+                if inside or error.errno not in _READ_ONLY:  # nobody rewrites read-only files
                     raise
         self._pending.clear()
         self._count = 0
@@ -110,10 +108,10 @@ def record_key(url: bytes, date: bytes) -> bytes:
 
 def protection_path(directory: Path, name: str) -> Path:
     """Return where the entries of the file `name` below `directory` are."""
-    return directory / DIRECTORY / f"{file_key(name)}.pins"
+    return directory / DIRECTORY / f"{_file_key(name)}.pins"
 
 
-def file_key(name: str) -> str:
+def _file_key(name: str) -> str:
     """Return the stem of the names of all files about the file `name`."""
     return blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
@@ -276,7 +274,7 @@ class Journal:
     """The journal of one file."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        key, self.name = file_key(name), name
+        key, self.name = _file_key(name), name
         self.directory = directory / DIRECTORY
         self.lines = self.directory / f"{key}.jsonl"
         self.dropped = self.directory / f"{key}.dropped"
@@ -286,15 +284,6 @@ class Journal:
 
     def summary(self) -> tuple[FileBefore, FileAfter]:
         return summary(self.lines)
-
-    def of_size(self, after: int, before: int) -> Path | None:
-        """Return the journal, committed or not, of the run between these sizes of the file."""
-        for path in (self.lines, *self.committed()):
-            if path.exists():
-                old, new = summary(path)
-                if (old.size, new.size) == (before, after):
-                    return path
-        return None
 
     def committed(self) -> list[Path]:
         """Return the journals of runs whose dropped members are gone."""
@@ -448,11 +437,8 @@ def summary(path: Path) -> tuple[FileBefore, FileAfter]:
 def unfinished(directory: Path) -> Iterator[Journal]:
     """Yield the journals that interrupted runs began in a directory."""
     for part in sorted((directory / DIRECTORY).glob("*.jsonl.part")):
-        with open(part, "rb") as lines:
-            first = lines.readline()
-        if first.endswith(b"\n"):  # otherwise the run has created no other file
-            with suppress(ValueError, TypeError, LookupError):
-                yield Journal(directory, json.loads(first)["name"])
+        with suppress(Damaged):  # without a first line the run has created no other file
+            yield Journal(directory, name_of(part))
 
 
 def journals(directory: Path) -> Iterator[Journal]:

@@ -96,9 +96,7 @@ def _outcomes(
 
 def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
     try:
-        outcome = rewrite_container(job, container)
-        outcome.path = container.path
-        return outcome
+        return rewrite_container(job, container)
     except OSError as error:
         raise DedupError(
             f"{container.path}: {error.strerror or error}; this file is unchanged, those before it "
@@ -253,11 +251,14 @@ def _has_originals(job: RewriteJob, number: int) -> bool:
             size = os.fstat(result.fileno()).st_size
             if size == container.size:
                 return content_hash(result) == container.content_hash
-        journal = Journal(job.out, container.name).of_size(size, container.size)
-        if journal is None or summary(journal)[0].content_hash != container.content_hash:
-            return False
-        offsets = set(job.plan.protected(number))
-        return all(entry.offset not in offsets for entry in entries(journal))
+        journal = Journal(job.out, container.name)
+        for lines in filter(Path.exists, (journal.lines, *journal.committed())):
+            before, after = summary(lines)
+            if (before.size, after.size) == (container.size, size):
+                offsets = set(job.plan.protected(number))
+                unchanged = before.content_hash == container.content_hash
+                return unchanged and all(entry.offset not in offsets for entry in entries(lines))
+        return False
     except (OSError, ValueError, KeyError, TypeError, Damaged):
         return False
 

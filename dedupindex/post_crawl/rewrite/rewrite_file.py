@@ -65,6 +65,7 @@ from dedupindex.runtime.atomic_replace import (
     replace_file,
     same_bytes,
 )
+from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
@@ -141,7 +142,7 @@ def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteO
     forced to disk.
     """
     if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
-        return _outcome(container, "kept")
+        return outcome_of(container, "kept")
     try:
         with (
             _opened(job, container) as source,
@@ -151,16 +152,18 @@ def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteO
                 lock_source(source)
             return _Rewriter(job, container, source, originals).run()
     except Untouched as untouched:
-        return _outcome(container, "left", str(untouched))
+        return outcome_of(container, "left", str(untouched))
     except OSError as error:
         if error.errno != errno.EIO:  # a sector that cannot be read concerns this file only
             raise
-        return _outcome(container, "left", f"the disk fails: {error.strerror}")
+        return outcome_of(container, "left", f"the disk fails: {error.strerror}")
 
 
-def _outcome(container: ManifestContainer, state: str, problem: str = "") -> RewriteOutcome:
-    size = container.size
-    return RewriteOutcome(container.name, state, problem, bytes_before=size, bytes_after=size)
+def outcome_of(
+    file: ManifestContainer | SourceFile, state: str, problem: str = ""
+) -> RewriteOutcome:
+    """Return the outcome of a file that is not changed."""
+    return RewriteOutcome(file.name, state, problem, file.path, 1, 0, 0, file.size, file.size)
 
 
 def _opened(job: RewriteJob, container: ManifestContainer) -> BinaryIO:
@@ -211,7 +214,7 @@ class _Rewriter:
         Raises `Untouched`, `OSError`, or `Damaged` if a revisit does not read back as written.
         """
         job, container = self._job, self._container
-        outcome = RewriteOutcome(container.name, "rewritten", bytes_before=container.size)
+        outcome = outcome_of(container, "rewritten")
         position, files = 0, set[int]()
         for planned, is_protected in _with_protection(job.plan, container):
             line, number = planned.line, planned.original.container
@@ -241,11 +244,12 @@ class _Rewriter:
             path = job.plan.container(number).path if outside else ""
             outcome.add_revisit(pair.response.url, saved, path)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
-        if not outcome.revisits:
-            outcome.state = "kept"
         if outcome.revisits or job.out is not None:  # in place, other files are not replaced
             sink.copy(self._source, position, container.size - position)
-        outcome.bytes_after = sink.size if outcome.revisits else container.size
+        if outcome.revisits:
+            outcome.bytes_after = sink.size
+        else:
+            outcome.state = "kept"
         return outcome
 
     def _checked(self, planned: Planned, original: RecordOnDisk) -> CheckedPair:
@@ -339,8 +343,9 @@ class _Rewriter:
             if not again.revisits:
                 return again
             raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
-        counts = new.revisits, new.revisits, old.size, new.size
-        return RewriteOutcome(container.name, "there", "", container.path, 1, *counts)
+        done = outcome_of(container, "there")
+        done.records, done.revisits, done.bytes_after = new.revisits, new.revisits, new.size
+        return done
 
     def _in_place(self) -> RewriteOutcome:
         path, journal = Path(self._container.path), self._journal

@@ -19,8 +19,12 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.errors import DedupError
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, convert
-from dedupindex.post_crawl.convert.convert_files import restore_arc
+from dedupindex.post_crawl.convert.arc_to_warc import (
+    ConvertOutcome,
+    ConvertTask,
+    convert,
+    restore_arc,
+)
 from dedupindex.post_crawl.convert.warc_to_arc import LayoutEnd, rebuild
 from dedupindex.runtime import atomic_replace as parts
 from dedupindex.verify.collection import Collection
@@ -385,7 +389,7 @@ def test_a_file_restored_by_another_process_is_not_replaced(
         made.write_bytes(b"of another")
         return end
 
-    monkeypatch.setattr("dedupindex.post_crawl.convert.convert_files.rebuild", rebuilt)
+    monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.rebuild", rebuilt)
     outcome = restore_arc(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
     assert outcome.state == "left" and "exists already" in outcome.problem
     assert made.read_bytes() == b"of another"
@@ -464,9 +468,8 @@ def test_only_a_checked_file_gets_its_name(
         part.write_bytes(b"something else")
         create_file(part, file, path)
 
-    module = "convert_files" if back else "arc_to_warc"
     with monkeypatch.context() as patched:
-        patched.setattr(f"dedupindex.post_crawl.convert.{module}.create_file", replaced)
+        patched.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):
             work(task)
     assert list((tmp_path / "again").iterdir()) == []
