@@ -19,7 +19,7 @@ from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritte
 from dedupindex.runtime.atomic_replace import PART_NAME
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
-from dedupindex.verify.collection import verify_collection
+from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import DAMAGE
 from dedupindex.verify.walk_file import is_named
 
@@ -103,7 +103,7 @@ def _checked(_: None, task: Undo) -> Restored:
     assert task.out is not None
     target = task.out / task.name
     if result.state in ("copied", "records") and is_named(target):
-        found = [one for one in verify_collection([target]) if one.level == DAMAGE
+        found = [one for one in Collection([target]).findings() if one.level == DAMAGE
                  or one.reason in ("block-digest", "payload-digest")]  # fmt: skip
         if found:
             first = found[0]

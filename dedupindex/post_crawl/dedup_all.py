@@ -81,8 +81,6 @@ _NAMED = 3  # files that a message names
 
 @dataclass(frozen=True)
 class DedupOptions:
-    """How to deduplicate."""
-
     out: Path | None = None  # where the results go; None is in place
     work: Path | None = None  # directory of working files; None: beside the results
     index: Path | None = None
@@ -150,13 +148,13 @@ class _Run:
         )
 
     def report(self) -> DedupReport:
-        """Run all stages."""
         report, options = self._report, self._options
         for path, offset, message in self._found.problems:
             report.leave(path, message, offset)
         plan = self._plan()
         report.add_manifest(open_manifest(self._work.manifest))
-        report.add_plan(plan.totals)
+        report.unique, report.originals = plan.totals.unique, plan.totals.originals
+        report.refused.update(plan.totals.stayed)
         reserved = 0
         if (out := options.out) is not None:
             copied = (file for file in self._found.others if not is_unfinished(file.name))
@@ -395,11 +393,7 @@ def _named(paths: set[str], what: str) -> str:
 
 @contextmanager
 def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
-    """Create or open the working files of these sources, and lock them.
-
-    Raises `SettingsConflict` if they are of other sources, `BadInput` if `top` is something else,
-    `IndexBusy` if another run is at work.
-    """
+    """Create or open the working files of these sources, and lock them; raises `DedupError`."""
     named = sorted({os.path.abspath(source) for source in sources})
     check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
@@ -418,8 +412,7 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
 def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
     """Copy a file below `out`, whole or not at all; in a dry run, only check whether it can be.
 
-    Raises `Untouched` for what changes meanwhile, cannot be read, or is there with another content;
-    `OSError` where writing fails.
+    Raises `Untouched` if it changes meanwhile, cannot be read, or its target has other content.
     """
     target = out / file.name
     try:

@@ -12,9 +12,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows
-from dedupindex.post_crawl.plan.plan_file import Totals
+from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
@@ -51,7 +49,6 @@ class Proof:
         return set(self.levels) <= {REMARK}
 
     def add_findings(self, findings: Iterable[Finding]) -> None:
-        """Count the findings of a file."""
         for finding in findings:
             self.findings[finding.reason] += 1
             self.levels[finding.level] += 1
@@ -59,7 +56,6 @@ class Proof:
                 self.named.append(finding)
 
     def add(self, other: Proof) -> None:
-        """Add the counts of another file."""
         self.files += other.files
         self.size += other.size
         self.findings.update(other.findings)
@@ -68,50 +64,34 @@ class Proof:
 
 
 class VerifyJob(NamedTuple):
-    """What is verified for each container."""
-
     job: RewriteJob
     damaged: frozenset[str]  # paths of files in which not all members could be found
 
 
 def verify_container(verify_job: VerifyJob, container: ManifestContainer) -> Proof:
-    """Compare a rewritten file with the file before; every revisit must restore its record.
-
-    The code of `dedupindex.verify` has not written the file. Places of originals are hints to it.
-    """
+    """Compare a rewritten file with the file before, by code that has not written it."""
     job, proof = verify_job.job, Proof(1, container.size)
     originals = _OriginalPlaces(verify_job, container)
+    old: Path | Joined = Path(container.path)
+    new = Path(container.path) if job.out is None else job.out / container.name
     try:
-        if job.out is not None:
-            old, new = Path(container.path), job.out / container.name
-            proof.add_findings(verify_pair(old, new, originals.find, originals.members))
-        else:
-            proof.add_findings(_verify_in_place(container, originals))
+        if job.out is None:  # with its dropped members the file must be the one that was scanned
+            journal = Journal(Path(container.root), container.name)
+            if not journal.exists():
+                return proof
+            old = Joined(new, list(journal.old_content(new)))
+            if hash_of(old.ranges) != container.content_hash:
+                message = "with the members in its journal it is not the file that was scanned"
+                proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
+        proof.add_findings(verify_pair(old, new, originals.find, originals.members))
     except (UnreadableFile, OSError) as error:
         message = f"this, or the file before, cannot be compared: {error}"
         proof.add_findings([Finding("unreadable", container.path, -1, "", message)])
     return proof
 
 
-def _verify_in_place(container: ManifestContainer, originals: _OriginalPlaces) -> Iterator[Finding]:
-    """With its dropped members a file must be the one that was scanned, bit for bit."""
-    new = Path(container.path)
-    journal = Journal(Path(container.root), container.name)
-    if not journal.exists():
-        return
-    ranges = list(journal.old_content(new))
-    if hash_of(ranges) != container.content_hash:
-        message = "with the members in its journal it is not the file that was scanned"
-        yield Finding("bytes-changed", container.path, -1, "", message)
-    yield from verify_pair(Joined(new, ranges), new, originals.find, originals.members)
-
-
 class _OriginalPlaces:
-    """Where the originals of a file's revisits are now, as hints for `verify`.
-
-    It is assumed that records begin where the plan says, since the manifest was made by reading
-    each file from its beginning.
-    """
+    """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
 
     def __init__(self, verify_job: VerifyJob, container: ManifestContainer) -> None:
         self._job, self._damaged = job, _ = verify_job
@@ -156,8 +136,6 @@ def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> OffsetMap:
 
 
 class HostNumbers(NamedTuple):
-    """The numbers of a host."""
-
     host: str
     captures: int
     revisits: int
@@ -175,8 +153,8 @@ def by_host(
 ) -> list[HostNumbers]:
     """Return the hosts with most bytes saved, then all others as one, unless that is all zero.
 
-    `lines` is a glob of a manifest's Parquet files, `spool` has `host_lines`. All hosts are written
-    to the file `all_hosts`, a line of JSON each.
+    `lines` is a glob of Parquet files of a manifest, `spool` has `host_lines`. All hosts are
+    written to `all_hosts`.
     """
     types = {"host": "VARCHAR", "revisits": "BIGINT", "saved": "BIGINT"}
     with open_database(spool.parent, memory, 0) as (database, _):
@@ -194,10 +172,9 @@ def by_host(
             with open(all_hosts, "wb") as stream:
                 for host in _hosts(database, _HOST_ORDER):
                     stream.write(orjson.dumps(host._asdict()) + b"\n")
-        order = f"{_HOST_ORDER} OFFSET {most}"
         query = f"""
             SELECT count(*), sum(captures), sum(revisits), sum(saved)
-            FROM (SELECT * FROM hosts {order})"""
+            FROM (SELECT * FROM hosts {_HOST_ORDER} OFFSET {most})"""
         count, *others = next(fetch_rows(database, query))
     rest = HostNumbers(f"{count:,} others", *(int(value or 0) for value in others))
     return [*first, rest] if any(rest[1:]) else first
@@ -262,20 +239,13 @@ class DedupReport:
         return file in self._files
 
     def add_manifest(self, manifest: Manifest) -> None:
-        """Add what was read, and what is damaged."""
         for entry in manifest.entries.values():
             self.captures += entry.lines
             self.records += sum(entry.records.values())
             for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
 
-    def add_plan(self, totals: Totals) -> None:
-        """Add the captures that are not copies."""
-        self.unique, self.originals = totals.unique, totals.originals
-        self.refused.update(totals.stayed)
-
     def add_file(self, outcome: RewriteOutcome) -> None:
-        """Add what became of a file."""
         self.files += outcome.files
         self.revisits += outcome.revisits
         self.bytes_before += outcome.bytes_before
@@ -310,16 +280,17 @@ class DedupReport:
             "dry_run", "files", "skipped", "records", "captures", "unique", "originals",
             "revisits", "bytes_before", "bytes_after",
         )  # fmt: skip
-        left = [{"file": file, "offset": offset, "why": why} for file, offset, why in self.left]
-        findings = dict(sorted(self.proof.findings.items()))
         return {
             **{name: getattr(self, name) for name in numbers},
             "journal_bytes": self.journal,
             "refused": dict(sorted(self.refused.items())),
-            "left": left,
+            "left": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "outside": dict(sorted((+self.outside).items())),
-            "verified": {"files": self.proof.files, "findings": findings},
+            "verified": {
+                "files": self.proof.files,
+                "findings": dict(sorted(self.proof.findings.items())),
+            },
             "work": str(self.work),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

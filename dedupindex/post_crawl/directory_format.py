@@ -10,10 +10,7 @@ from dedupindex.errors import BadInput, FormatFromFuture
 
 
 def read_description(file: Path, what: str, known: int) -> dict[str, Any]:
-    """Return the object in a JSON file; its "format" is at most `known`.
-
-    `what` names the directory in errors: `BadInput`, or `FormatFromFuture` for a later format.
-    """
+    """Return the object in a JSON file of `what`; raises `BadInput` or `FormatFromFuture`."""
     try:
         fields: dict[str, Any] = json.loads(file.read_bytes())
         number = int(fields["format"])
@@ -25,10 +22,7 @@ def read_description(file: Path, what: str, known: int) -> dict[str, Any]:
 
 
 def check_new_or_ours(file: Path, others: tuple[str, ...], hint: str) -> None:
-    """Raise `BadInput` if the directory of `file` lacks it, but has other files.
-
-    `others` are the files that an interrupted run may have created before `file`.
-    """
+    """Raise `BadInput` if the directory of `file` lacks it, but has more than `others`."""
     top = file.parent
     if file.exists() or not top.exists():
         return

@@ -62,9 +62,9 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.tables import amount
 from dedupindex.sources.warc_files import Sources, find
-from dedupindex.verify.collection import Collection
+from dedupindex.verify.collection import Collection, archives_below
 from dedupindex.verify.issues import REMARK, Broken, Finding
-from dedupindex.verify.locate_originals import RevisitReader
+from dedupindex.verify.locate_originals import OriginalsIndex, rebuilt_block
 
 _MAX_PROBLEMS = 20  # listed for each step
 _DIRECTORIES = ("before", "copy", "converted", "out", "dedup", "after", "in-place")
@@ -79,8 +79,6 @@ _SERVER_HEADERS = ("date", "connection", "server")  # of pywb's answer, not of t
 
 @dataclass
 class Step:
-    """The result of one step."""
-
     name: str
     did: str  # in a few words
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -93,14 +91,20 @@ class Step:
         return not self.failed
 
     def fail(self, problem: str, count: int = 1) -> None:
-        """Record a problem."""
         self.failed += count
         if len(self.problems) < _MAX_PROBLEMS:
             self.problems.append(problem)
 
-    def fail_finding(self, finding: Finding) -> None:
-        """Record a finding of `verify`."""
-        self.fail(f"{finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
+    def fail_findings(self, findings: Iterable[Finding], baseline: Counter[str]) -> Counter[str]:
+        """Record findings of `verify` that are more than `baseline` has; return their counts."""
+        reasons: Counter[str] = Counter()
+        for finding in findings:
+            if finding.level != REMARK:
+                reasons[finding.reason] += 1
+                if reasons[finding.reason] > baseline[finding.reason]:
+                    place = f"{finding.file} at {finding.offset}"
+                    self.fail(f"{place}: {finding.reason}: {finding.message}")
+        return reasons
 
     def expect(self, **numbers: tuple[int, int]) -> None:
         """Record numbers, given as pairs (actual, expected)."""
@@ -118,8 +122,6 @@ class Step:
 
 @dataclass(frozen=True)
 class RehearseOptions:
-    """How a rehearsal is done."""
-
     work: Path
     sample: int = 100  # revisits to rebuild
     seed: int = 0
@@ -133,11 +135,7 @@ def rehearse(
     say: Callable[[str], None] = lambda text: None,
     on_progress: OnProgress = lambda seen: None,
 ) -> Iterator[Step]:
-    """Run the steps and yield each when it is done. The sources are only read.
-
-    Raises `DedupError`; `BadInput` if the work directory is in use, or holds anything but an
-    earlier rehearsal.
-    """
+    """Run the steps and yield each when it is done; raises `DedupError`. Only reads the sources."""
     yield from _Rehearsal(sources, options, say, on_progress).steps()
 
 
@@ -156,7 +154,6 @@ class _Rehearsal:
         self._resources = 0  # documents of ARC files that are not HTTP responses
 
     def steps(self) -> Iterator[Step]:
-        """Yield each step when it is done."""
         if not self._files:
             raise BadInput("the sources contain no WARC or ARC file")
         check_names(self._files, self._top)
@@ -186,9 +183,8 @@ class _Rehearsal:
                 f"{self._top}: a rehearsal may write {amount(needed)}, {amount(free)} are free"
             )
         collection = Collection([Path(file.path) for file in self._found.files])
-        for finding in collection.findings():
-            if finding.level != REMARK:
-                self._baseline[finding.reason] += 1
+        levels = (finding for finding in collection.findings() if finding.level != REMARK)
+        self._baseline.update(finding.reason for finding in levels)
         step.numbers = {**collection.totals(), "bytes": size, "findings": dict(self._baseline)}
 
     def _list(self, step: Step) -> None:
@@ -214,12 +210,13 @@ class _Rehearsal:
                 except Untouched as left:
                     step.fail(f"{file.path}: {left}")
         self._resources = sum(outcome.resources for outcome in converted.values())
-        step.numbers = {"copied": copied, "converted": len(converted)}
-        step.numbers["resources"] = self._resources
+        step.numbers = {
+            "copied": copied, "converted": len(converted), "resources": self._resources,
+        }  # fmt: skip
 
     def _validate(self, step: Step) -> None:
         manifest = self._manifest("converted", [str(self._copy)])
-        difference = self._difference(step, ("before", "converted"), SAME_CAPTURE)
+        difference = self._difference(step, "before", "converted", SAME_CAPTURE)
         if difference.gone.number != self._resources:  # manifests list responses only
             for url, date in difference.gone.named:
                 step.fail(f"is gone: {url} {date}", 0)
@@ -234,7 +231,7 @@ class _Rehearsal:
 
     def _compare(self, step: Step) -> None:
         self._manifest("after", [str(self._out)])
-        difference = self._difference(step, ("converted", "after"), SAME_RECORD)
+        difference = self._difference(step, "converted", "after", SAME_RECORD)
         step.expect(
             gone=(difference.gone.number, self._report.revisits), new=(difference.new.number, 0)
         )
@@ -266,10 +263,10 @@ class _Rehearsal:
         return open_manifest(top)
 
     def _difference(
-        self, step: Step, names: tuple[str, str], columns: tuple[str, ...]
+        self, step: Step, before: str, after: str, columns: tuple[str, ...]
     ) -> ManifestDifference:
-        before, after = (open_manifest(self._top / name) for name in names)
-        difference = compare(before, after, columns, self._top, self._options.memory)
+        old, new = open_manifest(self._top / before), open_manifest(self._top / after)
+        difference = compare(old, new, columns, self._top, self._options.memory)
         for url, date in difference.new.named:
             step.fail(f"was not there before: {url} {date}", 0)
         return difference
@@ -279,19 +276,12 @@ class _Rehearsal:
         jobs, memory = self._options.jobs, self._options.memory
         options = DedupOptions(out=out, work=work, jobs=jobs, memory=memory)
         report = dedup([str(self._copy)], options, self._say, self._progress)
-        for finding in report.proof.named:
-            if finding.level != REMARK:
-                step.fail_finding(finding)
+        step.fail_findings(report.proof.named, Counter())
         return report
 
     def _check_collection(self, step: Step, folder: Path) -> None:
         """Fail for findings that are more than the sources had of their reason."""
-        reasons: Counter[str] = Counter()
-        for finding in Collection([folder]).findings():
-            if finding.level != REMARK:
-                reasons[finding.reason] += 1
-                if reasons[finding.reason] > self._baseline[finding.reason]:
-                    step.fail_finding(finding)
+        reasons = step.fail_findings(Collection([folder]).findings(), self._baseline)
         step.numbers["findings"] = dict(reasons)
 
     def _check_in_place(self, step: Step, paths: Iterable[str]) -> None:
@@ -322,11 +312,7 @@ def _undo_or_commit(step: Step, folder: Path, work: Callable[[Undo], Restored]) 
 
 @contextmanager
 def _work_directory(top: Path, sources: Iterable[str]) -> Iterator[None]:
-    """Empty and lock the work directory.
-
-    Raises `BadInput` if `top` is not the directory of a rehearsal, if a source is in it, or if
-    something in it is a link; `IndexBusy` if another rehearsal uses it.
-    """
+    """Empty and lock the work directory; raises `BadInput` or `IndexBusy`."""
     marker = top / "rehearsal"
     check_new_or_ours(marker, (), "name another directory")
     top.mkdir(parents=True, exist_ok=True)
@@ -347,17 +333,13 @@ def _check_sources_outside(top: Path, sources: Iterable[str]) -> None:
         for inside, _, _ in os.walk(top / name):
             with suppress(FileNotFoundError):
                 ours.add(_inode(Path(inside)))
-    checked: set[Path] = set()
-    for source in sources:
-        for folder in Path(source).resolve().parents:
-            if folder in checked:
-                break
-            checked.add(folder)
-            if _inode(folder) in ours:
-                raise BadInput(
-                    f"{source} is in {top}, which is emptied before a rehearsal: name another "
-                    "directory with --work"
-                )
+    folders = {folder: name for name in sources for folder in Path(name).resolve().parents}
+    for folder, source in folders.items():
+        if _inode(folder) in ours:
+            raise BadInput(
+                f"{source} is in {top}, which is emptied before a rehearsal: name another "
+                "directory with --work"
+            )
 
 
 def _inode(folder: Path) -> tuple[int, int]:
@@ -366,18 +348,26 @@ def _inode(folder: Path) -> tuple[int, int]:
 
 
 def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path) -> list[_Revisit]:
-    """Rebuild `size` random revisits below `folder`; returns them.
+    """Rebuild `size` random revisits below `folder`; returns them, sorted by place.
 
     Originals are found as replay tools do, by URL and date. With its old header each must have
     the SHA-256 of the record that was replaced.
     """
-    sample = _random_revisits(folder, size, Random(seed))
+    random = Random(seed)
+    revisits = (
+        (folder / journal.name, entry)
+        for journal in journals(folder)
+        for entry in entries(journal.lines)
+    )
+    sample = heapq.nsmallest(size, revisits, key=lambda _: random.random())
+    sample.sort(key=lambda revisit: (str(revisit[0]), revisit[1].new_offset))
     with TemporaryDirectory(prefix=".sample-", dir=beside) as name:
-        reader = RevisitReader([folder], Path(name))
+        originals = OriginalsIndex(Path(name) / "places.sqlite")
+        originals.add_files(list(archives_below(folder)))
         for path, entry in sample:
             digest = hashlib.sha256(entry.header.encode("latin-1"))
             try:
-                for piece in reader.block(path, entry.new_offset):
+                for piece in rebuilt_block(originals, path, entry.new_offset):
                     digest.update(piece)
             except Broken as broken:
                 step.fail(f"{path} at {entry.new_offset}: {broken}")
@@ -387,17 +377,6 @@ def _rebuild_sample(step: Step, folder: Path, size: int, seed: int, beside: Path
                 step.fail(f"{path} at {entry.new_offset}: it is not the record that was replaced")
     step.numbers["sample"] = len(sample)
     return sample
-
-
-def _random_revisits(folder: Path, size: int, random: Random) -> list[_Revisit]:
-    """Draw revisits, all with the same chance; sorted by place."""
-    revisits = (
-        (folder / journal.name, entry)
-        for journal in journals(folder)
-        for entry in entries(journal.lines)
-    )
-    sample = heapq.nsmallest(size, revisits, key=lambda _: random.random())
-    return sorted(sample, key=lambda revisit: (str(revisit[0]), revisit[1].new_offset))
 
 
 def _compare_replay(

@@ -118,7 +118,8 @@ def export(
     These may also be in `originals`. `on_finding` gets what is wrong with the subset, remarks left
     out. Raises `BadSource`, `DedupError`, and `BadInput` if a file of the subset exists already.
     """
-    if out.name.lower().endswith(_SUFFIX) and os.path.lexists(out):
+    single = out.name.lower().endswith(_SUFFIX)
+    if single and os.path.lexists(out):
         raise BadInput(f"{out} exists already")
     found, others = find(sources), find(originals)
     paths = {file.path for file in found.files}
@@ -140,7 +141,11 @@ def export(
                 report.problems += [Problem(path, *problem) for problem in scan.problems]
             table.choose_referenced()
             if report.records:
-                _write(table, files, _Targets(out, files, scans), report, on_finding)
+                sources_of = [
+                    _Source(file, scan, out if single else out / file.name, single)
+                    for file, scan in zip(files, scans, strict=True)
+                ]
+                _write(table, sources_of, report, on_finding)
     return report
 
 
@@ -256,7 +261,6 @@ class _RecordTable:
         self._database.close()
 
     def add(self, file: int, rows: Iterable[_Row]) -> None:
-        """Add the records of a file, given by its number."""
         insert = f"INSERT INTO records VALUES ({file}, {', '.join('?' * 14)})"
         self._database.executemany(insert, rows)
 
@@ -316,10 +320,7 @@ class _RecordTable:
     def _find(
         self, column: str, key: bytes, digest: bytes | None, revisit: int, url: bytes | None = None
     ) -> int:
-        """The row of the best record with a key: of that digest and URL, if full and chosen.
-
-        Returns 0 if there is none. Revisits are not looked up by digest: they have no payload.
-        """
+        """The best record of a key, digest and URL, full and chosen if possible; 0: none."""
         only = "AND full " if column == "digest" else ""
         query = (
             f"SELECT rowid, digest, url FROM records WHERE {column} = ? AND rowid != ? {only}"
@@ -344,52 +345,44 @@ def _identifies_payload(digest: bytes) -> bool:
 # Writing the subset.
 
 
-class _Targets:
-    """Where each source goes: all to one file, or each to its own name in a directory."""
-
-    def __init__(self, out: Path, files: list[SourceFile], scans: list[_Scan]) -> None:
-        self.single = out if out.name.lower().endswith(_SUFFIX) else None
-        self.scans, self._out, self._files = scans, out, files
-
-    def path(self, number: int) -> Path:
-        """The target of a source; raises `BadInput` for an ARC file if all go to one WARC file."""
-        file = self._files[number]
-        if self.single is None:
-            return self._out / file.name
-        if self.scans[number].arc:
-            raise BadInput(
-                f"{file.path} is an ARC file, which does not go into {self.single}: "
-                "bin/convert it first, or name a directory"
-            )
-        return self.single
+class _Source(NamedTuple):
+    file: SourceFile
+    scan: _Scan
+    target: Path
+    single: bool  # all go to one WARC file
 
 
 def _write(
-    table: _RecordTable, files: list[SourceFile], targets: _Targets, report: SubsetReport,
+    table: _RecordTable, sources: list[_Source], report: SubsetReport,
     on_finding: Callable[[Finding], None],
 ) -> None:  # fmt: skip
     """Write and verify the files of the subset, then give them their names."""
-    sources: dict[Path, int] = {}  # of each file to write, by number
+    targets: dict[Path, _Source] = {}  # and the first of their sources
     needed = 0  # bytes
     for span in table.spans():
-        path = targets.path(span.file)
-        if targets.single is None and sources.setdefault(path, span.file) != span.file:
+        source = sources[span.file]
+        path = source.target
+        if source.single and source.scan.arc:
+            raise BadInput(
+                f"{source.file.path} is an ARC file, which does not go into {path}: "
+                "bin/convert it first, or name a directory"
+            )
+        if targets.setdefault(path, source) is not source and not source.single:
             raise BadInput(f"two files would both become {path}: export them in two runs")
-        sources[path] = span.file
         needed += span.stored
-    for path in sources:
+    for path in targets:
         if os.path.lexists(path):
             raise BadInput(f"{path} exists already")
-    check_free_space(next(iter(sources)).parent, needed)
-    for path in sources:
+    check_free_space(next(iter(targets)).parent, needed)
+    for path in targets:
         path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale_parts(sources)  # remove what interrupted runs left
+    remove_stale_parts(targets)  # remove what interrupted runs left
     with ExitStack() as parts:
-        for path in sources:
+        for path in targets:
             parts.callback(part_path(path).unlink, missing_ok=True)
-        _copy(table, files, targets)
-        _verify([part_path(path) for path in sources], report, on_finding)
-        for path in sources:
+        _copy(table, sources)
+        _verify([part_path(path) for path in targets], report, on_finding)
+        for path in targets:
             report.bytes += part_path(path).stat().st_size
             with open_for_reading(part_path(path)) as whole:
                 try:
@@ -399,27 +392,23 @@ def _write(
             report.files += 1
 
 
-def _copy(table: _RecordTable, files: list[SourceFile], targets: _Targets) -> None:
+def _copy(table: _RecordTable, sources: list[_Source]) -> None:
     """Copy the chosen records, file by file, and force them to disk."""
-    sink: FileSink | None = None
-    with ExitStack() as all_sources:
-        for number, spans in groupby(table.spans(), lambda span: span.file):
-            scan = targets.scans[number]
-            line_ends = b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
-            with ExitStack() as this_source:
-                source = this_source.enter_context(_open_unchanged(files[number]))
-                if sink is None or targets.single is None:
-                    opened = all_sources if targets.single else this_source
-                    file = opened.enter_context(open_part(part_path(targets.path(number))))
-                    opened.callback(os.fsync, file.fileno())
-                    sink = FileSink(file)
-                for span in spans:
-                    if targets.single is not None and not scan.zipped:
-                        _compress(source, span, sink)
-                    else:
-                        sink.copy(source, span.offset, span.stored)
-                        if span.open:  # so that every reader finds the next record
-                            sink.write(line_ends)
+    for target, spans_of_target in groupby(table.spans(), lambda span: sources[span.file].target):
+        with open_part(part_path(target)) as part:
+            sink = FileSink(part)
+            for number, spans in groupby(spans_of_target, lambda span: span.file):
+                file, scan, _, single = sources[number]
+                line_ends = b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
+                with _open_unchanged(file) as source:
+                    for span in spans:
+                        if single and not scan.zipped:
+                            _compress(source, span, sink)
+                        else:
+                            sink.copy(source, span.offset, span.stored)
+                            if span.open:  # so that every reader finds the next record
+                                sink.write(line_ends)
+            os.fsync(part.fileno())
 
 
 def _open_unchanged(file: SourceFile) -> BinaryIO:
@@ -433,7 +422,6 @@ def _open_unchanged(file: SourceFile) -> BinaryIO:
 
 
 def _compress(source: BinaryIO, span: _Span, sink: FileSink) -> None:
-    """Write a record as a gzip member."""
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
     offset, end = span.offset, span.offset + span.stored
     while data := os.pread(source.fileno(), min(end - offset, _PIECE), offset):

@@ -71,8 +71,6 @@ _LONGEST_CHAIN = 100  # originals that became revisits themselves
 
 
 class RewriteRun:
-    """What one run did to a file."""
-
     def __init__(self, journal: Path, dropped: Path | None) -> None:
         self.journal, self.dropped = journal, dropped
         self.root = journal.parent.parent
@@ -93,10 +91,7 @@ class WrittenRevisit(NamedTuple):
 
 
 def rewrite_runs(path: Path, size: int) -> list[RewriteRun]:
-    """Return the runs that rewrote a file of this size, the last first; raises `Damaged`.
-
-    Each run may have known the file below another directory.
-    """
+    """Return the runs that rewrote a file of this size, the last first; raises `Damaged`."""
     found = []
     for directory, name in names_of(path):
         journal = Journal(directory, name)
@@ -131,10 +126,7 @@ def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[Writte
 
 
 class OriginalFinder:
-    """Finds originals; opens a bounded number of files at a time.
-
-    With `final`, the members that other files have dropped and kept are not used.
-    """
+    """Finds originals; if `final`, not among members that other files have dropped and kept."""
 
     def __init__(self, *, final: bool = False) -> None:
         self._final = final
@@ -159,15 +151,12 @@ class OriginalFinder:
             written = found
         raise NotExact("its original is a revisit of a revisit, in a cycle")
 
-    def opened(self, path: Path) -> BinaryIO:
-        """Open a file for reading; it is closed when many others are open."""
-        return self._opened(path)[0]
-
     def close(self) -> None:
         self._files.close()
         self._open.clear()
 
-    def _opened(self, path: Path) -> tuple[BinaryIO, list[RewriteRun]]:
+    def opened(self, path: Path) -> tuple[BinaryIO, list[RewriteRun]]:
+        """Open a file for reading, and find its runs; it is closed when many others are open."""
         if path not in self._open:
             if len(self._open) >= _OPEN_FILES:
                 self.close()
@@ -177,7 +166,7 @@ class OriginalFinder:
 
     def _find(self, path: Path, entry: JournalEntry) -> ExactRecord | WrittenRevisit | None:
         """Return an original, or the revisit that it became; None if no journal has its offset."""
-        file, runs = self._opened(path)
+        file, runs = self.opened(path)
         sizes = [os.fstat(file.fileno()).st_size, *(run.before.size for run in runs)]
         if entry.original_size not in sizes:
             return None
@@ -191,7 +180,7 @@ class OriginalFinder:
     def _search(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
         """Return the record that a revisit names, if it makes what was dropped; or `NotExact`."""
         named = refers_to(revisit.head.fields)
-        file, _ = self._opened(path)
+        file, _ = self.opened(path)
         places = _places(path, identity(os.fstat(file.fileno())))
         for offset, stored in places.get(_key(named.url, named.date), ()):
             with suppress(NotExact):
@@ -206,7 +195,7 @@ class OriginalFinder:
                 if found.dropped is None or self._final:
                     return found
                 dropped, at = found.dropped
-                return ExactRecord(self.opened(dropped), at, found.entry.stored, last=True)
+                return ExactRecord(self.opened(dropped)[0], at, found.entry.stored, last=True)
         raise NotExact("its journal has changed")
 
 
@@ -257,7 +246,7 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
     entry = found.entry
     if found.dropped is not None:
         path, at = found.dropped
-        dropped = originals.opened(path)
+        dropped, _ = originals.opened(path)
         record = ExactRecord(dropped, at, entry.stored, last=True)
         _check(entry, chain([record.header], record.block(), [END]))
         sink.copy(dropped, at, entry.stored)
@@ -303,8 +292,6 @@ def _pieces(
 
 
 class Undo(NamedTuple):
-    """One file to restore."""
-
     directory: Path  # where its journal is
     name: str
     out: Path | None  # where it goes; None is in place
@@ -382,8 +369,8 @@ def restore(task: Undo) -> Restored:
 def commit(task: Undo) -> Restored:
     """Delete the dropped members of a file for good; `Restored.bytes_after` is what that frees.
 
-    First each record is made once more from its revisit and its original as they are now, without
-    what other files have dropped, since that may be deleted next.
+    Each record is first made again from its revisit and its original, without what other files
+    have dropped, since that may be deleted next.
     """
     return _reported(task, _commit)
 

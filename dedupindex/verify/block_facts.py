@@ -63,7 +63,6 @@ class StatedDigest(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether this is the digest of no bytes."""
         return self.raw == hashlib.new(self.algorithm, usedforsecurity=False).digest()
 
 
@@ -134,7 +133,6 @@ class Facts(NamedTuple):
 
 
 def capture_key(url: bytes, date: bytes) -> bytes:
-    """A hash of URL and second."""
     return hashlib.blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
 
 
@@ -238,8 +236,6 @@ def _empty_block_issues(record: AnyRecord, payload: StatedDigest | None) -> Iter
 
 
 class _BodyHash:
-    """Digests of a body, as stored and without chunks."""
-
     def __init__(self, algorithm: str, chunked: bool) -> None:
         self._stored = hashlib.new(algorithm, usedforsecurity=False)
         self._dechunked = self._stored.copy() if chunked else None

@@ -101,7 +101,6 @@ class References:
             yield Finding("duplicate-record-id", files[file], offset, name, message)
 
     def _check(self, facts: Facts, file: int, offset: int, files: list[str]) -> Iterator[Issue]:
-        """Yield what is wrong with the reference of a revisit."""
         not_modified = revisits.not_modified(facts.profile)
         if not_modified and not (facts.to_date or facts.to_id):
             return
@@ -256,11 +255,6 @@ class Collection:
         self._on_progress(ProgressUpdate("reading", done, total, self.records))
 
 
-def verify_collection(paths: Iterable[Path], originals: Iterable[Path] = ()) -> Iterator[Finding]:
-    """Check archives; originals may also be in files that are not checked."""
-    return Collection(paths, originals).findings()
-
-
 def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Path]:
     """The archives at or below `paths`; of a file with several names, one. Updates `seen`."""
     for path in paths:
@@ -274,10 +268,7 @@ def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Pat
 
 
 def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> Iterator[Path]:
-    """Yield a file itself, or the `wanted` files below a directory, sorted by name.
-
-    Hidden files are skipped: journals, and files that are being written.
-    """
+    """Yield a file, or the `wanted` files below a directory by name; hidden ones are skipped."""
     if not path.is_dir():
         if not path.is_file():
             raise BadSource(f"{path} is neither a file nor a folder")
@@ -302,7 +293,7 @@ def in_order(
     Each task reads one of `files`; large ones are read in several processes. `on_done` is called
     after each task, with the bytes of the files that were read and of all.
     """
-    sizes = [file.stat().st_size if file.exists() else 0 for file in files]
+    sizes = [os.path.getsize(file) if os.path.exists(file) else 0 for file in files]
     jobs = min(len(os.sched_getaffinity(0)), len(tasks), sum(sizes) // _WORTH_A_PROCESS)
     with ExitStack() as stack:
         results = map(work, tasks)

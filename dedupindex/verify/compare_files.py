@@ -79,7 +79,6 @@ def verify_pair(
 class _Pair:
     def __init__(self, old: Container, new: Container, originals: OriginalReader) -> None:
         self._old, self._new, self._originals = old, new, originals
-        self._end_of = _member_end if self._old.zipped else _plain_end
         self._at, self._there = 0, 0  # where records begin in the old and the new file
 
     def findings(self) -> Iterator[Finding]:
@@ -95,7 +94,7 @@ class _Pair:
                 return
             begin = self._beginning(length)
             self._at, self._there = self._at + begin, self._there + begin
-            end = self._end_of(self._old, self._at)
+            end = _end_of(self._old, self._at)
             if self._at < end <= self._at + length - begin:  # damage after the record differs
                 self._at, self._there = end, self._there + end - self._at
             elif not (yield from self._differing()):
@@ -113,7 +112,7 @@ class _Pair:
                 if file.read(offset, len(MAGIC)) == MAGIC and beginnings.certain(offset):
                     return offset - position
         while position < stop:  # follow the records
-            end = self._end_of(self._old, position)
+            end = _end_of(self._old, position)
             if not position < end <= stop:
                 break
             position = end
@@ -200,10 +199,8 @@ class _Pair:
                 rest = "" if resumable else "; nothing after it in this file was compared"
                 yield self._new.finding(broken.reason, there, f"{broken}{rest}")
             if resumable:
-                self._at, self._there = (
-                    _end_or_resume(self._old, at),
-                    _end_or_resume(self._new, there),
-                )
+                self._at = _end_or_resume(self._old, at)
+                self._there = _end_or_resume(self._new, there)
             return resumable
         for reason, message in issues:
             yield self._new.finding(reason, there, message, after.record_id)
@@ -266,16 +263,11 @@ def _first_common(olds: list[_RecordPlace], news: list[_RecordPlace]) -> tuple[i
     return min(found, key=sum, default=None)
 
 
-def _member_end(container: Container, offset: int) -> int:
+def _end_of(container: Container, offset: int) -> int:
+    """The end of the member at `offset`, or record in an uncompressed file; -1 if uncertain."""
     try:
-        return container.beginnings.end(offset)
-    except Broken:
-        return -1
-
-
-def _plain_end(container: Container, offset: int) -> int:
-    """The end of the record at `offset` in an uncompressed file; -1 if it is uncertain."""
-    try:
+        if container.zipped:
+            return container.beginnings.end(offset)
         record = container.at(offset)
         if not isinstance(record, CheckedRecord):
             return -1

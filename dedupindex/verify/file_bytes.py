@@ -104,7 +104,6 @@ class _JoinedFile(File):
 
 @contextmanager
 def opened(path: Path | Joined) -> Iterator[File]:
-    """Open a file; raises `UnreadableFile`."""
     file = File(path) if isinstance(path, Path) else _JoinedFile(path)
     try:
         yield file
@@ -130,8 +129,6 @@ def _first_difference(mine: bytes, theirs: bytes) -> int:
 
 
 class MemberReader:
-    """Inflates a gzip member piece by piece."""
-
     def __init__(self, file: File, offset: int) -> None:
         self.file, self.offset = file, offset
         self.end = -1  # the offset after it, once all was inflated
@@ -169,7 +166,6 @@ class MemberReader:
         return feed
 
     def skip(self) -> None:
-        """Inflate the rest; raises `Broken`."""
         while self.piece():
             pass
 
@@ -199,7 +195,6 @@ class Beginnings:
         self.add(end)
 
     def known(self, offset: int) -> bool:
-        """Whether an offset is certain by what is known."""
         return offset in self._known
 
     def end(self, offset: int) -> int:

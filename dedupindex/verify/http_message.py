@@ -15,8 +15,6 @@ _LONGEST_LINE = 1 << 16
 
 
 class HttpHead(NamedTuple):
-    """The header of a stored message."""
-
     head: bytes  # as written, with its blank line
     status: int  # 0 for a request, or without one
     transfer: bytes  # Transfer-Encoding, in lower case without spaces
@@ -77,7 +75,6 @@ class ChunkedDecoder:
         return self._state == "done" and not self._rest
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the content of the chunks in `data`."""
         found: list[bytes] = []
         data, at = self._rest + data, 0
         while at < len(data) and self._state not in ("done", "bad"):

@@ -19,7 +19,7 @@ from dedupindex.verify.block_facts import (
     open_body,
     timestamp14,
 )
-from dedupindex.verify.collection import archives_below, in_order
+from dedupindex.verify.collection import in_order
 from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
@@ -33,8 +33,6 @@ _KIND, _URL, _DATE = (  # fields as most headers have them
 
 
 class OriginalReference(NamedTuple):
-    """What a revisit refers to."""
-
     url: bytes  # no brackets
     date: bytes
     record_id: bytes  # no brackets; empty if it is not stated
@@ -47,8 +45,6 @@ def reference(revisit: Facts) -> OriginalReference:
 
 
 class OriginalHint(NamedTuple):
-    """Where the original may be."""
-
     file: Path
     offset: int
     begins: bool = False  # a record certainly begins there
@@ -102,7 +98,6 @@ class VerifiedOriginal:
         self._message, self.body = open_body(record)  # iterating the body may raise `Broken`
 
     def facts(self) -> Facts:
-        """The facts of the record; raises `Broken`."""
         record = self._record
         if record.head.has(b"warc-payload-digest"):
             size = len(self._message.head) if self._message else 0
@@ -191,31 +186,18 @@ def _parsed_record(container: Container, offset: int) -> Iterator[tuple[int, byt
             yield offset, record.url, record.date
 
 
-class RevisitReader:
-    """Rebuilds records from revisits as replay tools do, with originals by URL and date."""
-
-    def __init__(self, folders: Iterable[Path], beside: Path) -> None:
-        self._originals = OriginalsIndex(beside / "places.sqlite")
-        self._originals.add_files([path for folder in folders for path in archives_below(folder)])
-
-    def block(self, path: Path, offset: int) -> Iterator[bytes]:
-        """Yield the HTTP header of the revisit at `offset` and the body of its original.
-
-        Raises `Broken` if there is no revisit, or no such original.
-        """
-        try:
-            with (
-                opened(path) as file,
-                closing(OriginalReader(self._originals.find)) as originals,
-            ):
-                record = Container(file).at(offset)
-                if record.kind != b"revisit":
-                    raise Broken("record-changed", "no revisit is there")
-                facts, message = examine(record, [])
-                original = next(originals.read(reference(facts)), None)
-                if original is None:
-                    raise Broken("original-missing", "no full record of its URL and date is found")
-                yield message.head if message else b""
-                yield from original.body
-        except UnreadableFile as error:
-            raise Broken("unreadable", str(error)) from error
+def rebuilt_block(originals: OriginalsIndex, path: Path, offset: int) -> Iterator[bytes]:
+    """Yield the block that a revisit and its original make; raises `Broken` without these."""
+    try:
+        with opened(path) as file, closing(OriginalReader(originals.find)) as reader:
+            record = Container(file).at(offset)
+            if record.kind != b"revisit":
+                raise Broken("record-changed", "no revisit is there")
+            facts, message = examine(record, [])
+            original = next(reader.read(reference(facts)), None)
+            if original is None:
+                raise Broken("original-missing", "no full record of its URL and date is found")
+            yield message.head if message else b""
+            yield from original.body
+    except UnreadableFile as error:
+        raise Broken("unreadable", str(error)) from error

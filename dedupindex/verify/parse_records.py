@@ -100,8 +100,6 @@ class PieceReader:
 
 
 class RecordHead(NamedTuple):
-    """The header of a record."""
-
     version: bytes
     lines: tuple[bytes, ...]  # each field as written, folded lines and line end included
     fields: tuple[tuple[bytes, bytes], ...]  # lower-case name, and value without outer space
@@ -143,10 +141,7 @@ class AnyRecord(ABC):
             yield piece
 
     def close(self) -> str:
-        """Read on to the next record or the end; returns what is not to the letter there.
-
-        Raises `Broken` if no record follows where the block ends.
-        """
+        """Read on to the next record; returns what is odd. Raises `Broken` if none follows."""
         for _ in self.pieces():
             pass
         reader = self._reader
@@ -159,10 +154,7 @@ class AnyRecord(ABC):
 
     @abstractmethod
     def _followed(self, line_ends: bytes) -> bool:
-        """Whether a record, zeros or a gzip member follow the line ends after the block.
-
-        If line ends are missing, only a record proves that the length is right.
-        """
+        """Whether a record, zeros or a gzip member follow; a record if line ends are missing."""
 
     @abstractmethod
     def _odd_ends(self, line_ends: bytes) -> str:

@@ -8,8 +8,9 @@ the letter follow each other to its end.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from dedupindex.verify.file_bytes import (
@@ -58,10 +59,7 @@ def is_archive(path: Path) -> bool:
 
 
 def is_named(path: Path) -> bool:
-    """As `is_archive`, and for archives that cannot be read, such as zstd or without a beginning.
-
-    Indexes and checksum files beside archives are none.
-    """
+    """As `is_archive`, and for archives that cannot be read, by name; not for files beside them."""
     found = _ARCHIVE_NAME.search(path.name.lower())
     return is_archive(path) or (
         found is not None and not _SIDECAR_SUFFIXES & set(found[1].split("."))
@@ -102,8 +100,6 @@ def _first_text(file: File, offset: int) -> bytes:
 
 
 class Container:
-    """A WARC or ARC file."""
-
     def __init__(self, file: File) -> None:
         self.file = file
         self.name = str(file.path)
@@ -124,10 +120,7 @@ class Container:
         return record
 
     def end_of(self, record: AnyRecord) -> int:
-        """Close a record from `at`; returns its end.
-
-        Raises `Broken` if it is not whole, or shares its gzip member.
-        """
+        """Close a record from `at`; returns its end. Raises `Broken` if it shares its member."""
         record.close()
         if record.member is None:
             return record.end
@@ -138,7 +131,8 @@ class Container:
         return record.member.end
 
     def _reader(self, offset: int, member: MemberReader | None = None) -> PieceReader:
-        return PieceReader(member.piece if member else _plain_pieces(self.file, offset))
+        plain = partial(next, _plain_pieces(self.file, offset), b"")
+        return PieceReader(member.piece if member else plain)
 
     def begins(self, offset: int) -> bool:
         """Whether a record certainly begins at `offset`."""
@@ -177,7 +171,6 @@ class Container:
             yield from self._plain()
 
     def finding(self, reason: str, offset: int, message: str, record_id: bytes = b"") -> Finding:
-        """Make a finding in this file."""
         return Finding(reason, self.name, offset, record_id.decode("utf-8", "replace"), message)
 
     def _plain(self) -> Iterator[AnyRecord | Finding]:
@@ -250,7 +243,7 @@ class Container:
             member = MemberReader(self.file, position)
             try:
                 if (yield from self._in_member(PieceReader(member.piece), position)):
-                    position = yield from self._resumed(position)
+                    position = self.resume(position)
                     continue
                 member.skip()
             except Broken as broken:
@@ -258,14 +251,11 @@ class Container:
                 continue
             position = member.end
 
-    def _resumed(
-        self, position: int, reason: str = "", message: str = ""
-    ) -> Generator[Finding, None, int]:
-        """Yield what was not read, if there is a `reason`; returns where to resume."""
+    def _resumed(self, position: int, reason: str, message: str) -> Generator[Finding, None, int]:
+        """Yield what was not read; returns where to resume."""
         after = self.resume(position)
-        if reason:
-            left = f"{message} ({after - position:,} bytes were not read)"
-            yield self.finding(reason, position, left)
+        left = f"{message} ({after - position:,} bytes were not read)"
+        yield self.finding(reason, position, left)
         return after
 
     def resume(self, position: int) -> int:
@@ -279,10 +269,9 @@ class Container:
         return self.file.size
 
     def _resume_plain(self, broken: int) -> int:
-        """Where to resume in an uncompressed file after a broken record.
+        """Where to resume in an uncompressed file: from where records to the letter reach its end.
 
-        This is the first offset from which records to the letter follow each other to the end of
-        the file, or its size. The stated end of the broken record is tried first.
+        It is the size of the file if there is no such offset. The stated end is tried first.
         """
         stated = self._stated_end(broken)
         if stated >= 0 and self._followed_from(stated) >= self.file.size:
@@ -355,7 +344,7 @@ class Container:
 
 def _zeros_end(file: File, offset: int) -> int:
     """The end of the zero bytes at `offset`, if any."""
-    while data := file.read(offset, _PIECE):
+    for data in _plain_pieces(file, offset):
         rest = data.lstrip(b"\0")
         offset += len(data) - len(rest)
         if rest:
@@ -368,11 +357,7 @@ def _end_or_zeros(file: File, offset: int) -> int:
     return file.size if _zeros_end(file, offset) == file.size else offset
 
 
-def _plain_pieces(file: File, offset: int) -> Callable[[], bytes]:
-    def piece() -> bytes:
-        nonlocal offset
-        data = file.read(offset, _PIECE)
+def _plain_pieces(file: File, offset: int) -> Iterator[bytes]:
+    while data := file.read(offset, _PIECE):
         offset += len(data)
-        return data
-
-    return piece
+        yield data

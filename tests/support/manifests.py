@@ -10,13 +10,14 @@ from pathlib import Path
 import duckdb
 from blake3 import blake3
 
-from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
     FORMAT,
     LINES,
     REFERENCES,
+    Line,
+    ManifestContainer,
     ParquetWriter,
     lines_file,
     references_file,

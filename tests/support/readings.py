@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.capture import Capture, Problem, Refusal
-from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.verify.file_bytes import opened

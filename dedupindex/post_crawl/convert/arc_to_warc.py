@@ -81,8 +81,6 @@ _Fields = list[tuple[bytes, bytes]]
 
 
 class ConvertTask(NamedTuple):
-    """One file to convert."""
-
     path: str
     target: Path
     keep: bool = True  # the stored bytes of members that zlib does not reproduce
@@ -238,7 +236,6 @@ class _Document:
             self.digests.insert(0, (b"WARC-Payload-Digest", _sha1_field(payload.digest())))
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the block."""
         self._spool.seek(0)
         return iter(lambda: self._spool.read(PIECE), b"")
 
@@ -247,8 +244,6 @@ class _Document:
 
 
 class _Converter:
-    """Writes the records of one WARC file."""
-
     def __init__(
         self, task: ConvertTask, window: Window, framing: ArcFraming, warc: _WarcWriter,
         spool: BinaryIO, outcome: ConvertOutcome,
@@ -346,7 +341,6 @@ class _Converter:
         self._warc.write(b"metadata", self._date, names, b"text/plain", [data], len(data), digests)
 
     def _document(self, record: Record) -> None:
-        """Write a response or a resource."""
         line = fields_of(record.text, self._framing.at_end)
         if line.url != line.url.strip() or any(byte < 32 or byte == 127 for byte in line.url):
             raise InvalidArc(
@@ -383,14 +377,13 @@ class _Converter:
 
     def _write_warcinfo(self) -> None:
         name = quote(self._task.target.name, safe=" +,()[]@=")
-        block = _field_lines(
-            [
-                (b"software", b"dedupindex/" + __version__.encode()),
-                (b"format", b"WARC File Format 1.0"),
-                (b"conformsTo", _CONFORMS_TO),
-                (b"description", b"made of an ARC file; its last record says how it was"),
-            ]
-        )
+        fields = [
+            (b"software", b"dedupindex/" + __version__.encode()),
+            (b"format", b"WARC File Format 1.0"),
+            (b"conformsTo", _CONFORMS_TO),
+            (b"description", b"made of an ARC file; its last record says how it was"),
+        ]
+        block = _field_lines(fields)
         self._warc.write(
             b"warcinfo", self._date, [(b"WARC-Filename", name.encode("ascii"))],
             b"application/warc-fields", [block], len(block),
@@ -442,10 +435,7 @@ def _ip_address(text: bytes) -> bytes:
 def conversion_tasks(
     sources: Sequence[str], out: Path, *, keep: bool
 ) -> tuple[list[ConvertTask], Sources]:
-    """Return tasks for the ARC files among `sources`, the largest first, and what was found.
-
-    Raises `BadSource`; `BadInput` if two files would get the same name.
-    """
+    """Return tasks for ARC files, the largest first; raises `BadInput` if two get one name."""
     found = find(sources)
     tasks: dict[Path, ConvertTask] = {}
     for file in found.files:

@@ -44,8 +44,6 @@ _BYTES_PER_LINE = 3 << 14  # stored bytes; a multiple of 3, for base64
 
 
 class DeflateSettings(NamedTuple):
-    """Parameters of zlib."""
-
     level: int
     memory: int
 
@@ -63,10 +61,7 @@ _ALL_SETTINGS = (
 def find_settings(
     window: Window, offset: int, likely: DeflateSettings
 ) -> tuple[bytes, DeflateSettings] | None:
-    """Return the gzip header at `offset` and settings that reproduce the member, if there are any.
-
-    The `likely` ones are tried first.
-    """
+    """Return gzip header and settings that reproduce a member, if any; try `likely` first."""
     size = header_length(window.read(offset, LONGEST_HEADER))
     for settings in (likely, *_ALL_SETTINGS) if size >= 0 else ():
         if _reproduces(settings, window, offset + size):
@@ -108,7 +103,6 @@ class LayoutEnd(NamedTuple):
 
 
 def write_line(spool: BinaryIO, *values: Any) -> None:
-    """Write a line of a layout."""
     spool.write(json.dumps(values).encode("ascii") + b"\n")
 
 
@@ -187,10 +181,7 @@ def _spool_layout(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:
 
 
 def rebuild(path: Path, spool: BinaryIO, write: Callable[[bytes], object]) -> LayoutEnd:
-    """Pass the bytes of the ARC file to `write`, by the layout in `spool`.
-
-    Raises `NotReproduced`.
-    """
+    """Pass the ARC file to `write`, as the layout in `spool` says; raises `NotReproduced`."""
     blocks = (
         record for record in _records(path) if not _is_layout(record) and record.kind != b"warcinfo"
     )
@@ -263,8 +254,6 @@ def _is_layout(record: AnyRecord) -> TypeGuard[CheckedRecord]:
 
 
 class _ArcBuilder:
-    """Makes the bytes of an ARC file."""
-
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._file, self._content = blake3.blake3(), blake3.blake3()
         self.size = 0

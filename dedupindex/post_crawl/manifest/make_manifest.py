@@ -23,13 +23,13 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import SettingsConflict
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
     FILE,
     FORMAT,
     LINES,
     REFERENCES,
+    ManifestContainer,
     ManifestEntry,
     ParquetWriter,
     lines_file,
@@ -56,8 +56,6 @@ _NUMBERED = re.compile(r"([0-9]{8,})\.parquet")
 
 @dataclass
 class ManifestReport:
-    """The result of a run."""
-
     files: int = 0  # read in this run
     known: int = 0  # read before, unchanged since
     gone: int = 0  # whose lines were removed: changed, or no longer there
@@ -88,9 +86,8 @@ def make(
     spark: str = "",
     on_progress: OnProgress = lambda seen: None,
 ) -> ManifestReport:
-    """Make or update the manifest in the directory `top`.
+    """Make or update the manifest in `top`, in `jobs` processes or on the Spark cluster `spark`.
 
-    Files are read by `jobs` processes, or on the Spark cluster whose master is `spark`.
     Raises `BadSource`; `BadInput` if `top` is something else; `SettingsConflict` if it was made
     with other options; `IndexBusy` if another run writes to it.
     """
@@ -115,8 +112,6 @@ def make(
 
 
 class _Run:
-    """The manifest while it is written."""
-
     def __init__(self, top: Path, options: ManifestOptions, report: ManifestReport) -> None:
         self.tasks: list[ManifestTask] = []
         self._top, self._options, self._report = top, options, report
@@ -146,7 +141,6 @@ class _Run:
         return sum(file.size for file in new)
 
     def add(self, result: FileRead) -> None:
-        """Record a file that was read."""
         self._report.problems += result.problems
         self._report.files += 1
         if (entry := result.entry) is not None:
@@ -274,9 +268,6 @@ def _clean_up(top: Path, entries: dict[int, ManifestEntry]) -> int:
 
 
 def _same(container: ManifestContainer, file: SourceFile | tuple[int, int, int]) -> bool:
-    """Whether a file is as it was read: by size, time and inode; devices change with every boot.
-
-    A remote object that has neither inode nor time of change is never the same.
-    """
-    now = file[2:5] if isinstance(file, SourceFile) else file
+    """Whether a file is as it was read; never without an inode and a time of change."""
+    now = file[2:5] if isinstance(file, SourceFile) else file  # devices change with every boot
     return (container.size, container.mtime_ns, container.inode) == now and any(now[1:])

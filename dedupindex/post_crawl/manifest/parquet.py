@@ -7,8 +7,12 @@
     lines/00000017.parquet         the lines of container 17 in order of offset: `TYPES`
     references/00000017.parquet    the revisits in it and what they refer to, if there are any
 
-Bytes in a VARCHAR are decoded as Latin-1, so that nothing is lost. DuckDB writes Parquet from a
-spool file of tab-separated values, where all bytes are in hex.
+A record that can neither become a revisit nor be an original has a line, too, with the reason: so
+the counts add up, and manifests from before and after a conversion can be compared.
+
+Bytes are as in the file, without the angle brackets around ids and URLs; those in a VARCHAR are
+decoded as Latin-1. DuckDB writes Parquet from a spool file of tab-separated values, where all bytes
+are in hex.
 """
 
 from __future__ import annotations
@@ -21,10 +25,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from blake3 import blake3
+
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.directory_format import read_description
-from dedupindex.post_crawl.manifest.lines import TEXTS, TYPES, Line, ManifestContainer
 from dedupindex.runtime.duckdb import (
     Database,
     insert,
@@ -46,9 +51,72 @@ SAME_CAPTURE = ("url", "replay_key", "strong", "length", "status", "coding", "co
 """Columns that a conversion leaves as they are."""
 SAME_RECORD = (*SAME_CAPTURE, "stored", "record_id", "date", "digest", "name")
 """Columns of a record that was copied byte for byte, the name of its file among them."""
-_IS_TEXT = [name in TEXTS for name in TYPES]
 _BATCH = 2048  # rows
+_HEADER_HASH = 16  # bytes
 _SHOWN = 20  # captures of a difference that are named
+
+
+class ManifestContainer(NamedTuple):
+    """A WARC or ARC file as it was when it was read."""
+
+    number: int  # in its manifest; never given to another file
+    root: str  # directory, absolute
+    name: str  # path below the root
+    size: int  # bytes
+    mtime_ns: int
+    inode: int
+    device: int
+    content_hash: str  # BLAKE3 of the file, in hex
+
+    @property
+    def path(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.name}"
+
+
+class Line(NamedTuple):
+    """One response record.
+
+    The body is what follows the HTTP header, as stored; without an HTTP header, the whole block.
+    """
+
+    container: int
+    offset: int  # of the gzip member, or of the record in a plain file
+    stored: int  # bytes of the member, or of the record in a plain file
+    record_id: bytes  # without angle brackets
+    url: bytes  # without angle brackets
+    date: bytes  # WARC-Date as written
+    digest: bytes  # WARC-Payload-Digest as written; empty for none
+    payload: bytes  # digest taken now, raw, of what `covers` says; of the body if UNKNOWN
+    covers: int  # `capture.Covers`: what `digest` is of; UNKNOWN if it does not match
+    strong: bytes  # BLAKE3 of the body, raw
+    length: int  # bytes of the body
+    status: int  # HTTP; 0 for none
+    coding: bytes  # Transfer-Encoding, line feed, Content-Encoding: lower case, stripped
+    content_type: bytes  # HTTP, whole: lower case, without white space; empty for none
+    replay_key: int  # xxh64 of urlkey and 14 digits, by which replay finds a capture; 0: none
+    not_rewritable_reason: str  # why it can never become a revisit, of `REASONS`; empty if it can
+    not_original_reason: str  # why it can never be an original, of `REASONS`; empty if it can
+    header: bytes = b""  # BLAKE3 of the HTTP header, 16 bytes; empty for none, or if unknown
+
+
+TYPES = {
+    "container": "INTEGER", "offset": "BIGINT", "stored": "BIGINT", "record_id": "VARCHAR",
+    "url": "VARCHAR", "date": "VARCHAR", "digest": "VARCHAR", "payload": "BLOB",
+    "covers": "TINYINT", "strong": "BLOB", "length": "BIGINT", "status": "SMALLINT",
+    "coding": "VARCHAR", "content_type": "VARCHAR", "replay_key": "UBIGINT",
+    "not_rewritable_reason": "VARCHAR", "not_original_reason": "VARCHAR", "header": "BLOB",
+}  # fmt: skip
+"""Columns of the Parquet files: the fields of `Line`."""
+TEXTS = frozenset(("record_id", "url", "date", "digest", "coding", "content_type"))
+"""Fields of bytes that are a VARCHAR in the Parquet files, decoded as Latin-1."""
+
+
+def header_hash(header: bytes | memoryview) -> bytes:
+    """Return `Line.header` for an HTTP header with its blank line."""
+    return blake3(header).digest(_HEADER_HASH)
+
+
+_IS_TEXT = [name in TEXTS for name in TYPES]
 
 
 @dataclass
@@ -84,7 +152,6 @@ class Manifest:
         return f"{literal(self.path)}/{REFERENCES}/*.parquet"
 
     def containers(self) -> dict[int, ManifestContainer]:
-        """Return the containers by number."""
         return {number: entry.container for number, entry in self.entries.items()}
 
     def lines(self, container: int) -> Iterator[Line]:
@@ -155,7 +222,6 @@ def fetch_rows(
 
 
 def lines_of(database: Database, parquet: Path) -> Iterator[Line]:
-    """Yield the lines of one file in its order."""
     return map(line_of, fetch_rows(database, "SELECT * FROM read_parquet(?)", [literal(parquet)]))
 
 
@@ -218,7 +284,10 @@ class ParquetWriter:
         )
 
     def add(self, lines: Iterable[Line]) -> None:
-        rows = [_row(line) for line in lines]
+        rows = [
+            "\t".join([write(value) for write, value in zip(_WRITE, line, strict=True)]) + "\n"
+            for line in lines
+        ]
         self.lines += len(rows)
         self._stream.write("".join(rows))
 
@@ -238,11 +307,6 @@ class ParquetWriter:
         self._path.unlink(missing_ok=True)
 
 
-def _row(line: Line) -> str:
-    """Return the line of a spool file."""
-    return "\t".join([write(value) for write, value in zip(_WRITE, line, strict=True)]) + "\n"
-
-
 def _text_in_hex(text: bytes) -> str:
     return text.hex() if text.isascii() else text.decode("latin-1").encode().hex()
 
@@ -254,8 +318,6 @@ _WRITE: list[Callable[[Any], str]] = [
 
 
 class MissingCaptures(NamedTuple):
-    """Captures that one manifest has and the other does not."""
-
     number: int
     named: list[tuple[str, str]]  # URL and date of the first
 
@@ -278,21 +340,47 @@ def compare(
                 CREATE VIEW {name} AS SELECT l.*, c.name
                 FROM read_parquet({quoted(manifest.parquet)}) AS l
                 JOIN read_parquet({containers}) AS c ON c.number = l.container""")
-        return ManifestDifference(
-            _missing(database, "before", "after", columns),
-            _missing(database, "after", "before", columns),
-        )
+        names = ", ".join(f'"{name}"' for name in columns)
+        database.execute(f"""
+            CREATE TABLE differing AS
+            SELECT any_value(u) AS url, any_value(d) AS date, sum(less) AS n
+            FROM (SELECT {names}, url AS u, date AS d, 1 AS less FROM before
+                  UNION ALL SELECT {names}, url AS u, date AS d, -1 FROM after)
+            GROUP BY {names} HAVING sum(less) <> 0""")
+        return ManifestDifference(_captures(database, "n > 0"), _captures(database, "n < 0"))
 
 
-def _missing(database: Database, left: str, right: str, names: tuple[str, ...]) -> MissingCaptures:
-    """Return the captures that `left` has more often than `right`."""
-    columns = ", ".join(f'"{name}"' for name in names)
-    database.execute(f"""
-        CREATE OR REPLACE TABLE missing AS
-        SELECT any_value(u) AS url, any_value(d) AS date, sum(more) AS n
-        FROM (SELECT {columns}, url AS u, date AS d, 1 AS more FROM {left}
-              UNION ALL SELECT {columns}, url AS u, date AS d, -1 FROM {right})
-        GROUP BY {columns} HAVING sum(more) > 0""")
-    named = database.execute(f"SELECT url, date FROM missing ORDER BY url, date LIMIT {_SHOWN}")
-    rows = named.fetchall()
-    return MissingCaptures(number(database, "SELECT sum(n) FROM missing"), rows)
+def _captures(database: Database, where: str) -> MissingCaptures:
+    rows = f"FROM differing WHERE {where}"
+    named = fetch_rows(database, f"SELECT url, date {rows} ORDER BY url, date LIMIT {_SHOWN}")
+    return MissingCaptures(number(database, f"SELECT abs(sum(n)) {rows}"), [*named])
+
+
+REASONS = {
+    "arc": "an ARC document: ARC files are never rewritten",
+    "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
+    "bad-date": "no WARC-Date, or none that names a second",
+    "bad-digest": "a WARC-Payload-Digest that is not a digest",
+    "chunked-without-digest": "a chunked body, and no digest that shows if it covers the chunks",
+    "cut-digest": "a stated digest that its writer cut at its first zero byte",
+    "damaged": "the file has damage or padding somewhere, and is left as it is",
+    "digest-mismatch": "the payload does not have the stated digest",
+    "empty": "an empty body",
+    "method": "the answer to a request other than GET",
+    "no-digest": "no WARC-Payload-Digest",
+    "no-end-of-headers": "the HTTP header does not end",
+    "no-record-id": "no WARC-Record-ID",
+    "no-url": "no WARC-Target-URI",
+    "not-exact": "not framed exactly, so that tools read it differently",
+    "not-http": "no HTTP response",
+    "partial": "part of a document (206, Content-Range)",
+    "redirect": "a redirect (3xx): replay tools show no body of a revisit to one",
+    "repeated-field": "a field that is allowed once occurs twice",
+    "segmented": "one segment of a record",
+    "shared-member": "several records in one gzip member",
+    "status": "a status without a body of its own (1xx, 204, 304), or none at all",
+    "too-long": "fields of more than 256 KiB, of which only the beginning is kept",
+    "truncated": "cut short by the crawler",
+    "unknown-version": "a version of WARC other than 1.0 and 1.1",
+}
+"""Why a record can not become a revisit, or be an original, for readers of reports."""

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,10 +21,13 @@ from xxhash import xxh64_intdigest
 from dedupindex.capture import Covers, Problem
 from dedupindex.digest import Digest
 from dedupindex.errors import BadSource
-from dedupindex.post_crawl.manifest.lines import TEXTS, Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.parquet import (
+    TEXTS,
+    Line,
+    ManifestContainer,
     ManifestEntry,
     ParquetWriter,
+    header_hash,
     lines_file,
     references_file,
 )
@@ -77,17 +80,12 @@ class ManifestOptions(NamedTuple):
 
 
 class LineReader:
-    """Makes the lines of one container."""
-
     def __init__(self, container: int, options: ManifestOptions) -> None:
         self._container = container
         self._algorithm, self._force = options.algorithm, options.force
 
     def line(self, record: Record) -> Line:
-        """Return the line of a response record; raises `BrokenRecord`.
-
-        `Line.stored` is not known yet, nor whether the record is framed exactly.
-        """
+        """Return the line of a response, without `stored`; raises `BrokenRecord`."""
         url, date, record_id, _, stated_text, _, _ = record.values
         reasons = _header_reasons(record)
         try:
@@ -189,10 +187,9 @@ REVISIT, REVISIT_TARGET = "revisit", "refers-to"
 
 
 def revisit_lines(container: int, record: Record) -> tuple[Line, Line]:
-    """Return the lines of a revisit record: what it refers to, and the revisit itself.
+    """Return the lines of a revisit: what it refers to, and itself.
 
-    Both have the place of the revisit. The first has the record id, URL and date that the revisit
-    names, empty if it names none, where its own URL takes the place of the URL.
+    Both have its place. Without a URL of the original, that is of the revisit's own URL.
     """
     url, date, record_id = record.values[:3]
     original = refers_to(record.head.fields)
@@ -227,20 +224,11 @@ class FastLines:
         self._read = FastFacts(_FAST_STATUSES, options.algorithm).read
 
     def line(self, record: Sound) -> Line | None:
-        """Return the same as `LineReader.line`, or None if only that can read the record.
-
-        The response is one that may become a revisit and be an original.
-        """
+        """Return the same as `LineReader.line`, or None if only that can read the record."""
         data, start = record.data, record.start
-        if (
-            not self._able
-            or data is None
-            or not data.startswith(LINE_VERSIONS)
-            or start > _FAST_HEADER
-        ):
+        if not self._able or data is None or start > _FAST_HEADER:
             return None
-        facts = self._read(record)
-        if facts is None:
+        if not data.startswith(LINE_VERSIONS) or (facts := self._read(record)) is None:
             return None
         digest, _, covers, status, _, body = facts
         head = data[start : start + record.length - len(body)]
@@ -259,8 +247,6 @@ class FastLines:
 
 
 class ManifestTask(NamedTuple):
-    """One file to read."""
-
     number: int
     file: SourceFile
     top: Path
@@ -301,7 +287,8 @@ class Scan:
         self._reader, self._fast = LineReader(container, options), FastLines(container, options)
         self._skip_empty = options.skip_empty
         self._container, self._on_revisit = container, on_revisit
-        self._pairing: RequestPairing[Line] = RequestPairing(lambda line: line.record_id, _not_get)
+        not_get = partial(_with_reason, reason="method")
+        self._pairing: RequestPairing[Line] = RequestPairing(lambda line: line.record_id, not_get)
         self._pending: tuple[Line, Record] | None = None  # until its end is known
 
     @property
@@ -399,53 +386,36 @@ def _with_reason(line: Line, reason: str) -> Line:
     )
 
 
-def _not_get(line: Line) -> Line:
-    """Return the line of a response to another request than GET."""
-    return _with_reason(line, "method")
-
-
 def read_container(task: ManifestTask, count: Count) -> FileRead:
     """Read a file and write its lines; they are on disk when this returns."""
-    path = task.file.path
-    references = ParquetWriter(references_file(task.top, task.number))
+    number, file = task.number, task.file
+    writer = ParquetWriter(lines_file(task.top, number))
+    references = ParquetWriter(references_file(task.top, number))
     try:
-        with closing(Scan(path, task.number, task.options, references.add)) as scan:
-            return _write_lines(task, scan, references, count)
+        with closing(Scan(file.path, number, task.options, references.add)) as scan:
+            position = lines = 0
+            for batch in scan.lines():
+                writer.add(batch)
+                count(scan.position - position, writer.lines - lines)
+                position, lines = scan.position, writer.lines
+            problems = [Problem(file.path, *problem) for problem in scan.problems]
+            if scan.changed:
+                return FileRead(None, problems)
+            if references.lines:
+                references.finish(_database())
+            writer.finish(_database(), reason="damaged" if scan.damaged else "")
+            container = ManifestContainer(
+                number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
+            )
+            counts = lines, dict(scan.records), scan.problems, dict(scan.remarks)
+            return FileRead(ManifestEntry(container, *counts), problems)
     except BadSource as error:
-        return FileRead(None, [Problem(path, -1, str(error))])
+        return FileRead(None, [Problem(file.path, -1, str(error))])
     finally:
         references.drop()
-
-
-def _write_lines(
-    task: ManifestTask, scan: Scan, references: ParquetWriter, count: Count
-) -> FileRead:
-    file = task.file
-    writer = ParquetWriter(lines_file(task.top, task.number))
-    try:
-        position = lines = 0
-        for batch in scan.lines():
-            writer.add(batch)
-            count(scan.position - position, writer.lines - lines)
-            position, lines = scan.position, writer.lines
-        problems = [Problem(file.path, *problem) for problem in scan.problems]
-        if scan.changed:
-            return FileRead(None, problems)
-        if references.lines:
-            references.finish(_database())
-        writer.finish(_database(), reason="damaged" if scan.damaged else "")
-    finally:
         writer.drop()
-    container = ManifestContainer(
-        task.number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
-    )
-    entry = ManifestEntry(
-        container, writer.lines, dict(scan.records), scan.problems, dict(scan.remarks)
-    )
-    return FileRead(entry, problems)
 
 
 @cache
 def _database() -> Database:
-    """Return the database of this process."""
     return one_thread()

@@ -1,7 +1,7 @@
-"""Compare the payloads of a plan with those of their originals, byte by byte, in the files of now.
+"""Compare the payloads of a plan with those of their originals, byte by byte, as they are now.
 
-A plan is made from hashes that were taken when the files were scanned. This reads the files again,
-so it also finds those that have changed since. What differs or cannot be read is not rewritten.
+Hashes were taken when the files were scanned, and files may have changed since. What differs or
+cannot be read is not rewritten.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import RemoteFile, is_remote
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import fetch_rows
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.warc.reader import read
@@ -39,10 +38,7 @@ _SAMPLE = re.compile(r"sample[ =:]?([0-9]+)")
 
 
 class RecordReader:
-    """Reads records by file and offset: from the file if it is here, else from a base URL.
-
-    Below each base URL a file has the path that it has below the root of its manifest.
-    """
+    """Reads records from local files, else from the same path below a base URL."""
 
     def __init__(self, bases: Sequence[str] = ()) -> None:
         """Raises `BadInput` for a base that is not a URL."""
@@ -62,10 +58,7 @@ class RecordReader:
     def body(
         self, container: ManifestContainer, offset: int, stored: int, length: int
     ) -> Generator[bytes, None, None]:
-        """Yield the last `length` bytes of the block of a record, in pieces.
-
-        The record has `stored` bytes in the file. Raises `BadSource`.
-        """
+        """Yield the last `length` bytes of the block of a record, in pieces; raises `BadSource`."""
         where = f"{container.path} at {offset}"
         with self._opened(container, offset, stored) as (file, base):
             window = Window(file, container.path, base=base, size=stored)
@@ -192,10 +185,7 @@ class PayloadComparison:
                 yield row[1], reason
 
     def _checked(self, row: tuple[Any, ...]) -> bytes | None:
-        """Return the body of a line, None if it has more than `HELD` bytes.
-
-        Raises `BadSource` unless it is the body that was scanned.
-        """
+        """Return the body, None if longer than `HELD`; raises `BadSource` if it has changed."""
         length, strong = row[5:]
         running, held = blake3(), []
         for piece in self._body(row):

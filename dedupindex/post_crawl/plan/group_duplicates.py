@@ -158,10 +158,7 @@ def _choose_unambiguous(database: Database) -> None:
 
 
 def _find_ambiguous(database: Database, keys: str) -> None:
-    """Create ``ambiguous``: those of the replay keys under which the set has several payloads.
-
-    Of the payload of a revisit only the digest is known.
-    """
+    """Create ``ambiguous``: those of the replay keys under which the set has several payloads."""
     database.execute(f"""
         CREATE OR REPLACE TABLE ambiguous AS
         SELECT replay_key FROM lines WHERE replay_key IN ({keys}) AND replay_key <> 0

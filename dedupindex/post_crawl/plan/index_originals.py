@@ -22,8 +22,13 @@ from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, facts, is_remote
-from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import ParquetWriter, fetch_rows
+from dedupindex.post_crawl.manifest.parquet import (
+    TYPES,
+    Line,
+    ManifestContainer,
+    ParquetWriter,
+    fetch_rows,
+)
 from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOptions
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
@@ -55,16 +60,14 @@ def find_originals(
     database: Database, inputs: ManifestInputs, index: Path, rule: GroupingRule, home: Path,
     say: Say, warn: Say,
 ) -> None:  # fmt: skip
-    """Fill the table ``named``, and add originals in other files to the inputs.
-
-    The views ``lines`` and ``part`` must exist; they must be created again after this.
-    """
+    """Fill ``named``, and add originals in other files; then the views must be created again."""
     numbers = {_real(path): number for path, number in inputs.numbers.items()}
     named: list[tuple[int | str, ...]] = []
     columns = tuple(name for name in rule.criteria.columns() if name != "digest")
     with closing(open_index(index)) as engine, engine.view() as view:
         writer = ParquetWriter(home / "outside.parquet")
-        outside = _OutsideFiles(view, len(inputs.containers), rule.partition)
+        outside: dict[str, ManifestContainer] = {}  # files that hold originals, by path
+        part, parts = rule.partition
         finder, progress = _OriginalFinder(view, columns), ThrottledProgress(say)
         for count, (text, forms) in enumerate(_digests(database.cursor(), columns)):
             progress("digests asked", count)
@@ -81,7 +84,10 @@ def find_originals(
                 elif has_path and finder.is_verified(capture):
                     candidates.append((path, capture))
             for path, line in finder.originals(text, forms, candidates):
-                writer.add([line._replace(container=outside.number(path))])
+                if path not in outside:  # no other part of the plan gives its number to another
+                    number = len(inputs.containers) + part + len(outside) * parts
+                    outside[path] = _container(view, path, number)
+                writer.add([line._replace(container=outside[path].number)])
             if len(named) >= _BATCH:
                 insert(database, "named", named)
                 named.clear()
@@ -91,8 +97,8 @@ def find_originals(
         warn(_NOT_READ.format(finder.not_read))
     insert(database, "named", named)
     writer.finish(database)
-    if outside.found:
-        inputs.add_outside(list(outside.found.values()), home / "outside.parquet")
+    if outside:
+        inputs.outside, inputs.outside_lines = [*outside.values()], home / "outside.parquet"
 
 
 def _real(path: str) -> str:
@@ -110,8 +116,6 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
 
 
 class _OriginalFinder:
-    """Reads the records of captures that an index has."""
-
     def __init__(self, view: View, columns: tuple[str, ...]) -> None:
         self.no_url_list = False  # whether the index lacks captures by URL
         self.not_read = 0  # captures in files that the index was not made from
@@ -170,15 +174,11 @@ class _OriginalFinder:
 
 
 def read_line(path: str, offset: int) -> Line:
-    """Return the line of the response at an offset of a file.
-
-    Raises `BadSource` or `BrokenRecord`. Most records are short, so a short part of the file is
-    tried first; a window of the whole file would read and hash a mebibyte.
-    """
+    """Return the line of the response at an offset; raises `BadSource` or `BrokenRecord`."""
     try:
         with RemoteFile(path) if is_remote(path) else open(path, "rb") as file:
             rest = max(file.seek(0, os.SEEK_END) - max(offset, 0), 0)
-            if rest > _SHORT:
+            if rest > _SHORT:  # a window of the whole file reads and hashes a mebibyte
                 with suppress(BadSource, BrokenRecord):
                     line = _response(Window(file, path, base=max(offset, 0), size=_SHORT), offset)
                     if line.stored < _SHORT - _MARGIN:
@@ -201,33 +201,18 @@ def _response(window: Window, offset: int) -> Line:
     return line._replace(offset=offset, stored=record.stored)
 
 
-class _OutsideFiles:
-    """Files outside of the set that hold originals."""
-
-    def __init__(self, view: View, last: int, partition: tuple[int, int]) -> None:
-        self.found: dict[str, ManifestContainer] = {}
-        self._view, self._last = view, last
-        self._part, self._parts = partition
-
-    def number(self, path: str) -> int:
-        """Return the number of a file; no other part of the plan gives it to another file."""
-        if path not in self.found:
-            number = self._last + self._part + len(self.found) * self._parts
-            self.found[path] = self._container(path, number)
-        return self.found[path].number
-
-    def _container(self, path: str, number: int) -> ManifestContainer:
-        """Return the file as it is now, with the hash in the index unless it has changed since."""
-        inode = device = 0
-        if is_remote(path):
-            remote = facts(path)
-            size, modified = remote.size, remote.version
-        else:
-            now = os.stat(path)
-            size, modified, inode, device = now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev
-        known = self._view.container(path)
-        same = known is not None and (known.size, known.modified) == (size, modified)
-        return ManifestContainer(
-            number, os.path.dirname(path), os.path.basename(path), size, modified, inode, device,
-            known.content_hash if known is not None and same else "",
-        )  # fmt: skip
+def _container(view: View, path: str, number: int) -> ManifestContainer:
+    """Return a file as it is now, with the hash in the index unless it has changed since."""
+    inode = device = 0
+    if is_remote(path):
+        remote = facts(path)
+        size, modified = remote.size, remote.version
+    else:
+        now = os.stat(path)
+        size, modified, inode, device = now.st_size, now.st_mtime_ns, now.st_ino, now.st_dev
+    known = view.container(path)
+    same = known is not None and (known.size, known.modified) == (size, modified)
+    return ManifestContainer(
+        number, os.path.dirname(path), os.path.basename(path), size, modified, inode, device,
+        known.content_hash if known is not None and same else "",
+    )  # fmt: skip

@@ -27,8 +27,6 @@ from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 @dataclass(frozen=True)
 class ResolveOptions:
-    """How to make a plan."""
-
     rule: GroupingRule = field(default_factory=GroupingRule)
     compare: Compare = field(default_factory=Compare)
     index: Path | None = None  # where originals in other files are looked up
@@ -39,8 +37,6 @@ class ResolveOptions:
 
 @dataclass
 class Resolved:
-    """The result of a run."""
-
     totals: Totals
     seconds: dict[str, float]  # by step
 
@@ -59,9 +55,8 @@ def resolve(
 ) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
-    `say` is called with each step that may take long, `warn` (by default `say`) with reasons why
-    there are fewer copies than there might be. All lines are written to `text` in the format of
-    warccollres.
+    `warn` (by default `say`) gets reasons why there are fewer copies than there might be, `text`
+    all lines in the format of warccollres.
     """
     rule = options.rule
     part = plan / part_name(rule.partition)
@@ -141,10 +136,9 @@ def resolve_on(
     options: ResolveOptions,
     say: Say = lambda text: None,
 ) -> Resolved:
-    """Make all parts of `plan` on a Spark cluster, one for each core.
+    """Make all parts of `plan` on a Spark cluster, one for each core; raises `BadInput`.
 
-    The manifests, and an index, are on storage that all executors mount under the same names;
-    raises `BadInput` where they are not. Containers are read only to be compared.
+    The manifests, and an index, are on storage that all executors mount under the same names.
     """
     parts = [(part, cluster.cores) for part in range(1, cluster.cores + 1)]
     if plan.exists() and any(plan.glob("part-*")):

@@ -10,8 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest, lines_file
+from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, lines_file
 from dedupindex.post_crawl.manifest.record_lines import REVISIT, REVISIT_TARGET
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
@@ -21,7 +20,6 @@ class ManifestInputs:
 
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._manifests = manifests
-        self._outside_lines = ""  # glob of Parquet files
         first: dict[bytes, tuple[int, ManifestContainer]] = {}
         for number, manifest in enumerate(manifests):
             for container in manifest.containers().values():
@@ -38,7 +36,8 @@ class ManifestInputs:
             for number, (_, container) in enumerate(self._found, start=1)
         ]
         self.numbers = {container.path: container.number for container in self.containers}
-        self.outside: list[ManifestContainer] = []
+        self.outside: list[ManifestContainer] = []  # other files with originals
+        self.outside_lines: Path | None = None  # Parquet file of these
         self.first_place = 0  # of the set; places before it are outside
         self._bases: dict[int, int] = {}  # the places at which containers of the set begin
 
@@ -54,11 +53,6 @@ class ManifestInputs:
         files = [(container.path, container.content_hash) for container in self.containers]
         text = json.dumps([files, options], sort_keys=True)
         return sha256(text.encode()).hexdigest()
-
-    def add_outside(self, containers: list[ManifestContainer], lines: Path) -> None:
-        """Add originals of other files; `lines` has them under the numbers of `containers`."""
-        self.outside = containers
-        self._outside_lines = str(lines)
 
     def create_views(self, database: Database) -> None:
         """Create or replace the views ``lines``, ``referred`` and ``standing``.
@@ -83,8 +77,8 @@ class ManifestInputs:
         )
         insert(database, "places", rows)
         files = [(number, manifest.parquet) for number, manifest in enumerate(self._manifests)]
-        if self._outside_lines:
-            files.append((-1, self._outside_lines))
+        if self.outside_lines:
+            files.append((-1, str(self.outside_lines)))
         selects = [_select(number, [glob]) for number, glob in files]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(selects)}")
         for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):

@@ -25,19 +25,20 @@ from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.directory_format import read_description
-from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import fetch_rows, line_of
+from dedupindex.post_crawl.manifest.parquet import (
+    TYPES,
+    Line,
+    ManifestContainer,
+    fetch_rows,
+    line_of,
+)
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, literal, number, one_thread, quoted
 from dedupindex.runtime.files import sync_directory, write_file
 
 
 class MatchCriteria(NamedTuple):
-    """What two payloads must have in common, so that one record may become a revisit of the other.
-
-    That is in addition to equal bytes, equal digests as text, and equal Transfer-Encoding and
-    Content-Encoding.
-    """
+    """What two payloads have in common, besides bytes, digest text and codings, to be equal."""
 
     any_status: bool = False  # the HTTP status may differ
     same_type: bool = False  # the HTTP Content-Type must be equal
@@ -69,7 +70,8 @@ COLUMNS = ", ".join(
 )
 _NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
 _PRELOADED = 50_000  # copies of a plan that is held in memory: 100 MB
-_LINE = ", ".join(f'l."{name}"' for name in TYPES)
+LINE = "l.* EXCLUDE (place)"
+"""SQL of the columns `TYPES` of the view ``lines`` under the name ``l``."""
 _ROWS = 20480  # in a row group, all of which are read to find one container
 BATCH = 1_000_000  # lines that are joined with the chosen copies at once
 
@@ -109,7 +111,6 @@ class Totals:
     compared: Counter[str] = field(default_factory=Counter)  # see `compare_payloads`
 
     def add(self, other: Totals) -> None:
-        """Add the totals of another part of the plan."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -121,8 +122,6 @@ class Totals:
 
 
 class Plan:
-    """A whole plan, all its parts together."""
-
     def __init__(self, path: Path, parts: list[Path], about: list[dict[str, Any]]) -> None:
         self.path = path
         self._parts = parts
@@ -220,28 +219,21 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
             f"the plan {top} is not whole: of its {count} parts {missing} are missing; run "
             "bin/resolve for them, or bring them here"
         )
-    parts = sorted(found, key=lambda part: int(found[part][1]))
-    about = [read_part(part) for part in parts]
-    for part, fields in zip(parts, about, strict=True):
+    parts, about = sorted(found, key=lambda part: int(found[part][1])), []
+    for part in parts:
+        about.append(fields := read_description(part / PART, f"the plan {part}", FORMAT))
+        if fields["format"] < FORMAT:
+            raise BadInput(
+                f"the plan {part} is of an earlier version: make it again, and bring back what was "
+                "rewritten in place with bin/undedup DIR --in-place"
+            )
         if fields["made_of"] != about[0]["made_of"]:
             raise BadInput(f"{part} was made of other manifests, or with other options")
     return Plan(top, parts, about)
 
 
 def part_name(partition: tuple[int, int]) -> str:
-    """Return the name of a part's directory."""
     return "part-{}-of-{}".format(*partition)
-
-
-def read_part(part: Path) -> dict[str, Any]:
-    """Return ``part.json``; raises `BadInput` or `FormatFromFuture`."""
-    fields = read_description(part / PART, f"the plan {part}", FORMAT)
-    if fields["format"] < FORMAT:
-        raise BadInput(
-            f"the plan {part} is of an earlier version: make it again, and bring back what was "
-            "rewritten in place with bin/undedup DIR --in-place"
-        )
-    return fields
 
 
 def _write_rows(
@@ -272,7 +264,7 @@ def _write_rows(
     equal = " AND ".join(f"l.{name} = c.original_{name}" for name in same)
     for file, (lines, first, last) in enumerate(inputs.batches(BATCH)):
         rows = f"""
-            SELECT {_LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
+            SELECT {LINE}, c.copy, c.extension, {own} FROM ({lines}) AS l
             JOIN (SELECT * FROM read_parquet({chosen}) WHERE place BETWEEN {first} AND {last}) AS c
             ON l.place = c.place AND {equal}"""
         _copy(database, rows, copies_file(part, file))
@@ -282,12 +274,11 @@ def _write_rows(
 
 
 def copies_file(part: Path, number: int) -> Path:
-    """Return the path of the file with the copies of a batch of containers."""
     return part / COPIES.replace("*", f"{number:06d}")
 
 
 def _choose(database: Database) -> None:
-    """Create the tables ``chosen``, all copies with the places of their originals, and ``shared``.
+    """Create ``chosen``, all copies and the places of their originals, and ``shared``.
 
     ``shared`` has the hashes of those record ids of originals that other lines have, too.
     """
@@ -308,36 +299,26 @@ def _choose(database: Database) -> None:
 
 def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     """Count the outcomes of all lines of this part that are in the set."""
-    totals = Totals()
     ours = f"place >= {inputs.first_place}"
-    totals.lines = number(database, f"SELECT count(*) FROM part WHERE {ours}")
-    outcomes = database.execute(
-        f"SELECT outcome, count(*) FROM outcomes WHERE {ours} GROUP BY outcome"
-    ).fetchall()
-    totals.stayed = Counter(dict(outcomes))
-    originals, copies = totals.stayed.pop("original", 0), totals.stayed.pop("copy", 0)
-    totals.unique = totals.lines - sum(count for _, count in outcomes)
-    row = database.execute(
-        f"""
+    totals = Totals(number(database, f"SELECT count(*) FROM part WHERE {ours}"))
+    query = f"SELECT outcome, count(*) FROM outcomes WHERE {ours} GROUP BY outcome"
+    stayed = Counter(dict(fetch_rows(database, query)))
+    totals.unique = totals.lines - stayed.total()
+    originals, copies = stayed.pop("original", 0), stayed.pop("copy", 0)
+    query = f"""
         SELECT count(*), count(*) FILTER (outside), sum(stored),
           count(DISTINCT hash(original_container, original_offset)) FILTER (NOT outside)
         FROM (SELECT *, original_container > {len(inputs.containers)} AS outside FROM planned)"""
-    ).fetchone()
-    assert row is not None
+    row = next(fetch_rows(database, query))
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
-    totals.stayed["others-stay"] = originals - totals.originals
-    totals.stayed["unlike"] = copies - totals.copies
-    totals.stayed = +totals.stayed
-    collisions = database.execute("""
-        SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed)
-        FROM colliding""").fetchone()
-    assert collisions is not None
-    totals.collisions, totals.reframed = collisions
-    totals.collided = number(
-        database,
-        "SELECT count(*) FROM extensions WHERE label IN "
-        "(SELECT label FROM colliding WHERE NOT reframed)",
-    )
+    stayed["others-stay"], stayed["unlike"] = originals - totals.originals, copies - totals.copies
+    totals.stayed = +stayed
+    query = """
+        SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed),
+          (SELECT count(*) FROM extensions
+           WHERE label IN (SELECT label FROM colliding WHERE NOT reframed))
+        FROM colliding"""
+    totals.collisions, totals.reframed, totals.collided = next(fetch_rows(database, query))
     return totals
 
 

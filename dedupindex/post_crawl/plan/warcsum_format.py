@@ -21,12 +21,18 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.digest import SIZES, Digest
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows, line_of
+from dedupindex.post_crawl.manifest.parquet import (
+    TYPES,
+    Line,
+    Manifest,
+    ManifestContainer,
+    fetch_rows,
+    line_of,
+)
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
-from dedupindex.post_crawl.plan.plan_file import BATCH, copies_file
-from dedupindex.runtime.duckdb import Database, literal, number, open_database, quoted
+from dedupindex.post_crawl.plan.plan_file import BATCH, LINE, copies_file
+from dedupindex.runtime.duckdb import Database, insert, literal, number, open_database, quoted
 from dedupindex.urlkey import unbracket
 
 MEMORY = "1GB"
@@ -109,10 +115,7 @@ class TextDifference(NamedTuple):
 
 
 class TextCheck:
-    """Compares lines of text with a manifest; `counted` has how many got which verdict.
-
-    Responses that no line names are counted as "unlisted".
-    """
+    """Compares lines with a manifest; `counted` has verdicts, "unlisted" is in no line."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.counted: Counter[str] = Counter()
@@ -121,14 +124,13 @@ class TextCheck:
 
     @property
     def fine(self) -> bool:
-        """Whether every line was confirmed."""
         return not set(+self.counted) - set(FINE)
 
     def run(self, lines: Iterable[bytes]) -> Iterator[TextDifference]:
         """Yield all differences, in the order of files and offsets; raises `BadInput`."""
         with open_database(self._manifest.path, MEMORY, 0) as (database, home):
             _create_hints(database, home / "hints.tsv", read_text(lines))
-            self._create_verdicts(database, home / "names.tsv")
+            self._create_verdicts(database)
             names = list(VERDICTS)
             query = "SELECT verdict, count(*) FROM verdicts GROUP BY verdict"
             for verdict, count in fetch_rows(database, query):
@@ -147,16 +149,16 @@ class TextCheck:
             for verdict, name, offset in fetch_rows(database, query):
                 yield TextDifference(names[verdict], os.fsdecode(bytes.fromhex(name)), offset)
 
-    def _create_verdicts(self, database: Database, names: Path) -> None:
+    def _create_verdicts(self, database: Database) -> None:
         """Create ``here``, the responses with the names of their files, and ``verdicts``."""
-        with open(names, "w") as stream:
-            for container in self._manifest.containers().values():
-                name = os.fsencode(os.path.basename(container.name))
-                for text in {name, _escape(name)}:
-                    stream.write(f"{container.number}\t{text.hex()}\n")
-        database.execute(
-            f"CREATE TABLE names AS {_csv(names, {'number': 'INTEGER', 'name': 'VARCHAR'})}"
-        )
+        database.execute("CREATE TABLE names (number INTEGER, name VARCHAR)")
+        names = {
+            (container.number, text.hex())
+            for container in self._manifest.containers().values()
+            for name in [os.fsencode(os.path.basename(container.name))]
+            for text in (name, _escape(name))
+        }
+        insert(database, "names", list(names))
         database.execute(f"""
             CREATE VIEW here AS SELECT name, l.*
             FROM {self._lines} AS l JOIN names ON number = container""")
@@ -189,16 +191,11 @@ def _create_hints(database: Database, spool: Path, hints: Iterable[Hint]) -> Non
                 f"{hint.file.hex()}\t{hint.offset}\t{hint.length}\t{url}\t{date}\t"
                 f"{hint.digest.algorithm}\t{hint.digest.raw.hex()}\n"
             )
-    rows = _csv(spool, _COLUMNS)
-    database.execute(f"CREATE TABLE hints AS SELECT *, row_number() OVER () AS line FROM ({rows})")
-
-
-def _csv(path: Path, types: dict[str, str]) -> str:
-    columns = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in types.items())
-    return (
-        f"SELECT * FROM read_csv({quoted(literal(path))}, auto_detect = false, header = false, "
-        f"delim = '\\t', quote = '', escape = '', nullstr = 'NULL', columns = {{{columns}}})"
-    )
+    columns = ", ".join(f"{quoted(name)}: {quoted(kind)}" for name, kind in _COLUMNS.items())
+    database.execute(f"""
+        CREATE TABLE hints AS SELECT *, row_number() OVER () AS line
+        FROM read_csv({quoted(literal(spool))}, auto_detect = false, header = false,
+          delim = '\\t', quote = '', escape = '', nullstr = 'NULL', columns = {{{columns}}})""")
 
 
 def write_text(
@@ -210,11 +207,10 @@ def write_text(
     """
     algorithms = inputs.algorithms()
     containers = {container.number: container for container in inputs.containers}
-    columns = ", ".join(f'l."{name}"' for name in TYPES)
     for index, (lines, first, last) in enumerate(inputs.batches(BATCH)):
         copies = quoted(literal(copies_file(part, index)))
         query = f"""
-            SELECT {columns}, coalesce(e.extension, 1), coalesce(p.copy, 1),
+            SELECT {LINE}, coalesce(e.extension, 1), coalesce(p.copy, 1),
               coalesce(p.original_url, ''), coalesce(p.original_date, '')
             FROM (SELECT * FROM ({lines}) WHERE {rule.of_partition()}) AS l
             LEFT JOIN (

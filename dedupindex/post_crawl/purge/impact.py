@@ -48,8 +48,6 @@ class Amount:
 
 @dataclass
 class Impact:
-    """What would become of an index."""
-
     originals: Amount = field(default_factory=Amount)  # that would be removed and answer now
     copies: Amount = field(default_factory=Amount)  # that would be removed and answer nothing
     left: dict[str, Amount] = field(
@@ -67,8 +65,6 @@ class Impact:
 
 
 class RemovedOriginal(NamedTuple):
-    """An original that would be removed."""
-
     digest: Digest
     capture: Capture
     left: str  # SAME_URL, OTHER_URL or NOWHERE_ELSE
@@ -137,7 +133,10 @@ class ImpactSurvey:
                 continue
             tombstones = Tombstones.among(list(cells.entries_of(cell)))
             copies = [
-                entry for entry in ledger.copies(key) if not self._obsolete(entry, tombstones)
+                copy
+                for copy in ledger.copies(key)
+                if not (copy[0] & 3 == NAMED and tombstones.is_chain(copy))
+                and not tombstones.is_purged(copy, self._container)
             ]
             entries = [entry for entry in cells.entries_of(cell) if entry[0] & 3 != REVISIT]
             known = [*map(cells.strip_flags, entries), *copies]
@@ -159,11 +158,6 @@ class ImpactSurvey:
                 return sorted(digests)
         return [b""]
 
-    def _obsolete(self, copy: bytes, tombstones: Tombstones) -> bool:
-        """Return whether a later tombstone refutes or purges a copy."""
-        chained = copy[0] & 3 == NAMED and tombstones.is_chain(copy)
-        return chained or tombstones.is_purged(copy, self._container)
-
     def _rows_of(self, known: list[bytes], taken: set[bytes]) -> set[bytes]:
         """CDX rows under a key that may list records which are taken from their containers."""
         tombstones = Tombstones.among([encode_purged(entry, anywhere=False) for entry in taken])
@@ -177,19 +171,13 @@ class ImpactSurvey:
 
         Only `taken` get tombstones: rows come back with the records that they list.
         """
-        anywhere = self._target.by_url
-        tombstones, gone = (
-            {encode_purged(entry, anywhere=anywhere) for entry in taken},
-            taken | rows,
-        )
+        anywhere, gone = self._target.by_url, taken | rows
+        tombstones = {encode_purged(entry, anywhere=anywhere) for entry in taken}
         stay = [entry for entry in copies if entry not in gone]
         merged = self._rule.settle(key, [*mark_before(cell), *tombstones, *stay], MergeOutcome())
         left = list(cells.entries_of(merged)) if merged else []
-        held = {
-            cells.strip_flags(entry)
-            for entry in [*cells.entries_of(cell), *stay]
-            if entry[0] & 3 != REVISIT
-        }
+        both = [*cells.entries_of(cell), *stay]
+        held = {cells.strip_flags(entry) for entry in both if entry[0] & 3 != REVISIT}
         return _Remainder(
             [*tombstones, *stay],
             [entry for entry in left if cells.answers(entry)],
@@ -207,9 +195,7 @@ class ImpactSurvey:
         digest = cells.digest_of_key(key)
         successors = {cells.packed_url(entry): entry for entry in remainder.answering}
         self._survives = self._survives or bool(successors)
-        answered = {
-            cells.strip_flags(entry) for entry in cells.entries_of(cell) if cells.answers(entry)
-        }
+        answered = set(map(cells.strip_flags, filter(cells.answers, cells.entries_of(cell))))
         sizes: dict[tuple[bytes, bytes], int] = {}  # by second and packed URL
         for entry in sorted(taken | rows):
             size = _size(key, entry)
@@ -227,7 +213,7 @@ class ImpactSurvey:
                 capture = cells.decode(key, entry, self._container)
                 next_one = cells.decode(key, successor, self._container) if successor else None
                 left = SAME_URL if successor else ""
-                self._hold(RemovedOriginal(digest, capture, left, next_one))
+                pickle.dump(RemovedOriginal(digest, capture, left, next_one), self._held)
         self._count_dependents(key, ledger, sizes, remainder.captures, set(successors))
 
     def _count_dependents(
@@ -267,12 +253,8 @@ class ImpactSurvey:
             if not left:
                 self._revisits.add(size)
             if self._on_item is not None:
-                self._hold(
-                    DependentRevisit(digest, revisit, place.container, place.crawl, size, left)
-                )
-
-    def _hold(self, item: RemovedOriginal | DependentRevisit) -> None:
-        pickle.dump(item, self._held)
+                item = DependentRevisit(digest, revisit, *place, size, left)
+                pickle.dump(item, self._held)
 
     def _end_digest(self) -> None:
         """Count and report what was undecided until all of a digest was read."""
@@ -323,8 +305,6 @@ def _size(key: bytes, entry: bytes) -> int:
     size = int.from_bytes(entry[8:12], "big")
     if entry[0] & _OF_RECORD or size == cells.UNKNOWN_SIZE:
         return -1
-    return (
-        size
-        if size < cells.SIZE_IN_EXTRAS
-        else cells.decode(key, entry, lambda number: cells.NOWHERE).size
-    )
+    if size < cells.SIZE_IN_EXTRAS:
+        return size
+    return cells.decode(key, entry, lambda number: cells.NOWHERE).size

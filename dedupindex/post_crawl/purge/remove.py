@@ -8,11 +8,10 @@ row nor its own container, when read again, brings it back.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,7 @@ from dedupindex.post_crawl.purge.impact import (
     OnItem,
     RemovedOriginal,
 )
-from dedupindex.post_crawl.purge.target import (
-    ResolvedTarget,
-    Target,
-    TargetKind,
-    resolve,
-)
+from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
 
@@ -57,8 +51,6 @@ _MAX_NAMED = 5  # crawls in a sentence
 
 @dataclass
 class PurgeSurvey:
-    """What a purge of a target does or would do."""
-
     impact: Impact
     live: int  # captures of crawls that are not merged yet
     found: set[int]  # texts or captures of the target, by their positions
@@ -66,10 +58,7 @@ class PurgeSurvey:
 
 
 def survey(index: Path, target: Target, on_item: OnItem | None = None) -> PurgeSurvey:
-    """Return what would become of an index; `on_item` gets each original and each revisit.
-
-    Changes nothing, and takes no lock. Raises `DedupError`.
-    """
+    """Return what a purge would do; `on_item` gets each original and revisit. Takes no lock."""
     store = open_store(index)
     _require_ledger(index)
     with closing(open_index(index)) as engine, engine.view() as view:
@@ -77,8 +66,7 @@ def survey(index: Path, target: Target, on_item: OnItem | None = None) -> PurgeS
         survey = ImpactSurvey(index, view, resolved, engine.identity.settings, on_item=on_item)
         survey.run()
         with closing(store) if store is not None else nullcontext():
-            live = _count_live(store, resolved)
-            unread = _unread(store, view, resolved)
+            live, unread = _count_live(store, view, resolved)
             return PurgeSurvey(survey.impact, live, resolved.found, unread)
 
 
@@ -137,51 +125,39 @@ def _purge(
         )
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():
-        live = _count_live(store, resolved, writer)
-        writer.flush()
         with engine.view() as view:
-            unread = _unread(store, view, resolved)
+            live, unread = _count_live(store, view, resolved, writer)
+            writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
         drops = resolved.takes_item if survey.rewrites else None
         if writer.paths or purged or drops:
             engine.load(Load(writer.paths, (), purged, drops=drops, own_digests=True))
         if store is not None:  # last: until then an interrupted purge can be repeated
             remove_live(store, resolved, settings)
-            if target.kind is TargetKind.CRAWL:
-                _forget_crawls(store, target.texts)
+            for name in target.texts if target.kind is TargetKind.CRAWL else ():
+                with suppress(UnknownCrawl):  # it never wrote while it ran
+                    while store.write(partial(_drop_statistics, name=name)):
+                        pass
     return PurgeSurvey(impact, live, resolved.found, unread), sample
 
 
 def _count_live(
-    store: Store | None, resolved: ResolvedTarget, writer: RunWriter | None = None
-) -> int:
-    """As `_count_captures`; raises `BadInput`, see `ResolvedTarget.check`."""
-    count = 0
-    if store is not None:
-        with store.reading() as reading:
-            count = _count_captures(reading, resolved, writer)
-    resolved.check()
-    return count
-
-
-def _unread(store: Store | None, view: View, resolved: ResolvedTarget) -> dict[str, int]:
-    """Crawls that may have revisits, unknown to the index, which refer to what goes."""
-    if store is None or not resolved.found:
-        return {}
-    removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
-    with store.reading() as reading:
-        return _unread_crawls(view, reading, but=removed)
-
-
-def _forget_crawls(store: Store, names: Iterable[str]) -> None:
-    """Remove the statistics of crawls, in short transactions."""
-    for name in names:
-        with suppress(UnknownCrawl):  # it never wrote while it ran
-            while store.write(partial(_drop_statistics, name=name)):
-                pass
+    store: Store | None, view: View, resolved: ResolvedTarget, writer: RunWriter | None = None
+) -> tuple[int, dict[str, int]]:
+    """Return `PurgeSurvey.live` and `unread`; raises `BadInput`, see `ResolvedTarget.check`."""
+    live, unread = 0, dict[str, int]()
+    with store.reading() if store is not None else nullcontext() as reading:
+        if reading is not None:
+            live = _count_captures(reading, resolved, writer)
+        resolved.check()
+        if reading is not None and resolved.found:
+            removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
+            unread = _unread_crawls(view, reading, but=removed)
+    return live, unread
 
 
 def _drop_statistics(writing: Writing, name: str) -> int:
+    """Drop some statistics of a crawl, as many as a short transaction can; 0 at the end."""
     return statistics.drop(writing, lifecycle.forget(writing, name))
 
 
@@ -199,7 +175,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
         "by_crawl": _rows(impact.by_crawl),
         "unread": [
             {"crawl": name, "duplicates": count}
-            for name, count in islice(_largest_first(found.unread), LISTED)
+            for name, count in _largest_first(found.unread)[:LISTED]
         ],
     }
 
@@ -260,10 +236,10 @@ def item_as_json(item: RemovedOriginal | DependentRevisit) -> dict[str, Any]:
 def _count_captures(
     reading: Reading, resolved: ResolvedTarget, writer: RunWriter | None = None
 ) -> int:
-    """Count the captures of a target in crawls that are not merged yet; updates its `found`.
+    """Count the captures of a target in crawls that are not merged; updates its `found`.
 
-    With a `writer` it stages tombstones of a target by URL: the index, which does not have these
-    captures, would otherwise take them when it reads their files.
+    With a `writer` it stages tombstones of a target by URL; else the index would take these
+    captures when it reads their files.
     """
     by_crawl = resolved.target.kind is TargetKind.CRAWL
     if by_crawl:
@@ -348,7 +324,7 @@ def _taken(
     taken = []
     for entry in entries_of(cell):
         name = reading.container_name(container_of(entry))
-        texts = resolved.texts_of_file(name) if name and entry[0] & 3 != NAMED else []
+        texts = resolved.texts_of(name) if name and entry[0] & 3 != NAMED else []
         if texts:
             resolved.found.add(texts[0])
             taken.append(entry)
@@ -361,14 +337,15 @@ def _unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> d
     A crawl counts as read when it has ended and all files that it is known to have written were
     indexed. One that reported no file, and of which none was indexed, does not.
     """
-    answered = dict[str, tuple[Crawl, int]]()
-    for crawl in reading.crawls():
-        count = statistics.total(reading, crawl).duplicates
-        if count and crawl.state is not CrawlState.CANCELLED and crawl.name not in but:
-            answered[crawl.name] = crawl, count
+    answered = [
+        (crawl, count)
+        for crawl in reading.crawls()
+        if crawl.state is not CrawlState.CANCELLED and crawl.name not in but
+        if (count := statistics.total(reading, crawl).duplicates)
+    ]
     if not answered:
         return {}
-    written = {name: _reported_files(reading, crawl) for name, (crawl, _) in answered.items()}
+    written = {crawl.name: _reported_files(reading, crawl) for crawl, _ in answered}
     indexed = set[str]()
     for container in view.containers():
         indexed.add(_last_name(container.name))
@@ -381,9 +358,11 @@ def _unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> d
         if any(view.container(file) is not None for file in outer):
             indexed.add(_last_name(place.container))
     return {
-        name: count
-        for name, (crawl, count) in answered.items()
-        if crawl.state is CrawlState.OPEN or not written[name] or not written[name] <= indexed
+        crawl.name: count
+        for crawl, count in answered
+        if crawl.state is CrawlState.OPEN
+        or not written[crawl.name]
+        or not written[crawl.name] <= indexed
     }
 
 

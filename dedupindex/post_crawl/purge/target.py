@@ -18,8 +18,6 @@ from dedupindex.timestamps import digits_of_date
 
 
 class TargetKind(Enum):
-    """How captures are selected."""
-
     CONTAINER = "container"
     CRAWL = "crawl"
     URL = "url"
@@ -57,10 +55,7 @@ class Target:
 
 @dataclass
 class ResolvedTarget:
-    """A target in an index: tells which entries go, and records which parts were found.
-
-    Texts and captures of the target are named by their positions in it.
-    """
+    """A target in an index; `found` has the positions of the texts or captures that are there."""
 
     target: Target
     keys: cells.Keys
@@ -91,8 +86,10 @@ class ResolvedTarget:
                     "are captures of the files that they name; give those. Nothing was purged"
                 )
 
-    def texts_of_file(self, name: str) -> list[int]:
-        """The texts that mean a container."""
+    def texts_of(self, name: str) -> list[int]:
+        """The texts that mean a crawl, or a container."""
+        if self.target.kind is TargetKind.CRAWL:
+            return [at for at, text in enumerate(self.target.texts) if text == name]
         return [at for at, texts in enumerate(self._spellings) if is_one_of(texts, name)]
 
     def may_hold(self, key: bytes) -> bool:
@@ -129,13 +126,11 @@ class ResolvedTarget:
         return cells.container_of(dependent) in self.containers
 
     def takes_item(self, key: bytes, body: bytes) -> bool:
-        """Whether an item of the ledger goes."""
         if body[0] == cells.DEPENDENT:
             return self.takes_dependent(body)
         return self.may_hold(key) and self.takes(key, body)
 
     def takes_url(self, url: bytes) -> bool:
-        """Whether all captures of a URL go."""
         if self.target.kind is TargetKind.PREFIX:
             return url.startswith(self.target.urls)
         return self.target.kind is TargetKind.URL and pack(url) in self._packed
@@ -164,12 +159,12 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
     by_crawl, files = target.kind is TargetKind.CRAWL, set[str]()
     for number, place in view.places():
         names = [place.crawl] if by_crawl else _files(view, place.container)
-        if texts := {at for name in names for at in _texts_of(resolved, name)}:
-            resolved.containers[number] = texts
+        if found := {at for name in names for at in resolved.texts_of(name)}:
+            resolved.containers[number] = found
             files.update(names)
     with_captures = set[int]().union(*resolved.containers.values())
     for container in view.containers():
-        texts = _texts_of(resolved, container.crawl if by_crawl else container.name)
+        texts = resolved.texts_of(container.crawl if by_crawl else container.name)
         for text in texts:
             if by_crawl or text in with_captures:
                 resolved.found.add(text)
@@ -178,13 +173,6 @@ def resolve(target: Target, view: View, keys: cells.Keys) -> ResolvedTarget:
         if texts and (by_crawl or container.name in files):
             resolved.registered.append(container)
     return resolved
-
-
-def _texts_of(resolved: ResolvedTarget, name: str) -> set[int]:
-    """Return the texts that mean a crawl, or a container."""
-    if resolved.target.kind is TargetKind.CRAWL:
-        return {at for at, text in enumerate(resolved.target.texts) if text == name}
-    return set(resolved.texts_of_file(name))
 
 
 def _files(view: View, name: str) -> list[str]:

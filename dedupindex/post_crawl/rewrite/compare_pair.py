@@ -16,7 +16,7 @@ from typing import BinaryIO, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
-from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned
@@ -61,8 +61,6 @@ class NotRewritable(Refused):
 
 
 class RecordOnDisk(NamedTuple):
-    """Where a record is now."""
-
     file: BinaryIO
     offset: int
     stored: int  # bytes in the file
@@ -82,7 +80,6 @@ class OriginalFiles:
         self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
 
     def locate(self, line: Line) -> RecordOnDisk:
-        """Return where an original is now; raises `NotRewritable`."""
         if line.container not in self._open:
             self._open[line.container] = self._opened(line.container)
             if len(self._open) > _OPEN_FILES:
@@ -173,7 +170,6 @@ class StoredResponse:
             raise NotRewritable("not-exact", str(error)) from error
 
     def payload(self) -> Payload:
-        """Return what takes the payload digest of the body."""
         return Payload(self._stated.algorithm if self._stated else "sha1", (), self._coding)
 
     def block_hash(self) -> Hash | None:
@@ -283,11 +279,7 @@ def _check_headers(
 
 
 def _compare_bodies(response: StoredResponse, first: StoredResponse) -> str:
-    """Return the SHA-256 of the response if the bodies are equal and all digests match.
-
-    Both bodies are streamed side by side. The payload digest is taken once, since both records
-    state the same one, or the response none.
-    """
+    """Return the SHA-256 of the response if the bodies are equal and all digests match."""
     payload = first.payload()
     blocks = response.block_hash(), first.block_hash()
     whole = hashlib.sha256(response.header + response.http)
@@ -309,11 +301,7 @@ def _compare_bodies(response: StoredResponse, first: StoredResponse) -> str:
 
 
 def restores(stored: ExactRecord, pair: CheckedPair) -> bool:
-    """Whether a revisit that was read back makes, with its original, the block that was dropped.
-
-    The bodies are known to be equal. This checks the HTTP header, where the body begins, and the
-    fields that name the original.
-    """
+    """Whether a revisit, read back, makes the block that was dropped; the bodies are equal."""
     response, first = pair.response, pair.original
     try:
         block = b"".join(stored.block())

@@ -25,7 +25,8 @@ import json
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -47,58 +48,28 @@ _READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 class OriginalFile(NamedTuple):
-    """A file with records that revisits refer to."""
-
     root: str  # empty for the directory of the revisit's file
     name: str
     outside: tuple[int, int] | None = None  # device and inode of a file that is not of the set
 
 
-class ProtectionWriter:
-    """Writes what the revisits of one file refer to."""
+def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes]]) -> None:
+    """Record on disk what the revisits of one file refer to: `record_key`s by original's file.
 
-    def __init__(self, directory: Path, name: str) -> None:
-        self._directory, self._name = directory, name
-        self._referrer = _referrer(directory, name)
-        self._written: set[OriginalFile] = set()
-        self._pending: dict[OriginalFile, set[bytes]] = {}
-        self._count = 0
-
-    def add(self, original: OriginalFile, record: bytes) -> None:
-        """Protect a record, given by its `record_key`."""
-        self._pending.setdefault(original, set()).add(record)
-        self._count += 1
-        if self._count >= _BATCH:
-            self.flush()
-
-    def flush(self) -> None:
-        """Force all entries to disk.
-
-        Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
-        """
-        self._written.update(self._pending)
-        for original, records in self._pending.items():
-            data = b"".join(record + self._referrer for record in sorted(records))
-            root = Path(original.root) if original.root else self._directory
-            path = _real_path(root, original.name)
-            inside = original.outside is None and path == protection_path(root, original.name)
-            try:
-                with _unchanged(root / original.name, original.outside):
-                    _append(path, data)
-            except OSError as error:
-                if inside or error.errno not in _READ_ONLY:  # nobody rewrites read-only files
-                    raise
-        self._pending.clear()
-        self._count = 0
-
-    def commit(self) -> None:
-        """Keep what was written: from now on a journal refers to it."""
-        self._written.clear()
-
-    def close(self) -> None:
-        """Remove what was written and not committed, if the disk allows."""
-        with suppress(OSError):
-            unprotect(self._directory, self._name, self._written)
+    Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
+    """
+    referrer = _referrer(directory, name)
+    for original, keys in records.items():
+        data = b"".join(key + referrer for key in sorted(keys))
+        root = Path(original.root) if original.root else directory
+        path = _real_path(root, original.name)
+        inside = original.outside is None and path == protection_path(root, original.name)
+        try:
+            with _unchanged(root / original.name, original.outside):
+                _append(path, data)
+        except OSError as error:
+            if inside or error.errno not in _READ_ONLY:  # nobody rewrites read-only files
+                raise
 
 
 def record_key(url: bytes, date: bytes) -> bytes:
@@ -117,10 +88,7 @@ def _file_key(name: str) -> str:
 
 
 def _real_path(directory: Path, name: str) -> Path:
-    """Return where the entries of a file are, by whatever path the file is named.
-
-    That is below `directory` if no symbolic link leads from there to the file, else beside it.
-    """
+    """Return where the entries of a file are: beside it if a symbolic link leads to it."""
     real = Path(os.path.realpath(directory / name))
     if real == Path(os.path.realpath(directory), name):
         return protection_path(directory, name)
@@ -214,10 +182,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _unchanged(path: Path, identity: tuple[int, int] | None) -> Iterator[None]:
-    """Check that a file outside of the set is the one that was read, and that no run replaces it.
-
-    Without an identity, that of a file of the set, nothing is checked.
-    """
+    """Check that a file with an identity, one outside of the set, is not being replaced."""
     if identity is None:
         yield
         return
@@ -237,8 +202,6 @@ def _unchanged(path: Path, identity: tuple[int, int] | None) -> Iterator[None]:
 
 
 class FileBefore(NamedTuple):
-    """A file before it was rewritten."""
-
     name: str
     size: int
     mtime_ns: int
@@ -248,8 +211,6 @@ class FileBefore(NamedTuple):
 
 
 class FileAfter(NamedTuple):
-    """A file after it was rewritten."""
-
     revisits: int
     size: int
 
@@ -271,8 +232,6 @@ class JournalEntry(NamedTuple):
 
 
 class Journal:
-    """The journal of one file."""
-
     def __init__(self, directory: Path, name: str) -> None:
         key, self.name = _file_key(name), name
         self.directory = directory / DIRECTORY
@@ -344,7 +303,8 @@ class JournalWriter:
         """Open the files under temporary names."""
         journal.directory.mkdir(exist_ok=True)
         self._journal, self._count = journal, 0
-        self._protection = ProtectionWriter(journal.directory.parent, journal.name)
+        self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected
+        self._protected: set[OriginalFile] = set()  # until `finish`
         self._lines = _new(journal.lines)
         self._dropped = None
         try:
@@ -358,23 +318,21 @@ class JournalWriter:
         self, entry: JournalEntry, source: BinaryIO, original: bytes,
         outside: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        """Write an entry; copies the dropped member from `source`.
+        """Write an entry, copy the member from `source`, protect the `record_key` `original`.
 
-        `original` is the `record_key` of what the revisit refers to, `outside` the device and inode
-        of its file if that is not of the set.
+        `outside` is device and inode of the original's file if that is not of the set.
         """
         self._put(entry._asdict())
-        self._protection.add(OriginalFile(entry.root, entry.name, outside), original)
+        self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
         self._count += 1
+        if self._count % _BATCH == 0:
+            self._protect()
         if self._dropped is not None:
             self._dropped.copy(source, entry.offset, entry.stored)
 
     def finish(self, size: int) -> None:
-        """Force everything to disk and rename it; `size` is that of the new file in bytes.
-
-        Raises `Untouched` if an original outside of the set is being rewritten or was replaced.
-        """
-        self._protection.flush()
+        """Force all to disk and rename it; `size` is that of the new file. Raises as `protect`."""
+        self._protect()
         self._put(FileAfter(self._count, size)._asdict())
         journal = self._journal
         for sink, path in ((self._dropped, journal.dropped), (self._lines, journal.lines)):
@@ -382,7 +340,7 @@ class JournalWriter:
                 os.fsync(sink.file.fileno())
                 os.replace(_part(path), path)
         sync_directory(journal.directory)
-        self._protection.commit()
+        self._protected.clear()  # from now on a journal refers to them
 
     def close(self) -> None:
         """Close the files, and remove what was not finished."""
@@ -390,8 +348,14 @@ class JournalWriter:
             if sink is not None:
                 sink.file.close()
         if not self._journal.exists() and not self._journal.committed():
-            self._protection.close()
+            with suppress(OSError):
+                unprotect(self._journal.directory.parent, self._journal.name, self._protected)
         self._journal.discard_parts()
+
+    def _protect(self) -> None:
+        self._protected.update(self._originals)
+        protect(self._journal.directory.parent, self._journal.name, self._originals)
+        self._originals.clear()
 
     def _put(self, value: dict[str, Any]) -> None:
         self._lines.write(json.dumps(value).encode("ascii") + b"\n")

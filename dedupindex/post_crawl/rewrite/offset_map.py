@@ -13,8 +13,7 @@ from urllib.parse import quote_from_bytes
 
 import orjson
 
-from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
-from dedupindex.post_crawl.manifest.parquet import Manifest
+from dedupindex.post_crawl.manifest.parquet import Line, Manifest, ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal, entries, journals
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.urlkey import urlkey
@@ -77,9 +76,8 @@ def _text(value: bytes) -> str:
 def offset_lines(directories: Iterable[Path]) -> Iterator[bytes]:
     """Yield the offsets of all that was rewritten in some directories and not committed.
 
-    The header comes first, then a line for each range of a rewritten file. A range whose sizes
-    differ is a record that became a revisit; in the others, what was at ``offset + n`` is at
-    ``new_offset + n``. Files that are not named have not changed.
+    The header is followed by a line for each range of a rewritten file. If its sizes differ it is
+    a record that became a revisit; else what was at ``offset + n`` is at ``new_offset + n``.
     """
     yield HEADER
     for directory in directories:

@@ -42,7 +42,7 @@ def revisit(header: bytes, http_header: bytes, reference: Reference) -> bytes:
     """Return the whole revisit record.
 
     `header` is that of a WARC/1.0 or 1.1 response, from the version line to the blank line, with
-    CRLF at the end of each line; `http_header` is the beginning of its block.
+    CRLF; `http_header` is the beginning of its block.
     """
     lines = _LINES.findall(header, 0, len(header) - len(CRLF))
     version = lines[0].strip()[len(b"WARC/") :]
@@ -66,10 +66,7 @@ def revisit(header: bytes, http_header: bytes, reference: Reference) -> bytes:
 
 
 def refers_to_date(header: bytes, date: bytes) -> bytes:
-    """Return the date of an original as the WARC version of `header` allows it.
-
-    WARC/1.0 has no fractions of a second. Replay tools look an original up by the second.
-    """
+    """Return the date of an original; WARC/1.0 has no fractions of a second."""
     if header.startswith(b"WARC/1.0") and b"." in date:
         return date.partition(b".")[0] + b"Z"
     return date

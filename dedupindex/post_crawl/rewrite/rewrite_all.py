@@ -13,13 +13,14 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from io import BufferedRandom
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import check_local
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, entries, summary
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
@@ -107,8 +108,7 @@ def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
 def _check_resumed(job: RewriteJob, containers: list[ManifestContainer]) -> None:
     """Raise `SettingsConflict` if a file was rewritten in place by other options or another plan.
 
-    The plan describes such a file as it was before, so its records cannot be compared again; the
-    set would end up rewritten partly in one way and partly in another.
+    Its records cannot be compared again, and the set would end up rewritten in two ways.
     """
     others: list[tuple[str, str]] = []
     for file in containers:
@@ -150,10 +150,7 @@ def _busy(containers: list[ManifestContainer]) -> set[int]:
 
 @contextmanager
 def _related_locked(containers: list[ManifestContainer], places: list[Path]) -> Iterator[None]:
-    """Hold the existing locks of directories above and below `places`.
-
-    Otherwise two runs side by side could each rewrite what the other refers to.
-    """
+    """Hold the locks of directories above and below, whose runs may rewrite our originals."""
     own = {place.resolve() for place in places}
     paths = {Path(file.path).parent for file in containers}
     paths |= {path.resolve() for path in paths}
@@ -233,13 +230,10 @@ def _with_corrections(
             missing = removed
 
 
-def _spooled(spool: BinaryIO) -> Iterator[RewriteOutcome]:
+def _spooled(spool: BufferedRandom) -> Iterator[RewriteOutcome]:
     spool.seek(0)
-    while True:
-        try:
-            yield pickle.load(spool)  # noqa: S301 (nobody else has this file)
-        except EOFError:
-            return
+    while spool.peek(1):
+        yield pickle.load(spool)  # noqa: S301 (nobody else has this file)
 
 
 def _has_originals(job: RewriteJob, number: int) -> bool:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
     CheckedPair,
@@ -76,8 +76,6 @@ _COUNTS = ("files", "records", "revisits", "bytes_before", "bytes_after")
 
 
 class RewriteJob(NamedTuple):
-    """What to do with every file of a plan."""
-
     plan: Plan
     out: Path | None = None  # where the results go; None is in place
     min_size: int = 0  # bytes of body; a smaller record is not worth a revisit
@@ -117,7 +115,6 @@ class RewriteOutcome:
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
 
     def add(self, other: RewriteOutcome) -> None:
-        """Add the counts of another file."""
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
@@ -209,10 +206,7 @@ class _Rewriter:
         return self._in_place() if job.out is None else self._to_directory(job.out)
 
     def _write(self, sink: Sink, journal: JournalWriter | None = None) -> RewriteOutcome:
-        """Write the rewritten file to `sink`, and each revisit to the journal if there is one.
-
-        Raises `Untouched`, `OSError`, or `Damaged` if a revisit does not read back as written.
-        """
+        """Write the new file and the journal; raises `Damaged` if a revisit reads back wrong."""
         job, container = self._job, self._container
         outcome = outcome_of(container, "rewritten")
         position, files = 0, set[int]()
@@ -303,25 +297,19 @@ class _Rewriter:
                 outcome.state = "there"
             if outcome.revisits:
                 writer.finish(outcome.bytes_after)
-            if outcome.state != "there":
-                self._create(part, file, target)
+            if outcome.state == "there":
+                return outcome
+            try:
+                create_file(part, file, target)
+            except OSError as error:
+                self._journal.clear()  # there is no file that it describes
+                if isinstance(error, FileExistsError):  # of a run to a folder above or below
+                    raise _other_content(target) from error
+                raise
         return outcome
 
-    def _create(self, part: Path, file: BinaryIO, target: Path) -> None:
-        try:
-            create_file(part, file, target)
-        except FileExistsError as error:  # a run to a folder above or below has written it since
-            self._journal.clear()
-            raise _other_content(target) from error
-        except OSError:
-            self._journal.clear()  # there is no file that it describes
-            raise
-
     def _done_before(self) -> RewriteOutcome | None:
-        """Return what an earlier run in place did to the file; None if it is still to be done.
-
-        Unless dry, removes what an interrupted run left.
-        """
+        """Return what an earlier run in place did, if any; remove what an interrupted one left."""
         job, container, journal = self._job, self._container, self._journal
         if not job.dry:
             journal.discard_parts()
@@ -387,10 +375,7 @@ class _Rewriter:
             raise
 
     def _check_undo(self, part: Path) -> None:
-        """Check that the new file and the dropped members make the file that was scanned.
-
-        Raises `Untouched` if the source is no longer what was scanned, otherwise `Damaged`.
-        """
+        """Raise `Damaged` unless the old file can be made again, `Untouched` if it has changed."""
         container = self._container
         if hash_of(self._journal.old_content(part)) == container.content_hash:
             return

@@ -14,7 +14,7 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.journal import (
     OriginalFile,
-    ProtectionWriter,
+    protect,
     protected,
     protection_path,
     record_key,
@@ -143,10 +143,8 @@ def test_originals_of_an_index_are_protected(
 
 def test_unprotect_keeps_the_protection_by_other_containers(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        pins = ProtectionWriter(tmp_path, name)
-        for record in (b"http://1/", b"http://2/"):
-            pins.add(OriginalFile("", "deep/c"), record_key(record, b"2020"))
-        pins.flush()
+        records = {record_key(url, b"2020") for url in (b"http://1/", b"http://2/")}
+        protect(tmp_path, name, {OriginalFile("", "deep/c"): records})
     path = protection_path(tmp_path, "deep/c")
     assert path.stat().st_size == 4 * 32
     with open(path, "ab") as file:

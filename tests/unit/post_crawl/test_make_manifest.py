@@ -21,9 +21,14 @@ from hypothesis import strategies as st
 
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, BadSource, FormatFromFuture, IndexBusy, SettingsConflict
-from dedupindex.post_crawl.manifest.lines import TYPES, Line, ManifestContainer
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
-from dedupindex.post_crawl.manifest.parquet import ParquetWriter, open_manifest
+from dedupindex.post_crawl.manifest.parquet import (
+    TYPES,
+    Line,
+    ManifestContainer,
+    ParquetWriter,
+    open_manifest,
+)
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.warcsum_format import Hint, read_text, text_line
 from dedupindex.runtime.files import exclusive

@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.post_crawl.manifest.lines import Line, ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan

@@ -18,8 +18,7 @@ from warcio.archiveiterator import ArchiveIterator as WarcioIterator
 
 from dedupindex.capture import Covers
 from dedupindex.post_crawl.manifest import record_lines
-from dedupindex.post_crawl.manifest.lines import REASONS, Line
-from dedupindex.post_crawl.manifest.parquet import ParquetWriter, lines_of
+from dedupindex.post_crawl.manifest.parquet import REASONS, Line, ParquetWriter, lines_of
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions, Scan
 from dedupindex.warc import http, record_facts
 from dedupindex.warc.gzip_members import SHORT

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dedupindex.post_crawl.manifest.lines import Line
+from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import CheckedPair, RecordOnDisk, check_pair
 from dedupindex.warc import random_access

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.manifest.lines import ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import journals
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.undo import Undo, restore

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.verify import file_bytes
-from dedupindex.verify.collection import verify_collection
+from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against, verify_pair
 from dedupindex.verify.issues import LOSS
 from dedupindex.verify.locate_originals import OriginalHint
@@ -318,7 +318,7 @@ def test_our_own_rewriter_passes(tmp_path: Path) -> None:
     small_set(source)
     assert total(run(RewriteJob(FakePlan(source), out))).revisits == 19
     assert list(Against(source, [out]).findings()) == []
-    assert list(verify_collection([out])) == []
+    assert list(Collection([out]).findings()) == []
     assert reasons(list(Against(out, [source]).findings())) == {"record-changed"}
 
 

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.verify.collection import Collection, verify_collection
+from dedupindex.verify.collection import Collection
 from dedupindex.verify.file_bytes import Beginnings, opened
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK
 from tests.support.budgets import examples
@@ -49,12 +49,14 @@ NEW = b"WARC/1.1"
 def found(tmp_path: Path, *records: bytes, plain: bool = False) -> set[str]:
     """The reasons of the findings in an archive of these records."""
     name = "made.warc" if plain else "made.warc.gz"
-    return {finding.reason for finding in verify_collection([write(tmp_path / name, [*records])])}
+    return {
+        finding.reason for finding in Collection([write(tmp_path / name, [*records])]).findings()
+    }
 
 
 def raw(tmp_path: Path, data: bytes, name: str = "made.warc.gz") -> set[str]:
     (tmp_path / name).write_bytes(data)
-    return {finding.reason for finding in verify_collection([tmp_path / name])}
+    return {finding.reason for finding in Collection([tmp_path / name]).findings()}
 
 
 RIGHT: dict[str, list[bytes]] = {
@@ -170,7 +172,7 @@ def posted_elsewhere(tmp_path: Path) -> set[str]:
     asking = write(tmp_path / "a.warc.gz", [posted(50, Concurrent_To=record_id(1))])
     answers = write(tmp_path / "b.warc.gz", [page(1)])
     made = write(tmp_path / "c.warc.gz", [copy_of(2, 1)])
-    return {finding.reason for finding in verify_collection([made], [asking, answers])}
+    return {finding.reason for finding in Collection([made], [asking, answers]).findings()}
 
 
 def other_payload(number: int, **options: Any) -> bytes:
@@ -195,7 +197,7 @@ def rotten_elsewhere(tmp_path: Path) -> set[str]:
     """The page is not among what is checked, and nothing is said of it but by its revisit."""
     originals = write(tmp_path / "o" / "a.warc", [rotten(1)], plain=True)
     made = write(tmp_path / "n" / "b.warc.gz", [copy_of(2, 1)])
-    found = {finding.reason for finding in verify_collection([made], [originals])}
+    found = {finding.reason for finding in Collection([made], [originals]).findings()}
     assert found == {"wrong-digest"}
     return found
 
@@ -447,10 +449,10 @@ def test_originals_may_be_elsewhere_and_in_arc_files(stated: int, tmp_path: Path
     places.mkdir()
     (places / "x.arc").write_bytes(arc)
     new = write(tmp_path / "new.warc.gz", [copy_of(2, 1)])
-    assert [f.reason for f in verify_collection([new])] == ["dangling"]
-    assert list(verify_collection([new], [places])) == []
+    assert [f.reason for f in Collection([new]).findings()] == ["dangling"]
+    assert list(Collection([new], [places]).findings()) == []
     other = write(tmp_path / "other.warc.gz", [copy_of(2, 1, b"otherwise")])
-    assert [f.reason for f in verify_collection([other], [places])] == ["wrong-digest"]
+    assert [f.reason for f in Collection([other], [places]).findings()] == ["wrong-digest"]
 
 
 def test_records_after_damage_are_read(tmp_path: Path) -> None:
@@ -519,8 +521,8 @@ def test_a_gzip_header_that_jumps_is_no_proof_of_a_beginning(tmp_path: Path) -> 
 
 
 def test_real_archives_have_known_findings() -> None:
-    assert list(verify_collection([DATA / "warcfile.warc.gz"])) == []
-    reasons = [finding.reason for finding in verify_collection([DATA / "example.warc.gz"])]
+    assert list(Collection([DATA / "warcfile.warc.gz"]).findings()) == []
+    reasons = [finding.reason for finding in Collection([DATA / "example.warc.gz"]).findings()]
     assert sorted(reasons) == ["no-refers-to", "not-truncated", "profile-version"]
 
 
@@ -551,7 +553,7 @@ def test_nothing_makes_it_crash(data: bytes, choice: st.DataObject) -> None:
         path, same = Path(folder, "made.warc.gz"), Path(folder, "same.warc.gz")
         path.write_bytes(data)
         same.write_bytes(data)
-        assert all(finding.level for finding in verify_collection([path]))
+        assert all(finding.level for finding in Collection([path]).findings())
         assert compared(path, same) == []
         same.write_bytes(data[: at // 2] + gz(copy_of(1, 2)) + data[at // 2 + cut :])
         assert compared(path, same) or path.read_bytes() == same.read_bytes()
@@ -562,9 +564,9 @@ def test_parallel_reading_has_the_same_findings(
 ) -> None:
     for number in range(1, 9):
         write(tmp_path / f"{number}.warc.gz", [page(number), copy_of(number + 10, number % 5 + 5)])
-    alone = list(verify_collection([tmp_path]))
+    alone = list(Collection([tmp_path]).findings())
     monkeypatch.setattr("dedupindex.verify.collection._WORTH_A_PROCESS", 1)
-    assert list(verify_collection([tmp_path])) == alone
+    assert list(Collection([tmp_path]).findings()) == alone
     assert alone
 
 
@@ -573,7 +575,7 @@ def test_a_record_larger_than_memory_and_a_bomb_take_little(tmp_path: Path) -> N
     path = write(tmp_path / "made.warc.gz", [page(1, body), copy_of(2, 1, body)])
     del body
     tracemalloc.start()
-    assert list(verify_collection([path])) == []
+    assert list(Collection([path]).findings()) == []
     assert tracemalloc.get_traced_memory()[1] < 12 << 20
     tracemalloc.stop()
 
