@@ -11,7 +11,7 @@ results, and reveal the number of pages only on ``showNumPages``. So all pages a
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,24 +23,20 @@ from urllib.request import Request, urlopen
 import orjson
 
 from dedupindex import __version__
-from dedupindex.corpus.capture_list import Revisits, SourceContext, jsonl_writer, relation
+from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext
 from dedupindex.corpus.from_cdx import file_of, select
-from dedupindex.corpus.row import COLUMNS, as_text
-from dedupindex.errors import BadDate, BadSource
+from dedupindex.corpus.row import as_text
+from dedupindex.errors import BadSource
 from dedupindex.object_store import is_remote, redacted
 from dedupindex.object_store.store_address import WEB
 from dedupindex.object_store.stores import is_lasting, limits, with_retries
 from dedupindex.sources.discover import HEAD, kind_of
-from dedupindex.timestamps import check_digits
 from dedupindex.urlkey import urlkey
 
-_COLUMN_NAMES = {  # our columns, by the names that servers give them
-    "urlkey": "surt", "timestamp": "timestamp", "url": "url", "original": "url", "mime": "mime",
-    "mimetype": "mime", "status": "status", "statuscode": "status", "digest": "digest",
-    "redirect": "redirect", "redirecturl": "redirect", "robotflags": "meta", "length": "length",
-    "offset": "offset", "filename": "container", "file": "container",
+_OTHER_NAMES = {  # the names of a CDXJ, by those of other servers
+    "original": "url", "mimetype": "mime", "statuscode": "status", "redirecturl": "redirect",
+    "file": "filename",
 }  # fmt: skip
-_NUMBERS = ("status", "length", "offset")
 _MAX_ERROR = 300  # bytes of an error response
 _MAX_ARRAY = 1 << 30  # bytes of a JSON array, which is read into memory
 _MAX_COUNT = 4096  # bytes of the answer to showNumPages
@@ -70,21 +66,19 @@ class CdxServerCaptures:
         with_retries(query, partial(_fetch, query, answer))
         with open(answer, "rb") as stream:
             head = stream.read(HEAD)
-        pages = _pages(query, answer)
-        if not head.strip():
-            return relation([_write_rows(context.home, ())])
-        if head.lstrip()[:1] in (b"[", b"{"):
-            rows = (row for page in pages for row in _rows(page, query))
-            return relation([_write_rows(context.home, rows)])
-        kind = kind_of(head)
-        if kind not in ("cdx", "cdxj"):
+        is_json = not head.strip() or head.lstrip()[:1] in (b"[", b"{")
+        kind = "cdxj" if is_json else kind_of(head)
+        if kind not in KINDS:
             raise BadSource(
                 f"{redacted(query)} answers with no known format of a CDX (perhaps it has "
                 f"output=json): {head[:100]!r}"
             )
         lines = context.home / "answer.lines"
         with open(lines, "wb") as stream:
-            for page in pages:
+            for page in _pages(query, answer):
+                if is_json:
+                    stream.writelines(map(_cdxj_line, _rows(page, query)))
+                    continue
                 with open(page, "rb") as file:
                     shutil.copyfileobj(file, stream, 1 << 20)
                 stream.write(b"\n")  # a page may lack the last line end; empty lines are skipped
@@ -149,14 +143,6 @@ def _fetch(query: str, answer: Path) -> None:
         raise EOFError(f"{answer.stat().st_size:,} bytes came of {stated}")
 
 
-def _write_rows(home: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-    path = home / "answer.rows"
-    with jsonl_writer(path) as add:
-        for row in rows:
-            add(**_capture(row))
-    return path
-
-
 def _rows(answer: Path, query: str) -> Iterator[Mapping[str, Any]]:
     """Yield the objects of an answer in JSON; raises `BadSource`."""
     for value in _values(answer, query):
@@ -187,33 +173,13 @@ def _values(answer: Path, query: str) -> Iterator[Any]:
         yield dict(zip(map(str, names), row, strict=False)) if isinstance(row, list) else row
 
 
-def _capture(row: Mapping[str, Any]) -> dict[str, str | int | bool | None]:
-    """Convert a row of the server to our columns."""
-    capture: dict[str, Any] = {}
-    for name, value in row.items():
-        column = _COLUMN_NAMES.get(name.lower())
-        if column and value not in (None, "", "-"):
-            capture[column] = _number(value, column) if column in _NUMBERS else str(value)
-    mime = str(capture.get("mime", "")).lower()
-    time = str(capture.get("timestamp", ""))
-    capture["revisit"] = mime == "warc/revisit"
-    capture["mime"] = None if mime in ("warc/revisit", "unk") else mime or None
-    capture["timestamp"] = time[:14]
-    if "surt" not in capture and "url" in capture:
-        capture["surt"] = as_text(urlkey(capture["url"].encode()))
-    capture["good"] = "url" in capture and _is_time(time)
-    return capture
-
-
-def _is_time(digits: str) -> bool:
-    try:
-        check_digits(digits.encode())
-    except BadDate:
-        return False
-    return True
-
-
-def _number(value: Any, column: str) -> int | None:
-    text = str(value)
-    most = 9 if COLUMNS[column] == "INTEGER" else 18  # digits
-    return int(text) if text.isdigit() and len(text) <= most else None
+def _cdxj_line(row: Mapping[str, Any]) -> bytes:
+    """Convert a row of the server to a line of a CDXJ."""
+    fields = {
+        _OTHER_NAMES.get(name.lower(), name.lower()): value
+        for name, value in row.items()
+        if value not in (None, "", "-")
+    }
+    surt = fields.get("urlkey") or as_text(urlkey(str(fields.get("url", "")).encode()))
+    surt, timestamp = str(surt).replace(" ", "%20"), str(fields.get("timestamp", ""))
+    return b"%b %b %b\n" % (surt.encode(), timestamp.encode(), orjson.dumps(fields))

@@ -35,7 +35,7 @@ _CDX = {  # our columns, by letter
 }  # fmt: skip
 _CDXJ = {  # JSON paths, by our column
     "url": "url", "mime": "mime", "status": "status", "digest": "digest", "redirect": "redirect",
-    "length": "length", "offset": "offset", "container": "filename",
+    "meta": "robotflags", "length": "length", "offset": "offset", "container": "filename",
     "at_length": '"orig.length"', "at_offset": '"orig.offset"', "at_container": '"orig.filename"',
 }  # fmt: skip
 _NO_CAPTURE = (b"!", b"@alias ")  # the beginnings of other lines in a CDXJ
