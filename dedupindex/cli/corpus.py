@@ -18,7 +18,7 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import FILE, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
-from dedupindex.corpus.extract import nested, on
+from dedupindex.corpus.extract import nested, spark_extractor
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
@@ -93,7 +93,7 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     with show_progress(verbose=options["verbose"]) as progress, ExitStack() as session:
         if options["spark"]:
             cluster = session.enter_context(spark_session(options["spark"]))
-            corpus = corpus.having(run=on(cluster), jobs=cluster.cores)
+            corpus = corpus.having(run=spark_extractor(cluster), jobs=cluster.cores)
         report = _save(corpus.having(on_progress=progress), options["out"])
     return _print_report(report, options["out"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -244,21 +244,26 @@ class Corpus:
 
     def save_as_json(self, path: str | Path) -> CorpusReport:
         """Write lines of JSON, compressed if the name ends with ``.gz`` or ``.zst``."""
-        return self._saved(path, output.as_lines)
+        return self._save(path, output.write_lines)
 
     def save_as_parquet(self, path: str | Path) -> CorpusReport:
         """Write a table with a column for each field of the metadata and each value."""
-        return self._saved(path, output.as_parquet)
+        output.check_columns(self.paths)
+        settings = self.settings
+        write = partial(output.write_table, work=settings.work, memory=settings.memory)
+        return self._save(path, write, output.as_row)
 
     def save_as_cdxj(self, path: str | Path) -> CorpusReport:
         """Write a sorted CDXJ of the captures."""
-        return self._saved(path, output.as_cdxj)
+        return self._save(path, output.write_cdxj, nothing)
 
     def save_as_warc(self, path: str | Path) -> CorpusReport:
         """Write the records themselves, and a CDXJ beside them; see `write_warc`."""
         from dedupindex.corpus import write_warc  # slow: it imports `verify`
 
-        return self._saved(path, write_warc.as_warc, write_warc.index_of(Path(path)))
+        report = CorpusReport()
+        write = partial(write_warc.write_warc, report=report, max_record=self.settings.max_record)
+        return self._save(path, write, nothing, write_warc.index_of(Path(path)), report=report)
 
     def _with(self, *steps: Step) -> Corpus:
         corpus = replace(self, steps=self.steps + steps)
@@ -280,12 +285,21 @@ class Corpus:
                 warn(report.source_problems(), stacklevel=3)
             yield from chain(first, found)
 
-    def _saved(self, path: str | Path, save: output.Save, *beside: Path) -> CorpusReport:
-        report, path = CorpusReport(), Path(path)
-        check_outputs([path, *beside], (*self.source.sources, *self.source.containers))
+    def _save(
+        self,
+        path: str | Path,
+        write: Callable[[Iterator[KeptCapture], Path], None],
+        render: Callable[[Entry], bytes] = nested,
+        *beside: Path,
+        report: CorpusReport | None = None,
+    ) -> CorpusReport:
+        report, outputs = report or CorpusReport(), [Path(path), *beside]
+        check_outputs(outputs, (*self.source.sources, *self.source.containers))
         begin = time.monotonic()
-        save(self, path, report)
+        with closing(self.kept(report, render)) as captures:
+            write(captures, outputs[0])
         report.seconds = time.monotonic() - begin
+        report.bytes = sum(written.stat().st_size for written in outputs)
         return report
 
     def kept(
@@ -310,7 +324,7 @@ class Corpus:
                 if settings.excluded_revisits is not None:
                     excluded = SpooledChunks(settings.excluded_revisits)
                     excluded.fill(database, None, locator, 1, report.revisits, "excluded")
-            run = settings.run or partial(extract.here, settings.processes)
+            run = settings.run or partial(extract.extract_locally, settings.processes)
             yield from extract.counted(run(plan, chunks), report, settings.on_progress)
 
 

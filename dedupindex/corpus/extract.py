@@ -15,7 +15,7 @@ from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
-from dedupindex.corpus.select import Best, Chunk, Chunks, MetadataCondition
+from dedupindex.corpus.select import Best, Chunk, MetadataCondition, SpooledChunks
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
@@ -69,11 +69,11 @@ class ChunkResult(NamedTuple):
     bytes_read: int = 0
 
 
-Run = Callable[[ExtractionPlan, Chunks], Iterator[ChunkResult]]
+Run = Callable[[ExtractionPlan, SpooledChunks], Iterator[ChunkResult]]
 """Process all chunks, and yield their results in order."""
 
 
-def work(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
+def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
     """Process a chunk, or its first groups."""
     kept: list[KeptCapture] = []
     tried = size = 0
@@ -151,23 +151,24 @@ def nothing(entry: Entry) -> bytes:
     return b""
 
 
-def _rest(chunks: Chunks, done: ChunkResult) -> Chunk | None:
-    return None if done.left is None else chunks.after(done.left)
-
-
-def here(jobs: int, plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
+def extract_locally(
+    jobs: int, plan: ExtractionPlan, chunks: SpooledChunks
+) -> Iterator[ChunkResult]:
     """Process chunks in `jobs` processes of this machine."""
-    processes = jobs if plan.reads else 1
-    return map_in_order(
-        work, plan, chunks, processes, partial(_isolate, plan), partial(_rest, chunks)
-    )
+    more = partial(_spooled_rest, chunks)
+    isolate, jobs = partial(_isolate, plan), jobs if plan.reads else 1
+    return map_in_order(extract_chunk, plan, chunks, jobs, isolate, more)
+
+
+def _spooled_rest(chunks: SpooledChunks, done: ChunkResult) -> Chunk | None:
+    return chunks.after(done.left)
 
 
 def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     """Process a chunk that killed its process, so that only the offending capture has an error."""
     if len(chunk.groups) > 1:
         for group in chunk.groups:
-            yield from run_alone(work, plan, Chunk([group]), partial(_isolate, plan))
+            yield from run_alone(extract_chunk, plan, Chunk([group]), partial(_isolate, plan))
         return
     (group,) = chunk.groups
     left = None if chunk.next < 0 else Chunk([], chunk.next)
@@ -178,7 +179,8 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
         return
     for number, capture in enumerate(group, 1):
         settled = False
-        for done in run_alone(work, plan, Chunk([[capture]], _PROBE), partial(_isolate, plan)):
+        probe = Chunk([[capture]], _PROBE)
+        for done in run_alone(extract_chunk, plan, probe, partial(_isolate, plan)):
             settled = done.left is None or done.left.next != _PROBE
             yield done._replace(left=left if number == len(group) and not settled else None)
         if settled:
@@ -202,42 +204,37 @@ def counted(
             yield kept
 
 
-def on(cluster: Cluster) -> Run:
+def spark_extractor(cluster: Cluster) -> Run:
     """Process chunks on Spark; executors have WARC files and modules under the same names."""
 
-    def run(plan: ExtractionPlan, chunks: Chunks) -> Iterator[ChunkResult]:
+    def run(plan: ExtractionPlan, chunks: SpooledChunks) -> Iterator[ChunkResult]:
         if not plan.reads:
-            yield from here(1, plan, chunks)
+            yield from extract_locally(1, plan, chunks)
             return
 
-        def each(chunk: Chunk) -> Iterator[ChunkResult]:
-            return cluster.rows(partial(_work, plan), [chunk])
+        def extract(tasks: Sequence[Chunk]) -> Iterator[ChunkResult]:
+            return cluster.rows(partial(_extract_on_executor, plan), tasks)
 
         remaining = iter(chunks)
         while batch := list(islice(remaining, AT_ONCE * cluster.cores)):
-            for done in cluster.rows(partial(_work, plan), batch):
+            for done in extract(batch):
                 yield done
-                if (rest := _rest(chunks, done)) is not None:
-                    yield from run_to_end(each, rest, partial(_rest, chunks))
+                if (rest := chunks.after(done.left)) is not None:
+                    more = partial(_spooled_rest, chunks)
+                    yield from run_to_end(lambda chunk: extract([chunk]), rest, more)
 
     return run
 
 
-class _SingleChunk:
-    """A chunk alone; the rest of its group may be on the driver's disk."""
+def _extract_on_executor(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
+    """Run on an executor, in a separate process, whose death must not end the run.
 
-    def __init__(self, chunk: Chunk) -> None:
-        self._chunk = chunk
-
-    def __iter__(self) -> Iterator[Chunk]:
-        yield self._chunk
-
-    def after(self, left: Chunk) -> Chunk | None:
-        return left if left.groups else None
+    The next piece of a long group is on the driver's disk, so such a rest is returned.
+    """
+    isolate = partial(_isolate, plan)
+    for done in map_in_order(extract_chunk, plan, [chunk], 2, isolate, _rest_in_memory):
+        yield done._replace(left=None) if _rest_in_memory(done) else done
 
 
-def _work(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
-    """Run on an executor, in a separate process, whose death must not end the run."""
-    for done in here(2, plan, _SingleChunk(chunk)):
-        continues_here = done.left is not None and done.left.groups
-        yield done._replace(left=None) if continues_here else done
+def _rest_in_memory(done: ChunkResult) -> Chunk | None:
+    return done.left if done.left is not None and done.left.groups else None

@@ -9,13 +9,12 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 
 from dedupindex.corpus.enrich import Entry, flat
-from dedupindex.corpus.extract import nothing
-from dedupindex.corpus.extract_report import CorpusReport
+from dedupindex.corpus.extract import KeptCapture
 from dedupindex.corpus.row import CorpusRow, RecordPlace
 from dedupindex.errors import BadInput, to_install
 from dedupindex.index.identity import FILE
@@ -24,24 +23,17 @@ from dedupindex.runtime.duckdb import from_json, open_database, write_parquet
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import already_exists, atomic_file, check_name, named_errors
 
-if TYPE_CHECKING:
-    from dedupindex.corpus.archive import Corpus
-
 WARC = ".warc.gz"
 """The ending of the name of a WARC."""
 
 _MIN_LINE = 1 << 20  # bytes that DuckDB allows for a line
 
 
-Save = Callable[["Corpus", Path, CorpusReport], None]
-
-
-def as_lines(corpus: Corpus, path: Path, report: CorpusReport) -> None:
-    """Write lines of JSON, plain, gzip or zstd by the ending of the name."""
+def write_lines(captures: Iterable[KeptCapture], path: Path) -> None:
+    """Write rendered captures as lines, plain, gzip or zstd by the ending of the name."""
     with atomic_file(path) as stream, compressed(stream, path.name) as write:
-        for kept in corpus.kept(report):
+        for kept in captures:
             write(kept.rendered + b"\n")
-    report.bytes = path.stat().st_size
 
 
 @contextmanager
@@ -71,19 +63,18 @@ _TYPES = {str: "VARCHAR", bool: "BOOLEAN", int: "BIGINT", float: "DOUBLE"}
 _MAX_BIGINT = (1 << 63) - 1
 
 
-def as_parquet(corpus: Corpus, path: Path, report: CorpusReport) -> None:
-    """Write a table with the fields of ``record``, ``error``, and a column for each path.
+def write_table(
+    captures: Iterable[KeptCapture], path: Path, *, work: Path | None, memory: str
+) -> None:
+    """Write captures, rendered by `as_row`, as Parquet: a column for each name in their rows.
 
-    Lists, objects, and values of several types become JSON. Raises `BadInput` if the names of
-    columns differ only in case.
+    Lists, objects, and values of several types become JSON.
     """
-    _check_columns(corpus.paths)
-    directory = corpus.settings.work or Path(tempfile.gettempdir())
-    with open_database(directory, corpus.settings.memory, 0) as (database, home):
+    with open_database(work or Path(tempfile.gettempdir()), memory, 0) as (database, home):
         rows = home / "rows"
         types, longest = dict(_KNOWN), _MIN_LINE
         with named_errors(rows), open(rows, "wb") as stream:
-            for kept in corpus.kept(report, render=_row):
+            for kept in captures:
                 for name, value in orjson.loads(kept.rendered).items():
                     if name not in _KNOWN and value is not None:
                         column = _column_type(value)
@@ -91,10 +82,10 @@ def as_parquet(corpus: Corpus, path: Path, report: CorpusReport) -> None:
                 stream.write(kept.rendered + b"\n")
                 longest = max(longest, len(kept.rendered) + 1)
         write_parquet(database, f"SELECT * FROM {from_json([rows], types, longest)}", path)
-    report.bytes = path.stat().st_size
 
 
-def _check_columns(paths: Iterable[str]) -> None:
+def check_columns(paths: Iterable[str]) -> None:
+    """Raise `BadInput` if the names of columns differ only in case."""
     columns = {name.lower(): name for name in _KNOWN}
     for path in paths:
         other = columns.setdefault(path.lower(), path)
@@ -110,17 +101,17 @@ def _column_type(value: Any) -> str:
     return "JSON" if too_large else _TYPES.get(type(value), "JSON")
 
 
-def _row(entry: Entry) -> bytes:
+def as_row(entry: Entry) -> bytes:
+    """Render the fields of ``record``, ``error``, and each value by its path."""
     return orjson.dumps(flat(entry))
 
 
-def as_cdxj(corpus: Corpus, path: Path, report: CorpusReport) -> None:
+def write_cdxj(captures: Iterable[KeptCapture], path: Path) -> None:
     """Write a sorted CDXJ as pywb does, with the file names of WARC files, or their paths."""
     containers: dict[str, set[str]] = {}  # by file name
 
     def lines() -> Iterator[bytes]:
-        for kept in corpus.kept(report, render=nothing):
-            capture = kept.capture
+        for capture, *_ in captures:
             container = capture.record.container or capture.container or ""
             containers.setdefault(os.path.basename(container), set()).add(container)
             yield cdxj_line(capture, revisit=capture.revisit, container=container)
@@ -128,7 +119,6 @@ def as_cdxj(corpus: Corpus, path: Path, report: CorpusReport) -> None:
     with atomic_file(path, new=True) as stream, compressed(stream, path.name) as write:
         for line in sorted_lines(lines()):
             write(_shorten(line, containers))
-    report.bytes = path.stat().st_size
 
 
 def _shorten(line: bytes, containers: dict[str, set[str]]) -> bytes:

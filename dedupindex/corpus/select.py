@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_index import FOUND, found_in
@@ -352,16 +352,8 @@ class Chunk(NamedTuple):
     next: int = -1
 
 
-class Chunks(Protocol):
-    """All chunks, in order."""
-
-    def __iter__(self) -> Iterator[Chunk]: ...
-    def after(self, left: Chunk) -> Chunk | None:
-        """Return the rest of a chunk of which `left` was not processed, with its next piece."""
-
-
 class SpooledChunks:
-    """Chunks in the files of a directory."""
+    """All chunks, in order, in the files of a directory."""
 
     def __init__(self, home: Path) -> None:
         self._first, self._further = home / "first", home / "further"
@@ -372,9 +364,10 @@ class SpooledChunks:
             while stream.peek(1):
                 yield pickle.load(stream)
 
-    def after(self, left: Chunk) -> Chunk | None:
-        if left.groups or left.next < 0:
-            return left if left.groups else None
+    def after(self, left: Chunk | None) -> Chunk | None:
+        """Return the rest of a chunk of which `left` was not processed, or its next piece."""
+        if left is None or left.groups or left.next < 0:
+            return left if left and left.groups else None
         with open(self._further, "rb") as stream:
             stream.seek(self._starts[left.next])
             chunk: Chunk = pickle.load(stream)

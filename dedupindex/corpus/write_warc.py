@@ -10,16 +10,16 @@ import os
 import sqlite3
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 from uuid import uuid4
 
 from dedupindex import __version__
 from dedupindex.capture import Problem
-from dedupindex.corpus.extract import nothing
+from dedupindex.corpus.extract import KeptCapture
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_warc import row_of
 from dedupindex.corpus.output import WARC, cdxj_line
@@ -33,9 +33,6 @@ from dedupindex.verify.issues import REMARK
 from dedupindex.warc.arc import DOCUMENT
 from dedupindex.warc.random_access import RecordAt, Unreadable
 
-if TYPE_CHECKING:
-    from dedupindex.corpus.archive import Corpus
-
 _GZIP = 31  # the `wbits` of zlib for gzip
 _RECORD_END = b"\r\n\r\n"
 
@@ -45,7 +42,9 @@ def index_of(path: Path) -> Path:
     return path.with_name(path.name.removesuffix(WARC) + ".cdxj")
 
 
-def as_warc(corpus: Corpus, path: Path, report: CorpusReport) -> None:
+def write_warc(
+    captures: Iterable[KeptCapture], path: Path, report: CorpusReport, max_record: int
+) -> None:
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
@@ -54,7 +53,8 @@ def as_warc(corpus: Corpus, path: Path, report: CorpusReport) -> None:
     try:
         with atomic_file(cdxj, new=True) as index:
             with atomic_file(path, new=True) as stream:
-                index.writelines(sorted_lines(_write_records(corpus, path.name, stream, report)))
+                lines = _write_records(captures, path.name, stream, report, max_record)
+                index.writelines(sorted_lines(lines))
                 stream.flush()
                 report.problems.extend(_verify(Path(stream.name), path))
             appeared = True
@@ -62,7 +62,6 @@ def as_warc(corpus: Corpus, path: Path, report: CorpusReport) -> None:
         if appeared:  # it is incomplete without its CDXJ
             path.unlink(missing_ok=True)
         raise
-    report.bytes = path.stat().st_size + cdxj.stat().st_size
 
 
 def _verify(written: Path, path: Path) -> Iterator[Problem]:
@@ -94,20 +93,20 @@ class _ProblemSummary:
 
 
 def _write_records(
-    corpus: Corpus, name: str, stream: BinaryIO, report: CorpusReport
-) -> Iterator[bytes]:
+    captures: Iterable[KeptCapture], name: str, stream: BinaryIO, report: CorpusReport,
+    max_record: int,
+) -> Iterator[bytes]:  # fmt: skip
     """Write all records, and yield the lines of the CDXJ."""
     stream.write(zlib.compress(_warcinfo(name), wbits=_GZIP))
     left_out = _ProblemSummary()  # by WARC file
     with (
-        closing(Containers(corpus.settings.max_record)) as containers,
+        closing(Containers(max_record)) as containers,
         closing(sqlite3.connect("")) as written,
     ):
         written.execute("PRAGMA synchronous = OFF")
         written.execute("CREATE TABLE written (container TEXT, offset INTEGER, "
                         "PRIMARY KEY (container, offset)) WITHOUT ROWID")  # fmt: skip
-        for kept in corpus.kept(report, nothing):
-            capture = kept.capture
+        for capture, *_ in captures:
             try:
                 own = containers.own(capture)
                 original = None
