@@ -12,11 +12,8 @@ import orjson
 
 from dedupindex.capture import Problem
 from dedupindex.corpus.row import COLUMNS
-from dedupindex.errors import BadSource
-from dedupindex.object_store import open_anywhere
 from dedupindex.runtime.duckdb import from_json
 from dedupindex.runtime.files import check_name, named_errors
-from dedupindex.sources.discover import HEAD, kind_of
 
 KINDS = ("cdx", "cdxj")
 """The kinds of files that list captures, of `sources.discover`."""
@@ -51,16 +48,6 @@ class CaptureSource(Protocol):
     @property
     def containers(self) -> tuple[str, ...]:
         """Where WARC files may be that the source does not name by path."""
-
-
-def detect_kind(path: str) -> tuple[str, bytes]:
-    """Return the kind of a file, and its first `HEAD` bytes; raises `BadSource`."""
-    try:
-        with open_anywhere(path) as stream:
-            head = stream.read(HEAD)
-            return kind_of(head, stream), head
-    except OSError as error:
-        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
 
 
 _MAX_LINE = 1 << 23  # bytes of a line of JSON

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -332,7 +333,7 @@ STANDARD = (
     Enrichment("html", _STRING, ("html",), _html, step=True),
     Enrichment("html.title", _HTML, ("title",), of_value(html_text.title)),
     Enrichment("html.links", _HTML, ("links",), _links),
-    Enrichment("html.main", _HTML, ("main",), of_value(html_text.main_text)),
+    Enrichment("html.main", _HTML, ("main",), of_value(partial(html_text.visible_text, main=True))),
     Enrichment("text", _STRING, ("text",), _text),
     Enrichment("language", f"{_STRING}.text", ("language",), of_value(html_text.language)),
 )

@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext, detect_kind
+from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext
 from dedupindex.corpus.row import COLUMNS
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.runtime.duckdb import literal, quoted, refusal
 from dedupindex.sources import expand
 from dedupindex.sources.cdx_columns import NO_HEADER, Layout, guess, header, layout_of
+from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.line_source import GZIP, gunzip, inflated, parted
 
 MAX_LINE = 1 << 21  # bytes of a line
@@ -280,15 +281,12 @@ def line_files(
     """Return the CDX and CDXJ files of sources, with kind and beginning, and all other files."""
     found: dict[str, tuple[str, bytes]] = {}
     others = []
-    for source in sources:
-        for kind in KINDS:
-            expanded = expand([source], kind)
-            problems.extend(new for new in expanded.problems if new not in problems)
-            for path in expanded.paths:
-                if path not in found:
-                    detected = detect_kind(path)
-                    if detected[0] in KINDS:
-                        found[path] = detected
-                    else:
-                        others.append(path)
+    expanded = expand(sources, *KINDS)
+    problems.extend(expanded.problems)
+    for path in expanded.paths:
+        detected = detect_kind(path)
+        if detected[0] in KINDS:
+            found[path] = detected
+        else:
+            others.append(path)
     return found, others

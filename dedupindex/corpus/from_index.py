@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -60,25 +59,18 @@ def found_in(index: Path, database: Database) -> None:
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
         while keys := [key for (key,) in rows.fetchmany(AHEAD)]:
-            digests = dict(_digests(keys))
+            digests: dict[str, Digest] = {}
+            for key in keys:
+                with suppress(BadDigest):  # the index cannot have it
+                    digests[key] = Digest.parse(key, unlabelled="sha1")
             view.prefetch(digests.values())
             for key, digest in digests.items():
                 answer = find(view, settings, Query(digest))
                 if answer is not None and answer.original.container:
                     values = {"k": key, **_columns(answer.original)}
-                    names = ", ".join(f'"{name}"' for name in values)
-                    marks = ", ".join("?" * len(values))
-                    database.execute(
-                        f"INSERT INTO {FOUND} ({names}) VALUES ({marks})", list(values.values())
-                    )
-
-
-def _digests(keys: list[str]) -> Iterator[tuple[str, Digest]]:
-    for key in keys:
-        try:
-            yield key, Digest.parse(key, unlabelled="sha1")
-        except BadDigest:
-            continue  # the index cannot have it
+                    row = ", ".join(f'? AS "{name}"' for name in values)
+                    insert = f"INSERT INTO {FOUND} BY NAME SELECT {row}"
+                    database.execute(insert, list(values.values()))
 
 
 def _columns(original: Capture) -> dict[str, str | int | None]:

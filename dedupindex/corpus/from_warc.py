@@ -12,12 +12,13 @@ from typing import BinaryIO, ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
 from dedupindex.corpus import capture_list
-from dedupindex.corpus.capture_list import Revisits, SourceContext, detect_kind
+from dedupindex.corpus.capture_list import Revisits, SourceContext
 from dedupindex.corpus.from_cdx import CdxFile, file_of, has_lines, select
 from dedupindex.corpus.row import as_text
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote, local, open_anywhere
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http, record_facts, wacz_members

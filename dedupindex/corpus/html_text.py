@@ -126,17 +126,11 @@ def _joined(base: str, href: str) -> str:
         return ""
 
 
-def visible_text(tree: Any) -> str:
+def visible_text(tree: Any, *, main: bool = False) -> str:
+    """Return the text, or only the `main` one, without menus, footers and comments."""
     from resiliparse.extract.html2text import extract_plain_text
 
-    return str(extract_plain_text(tree))
-
-
-def main_text(tree: Any) -> str:
-    """Return the text without boilerplate such as menus, footers and comments."""
-    from resiliparse.extract.html2text import extract_plain_text
-
-    return str(extract_plain_text(tree, main_content=True, comments=False))
+    return str(extract_plain_text(tree, main_content=main, comments=not main))
 
 
 def language(text: str) -> str | None:

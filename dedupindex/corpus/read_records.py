@@ -20,6 +20,7 @@ from dedupindex.warc.record_facts import refers_to, says_not_modified, timestamp
 
 MAX_RECORD = 64 << 20  # bytes of a record in memory, stored or inflated
 _MAX_OPEN = 16  # WARC files
+_OF_PAYLOAD = ("content-encoding", "transfer-encoding", "content-type")  # HTTP header fields
 
 
 class MissingRecord(Exception):
@@ -56,7 +57,9 @@ class Containers:
         original = self.original(capture, own.record)
         original_status, original_fields, payload = _split(original)
         if fields and original_fields:  # the header of the payload states its codings
-            original_fields |= _uncoded(fields)
+            original_fields |= {
+                name: value for name, value in fields.items() if name.lower() not in _OF_PAYLOAD
+            }
         return Stored(header, status or original_status, original_fields or fields, payload)
 
     def own(self, capture: CorpusRow) -> RecordAt:
@@ -275,11 +278,3 @@ def _header_of(record: Record) -> dict[str, str]:
         names = ("WARC-Target-URI", "WARC-Date")
         return dict(zip(names, map(as_text, record.values[:2]), strict=True))
     return _fields(record.text.rstrip(b"\r\n").split(b"\n")[1:])
-
-
-def _uncoded(fields: dict[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in fields.items()
-        if name.lower() not in ("content-encoding", "transfer-encoding", "content-type")
-    }

@@ -135,12 +135,8 @@ class HashState:
                 database.execute("INSERT INTO about VALUES (?, ?, ?, 0)", row)
             elif about[0] > FORMAT:
                 raise FormatFromFuture(f"{path} has format {about[0]}, this knows {FORMAT}")
-            self._database, self.pattern, self.run, self._turn = (
-                database,
-                pattern,
-                str(about[1]),
-                about[2] + 1,
-            )
+            self._database, self.pattern = database, pattern
+            self.run, self._turn = str(about[1]), about[2] + 1
             database.execute("UPDATE about SET turn = ?", (self._turn,))
             self._fresh = not database.execute("SELECT 1 FROM object LIMIT 1").fetchone()
             self._commit_then_begin()

@@ -43,8 +43,6 @@ class ListedObject(NamedTuple):
 
 def row_path(path: str) -> str:
     """Return a path as it is written in a row: unchanged, or as a ``file:`` URI if not UTF-8."""
-    if path.isascii():
-        return path
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -256,21 +256,19 @@ class _Parser:
     # --- conditions ----------------------------------------------------------------------------
 
     def _condition(self) -> Node:
-        operands = self._operands("or", self._conjunct)
-        return tree.Or(operands) if len(operands) > 1 else operands[0]
+        return self._joined("or", tree.Or, self._conjunct)
 
     def _conjunct(self) -> Node:
-        operands = self._operands("and", self._negation)
-        return tree.And(operands) if len(operands) > 1 else operands[0]
+        return self._joined("and", tree.And, self._negation)
 
-    def _operands(self, word: str, parse: Callable[[], Node]) -> tuple[Node, ...]:
+    def _joined(self, word: str, join: type[tree.And | tree.Or], parse: Callable[[], Node]) -> Node:
         begin = self._next
         operands = [parse()]
         while self._accept(word):
             self._check_kind(operands[-1], CONDITION, begin)
             begin = self._next
             operands.append(self._check_kind(parse(), CONDITION, begin))
-        return tuple(operands)
+        return join(tuple(operands)) if len(operands) > 1 else operands[0]
 
     def _negation(self) -> Node:
         if not self._accept("not"):
@@ -355,15 +353,15 @@ class _Parser:
     # --- values --------------------------------------------------------------------------------
 
     def _sum(self) -> Node:
-        node = self._product()
-        while sign := self._accept("+", "-"):
-            node = self._arithmetic(node, sign, self._product())
-        return node
+        return self._calculated(self._product, "+", "-")
 
     def _product(self) -> Node:
-        node = self._operand()
-        while sign := self._accept("*", "/"):
-            node = self._arithmetic(node, sign, self._operand())
+        return self._calculated(self._operand, "*", "/")
+
+    def _calculated(self, parse: Callable[[], Node], *signs: str) -> Node:
+        node = parse()
+        while sign := self._accept(*signs):
+            node = self._arithmetic(node, sign, parse())
         return node
 
     def _arithmetic(self, left: Node, sign: str, right: Node) -> Node:

@@ -9,7 +9,7 @@ from glob import has_magic
 from typing import Any, NamedTuple
 
 from dedupindex.errors import BadSource
-from dedupindex.object_store.store_address import WEB, redacted, scheme_of
+from dedupindex.object_store.store_address import S3, WEB, redacted, scheme_of
 from dedupindex.object_store.stores import (
     ObjectFacts,
     error_text,
@@ -127,7 +127,7 @@ def list_directory(directory: str) -> Iterator[RemoteEntry]:
     page by page, those of other stores as a whole.
     """
     store, path = store_of(directory)
-    if hasattr(store, "_iterdir"):
+    if scheme_of(directory) in S3:
         listing = _pages(directory, store, path)
     else:
         listing = iter(with_retries(directory, partial(store.ls, path, detail=True)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from dedupindex.errors import BadSource
 
 WEB = ("http", "https")
+S3 = ("s3", "s3a")
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _OTHERS = ("file", "local", "redis", "rediss", "unix")  # files here; Redis: see `browsertrix`
 _TAKEN_FOR_PATH = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)

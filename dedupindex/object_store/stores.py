@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, BadSource, to_install
-from dedupindex.object_store.store_address import WEB, check, redacted, scheme_of
+from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 20.0  # seconds before a retry
@@ -141,7 +141,7 @@ def _options(address: str) -> dict[str, Any]:
 
     timeout = limits().timeout
     scheme = scheme_of(address)
-    if scheme in ("s3", "s3a"):
+    if scheme in S3:
         own = {"connect_timeout": timeout, "read_timeout": timeout,
                "retries": {"total_max_attempts": 3, "mode": "standard"}}  # fmt: skip
         return {"config_kwargs": {**own, **conf.get("s3", {}).get("config_kwargs", {})}}

@@ -30,6 +30,7 @@ from dedupindex.object_store import (
     is_many,
     is_remote,
     local,
+    open_anywhere,
     redacted,
 )
 from dedupindex.sources.browsertrix import is_redis_address
@@ -66,15 +67,15 @@ class Expanded:
     remote: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
 
 
-def expand(sources: Sequence[str], kind: str | None = None) -> Expanded:
+def expand(sources: Sequence[str], *kinds: str | None) -> Expanded:
     """Find the containers that `sources` name.
 
     Directories are searched recursively, in the order of names. Hidden and unfinished files and
-    indexes are left out; files of unknown kind, or not of `kind`, are counted. Files whose kind
+    indexes are left out; files of other kinds than `kinds` are counted. Files whose kind
     cannot be detected (empty, unreadable, zstd) are problems. A file named by the user is always
     included. Raises `BadSource` for a source that does not exist or is not a file.
     """
-    wanted = kind_named(kind) if kind else ""
+    wanted = frozenset(map(kind_named, filter(None, kinds))) or frozenset(KINDS)
     found = Expanded()
     visited: set[tuple[int, int]] = set()
     for source in map(local, sources):
@@ -116,7 +117,7 @@ def check_regular_file(path: str) -> str:
 
 
 def _find_by_glob(
-    pattern: str, wanted: str, found: Expanded, visited: set[tuple[int, int]]
+    pattern: str, wanted: frozenset[str], found: Expanded, visited: set[tuple[int, int]]
 ) -> None:
     matches = sorted(glob.glob(pattern, recursive=True))
     if not matches:
@@ -128,7 +129,9 @@ def _find_by_glob(
             _search(path, wanted, found, visited)
 
 
-def _search(top: str, wanted: str, found: Expanded, visited: set[tuple[int, int]]) -> None:
+def _search(
+    top: str, wanted: frozenset[str], found: Expanded, visited: set[tuple[int, int]]
+) -> None:
     """Add every file below a directory; links are followed, no directory is entered twice."""
 
     def unreadable(error: OSError) -> None:
@@ -145,7 +148,7 @@ def _search(top: str, wanted: str, found: Expanded, visited: set[tuple[int, int]
             _add(os.path.join(directory, name), wanted, found)
 
 
-def _find_remote(source: str, wanted: str, found: Expanded) -> None:
+def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:
     if not is_many(source):
         found.remote[source] = facts(source)
         found.paths.append(source)
@@ -154,11 +157,11 @@ def _find_remote(source: str, wanted: str, found: Expanded) -> None:
     objects = [each for each in find_objects(source) if "/." not in f"/{each.address[prefix:]}"]
     found.remote.update(objects)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for (address, _), probe in zip(objects, pool.map(_probe_remote, objects), strict=True):
+        for (address, _), probe in zip(objects, pool.map(_probe_object, objects), strict=True):
             _add(address, wanted, found, probe)
 
 
-def _add(path: str, wanted: str, found: Expanded, probe: _Probe | None = None) -> None:
+def _add(path: str, wanted: frozenset[str], found: Expanded, probe: _Probe | None = None) -> None:
     """Add, skip or report a file that the user did not name itself."""
     name = os.path.basename(path)
     if name.startswith("."):
@@ -185,42 +188,35 @@ class _Probe(NamedTuple):
     error: str = ""  # why it cannot be read
 
 
-def _probe(path: str) -> _Probe:
+def _probe(path: str, known: ObjectFacts | None = None) -> _Probe:
+    """Read the beginning of a file, or of an object with `known` facts."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if known is None and not stat.S_ISREG(os.stat(path).st_mode):
             return _Probe(error="is not a regular file")
-        with open(path, "rb") as stream:
-            return _probe_stream(stream)
+        with open(path, "rb") if known is None else RemoteFile(path, known) as stream:
+            head = stream.read(HEAD)
+            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
-
-
-def _probe_remote(found: FoundObject) -> _Probe:
-    if _is_sidecar(os.path.basename(found.address)):
-        return _Probe()
-    try:
-        with RemoteFile(found.address, found.facts) as stream:
-            return _probe_stream(stream)
     except BadSource as error:
-        return _Probe(error=str(error).removeprefix(f"{redacted(found.address)} "))
+        return _Probe(error=str(error).removeprefix(f"{redacted(path)} "))
 
 
-def _probe_stream(stream: BinaryIO) -> _Probe:
-    head = stream.read(HEAD)
-    return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
+def _probe_object(found: FoundObject) -> _Probe:
+    return _Probe() if _is_sidecar(os.path.basename(found.address)) else _probe(*found)
 
 
-def _classify(path: str, name: str, wanted: str, found: Expanded, probe: _Probe) -> None:
+def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, probe: _Probe) -> None:
     head, kind, error = probe
     if error:
         found.problems.append(Problem(path, -1, error))
-    elif wanted == "warc" and not kind and not _ARCHIVES.search(name):
+    elif wanted == {"warc"} and not kind and not _ARCHIVES.search(name):
         found.skipped += 1  # it may be empty or zstd, but is not named like an archive
     elif head.startswith(ZSTD):
         found.problems.append(Problem(path, 0, NO_ZSTD))
     elif not head:
         found.problems.append(Problem(path, 0, "is empty"))
-    elif kind and wanted in ("", kind):
+    elif kind in wanted:
         found.paths.append(path)
     else:
         found.skipped += 1
@@ -244,6 +240,16 @@ def kind_named(name: str) -> str:
     if kind not in KINDS:
         raise BadSource(f"no kind of source {name!r}; there are {', '.join(KINDS)}")
     return kind
+
+
+def detect_kind(path: str) -> tuple[str, bytes]:
+    """Return the kind of a file, and its first `HEAD` bytes; raises `BadSource`."""
+    try:
+        with open_anywhere(path) as stream:
+            head = stream.read(HEAD)
+            return kind_of(head, stream), head
+    except OSError as error:
+        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
 
 
 def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:

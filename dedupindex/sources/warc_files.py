@@ -11,7 +11,6 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import (
-    RemoteFile,
     check_local,
     facts_or_none,
     is_many,
@@ -20,7 +19,7 @@ from dedupindex.object_store import (
     redacted,
 )
 from dedupindex.sources import Expanded, expand, is_stream
-from dedupindex.sources.discover import HEAD, NO_ZSTD, ZSTD, is_unfinished, kind_of
+from dedupindex.sources.discover import NO_ZSTD, ZSTD, detect_kind, is_unfinished
 
 UNFINISHED = "by its name it is still being written"
 NOTHING = "no WARC or ARC file was found under the given names"
@@ -144,12 +143,7 @@ def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
 
 def _check_kind(path: str) -> None:
     """Raise `BadSource` if a file that the user named is of another kind."""
-    try:
-        with RemoteFile(path) if is_remote(path) else open(path, "rb") as stream:
-            head = stream.read(HEAD)
-            kind = kind_of(head, stream)
-    except OSError as error:
-        raise BadSource(f"{path} cannot be read: {error.strerror}") from error
+    kind, head = detect_kind(path)
     if head.startswith(ZSTD):
         raise BadSource(f"{path} {NO_ZSTD}")
     if kind not in ("", "warc"):
