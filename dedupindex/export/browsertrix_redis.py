@@ -220,10 +220,8 @@ class BrowsertrixDatabase:
             counts = pipe.hgetall(keys.counts_key(crawl))
             files = pipe.lrange(keys.files_key(crawl), 0, -1)
             pipe.multi()
-            for text in files:
-                pipe.sadd(keys.FILES, keys.file_name(text))
             pipe.smove(keys.OPEN, keys.CRAWLS, crawl)
-            _add(pipe, counts, 1)
+            _add(pipe, counts, files)
 
         self._transact(publish)
         self._drop_replaced(crawl)
@@ -248,12 +246,10 @@ class BrowsertrixDatabase:
             if exists:
                 pipe.rename(keys.entries_key(crawl), _OLD + crawl)
             pipe.delete(keys.files_key(crawl), keys.counts_key(crawl))
-            for text in files:
-                pipe.srem(keys.FILES, keys.file_name(text))
             pipe.srem(keys.OPEN, crawl)
             pipe.srem(keys.CRAWLS, crawl)
             pipe.hdel(OURS, crawl)
-            _add(pipe, counts, -1)
+            _subtract(pipe, counts, files)
 
         self._transact(remove)
         self._drop_replaced(crawl)
@@ -337,12 +333,8 @@ class BrowsertrixDatabase:
             if not committed:
                 pipe.sadd(keys.OPEN, crawl)
                 return
-            _add(pipe, before, -1)
-            _add(pipe, counts, 1)
-            for text in old_files:
-                pipe.srem(keys.FILES, keys.file_name(text))
-            for text in new_files:
-                pipe.sadd(keys.FILES, keys.file_name(text))
+            _subtract(pipe, before, old_files)
+            _add(pipe, counts, new_files)
 
         self._transact(replace)
 
@@ -417,8 +409,16 @@ def writing(address: str) -> Iterator[BrowsertrixDatabase]:
             client.eval(_RELEASE, 1, LOCK, writer)
 
 
-def _add(pipe: Any, counts: dict[bytes, bytes], sign: int) -> None:
-    """Add a crawl's totals to those of all crawls, or subtract them."""
+def _add(pipe: Any, counts: dict[bytes, bytes], files: Iterable[bytes], sign: int = 1) -> None:
+    """Add a crawl's totals and files to those of all crawls."""
     for name, value in counts.items():
         if value.removeprefix(b"-").isdigit():
             pipe.hincrby(keys.COUNTS, name, sign * int(value))
+    change = pipe.sadd if sign > 0 else pipe.srem
+    for text in files:
+        change(keys.FILES, keys.file_name(text))
+
+
+def _subtract(pipe: Any, counts: dict[bytes, bytes], files: Iterable[bytes]) -> None:
+    """Undo what `_add` did."""
+    _add(pipe, counts, files, -1)

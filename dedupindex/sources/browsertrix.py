@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -122,13 +123,9 @@ def redis_client(address: str, failure: type[DedupError]) -> Iterator[Any]:
 
 def scan(client: Any, key: str) -> Iterator[list[tuple[bytes, bytes]]]:
     """Yield the fields of a hash, many at a time; one that changes may come twice or never."""
-    cursor = 0
-    while True:
-        cursor, found = client.hscan(key, cursor, count=AT_ONCE)
-        if found:
-            yield list(found.items())
-        if not cursor:
-            return
+    found = client.hscan_iter(key, count=AT_ONCE)
+    while batch := list(islice(found, AT_ONCE)):
+        yield batch
 
 
 def members(client: Any, key: str) -> list[str]:
