@@ -21,13 +21,16 @@ from dedupindex.runtime.tables import amount, html_lines, printable
 MAX_DOCUMENTS, MAX_LINES = 60, 600  # of a graph
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 330, 30, 30, 24  # in pixels
 _LABEL = 46  # characters of a URL
-STYLE = (
+_STYLE = (
     ".graph{max-width:960px;height:auto;background:#8881}"
     ".graph text{font:12px system-ui,sans-serif;fill:currentColor}"
     ".graph .lane{stroke:#8884}.graph .pair{stroke:#8886;fill:none}"
     ".graph .covers{stroke:#b35c00;stroke-width:1.6;fill:none}.graph .head{fill:#b35c00}"
     ".graph .kept{fill:#1f6fb5;stroke:#1f6fb5}"
     ".graph .covered{fill:Canvas;stroke:#b35c00;stroke-width:2}"
+    ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
+    "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
+    "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
 )
 
 
@@ -46,7 +49,7 @@ Point = tuple[float, float]
 def svg(
     title: str, documents: Sequence[DrawnDocument], pairs: Iterable[tuple[int, int]]
 ) -> Iterator[str]:
-    """Draw a lane for each URL, with its captures from left to right; it needs `STYLE`."""
+    """Draw a lane for each URL, with its captures from left to right; it needs `_STYLE`."""
     places, lanes = _layout(documents)
     height = TOP + LANE * len(lanes) + LANE
     yield (
@@ -129,11 +132,6 @@ _KEY = (
     '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
     '</svg>kept<svg class="key" width="12" height="12"><rect class="covered" width="12" '
     'height="12"/></svg>covered</p>\n'
-)
-_STYLE = (
-    STYLE + ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
-    "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
-    "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
 )
 
 

@@ -87,21 +87,13 @@ class ExactRecord:
         """Return the inflated record, None if it is too long to be held."""
         if self._stored > _LONG:
             return None
-        data = os.pread(self._file.fileno(), self._stored, self.offset)
-        if len(data) < self._stored:
-            raise NotExact("the file is shorter than it was")
-        if not self.gzipped:
-            return data if len(data) <= SHORT else None
-        inflater = decompressobj(31)
-        try:
-            inflated = inflater.decompress(data, SHORT)
-        except IsalError as error:
-            raise NotExact(f"its gzip member is damaged: {error}") from error
-        if inflater.eof and inflater.unused_data:
-            raise NotExact("its gzip member ends too early")
-        if not inflater.eof and len(inflated) < SHORT:
-            raise NotExact("its gzip member does not end")
-        return inflated if inflater.eof else None
+        pieces, length = [], 0
+        for piece in self._pieces():
+            pieces.append(piece)
+            length += len(piece)
+            if length > SHORT:
+                return None
+        return b"".join(pieces)
 
     def _header(self) -> bytes:
         held = b""
