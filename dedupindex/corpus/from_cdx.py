@@ -163,7 +163,7 @@ def _is_capture(layout: Layout, delimiter: str) -> str:
     A header with other columns ends the query, because the lines below it would be misread.
     """
     repeated = quoted(" ".join(("CDX", *layout.letters)))
-    other = refusal("filename", " has a header in its middle that says other columns than the "
+    other = refusal("filename", " has a header in its middle that names other columns than the "
                     "first: divide the file there")  # fmt: skip
     header = f"replace(trim(line, ' ' || {delimiter}), {delimiter}, ' ')"
     return (
@@ -265,13 +265,13 @@ class CdxCaptures:
             raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
         lines = []
         for number, (path, (kind, head)) in enumerate(files.items()):
-            here = Path(path)
+            file = Path(path)
             if is_remote(path):
-                here = context.home / f"{number}.lines"
-                with RemoteFile(path, in_order=True) as stream, open(here, "wb") as file:
-                    shutil.copyfileobj(stream, file, 1 << 20)
+                file = context.home / f"{number}.lines"
+                with RemoteFile(path, in_order=True) as source, open(file, "wb") as target:
+                    shutil.copyfileobj(source, target, 1 << 20)
             text = context.home / f"{number}.text"
-            lines.append(file_of(here, kind, head, path.rpartition("/")[0], text))
+            lines.append(file_of(file, kind, head, path.rpartition("/")[0], text))
         return select(lines)
 
 

@@ -201,8 +201,8 @@ class WaczCaptures:
             home.mkdir()
             indexes = _indexes(path, home)
             lines += [
-                file_of(here, kind, head, path, home / f"{count}.text")
-                for count, (here, kind, head) in enumerate(indexes)
+                file_of(unpacked, kind, head, path, home / f"{count}.text")
+                for count, (unpacked, kind, head) in enumerate(indexes)
             ]
             if not indexes:
                 scanned.append(path)
@@ -220,13 +220,13 @@ def _indexes(path: str, home: Path) -> list[tuple[Path, str, bytes]]:
     with _zipped(path) as file:
         unpacked = wacz_members.unpack_indexes(file, home)
     indexes = []
-    for name, here in unpacked:
-        kind, head = detect_kind(str(here))
+    for name, index in unpacked:
+        kind, head = detect_kind(str(index))
         if has_lines(head):
             if kind not in capture_list.KINDS:
                 raise BadSource(f"{path} has an index that is no CDX or CDXJ: {name}")
-            indexes.append((here, kind, head))
-    return [index for index in indexes if index[1] == "cdxj"] or indexes
+            indexes.append((index, kind, head))
+    return [found for found in indexes if found[1] == "cdxj"] or indexes
 
 
 def is_wacz_file(source: str) -> bool:

@@ -13,6 +13,7 @@ from dedupindex.object_store import RemoteFile, open_anywhere
 from dedupindex.urlkey import unbracket, urlkey
 from dedupindex.warc import http, record_facts, wacz_members
 from dedupindex.warc.arc import DOCUMENT
+from dedupindex.warc.headers import field_pairs
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import RecordAt, Unreadable, record_at
 from dedupindex.warc.record import Record
@@ -232,11 +233,11 @@ def _split(found: RecordAt) -> tuple[str | None, dict[str, str] | None, bytes]:
     answer = http.parse(block + end, 0, len(block) + len(end))
     if answer is None:
         raise MissingRecord("its HTTP header does not end")
-    first, *lines = answer.head.rstrip(b"\r\n").split(b"\n")
+    first, _, rest = answer.head.rstrip(b"\r\n").partition(b"\n")
     body = block[answer.body :]
     if answer.coding == b"chunked":
         body = _dechunked(body)
-    return as_text(first.rstrip(b"\r")), _fields(lines), body
+    return as_text(first.rstrip(b"\r")), _fields(field_pairs(rest)), body
 
 
 def _dechunked(body: bytes) -> bytes:
@@ -247,29 +248,21 @@ def _dechunked(body: bytes) -> bytes:
     return b"".join(pieces) if is_chunked else body
 
 
-def _fields(lines: list[bytes]) -> dict[str, str]:
-    """Parse header fields; repeated ones are joined by commas under their first spelling."""
+def _fields(pairs: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Decode header fields; repeated ones are joined by commas under their first spelling."""
     fields: dict[str, str] = {}
     spellings: dict[str, str] = {}
-    name = ""
-    for line in lines:
-        text = _header_text(line)
-        if line[:1] in (b" ", b"\t") and name:
-            fields[name] = f"{fields[name]} {text}".strip()
-            continue
-        key, colon, value = text.partition(":")
-        if not colon:
-            continue
-        name = spellings.setdefault(key.strip().lower(), key.strip())
-        fields[name] = f"{fields[name]}, {value.strip()}" if name in fields else value.strip()
+    for name, value in ((_header_text(name), _header_text(value)) for name, value in pairs):
+        name = spellings.setdefault(name.lower(), name)
+        fields[name] = f"{fields[name]}, {value}" if name in fields else value
     return fields
 
 
-def _header_text(line: bytes) -> str:
+def _header_text(data: bytes) -> str:
     try:
-        return line.decode().strip()
+        return data.decode().strip()
     except UnicodeDecodeError:
-        return line.decode("latin-1").strip()
+        return data.decode("latin-1").strip()
 
 
 def _header_of(record: Record) -> dict[str, str]:
@@ -277,4 +270,4 @@ def _header_of(record: Record) -> dict[str, str]:
     if record.type == DOCUMENT:
         names = ("WARC-Target-URI", "WARC-Date")
         return dict(zip(names, map(as_text, record.values[:2]), strict=True))
-    return _fields(record.text.rstrip(b"\r\n").split(b"\n")[1:])
+    return _fields(record.head.pairs)

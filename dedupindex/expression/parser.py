@@ -10,7 +10,7 @@ operand     "-" operand | number | text | name | name "(" … ")" | "(" conditio
 from __future__ import annotations
 
 import re
-from calendar import isleap, monthrange
+from calendar import monthrange
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, NoReturn
 
@@ -110,8 +110,7 @@ _DATE = re.compile(
     r"([0-9]{4})(?:-([0-9]{2})(?:-([0-9]{2})(?:[T ]([0-9]{2})"
     r"(?::([0-9]{2})(?::([0-9]{2}))?)?)?)?)?Z?"
 )
-_DEFAULT_DIGITS = "00000101000000"  # complete a date that has fewer than 14
-_UNIT_SECONDS = {8: 86_400, 10: 3600, 12: 60, 14: 1}  # by the number of digits of a date
+_FIRST, _LAST = "00000101000000", "00001231235959"  # complete a date of fewer than 14 digits
 
 
 def number(text: str, unit: str) -> Literal:
@@ -151,15 +150,14 @@ def period(text: str) -> tuple[int, int]:
     digits = "".join(filter(None, found.groups())) if found else text
     if not (digits.isascii() and digits.isdigit() and 4 <= len(digits) <= 14) or len(digits) % 2:
         raise BadDate(f"no date, which is '2020', '2020-05', '2020-05-01T10:30:00': {text[:64]!r}")
-    all_digits = check_digits((digits + _DEFAULT_DIGITS[len(digits) :]).encode())
-    begin, year = seconds(date_of_digits(all_digits)), int(digits[:4])
-    if len(digits) == 4:
-        length = (365 + isleap(year)) * 86_400
-    elif len(digits) == 6:
-        length = monthrange(year, int(digits[4:6]))[1] * 86_400
-    else:
-        length = _UNIT_SECONDS[len(digits)]
-    return begin, begin + length - 1
+    begin = _second(digits + _FIRST[len(digits) :])
+    if len(digits) == 6:
+        digits += str(monthrange(int(digits[:4]), int(digits[4:]))[1])
+    return begin, _second(digits + _LAST[len(digits) :])
+
+
+def _second(digits: str) -> int:
+    return seconds(date_of_digits(check_digits(digits.encode())))
 
 
 # --- grammar -------------------------------------------------------------------------------------

@@ -102,14 +102,12 @@ def _root(source: str) -> str:
     if is_remote(source):
         if is_many(source) and not glob.has_magic(source):
             return source.rstrip("/")
-        while glob.has_magic(os.path.dirname(source)):
-            source = os.path.dirname(source)
-        return os.path.dirname(source)
-    if os.path.isdir(source):
+    elif os.path.isdir(source):
         return os.path.abspath(source)
     while glob.has_magic(os.path.dirname(source)) and not os.path.lexists(source):
         source = os.path.dirname(source)
-    return os.path.dirname(os.path.abspath(source))
+    top = os.path.dirname(source)
+    return top if is_remote(source) else os.path.abspath(top)
 
 
 def status_of(path: str) -> tuple[int, int, int] | None:

@@ -94,7 +94,7 @@ def parse(text: bytes) -> Head:
     version = first.rstrip(_SPACE)
     if _VERSION.fullmatch(version) is None:
         raise BadHead("does not begin with a WARC version line")
-    pairs = _pairs(rest)
+    pairs = field_pairs(rest)
     fields: dict[bytes, bytes] = {}
     repeated = []
     for name, value in pairs:
@@ -120,7 +120,7 @@ def parse(text: bytes) -> Head:
     )
 
 
-def _pairs(text: bytes) -> list[tuple[bytes, bytes]]:
+def field_pairs(text: bytes) -> list[tuple[bytes, bytes]]:
     """Return names and values, folded lines joined by one space; other lines are ignored."""
     pairs: list[tuple[bytes, bytes]] = []
     for line in text.split(b"\n"):

@@ -1,4 +1,4 @@
-"""What CDX and CDXJ files tell, and which captures are chosen, against a simple model."""
+"""The captures of CDX and CDXJ files, and those that are selected, against a simple model."""
 
 from __future__ import annotations
 
@@ -201,9 +201,9 @@ def test_layouts(tmp_path: Path) -> None:
     jsons = []
     for line in lines:
         key, stamp, url, mime, status, digest, _, _, size, offset, file = line.split(" ")
-        said = {"url": url, "mime": mime, "status": status, "digest": f"sha1:{digest}",
+        fields = {"url": url, "mime": mime, "status": status, "digest": f"sha1:{digest}",
                 "length": size, "offset": int(offset), "filename": file}  # fmt: skip
-        jsons.append(f"{key} {stamp} {json.dumps(said)}\n")
+        jsons.append(f"{key} {stamp} {json.dumps(fields)}\n")
     for entry in wanted:
         entry["record"]["digest"] = "sha1:" + entry["record"]["digest"]
     like("x.cdxj", "!meta {}\n" + "".join(jsons))
@@ -281,11 +281,11 @@ def test_many_files_are_read_together(tmp_path: Path) -> None:
             packed = folder / f"{name}.cdx"
             packed.with_suffix(".cdx.gz").write_bytes(gzip.compress(packed.read_bytes()))
             packed.unlink()
-    told = CdxCaptures(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
+    captures = CdxCaptures(tuple(map(str, sorted(tmp_path.glob("*/*.cdx*")))))
     assert (
-        told.relation(SourceContext(tmp_path, 1, [])).count("read_csv") == 2
+        captures.relation(SourceContext(tmp_path, 1, [])).count("read_csv") == 2
     )  # plain, and with gzip
-    found = Corpus.from_cdx(*told.sources).enrich("html.title")
+    found = Corpus.from_cdx(*captures.sources).enrich("html.title")
     titles = [
         (entry["record"]["originalUrl"], entry["payload"]["string"]["html"]["title"])
         for entry in found
@@ -330,7 +330,7 @@ def test_concatenated_files(tmp_path: Path, end: str) -> None:
         assert (report.entries, report.refused) == (3, 0), between
     other = " CDX a b m s k r M V g"
     cdx.write_text("".join(line + end for line in [head, *lines, other]))
-    with pytest.raises(BadSource, match="all.cdx has a header in its middle that says other"):
+    with pytest.raises(BadSource, match="all.cdx has a header in its middle that names other"):
         Corpus.from_cdx(cdx).count()
     cdx.write_text("".join(line + end for line in [head, *lines]).replace(" ", "\t"))
     with cdx.open("a") as stream:
