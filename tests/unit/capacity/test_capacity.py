@@ -94,9 +94,9 @@ def test_plan_of_a_cluster() -> None:
 def test_rates_of_a_file(tmp_path: Path) -> None:
     rates = tmp_path / "rates.toml"
     rates.write_text("[documents]\nhash_mb_per_core_s = 1\n[published]\ndocuments = 1000\n")
-    said = json.loads(typed("plan", "--documents", "--rates", rates, "--json")[0])
-    assert said["documents"]["gets"] == 2000
-    assert said["documents"]["measured"][0]["hash_hours"] == pytest.approx(1024**5 / 32e6 / 3600)
+    report = json.loads(typed("plan", "--documents", "--rates", rates, "--json")[0])
+    assert report["documents"]["gets"] == 2000
+    assert report["documents"]["measured"][0]["hash_hours"] == pytest.approx(1024**5 / 32e6 / 3600)
     rates.write_text("[[instance]]\nname = 'mine'\ncores = 1\ngbps = 1\nprice_per_hour = 0.5\n")
     assert len(documents.published_fleets(load(rates))) == 6
 

@@ -29,7 +29,7 @@ def objects(cdx: Path) -> list[dict[str, Any]]:
 
 
 def forms(cdx: Path) -> dict[str, str]:
-    """The same captures as servers tell of them."""
+    """The same captures in all forms in which servers answer."""
     found = objects(cdx)
     names = [OTHERS.get(name, name) for name in FIELDS]
     return {
@@ -77,13 +77,13 @@ def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
     ]  # fmt: skip
     pages.insert(2, b"")  # in whose blocks a filter has left nothing
 
-    def tell(path: str) -> tuple[int, bytes]:
+    def answer(path: str) -> tuple[int, bytes]:
         asked = parse_qs(urlsplit(path).query)
         if "showNumPages" in asked:
             return 200, b'{"pages": 4, "pageSize": 5, "blocks": 17}\n'
         return 200, pages[int(asked.get("page", ["0"])[0])]
 
-    with telling(tell) as there:
+    with telling(answer) as there:
         ask = partial(Corpus.from_archive, f"{there.url}/cdx", url="a.org/*")
         assert sorted(urls(ask())) == [f"http://a.org/{p}/{n}" for p in (1, 2, 3) for n in range(p)]
         assert urls(ask(page="1")) == ["http://a.org/2/0", "http://a.org/2/1"]
@@ -93,11 +93,11 @@ def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
         assert ask().count() == 1  # one that does not know the question
 
 
-@pytest.mark.parametrize("said", [b"4\n", b"", b"{}", b"[1]", b'{"pages": "4"}', b"org,a)/ 2026"])
-def test_servers_that_do_not_count_pages(tmp_path: Path, said: bytes) -> None:
+@pytest.mark.parametrize("count", [b"4\n", b"", b"{}", b"[1]", b'{"pages": "4"}', b"org,a)/ 2026"])
+def test_servers_that_do_not_count_pages(tmp_path: Path, count: bytes) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     line = forms(cdx)["cdxj"].encode()
-    with telling(lambda path: (200, said if "showNumPages" in path else line)) as there:
+    with telling(lambda path: (200, count if "showNumPages" in path else line)) as there:
         assert Corpus.from_archive(f"{there.url}/cdx", url="a.org").count() == 1
 
 

@@ -277,15 +277,15 @@ def test_problems_become_a_warning_without_a_report(tmp_path: Path) -> None:
     pages = [Page(f"http://a.org/{n}", n + 1, html(f"{n}")) for n in range(3)]
     archive(tmp_path, *pages, Page("http://a.org/odd", fields=odd)).unlink()
     corpus = Corpus.from_warcs(tmp_path)
-    said = "1 records without URL or time are left out"
-    with pytest.warns(UserWarning, match=said):
+    message = "1 records without URL or time are left out"
+    with pytest.warns(UserWarning, match=message):
         assert len(list(corpus)) == 3
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=message):
         assert corpus.count() == 3
-    with pytest.warns(UserWarning, match=said):
+    with pytest.warns(UserWarning, match=message):
         assert "a.org/0" in corpus.peek()
     report = corpus.save_as_json(tmp_path / "o.jsonl")
-    assert report.entries == 3 and said in report.problems[0].message
+    assert report.entries == 3 and message in report.problems[0].message
     (tmp_path / "o.cdx").write_text(" CDX N b a m s k r M S V g\nno capture\n")
     with pytest.warns(UserWarning, match="that are no captures: 1"):
         assert Corpus.from_cdx(tmp_path / "o.cdx").count() == 0
@@ -455,24 +455,24 @@ def test_character_sets_and_codings(tmp_path: Path) -> None:
     import zstandard
 
     text = "<title>Grüße, 日本</title>"
-    said = b"HTTP/1.1 200 OK\r\nContent-Type: text/html%b\r\n%b\r\n"
+    header = b"HTTP/1.1 200 OK\r\nContent-Type: text/html%b\r\n%b\r\n"
     pages = {
-        "utf": (text.encode(), said % (b"; charset=utf-8", b"")),
-        "bom": (b"\xff\xfe" + text.encode("utf-16-le"), said % (b"; charset=latin1", b"")),
-        "latin": ("<title>Grüße</title>".encode("latin-1"), said % (b"; charset='latin1'", b"")),
-        "meta": ("<meta charset=sjis><title>日本</title>".encode("shift_jis"), said % (b"", b"")),
-        "br": (brotli.compress(text.encode()), said % (b"", b"Content-Encoding: br\r\n")),
-        "zstd": (zstandard.compress(text.encode()), said % (b"", b"content-encoding: zstd\r\n")),
+        "utf": (text.encode(), header % (b"; charset=utf-8", b"")),
+        "bom": (b"\xff\xfe" + text.encode("utf-16-le"), header % (b"; charset=latin1", b"")),
+        "latin": ("<title>Grüße</title>".encode("latin-1"), header % (b"; charset='latin1'", b"")),
+        "meta": ("<meta charset=sjis><title>日本</title>".encode("shift_jis"), header % (b"", b"")),
+        "br": (brotli.compress(text.encode()), header % (b"", b"Content-Encoding: br\r\n")),
+        "zstd": (zstandard.compress(text.encode()), header % (b"", b"content-encoding: zstd\r\n")),
         "gzips": (b"".join(gzip.compress(text[at : at + 9].encode()) for at in (0, 9, 18)) + b"\0",
-                  said % (b"", b"Content-Encoding: gzip\r\n")),
+                  header % (b"", b"Content-Encoding: gzip\r\n")),
         "zstds": (zstandard.compress(text[:9].encode()) + zstandard.compress(text[9:].encode()),
-                  said % (b"", b"Content-Encoding: zstd\r\n")),
+                  header % (b"", b"Content-Encoding: zstd\r\n")),
         "twice": (gzip.compress(zlib.compress(text.encode())),
-                  said % (b"", b"Content-Encoding: deflate, gzip\r\n")),
-        "chunks": (chunked(text.encode()), said % (b"", b"Transfer-Encoding: chunked\r\n")),
+                  header % (b"", b"Content-Encoding: deflate, gzip\r\n")),
+        "chunks": (chunked(text.encode()), header % (b"", b"Transfer-Encoding: chunked\r\n")),
         "cut": (chunked(text.encode() + b"and more")[:-12],
-                said % (b"", b"Transfer-Encoding: chunked\r\n")),
-        "bare": (b"7\r\n" + text.encode(), said % (b"", b"Transfer-Encoding: chunked\r\n")),
+                header % (b"", b"Transfer-Encoding: chunked\r\n")),
+        "bare": (b"7\r\n" + text.encode(), header % (b"", b"Transfer-Encoding: chunked\r\n")),
     }  # fmt: skip
     cdx = archive(
         tmp_path, *(Page(f"http://a.org/{n}", body=b, head=h) for n, (b, h) in pages.items())

@@ -95,11 +95,11 @@ def test_304_is_not_read_as_a_revisit_that_may_be_one_itself(tmp_path: Path) -> 
     one = Page("http://a.org/", 1, html("right"))
     doubtful, unchanged = (Page("http://a.org/", day, of=one) for day in (2, 3))
     cdx = archive(tmp_path, one, doubtful, unchanged)
-    said = [
+    revisits = [
         cdx_line.replace(one.digest, NOTHING).replace("revisit -", f"revisit {status}")
         for cdx_line, status in ((doubtful.cdx(), "-"), (unchanged.cdx(), "304"))
     ]
-    cdx.write_text(HEADER + one.cdx() + "".join(said))
+    cdx.write_text(HEADER + one.cdx() + "".join(revisits))
     corpus = Corpus.from_cdx(cdx).having(jobs=1)
     (entry,) = corpus.where("status == 304")
     assert entry["record"]["revisitOf"]["timestamp"] == "2026-11-01T09:14:17Z"
@@ -150,11 +150,11 @@ def test_304_means_the_capture_of_the_date_that_it_names(tmp_path: Path) -> None
     again = Page("http://a.org/", 3, of=new, head=head, fields=own)
     archive(tmp_path, old, new, again)
     with closing(Containers()) as containers:
-        for page, said in ((new, ""), (old, "another date")):
+        for page, message in ((new, ""), (old, "another date")):
             at = RecordPlace(str(tmp_path / page.file), page.offset, len(page.stored))
             capture = _asked(tmp_path, again, revisit=True, payload=at, digest=None)
-            if said:
-                with pytest.raises(MissingRecord, match=said):
+            if message:
+                with pytest.raises(MissingRecord, match=message):
                     containers.stored(capture)
             else:
                 assert containers.stored(capture).payload == new.body

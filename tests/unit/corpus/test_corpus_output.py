@@ -187,10 +187,10 @@ def test_one_line_for_each_kind_of_defect(tmp_path: Path) -> None:
     chained = {"Refers_To_Target_URI": b"http://a.org/", "Refers_To_Date": more[0].date}
     more.append(Page("http://a.org/", 5, of=one, fields=chained))
     report = Corpus.from_cdx(archive(tmp_path, one, *more)).save_as_warc(tmp_path / "o.warc.gz")
-    told = {problem.message.partition(":")[0]: problem.message for problem in report.problems}
-    assert report.entries == 5 and len(told) == len(report.problems)
-    assert told["no-refers-to-uri"].endswith(" (and 2 more)")
-    assert f"it refers to a revisit: {tmp_path}/o.warc.gz at " in told["chained"]
+    messages = {problem.message.partition(":")[0]: problem.message for problem in report.problems}
+    assert report.entries == 5 and len(messages) == len(report.problems)
+    assert messages["no-refers-to-uri"].endswith(" (and 2 more)")
+    assert f"it refers to a revisit: {tmp_path}/o.warc.gz at " in messages["chained"]
 
 
 def test_one_line_for_each_missing_container(tmp_path: Path) -> None:
@@ -243,10 +243,10 @@ def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, name: str) -> N
     words += [] if name.endswith("warc.gz") else ["--enrich", "text"]
     line = [sys.executable, "-m", "dedupindex", *map(str, words), "--jobs", "1"]
     done = subprocess.run(line, preexec_fn=small_files, capture_output=True, text=True)
-    told = re.fullmatch("dedupindex: (.*): File too large\n", done.stderr)
-    assert done.returncode == 3 and told, done.stderr
+    match = re.fullmatch("dedupindex: (.*): File too large\n", done.stderr)
+    assert done.returncode == 3 and match, done.stderr
     # a table is put aside before it is made
-    assert told[1] == str(tmp_path / name) or (name == "o.parquet" and told[1].endswith("/rows"))
+    assert match[1] == str(tmp_path / name) or (name == "o.parquet" and match[1].endswith("/rows"))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
@@ -342,7 +342,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["--where", "status = 200"], 4, "status"),
         (["--enrich", "colour"], 4, "no enrichment 'colour'"),
@@ -358,10 +358,10 @@ def test_the_command(tmp_path: Path) -> None:
         (["--containers", "nowhere"], 4, "does not exist"),
     ],
 )  # fmt: skip
-def test_the_command_refuses(tmp_path: Path, words: list[str], status: int, said: str) -> None:
+def test_the_command_refuses(tmp_path: Path, words: list[str], status: int, message: str) -> None:
     cdx = archive(tmp_path, Page("http://b.org/", 2, of=Page("http://a.org/", body=b"x")))
     _, talk = typed("corpus", cdx, *words, status=status)
-    assert said in talk
+    assert message in talk
 
 
 def test_ranges_over_http(tmp_path: Path) -> None:
@@ -434,12 +434,12 @@ def test_a_capture_that_kills_its_process_costs_no_other_of_its_url(
     archive(tmp_path, *pages)
     corpus = Corpus.from_warcs(tmp_path / pages[0].file).having(jobs=2)
     found = corpus.filter("payload.string", _deadly).latest("url").enrich("html.title")
-    said = [
+    titles = [
         entry.get("payload", {}).get("string", {}).get("html", {}).get("title")
         or entry["error"].partition(":")[0]
         for entry in found
     ]
-    assert sorted(said) == ["good", "good too", "process"]
+    assert sorted(titles) == ["good", "good too", "process"]
 
 
 def _date(day: int) -> bytes:

@@ -45,10 +45,10 @@ def test_a_stated_place_decides_the_original(tmp_path: Path) -> None:
 
     def line(page: Page, **more: object) -> str:
         mime = "warc/revisit" if page.of else page.mime
-        said = {"url": page.url, "mime": mime, "digest": page.digest, "filename": page.file,
+        fields = {"url": page.url, "mime": mime, "digest": page.digest, "filename": page.file,
                 "offset": page.offset, "length": len(page.stored), **more}  # fmt: skip
         key = page.url.removeprefix("http://").removesuffix(".org/")
-        return f"org,{key})/ {page.timestamp} {orjson.dumps(said).decode()}\n"
+        return f"org,{key})/ {page.timestamp} {orjson.dumps(fields).decode()}\n"
 
     there = {"orig.length": len(one.stored), "orig.offset": one.offset, "orig.filename": one.file}
     for known in ((early, one), (early,), ()):
@@ -93,7 +93,7 @@ def test_304_is_read_as_the_original_it_names(
     assert entry["payload"]["string"]["html"]["title"] == "right"
     assert entry["record"]["revisitOf"]["timestamp"] == "2026-11-03T09:14:17Z"
     once = [day for url, day in _days(corpus.having(revisits="once")) if url == "http://a.org/"]
-    assert once == ([2, 3, 5] if stated else [2, 3, 4, 5])  # without a digest nobody can tell
+    assert once == ([2, 3, 5] if stated else [2, 3, 4, 5])  # without a digest they may differ
     text = digest.decode().removeprefix("sha1:") if digest else "-"
     for status in ("304", "-"):
         lines = cdx.read_text().splitlines()
@@ -103,8 +103,8 @@ def test_304_is_read_as_the_original_it_names(
         ]
         other = tmp_path / "other.cdx"
         other.write_text("".join(f"{line}\n" for line in lines))
-        told = Corpus.from_cdx(other).where("timestamp == '2026-11-04'").enrich("html.title")
-        (entry,) = told
+        corpus = Corpus.from_cdx(other).where("timestamp == '2026-11-04'").enrich("html.title")
+        (entry,) = corpus
         title = entry.get("payload", {}).get("string", {}).get("html", {}).get("title")
         assert title == ("right" if status == "304" else None)
         assert title or "original is not known" in entry["error"]
@@ -184,9 +184,9 @@ def test_304_that_names_nothing_is_the_last_of_its_url_even_if_that_is_a_revisit
            "Refers_To_Target_URI": None, "Refers_To_Date": None}  # fmt: skip
     unchanged = Page("http://a.org/", 3, of=one, head=HEAD, fields=own)
     cdx = archive(tmp_path, one, again, unchanged)
-    told = f"{unchanged.timestamp} http://a.org/ warc/revisit "
+    columns = f"{unchanged.timestamp} http://a.org/ warc/revisit "
     digest = NOTHING.decode().removeprefix("sha1:")
-    cdx.write_text(cdx.read_text().replace(f"{told}- {one.digest}", f"{told}304 {digest}"))
+    cdx.write_text(cdx.read_text().replace(f"{columns}- {one.digest}", f"{columns}304 {digest}"))
     for corpus in (Corpus.from_warcs(tmp_path / one.file), Corpus.from_cdx(cdx)):
         (entry,) = corpus.where("timestamp == '2026-11-03'").enrich("html.title")
         assert "error" not in entry
@@ -204,7 +204,7 @@ def test_the_cdxj_of_an_archive_has_the_originals_own_fields(tmp_path: Path) -> 
     wanted = Corpus.from_warcs(tmp_path / "in").where("status == 304")
     assert not wanted.save_as_warc(tmp_path / "o" / "x.warc.gz").errors
     lines = (tmp_path / "o" / "x.cdxj").read_text().splitlines()
-    said = [orjson.loads(line.partition("{")[1] + line.partition("{")[2]) for line in lines]
-    told = [(line["mime"], line.get("status"), line["digest"]) for line in said]
-    assert told[0] == ("text/html", "203", one.digest)
-    assert told[1][0] == "warc/revisit"
+    rows = [orjson.loads(line.partition("{")[1] + line.partition("{")[2]) for line in lines]
+    values = [(line["mime"], line.get("status"), line["digest"]) for line in rows]
+    assert values[0] == ("text/html", "203", one.digest)
+    assert values[1][0] == "warc/revisit"

@@ -193,8 +193,8 @@ def test_nothing_is_read_behind_the_end_of_a_file(tmp_path: Path) -> None:
     assert titles(corpus) == ["plain"]
     page.offset += second - first
     cdx.write_text(HEADER + page.cdx())
-    (said,) = titles(corpus)
-    assert "its container ends before it" in said
+    (title,) = titles(corpus)
+    assert "its container ends before it" in title
 
 
 def test_over_http_by_ranges(tmp_path: Path) -> None:
@@ -216,8 +216,8 @@ def test_wacz_files_that_cannot_be_read_by_ranges(tmp_path: Path) -> None:
         assert corpus.count() == 0
     report = corpus.save_as_json(tmp_path / "o.jsonl")
     assert len(report.problems) == 3 and "must be stored" in report.problems[0].message
-    (said, *_) = titles(Corpus.from_cdx(tmp_path / "all.cdx", containers=deflated))
-    assert "archive/a.warc.gz is deflated in it" in said
+    (title, *_) = titles(Corpus.from_cdx(tmp_path / "all.cdx", containers=deflated))
+    assert "archive/a.warc.gz is deflated in it" in title
     (tmp_path / "cut.wacz").write_bytes(packed(tmp_path / "other", "y.wacz").read_bytes()[:-30])
     report = Corpus.from_warcs(tmp_path / "cut.wacz").save_as_json(tmp_path / "o.jsonl")
     assert report.entries == 0 and "were not read" in report.problems[0].message

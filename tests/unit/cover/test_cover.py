@@ -45,19 +45,19 @@ def test_pairs_are_those_of_brute_force_and_the_cover_is_valid_and_least(
 ) -> None:
     relation = parse(text)
     with tempfile.TemporaryDirectory() as home:
-        said = made(documents, relation, Path(home))
+        outcome = made(documents, relation, Path(home))
     expected = all_pairs(documents, relation)
-    assert said.pairs == expected
+    assert outcome.pairs == expected
     names = {one["id"] for one in documents}
-    assert names == {row["id"] for row in said.rows}
-    assert not uncovered(names, said.kept, expected)
-    assert said.report.covered.minimal
-    assert len(said.kept) == least(dict.fromkeys(names, 1), expected)
-    for row in said.rows:
+    assert names == {row["id"] for row in outcome.rows}
+    assert not uncovered(names, outcome.kept, expected)
+    assert outcome.report.covered.minimal
+    assert len(outcome.kept) == least(dict.fromkeys(names, 1), expected)
+    for row in outcome.rows:
         if row["kept"]:
             assert row["covered_by"] is None
         else:
-            assert (row["id"], row["covered_by"]) in expected and row["covered_by"] in said.kept
+            assert (row["id"], row["covered_by"]) in expected and row["covered_by"] in outcome.kept
 
 
 GRAPHS = st.integers(2, 13).flatmap(
@@ -227,28 +227,28 @@ VERSIONS = [
 
 
 def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
-    said = made(VERSIONS, JOURNALIST, tmp_path)
-    assert said.kept == {"v3", "alone", "else"}
-    by = {row["id"]: row for row in said.rows}
+    outcome = made(VERSIONS, JOURNALIST, tmp_path)
+    assert outcome.kept == {"v3", "alone", "else"}
+    by = {row["id"]: row for row in outcome.rows}
     assert by["v1"]["covered_by"] == "v3" and by["v2"]["covered_by"] == "v3"
     assert by["v1"]["why"] == {"containment(k=5)": 0.8611, "shingles(k=5)": [36, 40, 31]}
     assert by["v1"]["component"] == by["v3"]["component"] != by["alone"]["component"]
-    covered = said.report.covered
+    covered = outcome.report.covered
     assert (covered.kept, covered.covered, covered.bytes_kept, covered.bytes_covered) == (
         3, 2, 750, 300,
     )  # fmt: skip
-    assert said.hosts[0] == {"host": "a.example", "documents": 4, "kept": 2, "covered": 2,
+    assert outcome.hosts[0] == {"host": "a.example", "documents": 4, "kept": 2, "covered": 2,
                              "bytes": 650, "covered_bytes": 300}  # fmt: skip
 
 
 def test_costs_decide_which_documents_are_kept(tmp_path: Path) -> None:
     either = "jaccard(k=5) >= 0.6 and hostname(a) == hostname(b)"
-    said = made(VERSIONS, either, tmp_path, CoverOptions(cost="size"))
-    assert said.kept == {"v1", "alone", "else"} or said.report.covered.minimal
-    assert said.report.covered.cost == said.report.covered.bound
+    outcome = made(VERSIONS, either, tmp_path, CoverOptions(cost="size"))
+    assert outcome.kept == {"v1", "alone", "else"} or outcome.report.covered.minimal
+    assert outcome.report.covered.cost == outcome.report.covered.bound
     documents = [{**one, "quality": n + 1} for n, one in enumerate(VERSIONS)]
-    said = made(documents, either, tmp_path, CoverOptions(cost="1 / quality"))
-    assert "v1" not in said.kept and not uncovered({"v1"}, said.kept, said.pairs)
+    outcome = made(documents, either, tmp_path, CoverOptions(cost="1 / quality"))
+    assert "v1" not in outcome.kept and not uncovered({"v1"}, outcome.kept, outcome.pairs)
 
 
 def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
@@ -263,17 +263,17 @@ def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
 def test_a_minimum_is_kept_of_every_host(documents: list[dict[str, Any]], count: int) -> None:
     text = "containment(k=1) >= 0.3 and hostname(a) == hostname(b)"
     with tempfile.TemporaryDirectory() as home:
-        said = made(documents, text, Path(home), CoverOptions(per_host=count))
+        outcome = made(documents, text, Path(home), CoverOptions(per_host=count))
     hosts: dict[str, list[bool]] = {}
-    for row in said.rows:
+    for row in outcome.rows:
         hosts.setdefault(row["url"].lower().partition("/1")[0].partition("/2")[0], []).append(
             row["kept"]
         )
     for host, kept in hosts.items():
         if host != "urn:none":
             assert sum(kept) >= min(count, len(kept))
-    assert not uncovered({row["id"] for row in said.rows}, said.kept, said.pairs)
-    assert said.report.covered.cost <= said.report.covered.bound + 1e-9
+    assert not uncovered({row["id"] for row in outcome.rows}, outcome.kept, outcome.pairs)
+    assert outcome.report.covered.cost <= outcome.report.covered.bound + 1e-9
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
@@ -286,9 +286,9 @@ def test_the_latest_of_several_is_that_of_time(order: tuple[int, ...], tmp_path:
     ]
     short = page("short", "20190101000000", BASE)
     documents = [*(several[one] for one in order), short]
-    said = made(documents, "containment(k=5) >= 0.95", tmp_path)
-    assert said.kept == {"2020", "2022", "when"}
-    row = said.rows[-1]
+    outcome = made(documents, "containment(k=5) >= 0.95", tmp_path)
+    assert outcome.kept == {"2020", "2022", "when"}
+    row = outcome.rows[-1]
     assert (row["covered_by"], row["covered_by_others"]) == ("2022", 2)
 
     dated = [page(name, f"{name}0101000000", BASE) for name in ("2020", "2021", "2022")]
@@ -306,8 +306,8 @@ def test_of_one_time_the_last_in_the_input_covers(tmp_path: Path) -> None:
     sides = [page(name, moment, BASE, title="t") for name in ("one", "two")]
     other = page("other", moment, BASE, title="u", quality=9)
     documents = [{**one, "quality": 1} for one in sides] + [other]
-    said = made(documents, host, tmp_path, CoverOptions(cost="quality"))
-    assert said.kept == {"one", "two"} and said.rows[-1]["covered_by"] == "two"
+    outcome = made(documents, host, tmp_path, CoverOptions(cost="quality"))
+    assert outcome.kept == {"one", "two"} and outcome.rows[-1]["covered_by"] == "two"
     same = [page(f"p{n}", moment, BASE) for n in range(4)]
     first = "jaccard(k=5) >= 0.9 and size(a) >= size(b)"
     sized = [{**one, "bytes": n + 1} for n, one in enumerate(same)]
@@ -316,9 +316,9 @@ def test_of_one_time_the_last_in_the_input_covers(tmp_path: Path) -> None:
 
 def test_what_if_counts_equal_those_of_separate_runs(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.5", "0.8", "0.95")))
-    said = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
-    assert said.report.covered.covered == 2
-    for threshold, covered in said.report.what_if.items():
+    outcome = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
+    assert outcome.report.covered.covered == 2
+    for threshold, covered in outcome.report.what_if.items():
         alone = made(VERSIONS, JOURNALIST.replace("0.7", threshold), tmp_path)
         assert (covered.pairs, covered.kept, covered.bytes_covered) == (
             alone.report.covered.pairs,
@@ -331,8 +331,8 @@ def test_what_if_counts_equal_those_of_separate_runs(tmp_path: Path) -> None:
 
 def test_thresholds_that_differ_late_are_not_one(tmp_path: Path) -> None:
     wanted = tuple(map(Fraction, ("0.12345678", "0.12345679", "1/3")))
-    said = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
-    assert list(said.report.what_if) == ["0.12345678", "0.12345679", "1/3"]
+    outcome = made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(what_if=wanted))
+    assert list(outcome.report.what_if) == ["0.12345678", "0.12345679", "1/3"]
     assert str(parse("dice(k=2) > 0.123456789").content[0]) == "dice(k=2) > 0.123456789"
     assert str(parse("dice(k=2) >= 1.0").content[0]) == "dice(k=2) >= 1"
 
@@ -348,17 +348,17 @@ def test_parentheses_of_conditions_may_be_deep() -> None:
 @pytest.mark.parametrize("name", ["status", "bytes", "offset", "length"])
 def test_whole_numbers_may_be_large(name: str, tmp_path: Path) -> None:
     large = (1 << 53) - 1
-    said = made([{**VERSIONS[0], name: large}, *VERSIONS[1:]], JOURNALIST, tmp_path)
-    assert len(said.rows) == len(VERSIONS)
-    assert name == "status" or said.rows[0][name] == large
+    outcome = made([{**VERSIONS[0], name: large}, *VERSIONS[1:]], JOURNALIST, tmp_path)
+    assert len(outcome.rows) == len(VERSIONS)
+    assert name == "status" or outcome.rows[0][name] == large
 
 
 def test_metadata_alone_make_a_relation(tmp_path: Path) -> None:
     documents = [{**one, "title": "t"} for one in VERSIONS]
     text = "title(a) == title(b) and timestamp(a) < timestamp(b)"
-    said = made(documents, text, tmp_path)
-    assert said.kept == {"else"}
-    assert said.pairs == all_pairs(documents, parse(text))
+    outcome = made(documents, text, tmp_path)
+    assert outcome.kept == {"else"}
+    assert outcome.pairs == all_pairs(documents, parse(text))
 
 
 def test_a_text_may_be_longer_than_a_line_of_metadata(tmp_path: Path) -> None:
@@ -367,15 +367,15 @@ def test_a_text_may_be_longer_than_a_line_of_metadata(tmp_path: Path) -> None:
 
 
 def test_the_same_capture_twice_is_one_document(tmp_path: Path) -> None:
-    said = made([*VERSIONS, *VERSIONS[:2]], JOURNALIST, tmp_path)
-    assert len(said.rows) == len(VERSIONS)
-    assert said.report.loaded.repeated == 2
+    outcome = made([*VERSIONS, *VERSIONS[:2]], JOURNALIST, tmp_path)
+    assert len(outcome.rows) == len(VERSIONS)
+    assert outcome.report.loaded.repeated == 2
     again = {**VERSIONS[0], "text": "of the same second and the same address, yet another text"}
-    said = made([*VERSIONS, again], JOURNALIST, tmp_path)
-    assert {row["id"] for row in said.rows} >= {"v1", "v1#2"}
+    outcome = made([*VERSIONS, again], JOURNALIST, tmp_path)
+    assert {row["id"] for row in outcome.rows} >= {"v1", "v1#2"}
     for change in ({"url": "http://else.example/"}, {"timestamp": "20190101000000"}):
-        said = made([*VERSIONS, {**VERSIONS[0], **change}], JOURNALIST, tmp_path)
-        assert len(said.rows) == len(VERSIONS) + 1 and said.report.loaded.repeated == 0
+        outcome = made([*VERSIONS, {**VERSIONS[0], **change}], JOURNALIST, tmp_path)
+        assert len(outcome.rows) == len(VERSIONS) + 1 and outcome.report.loaded.repeated == 0
 
 
 def test_processes_find_the_same(tmp_path: Path) -> None:
@@ -423,7 +423,7 @@ def test_bands_reach_the_aim(jaccard: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("timestamp(a) <= timestamp(b)", "needs a content constraint"),
         ("containment(k=5) >= 1.5", "above 0 and at most 1"),
@@ -437,8 +437,8 @@ def test_bands_reach_the_aim(jaccard: float) -> None:
         ("containment(k=5) >= size(a)", r"is written containment\(k=5\) >= 0.7"),
     ],
 )
-def test_invalid_relations(text: str, said: str) -> None:
-    with pytest.raises(BadQuery, match=said):
+def test_invalid_relations(text: str, message: str) -> None:
+    with pytest.raises(BadQuery, match=message):
         parse(text)
 
 
@@ -449,7 +449,7 @@ def test_comments_and_lines_of_a_relation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{", "line 7 is no JSON"),
         (b"[]", "line 7 is no JSON object"),
@@ -460,10 +460,10 @@ def test_comments_and_lines_of_a_relation() -> None:
         (b'{"record": {}}', "its record has no originalUrl"),
     ],
 )
-def test_lines_that_are_no_documents(line: bytes, said: str, tmp_path: Path) -> None:
+def test_lines_that_are_no_documents(line: bytes, message: str, tmp_path: Path) -> None:
     from dedupindex.cover.find_cover import run
 
-    with pytest.raises(BadSource, match=said):
+    with pytest.raises(BadSource, match=message):
         run(
             [("line 7", line)],
             parse(JOURNALIST),
@@ -486,8 +486,8 @@ def test_hostile_text_is_only_text(tmp_path: Path) -> None:
         page("'; --", "20200101000000", hostile, title="a\0b\ttab\"'"),
         page("\t\n", "20200102000000", hostile, title="\u2028"),
     ]
-    said = made(documents, JOURNALIST, tmp_path)
-    assert said.kept == {"\t\n"}
+    outcome = made(documents, JOURNALIST, tmp_path)
+    assert outcome.kept == {"\t\n"}
 
 
 def test_a_state_of_another_version_is_refused(tmp_path: Path) -> None:

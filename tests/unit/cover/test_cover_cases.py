@@ -38,15 +38,15 @@ def reduced(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("reduced")
 def test_a_more_expensive_document_does_not_replace_a_cheaper(tmp_path: Path) -> None:
     costs = {"p": 1, "x": 1, "y": 10, "z": 1}
-    said = drawn(tmp_path, costs, "x>y p>y p>x y>z")
-    assert said.kept == {"x", "z"} and said.report.covered.minimal
+    outcome = drawn(tmp_path, costs, "x>y p>y p>x y>z")
+    assert outcome.kept == {"x", "z"} and outcome.report.covered.minimal
 
 
 @pytest.mark.usefixtures("reduced")
 def test_a_coverer_of_other_documents_does_not_replace_another(tmp_path: Path) -> None:
     costs = dict.fromkeys(("x", "y", "p1", "p2", "p3", "q1", "q2"), 1)
-    said = drawn(tmp_path, costs, "p1>x p2>x p3>x x>y p1>y q1>y q2>y")
-    assert said.kept == {"x", "y"} and said.report.covered.minimal
+    outcome = drawn(tmp_path, costs, "p1>x p2>x p3>x x>y p1>y q1>y q2>y")
+    assert outcome.kept == {"x", "y"} and outcome.report.covered.minimal
 
 
 def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
@@ -106,12 +106,12 @@ def test_what_if_may_be_asked_in_any_order(tmp_path: Path) -> None:
         for n in range(1, 6)
     ]
     wanted = tuple(map(Fraction, ("0.8", "0.3", "0.6")))
-    said = made(documents, text, tmp_path, CoverOptions(what_if=wanted)).report.what_if
-    assert {name: one.pairs for name, one in said.items()} == {
+    outcome = made(documents, text, tmp_path, CoverOptions(what_if=wanted)).report.what_if
+    assert {name: one.pairs for name, one in outcome.items()} == {
         name: made(documents, text.replace("0.9", name), tmp_path).report.covered.pairs
         for name in ("0.8", "0.3", "0.6")
     }
-    assert said["0.3"].pairs > said["0.6"].pairs > said["0.8"].pairs
+    assert outcome["0.3"].pairs > outcome["0.6"].pairs > outcome["0.8"].pairs
 
 
 def test_the_minimum_of_a_host_may_have_a_cheaper_solution(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_the_minimum_of_a_host_may_have_a_cheaper_solution(tmp_path: Path) -> No
 def test_one_name_and_text_at_two_places_are_two_documents(tmp_path: Path) -> None:
     places = [("a", 5), ("a", 9), ("b", 5), ("a", 5)]
     documents = [{**VERSIONS[0], "container": name, "offset": at} for name, at in places]
-    said = made(documents, JOURNALIST, tmp_path)
-    assert [(row["container"], row["offset"]) for row in said.rows] == places[:3]
-    assert said.report.loaded.repeated == 1
+    outcome = made(documents, JOURNALIST, tmp_path)
+    assert [(row["container"], row["offset"]) for row in outcome.rows] == places[:3]
+    assert outcome.report.loaded.repeated == 1
 
 
 def test_an_update_knows_documents_without_pairs(
@@ -150,8 +150,8 @@ def test_an_update_knows_documents_without_pairs(
         how = ["--update", out] if number else ["--updatable"]
         words = ["cover", str(source), "--relation", JOURNALIST, "-o", out, "--json", *how]
         assert main(words) == 0
-    said = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert said["changed"] == {"covered_now": 1, "kept_again": 0}
+    report = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert report["changed"] == {"covered_now": 1, "kept_again": 0}
 
 
 def test_the_main_text_of_a_page_is_preferred(tmp_path: Path) -> None:

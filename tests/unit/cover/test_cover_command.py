@@ -59,10 +59,10 @@ def test_results_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         "--report", tmp_path / "page.html", "--list", tmp_path / "list.csv",
     )  # fmt: skip
     assert status == 0
-    said = capsys.readouterr().out
-    assert "kept: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in said
-    assert "this is optimal: no cover costs less" in said
-    assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", said, re.MULTILINE)
+    output = capsys.readouterr().out
+    assert "kept: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in output
+    assert "this is optimal: no cover costs less" in output
+    assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", output, re.MULTILINE)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
     assert rows[0] == {
@@ -84,11 +84,11 @@ def test_as_json_and_compressed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     source = tmp_path / "pages.jsonl.gz"
     source.write_bytes(gzip.compress(b"".join(line + b"\n" for _, line in lines(VERSIONS))))
     assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["documents"], said["kept"], said["covered"], said["bytes_covered"]) == (
+    report = json.loads(capsys.readouterr().out)
+    assert (report["documents"], report["kept"], report["covered"], report["bytes_covered"]) == (
         5, 3, 2, 300,
     )  # fmt: skip
-    assert said["minimal"] and said["hosts"][0]["host"] == "a.example"
+    assert report["minimal"] and report["hosts"][0]["host"] == "a.example"
 
 
 def test_lines_of_a_corpus(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_lines_of_a_corpus(tmp_path: Path) -> None:
         {"record": {**record, "timestamp": "2020-01-01T00:00:00Z", "mime": "-"},
          "payload": {"string": text}},
     ]  # fmt: skip
-    said = made(corpus, JOURNALIST, tmp_path)
-    assert said.kept == {"20200103000000/http://a.example/"}
-    assert {row["bytes"] for row in said.rows} == {77}
+    outcome = made(corpus, JOURNALIST, tmp_path)
+    assert outcome.kept == {"20200103000000/http://a.example/"}
+    assert {row["bytes"] for row in outcome.rows} == {77}
 
 
 def test_an_archive_with_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,8 +113,8 @@ def test_an_archive_with_revisits(tmp_path: Path, capsys: pytest.CaptureFixture[
     out, listed = tmp_path / "cover.jsonl", tmp_path / "list.csv"
     words = [source, "--relation", EXAMPLE, "-o", out, "--list", listed]
     assert cover(*words, "--where", "status == 200", "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["covered"], said["listed"], said["needed"]) == (1, 0, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert (report["covered"], report["listed"], report["needed"]) == (1, 0, 1)
     first, second = map(json.loads, out.read_text().splitlines())
     assert first["covered_by"] == first["needed_by"] == second["id"]
     assert (first["offset"], first["bytes"]) == (784, 1228)
@@ -137,9 +137,9 @@ def test_pairs_of_real_pages_are_those_of_brute_force(tmp_path: Path) -> None:
     assert report.problems and len(documents) > 20
     for text in (JOURNALIST, "dice(k=2) > 0.3 and size(a) <= size(b)", "jaccard(k=1) >= 0.15"):
         relation = parse(text)
-        said = made(documents, relation, tmp_path)
-        assert said.pairs == all_pairs(documents, relation) != set()
-        assert not uncovered({one["id"] for one in documents}, said.kept, said.pairs)
+        outcome = made(documents, relation, tmp_path)
+        assert outcome.pairs == all_pairs(documents, relation) != set()
+        assert not uncovered({one["id"] for one in documents}, outcome.kept, outcome.pairs)
 
 
 def test_cover_of_corpus_lines_equals_cover_of_the_warc(
@@ -175,7 +175,7 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "status", "message"),
     [
         (["--relation", "containment(k=5) >= 7"], 4, "above 0 and at most 1"),
         (["--relation", JOURNALIST, "--what-if", "0.5,2"], 2, "takes thresholds"),
@@ -194,11 +194,11 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(
-    words: list[str], status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], status: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     assert cover(source, "-o", tmp_path / "out", *words) == status
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -272,9 +272,9 @@ def test_an_update_reports_changes(tmp_path: Path, capsys: pytest.CaptureFixture
     capsys.readouterr()
     words = [more, "--relation", EXAMPLE, "--update", out, "-o", out]
     assert cover(*words, "--json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["documents"], said["fresh"], said["repeated"]) == (6, 1, 1)
-    assert said["changed"] == {"covered_now": 1, "kept_again": 0}
+    report = json.loads(capsys.readouterr().out)
+    assert (report["documents"], report["fresh"], report["repeated"]) == (6, 1, 1)
+    assert report["changed"] == {"covered_now": 1, "kept_again": 0}
     rows = {row["id"]: row for row in map(json.loads, out.read_text().splitlines())}
     assert {name for name, row in rows.items() if row["kept"]} == {"v4", "alone", "else"}
     assert rows["v1"]["covered_by"] == "v4"
@@ -429,7 +429,9 @@ def test_the_bound_excludes_documents_kept_for_hosts(
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out", "--cost", "size"]
     assert cover(*words, "--min-per-host", "9") == 0
-    said = capsys.readouterr().out
-    assert re.search("no cover costs less than .*; with --min-per-host the optimum may cost", said)
+    output = capsys.readouterr().out
+    assert re.search(
+        "no cover costs less than .*; with --min-per-host the optimum may cost", output
+    )
     assert cover(*words) == 0
     assert "--min-per-host" not in capsys.readouterr().out

@@ -47,17 +47,17 @@ def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: i
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
         for name, bound in patched.items():
             patch.setattr(f"dedupindex.cover.reduce.{name}", bound)
-        said = made(documents, relation, Path(home), CoverOptions(cost=cost))
+        outcome = made(documents, relation, Path(home), CoverOptions(cost=cost))
     pairs = all_pairs(documents, relation)
     names = [one["id"] for one in documents]
-    assert said.pairs == pairs
-    assert not uncovered(names, said.kept, pairs)
+    assert outcome.pairs == pairs
+    assert not uncovered(names, outcome.kept, pairs)
     numbered = ((names.index(a), names.index(b)) for a, b in pairs)
     components = dict(connected_components(numbered, len(names)))
-    assert [row["component"] for row in said.rows] == [
+    assert [row["component"] for row in outcome.rows] == [
         components.get(n, n) for n in range(len(names))
     ]
-    return said
+    return outcome
 
 
 @_WHOLE
@@ -66,10 +66,10 @@ def test_reduced_components_have_minimum_covers(
     documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
 ) -> None:
     documents = _repeating(documents, texts)
-    said = _checked(documents, text, cost, REDUCED=0)
+    outcome = _checked(documents, text, cost, REDUCED=0)
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
-    assert said.report.covered.minimal
-    assert sum(costs[one] for one in said.kept) == least(costs, said.pairs)
+    assert outcome.report.covered.minimal
+    assert sum(costs[one] for one in outcome.kept) == least(costs, outcome.pairs)
 
 
 @_WHOLE
@@ -78,14 +78,14 @@ def test_covers_from_files_are_valid_and_not_called_better_than_they_are(
     documents: list[dict[str, Any]], texts: list[int], text: str, cost: str
 ) -> None:
     documents = _repeating(documents, texts)
-    said = _checked(documents, text, cost, REDUCED=10**9, MOST=0)
-    covered = said.report.covered
+    outcome = _checked(documents, text, cost, REDUCED=10**9, MOST=0)
+    covered = outcome.report.covered
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
-    alone = set(costs) - {name for pair in said.pairs for name in pair}
-    best = least(costs, said.pairs) - sum(costs[one] for one in alone)
+    alone = set(costs) - {name for pair in outcome.pairs for name in pair}
+    best = least(costs, outcome.pairs) - sum(costs[one] for one in alone)
     assert set(covered.how) <= {"greedy"}
     assert covered.bound <= best + 1e-6 <= covered.cost + 2e-6
-    assert covered.cost == sum(costs[one] for one in said.kept - alone)
+    assert covered.cost == sum(costs[one] for one in outcome.kept - alone)
     assert covered.cost == best or not covered.minimal
 
 
@@ -106,8 +106,8 @@ def test_captures_of_one_text_take_bounded_memory(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert (said["kept"], said["covered"], said["minimal"]) == (1, count - 1, True)
-    assert said["pairs"] == count * (count - 1) // 2
+    report = json.loads(done.stdout)
+    assert (report["kept"], report["covered"], report["minimal"]) == (1, count - 1, True)
+    assert report["pairs"] == count * (count - 1) // 2
     most = int(done.stderr.partition("VmHWM:")[2].split()[0]) << 10
     assert most < 450 << 20, f"{most >> 20} MiB"

@@ -191,12 +191,12 @@ def test_a_renamed_file(tmp_path: Path) -> None:
     lines = []
     for one in (FIRST, NEWER, AGAIN):
         key, stamp = one.cdx().split(" ")[:2]
-        said = {"url": one.url, "mime": "warc/revisit" if one.of else one.mime,
+        fields = {"url": one.url, "mime": "warc/revisit" if one.of else one.mime,
                 "digest": one.digest, "offset": one.offset, "length": len(one.stored),
                 "filename": one.file}  # fmt: skip
         if one.of:
-            said |= {"orig.filename": "old.warc.gz", "orig.offset": FIRST.offset}
-        lines.append(f"{key} {stamp} {json.dumps(said)}\n")
+            fields |= {"orig.filename": "old.warc.gz", "orig.offset": FIRST.offset}
+        lines.append(f"{key} {stamp} {json.dumps(fields)}\n")
     cdxj = source.with_suffix(".cdxj")
     cdxj.write_text("".join(lines))
     words = ["cover", cdxj, "--relation", JOURNALIST, "-o", tmp_path / "out"]

@@ -466,9 +466,9 @@ def test_large_shards_are_not_merged(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(read_shards, "_MERGED", 0)
     fill(tmp_path / "in", {b"%d" % number: b"%d" % (number % 50) for number in range(200)})
     hashed(tmp_path / "in", tmp_path / "out")
-    said: list[str] = []
-    report = dedup_hashes(str(tmp_path / "out"), tmp_path / "u.csv", say=said.append)
-    assert len(said) == len(list(tmp_path.glob("out/?_*"))) > 10
+    messages: list[str] = []
+    report = dedup_hashes(str(tmp_path / "out"), tmp_path / "u.csv", say=messages.append)
+    assert len(messages) == len(list(tmp_path.glob("out/?_*"))) > 10
     assert (report.unique_files, report.total_files) == (50, 200)
     one = next(iter(sorted(tmp_path.glob("out/?_*"))))
     one.rename(one.with_name(f"{'f' if one.name[0] == '0' else '0'}_moved.parquet"))
@@ -543,12 +543,12 @@ def test_parquet_of_others_with_hashes_in_hex(tmp_path: Path) -> None:
 
 def test_a_generated_corpus_has_the_counts_it_reports(tmp_path: Path) -> None:
     options = ("--size", "300KiB", "--mean", "4KiB", "--deviation", "1KiB", "--duplicates", "0.2")
-    said = json.loads(typed("generate_corpus", tmp_path / "c", *options, "--json")[0])
+    report = json.loads(typed("generate_corpus", tmp_path / "c", *options, "--json")[0])
     files = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
-    assert said["files"] == len(files) == said["unique"] + said["duplicates"]
-    assert said["bytes"] == sum(map(len, files.values())) >= 300 << 10
-    assert said["unique"] == len(set(files.values()))
-    assert 0.05 < said["duplicates"] / said["files"] < 0.4
+    assert report["files"] == len(files) == report["unique"] + report["duplicates"]
+    assert report["bytes"] == sum(map(len, files.values())) >= 300 << 10
+    assert report["unique"] == len(set(files.values()))
+    assert 0.05 < report["duplicates"] / report["files"] < 0.4
     assert len({len(data) for data in files.values()}) > 20
     typed("generate_corpus", tmp_path / "again", *options)
     assert files == {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
@@ -566,7 +566,7 @@ def test_the_pipeline_does_both_steps(tmp_path: Path, debug: tuple[str, ...]) ->
     generate(top, GeneratorOptions(size=200_000, mean=1500, deviation=300, duplicates=0.2, seed=3))
     globs = f"{top}/[0-7]*, {top}/[89a-f]*"
     out, err = typed("run_pipeline", globs, tmp_path / "out", "--json", "--format", "csv", *debug)
-    said = json.loads(out)
+    report = json.loads(out)
     expected = first_of(model(top))
     found: dict[bytes, bytes] = {}
     for path in (tmp_path / "out" / "unique").iterdir():
@@ -574,8 +574,8 @@ def test_the_pipeline_does_both_steps(tmp_path: Path, debug: tuple[str, ...]) ->
         assert {digest.hex()[0] for digest in some} == {path.stem}
         found |= some
     assert found == expected
-    assert said["unique_files"] == len(expected)
-    assert [step["name"] for step in said["hash_documents"]] == globs.split(", ")
+    assert report["unique_files"] == len(expected)
+    assert [step["name"] for step in report["hash_documents"]] == globs.split(", ")
     assert ("rate_mb_per_sec" in err) is bool(debug)
     for path in list(top.iterdir())[:100]:
         path.unlink()
@@ -599,13 +599,13 @@ def test_the_pipeline_names_unreadable_files(tmp_path: Path) -> None:
 
 def test_the_reports_have_the_fields_of_record_linker(tmp_path: Path) -> None:
     fill(tmp_path / "in", {b"a": b"1", b"b": b"1", b"c": b"22"})
-    said = json.loads(typed("hash_documents", tmp_path / "in", tmp_path / "h", "--json")[0])
-    assert said.keys() >= {
+    report = json.loads(typed("hash_documents", tmp_path / "in", tmp_path / "h", "--json")[0])
+    assert report.keys() >= {
         "num_files_processed", "elapsed_time_secs", "total_processed_gb", "rate_mb_per_sec"
     }  # fmt: skip
-    assert said["num_files_processed"] == 3 and said["total_processed_gb"] == 4e-9
-    said = json.loads(typed("dedup_hashes", tmp_path / "h", tmp_path / "u.csv", "--json")[0])
-    assert said.keys() >= {"unique_files", "total_files", "elapsed_time_secs", "rate_rps"}
-    assert (said["unique_files"], said["total_files"]) == (2, 3)
+    assert report["num_files_processed"] == 3 and report["total_processed_gb"] == 4e-9
+    report = json.loads(typed("dedup_hashes", tmp_path / "h", tmp_path / "u.csv", "--json")[0])
+    assert report.keys() >= {"unique_files", "total_files", "elapsed_time_secs", "rate_rps"}
+    assert (report["unique_files"], report["total_files"]) == (2, 3)
     assert "2 unique of 3 files" in typed("dedup_hashes", tmp_path / "h", tmp_path / "u.csv")[0]
     assert "1 B of 4 B saved" in typed("dedup_hashes", tmp_path / "h", tmp_path / "u.csv")[0]

@@ -151,7 +151,7 @@ def test_the_best_capture_of_a_digest_is_written_once_a_crawl() -> None:
 
 def test_captures_that_browsertrix_cannot_use_are_counted_by_reason() -> None:
     exported = BrowsertrixExport()
-    unfit = [
+    unusable = [
         stored(1, crawl="a b"),
         stored(2, crawl="x:counts"),
         stored(3, crawl="daily"),
@@ -163,12 +163,12 @@ def test_captures_that_browsertrix_cannot_use_are_counted_by_reason() -> None:
         capture(9),
     ]
     wanted = frozenset(("archive", "a b", "x:counts"))
-    assert written(*unfit, exported=exported, crawls=wanted) == []
+    assert written(*unusable, exported=exported, crawls=wanted) == []
     assert exported.left_out == {
         "crawl-name": 2, "other-crawl": 1, "status": 1, "chunked": 1, "url-with-spaces": 2,
         "spelled-otherwise": 1, "no-sha256": 1,
     }  # fmt: skip
-    assert [one.capture for one in written(*unfit, algorithm="sha1")] == [capture(9)]
+    assert [one.capture for one in written(*unusable, algorithm="sha1")] == [capture(9)]
     assert written(capture(9), algorithm="sha1")[0].digest.decode() == str(sha1(9))[5:]
 
 

@@ -54,7 +54,7 @@ def test_of_several_urls_the_wanted_one_is_written() -> None:
 
 def test_captures_that_wget_cannot_use_are_counted_by_reason() -> None:
     sha256 = capture(1)._replace(digest=Digest("sha256", bytes(32)))
-    unfit = [
+    unusable = [
         (sha256.digest, sha256),
         (sha1(2), sha256),  # stands there too, but its record states SHA-256
         (sha1(3), capture(3)._replace(spelling=Spelling(1, 2))),
@@ -63,11 +63,11 @@ def test_captures_that_wget_cannot_use_are_counted_by_reason() -> None:
         (sha1(6), capture(6, b"http://example.com/\nX")),
     ]
     exported = WgetExport()
-    assert list(lines(unfit, read_scope(), exported)) == [HEADER]
+    assert list(lines(unusable, read_scope(), exported)) == [HEADER]
     assert exported.left_out == {
         "not-sha1": 1, "spelled-otherwise": 2, "no-record-id": 1, "url-with-spaces": 2,
     }  # fmt: skip
-    assert len(list(lines(unfit, read_scope(), WgetExport(), bridge=True))) == 3
+    assert len(list(lines(unusable, read_scope(), WgetExport(), bridge=True))) == 3
 
 
 def test_a_digest_of_very_many_urls_takes_no_memory() -> None:

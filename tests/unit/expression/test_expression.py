@@ -87,7 +87,7 @@ def test_a_missing_value_equals_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "at", "said"),
+    ("text", "at", "message"),
     [
         ("status == )", 11, "a value is expected, not ')'"),
         ("status == ", 10, "a value is expected, not the end"),
@@ -143,15 +143,15 @@ def test_a_missing_value_equals_nothing() -> None:
         ("", 1, "a value is expected, not the end"),
     ],
 )
-def test_errors_name_the_position_and_what_was_expected(text: str, at: int, said: str) -> None:
+def test_errors_name_the_position_and_what_was_expected(text: str, at: int, message: str) -> None:
     with pytest.raises(BadQuery) as refused:
         condition(text, WORDS)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert f"at character {at} of the expression: " in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("timestamp <= timestamp(b)", "write timestamp(a) or timestamp(b)"),
         ("timestamp(c) <= timestamp(b)", "write timestamp(a) or timestamp(b)"),
@@ -164,8 +164,8 @@ def test_errors_name_the_position_and_what_was_expected(text: str, at: int, said
         ("timestamp(a) - timestamp(b) < 604800", "7d, 12h"),
     ],
 )
-def test_errors_in_conditions_on_pairs(text: str, said: str) -> None:
-    with pytest.raises(BadQuery, match=said.replace("(", r"\(").replace(")", r"\)")):
+def test_errors_in_conditions_on_pairs(text: str, message: str) -> None:
+    with pytest.raises(BadQuery, match=message.replace("(", r"\(").replace(")", r"\)")):
         condition(text, PAIRS)
 
 
@@ -306,8 +306,8 @@ def test_upper_and_lower_case_are_those_of_unicode(pattern: str, found: str) -> 
         query = (
             f"SELECT url FROM (SELECT unnest(?) AS url) WHERE {to_sql(node, lambda leaf: 'url')}"
         )
-        said = database.execute(query, [list(letters)]).fetchall()
-    assert {one for (one,) in said} == set(found)
+        rows = database.execute(query, [list(letters)]).fetchall()
+    assert {one for (one,) in rows} == set(found)
 
 
 @pytest.fixture(scope="module")

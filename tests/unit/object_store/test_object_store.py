@@ -152,8 +152,8 @@ def test_only_the_needed_parts_of_a_wacz_are_read(tmp_path: Path, bucket: Bucket
     found = remote.find_objects(bucket.url)
     with RemoteFile(next(found).address) as file, ZipFile(file) as container:
         assert container.read("archive/a.warc.gz") == archive(0, 3)
-    fetched = [told for told in bucket.server.requests if told[0] == "GET" and told[2]]
-    assert sum(_length(told[2]) for told in fetched) < 4 * read_object.LEAST
+    fetched = [request for request in bucket.server.requests if request[0] == "GET" and request[2]]
+    assert sum(_length(request[2]) for request in fetched) < 4 * read_object.LEAST
 
 
 def _length(span: str) -> int:
@@ -169,7 +169,7 @@ def test_objects_are_recognised_by_etag_and_refused_if_changed(
     assert built(index, address).tally.containers == 1
     bucket.server.requests.clear()
     assert built(index, address).tally.known == 1
-    assert not [told for told in bucket.server.requests if told[0] == "GET"]
+    assert not [request for request in bucket.server.requests if request[0] == "GET"]
     bucket.put("a.warc.gz", LONG, part=5 << 20)  # the same bytes, another ETag
     assert built(index, address).tally.known == 1
     bucket.put("a.warc.gz", archive(0, 5))
@@ -328,13 +328,13 @@ def test_an_object_whose_name_ends_with_a_slash_is_not_passed_over(
 
 
 def test_lasting_failures_are_not_retried(bucket: Bucket, tmp_path: Path) -> None:
-    for address, said in [
+    for address, message in [
         (f"{bucket.url}/none.warc.gz", "nothing is there"),
         (f"{bucket.url}/none*", "nothing matches"),
         ("s3://somebody:secret@bucket/a", "given with a password"),
         ("nosuch://somewhere/a.warc", "nosuch://somewhere/a.warc"),
     ]:
-        with pytest.raises(BadSource, match=said) as caught:
+        with pytest.raises(BadSource, match=message) as caught:
             built(tmp_path / "index", address)
         assert "secret" not in str(caught.value)
 
