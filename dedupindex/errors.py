@@ -7,7 +7,7 @@
                                              CrawlEnded, CrawlExists, HasDependents
       IndexUnavailable    exit 6, HTTP 503   IndexBusy, FormatFromFuture, FormatFromPast
       Damaged             exit 7, HTTP 503
-      NotAnswered         exit 9, HTTP 500
+      SpotCheckFailed     exit 9, HTTP 500
 
 Exit status 1 is a crash, 2 a usage error. A command that had to leave damaged input out ends with
 7, too.
@@ -118,5 +118,5 @@ class Damaged(DedupError, code="damaged", exit_status=7, http_status=503):
     """Stored data is damaged; a lookup that reads it must not answer "new"."""
 
 
-class NotAnswered(DedupError, code="not_answered", exit_status=9):
+class SpotCheckFailed(DedupError, code="spot_check_failed", exit_status=9):
     """Lookups do not find what a load, copy, merge or purge has written."""

@@ -15,13 +15,15 @@ from tempfile import TemporaryFile
 from threading import BoundedSemaphore
 from typing import IO, NamedTuple
 
-from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable, NotAnswered
+from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable, SpotCheckFailed
 from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker
 _LONGEST_LINE = 1 << 24  # bytes
-_ERRORS = {kind.exit_status: kind for kind in (BadInput, IndexUnavailable, NotAnswered, Damaged)}
+_ERRORS = {
+    kind.exit_status: kind for kind in (BadInput, IndexUnavailable, SpotCheckFailed, Damaged)
+}
 _ERRORS[2] = BadInput  # wrong usage
 
 

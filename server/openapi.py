@@ -271,7 +271,7 @@ def _deletions() -> dict[str, Schema]:
     amounts = ("originals", "same_url", "other_url", "nowhere", "copies", "dependents", "broken")
     lists = ("not_found", "by_container", "by_crawl", "unread", "listed")
     impact = {
-        **dict.fromkeys(("found", "live"), _INTEGER),
+        **dict.fromkeys(("found", "unmerged"), _INTEGER),
         **dict.fromkeys(lists, _LIST),
         **dict.fromkeys(amounts, _object(amount, amount)),
     }

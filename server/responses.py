@@ -68,7 +68,7 @@ ERRORS: dict[str, tuple[int, str]] = {
         429,
         "this client sends too many requests; `Retry-After` says how long to wait",
     ),
-    "not_answered": (
+    "spot_check_failed": (
         500,
         "captures were deleted, but the lookup of a sample afterwards still finds some, or misses "
         "others; the message names the command that repairs it",

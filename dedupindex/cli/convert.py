@@ -64,7 +64,7 @@ def _print_outcomes(
         states[outcome.state] += 1
         for name in totals:
             totals[name] += getattr(outcome, name)
-        if outcome.state == "left":
+        if outcome.state == "left_alone":
             say(f"warning: {outcome.name} was left alone: {outcome.problem}")
         else:
             sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
@@ -73,6 +73,7 @@ def _print_outcomes(
         made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
         say(singular(f"nothing was written: of {count:,} files none ") + made)
     counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
+    counts = counts.replace("_", " ")
     lines = [
         f"files: {counts or 'none'}; "
         + singular(f"{totals['responses']:,} responses, {totals['resources']:,} resources; ")
@@ -83,4 +84,4 @@ def _print_outcomes(
     if skipped:
         lines.append(f"  files skipped, of other kinds: {skipped:,}")
     print_result({**dict(sorted(states.items())), **totals, "skipped": skipped}, lines)
-    return Damaged.exit_status if states["left"] else 0
+    return Damaged.exit_status if states["left_alone"] else 0

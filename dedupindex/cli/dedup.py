@@ -153,7 +153,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     yield f"{captures} {would} {revisits}; {before} {would} {after}"
     if report.journal:
         net = report.bytes_before - report.bytes_after - report.journal
-        net -= sum(absent.bytes - absent.there for absent in report.absent)
+        net -= sum(absent.bytes - absent.existing_bytes for absent in report.absent)
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
         yield f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}"
     yield from _other_files(report)

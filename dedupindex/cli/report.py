@@ -79,8 +79,8 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     by, unsized = head["by"], head["size_unknown"]
     size = f"{head['handled_bytes']:,} ({amount(head['handled_bytes'])})"
     yield f"Records read:         {head['records']:,}\n"
-    for name, count in head["not_handled"].items():
-        yield f"  not handled: {name:<28}{count:>12,}\n"
+    for name, count in head["refused"].items():
+        yield f"  refused: {name:<32}{count:>12,}\n"
     yield f"Total handled:        {head['handled']:,}\n"
     yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
     more = f", and {unsized:,} captures of unknown size" if unsized else ""

@@ -113,7 +113,7 @@ def _text_of(found: Resolved) -> Iterator[str]:
     )
     if totals.outside:
         yield singular(f"  {totals.outside:,} copies of originals that only the index has")
-    yield from count_lines("not in plan: ", totals.stayed)
+    yield from count_lines("not in plan: ", totals.kept)
     if totals.collisions:
         collisions = f"{totals.collisions:,} digests of {totals.collided:,} payloads"
         yield singular(f"  collisions: {collisions}")

@@ -98,7 +98,7 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int) -> int:
     count = len(plan.containers())
     for outcome in rewrite(job, processes):
         found.add(outcome)
-        if outcome.state == "left":
+        if outcome.state == "left_alone":
             left += 1
             say(f"warning: {outcome.name} was left alone: {outcome.problem}")
         elif outcome.state == "rewritten":
@@ -114,7 +114,7 @@ def _rewrite(job: RewriteJob, plan: Plan, processes: int) -> int:
         + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
         f"{amount(found.bytes_after)}"
     )
-    content = {**found.as_json(), "left": left, "dry_run": job.dry}
+    content = {**found.as_json(), "left_alone": left, "dry_run": job.dry}
     print_result(content, [sums, *count_lines("not rewritten: ", found.refused)])
     return Damaged.exit_status if left else 0
 
@@ -144,7 +144,7 @@ def _rewritten(plan: Plan) -> Undoable:
         elif journal.committed() and not (
             os.path.exists(one.path) and os.path.getsize(one.path) == one.size
         ):
-            not_restorable.append(Restored(one.name, "left", 0, COMMITTED))
+            not_restorable.append(Restored(one.name, "left_alone", 0, COMMITTED))
     return tasks, not_restorable
 
 
@@ -171,13 +171,15 @@ def restore_file(_: None, task: Undo) -> Restored:
 
 def print_restored(results: Iterator[Restored]) -> int:
     """Print what was restored; returns the exit status."""
-    counts = dict.fromkeys(("files", "exact", "records", "copied", "there", "left", "damaged"), 0)
+    counts = dict.fromkeys(
+        ("files", "exact", "records", "copied", "existing", "left_alone", "damaged"), 0
+    )
     restored = 0
     for result in results:
         counts["files"] += 1
         counts[result.state] += 1
         restored += result.records
-        if result.state == "left":
+        if result.state == "left_alone":
             say(f"warning: {result.name} was left alone: {result.problem}")
         elif result.problem:
             counts["damaged"] += 1
@@ -185,21 +187,21 @@ def print_restored(results: Iterator[Restored]) -> int:
     line = (
         f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
         f"files bit for bit, {counts['records']:,} record for record, "
-        f"{counts['copied']:,} copied, {counts['left']:,} left alone"
+        f"{counts['copied']:,} copied, {counts['left_alone']:,} left alone"
     )
     print_result({**counts, "restored": restored}, [singular(line)])
-    return Damaged.exit_status if counts["left"] or counts["damaged"] else 0
+    return Damaged.exit_status if counts["left_alone"] or counts["damaged"] else 0
 
 
 def _commit(roots: list[Path], plan: Plan) -> int:
     with _locked_and_cleaned(roots):
         results = list(map(commit, _rewritten(plan)[0]))
-    left = [result for result in results if result.state == "left"]
+    left = [result for result in results if result.state == "left_alone"]
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")
-    freed = sum(result.bytes_after for result in results if result.state != "left")
+    freed = sum(result.bytes_after for result in results if result.state != "left_alone")
     places = printable(", ".join(map(str, roots)))
     files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")
-    content = {"files": len(results), "left": len(left), "bytes": freed}
+    content = {"files": len(results), "left_alone": len(left), "bytes": freed}
     print_result(content, [f"{places}: discarded the removed records of {files}"])
     return Damaged.exit_status if left else 0

@@ -117,10 +117,12 @@ def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
     for directory in directories:
         names, problems = rewritten_files(directory)
         for path, reason in problems.items():
-            yield Restored(str(path), "left", 0, reason)
+            yield Restored(str(path), "left_alone", 0, reason)
         for name in sorted(names):
             if not (directory / name).exists():
-                yield Restored(name, "left", 0, "not found; if renamed, its revisits are kept")
+                yield Restored(
+                    name, "left_alone", 0, "not found; if renamed, its revisits are kept"
+                )
 
 
 def _in_place(directories: tuple[Path, ...]) -> Undoable:
@@ -129,10 +131,10 @@ def _in_place(directories: tuple[Path, ...]) -> Undoable:
     for directory in directories:
         names, problems = rewritten_files(directory)
         for path, reason in problems.items():
-            not_restorable.append(Restored(str(path), "left", 0, reason))
+            not_restorable.append(Restored(str(path), "left_alone", 0, reason))
         for name, committed in sorted(names.items()):
             if committed:
-                not_restorable.append(Restored(name, "left", 0, COMMITTED))
+                not_restorable.append(Restored(name, "left_alone", 0, COMMITTED))
             else:
                 tasks.append(Undo(directory, name, None))
     return tasks, not_restorable

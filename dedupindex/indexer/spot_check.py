@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import EMPTY
-from dedupindex.errors import Damaged, IndexUnavailable, NotAnswered
+from dedupindex.errors import Damaged, IndexUnavailable, SpotCheckFailed
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Load, View, retry
@@ -168,7 +168,7 @@ def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
 
 
 def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:
-    """Look up the sample of a load; raises `NotAnswered`, which says `repair`."""
+    """Look up the sample of a load; raises `SpotCheckFailed`, which says `repair`."""
 
     def defects(view: View, settings: Settings) -> list[str]:
         view.prefetch(cells.digest_of_key(entry.key) for entry in sample)
@@ -293,7 +293,7 @@ def _entries(view: View, key: bytes) -> Iterator[bytes]:
 def _raise_if(index: Path, count: int, defects: list[str], repair: str) -> None:
     if defects:
         engine = read_identity(index).engine
-        raise NotAnswered(
+        raise SpotCheckFailed(
             f"{engine if is_cluster(engine) else index} does not answer what was written: "
             f"{len(defects)} of a sample of {count}, first {defects[0]}. {repair}"
         )

@@ -174,7 +174,7 @@ class DuplicationReport:
         first = self.totals[self.filters[0]]
         return {
             "records": self.records,
-            "not_handled": dict(sorted(self.refused.items())),
+            "refused": dict(sorted(self.refused.items())),
             "already_revisits": self.revisits,
             "already_revisits_bytes": self.revisit_bytes,
             **summary(first),

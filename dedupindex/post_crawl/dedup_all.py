@@ -154,7 +154,7 @@ class _Run:
         plan = self._plan()
         report.add_manifest(open_manifest(self._work.manifest))
         report.unique, report.originals = plan.totals.unique, plan.totals.originals
-        report.refused.update(plan.totals.stayed)
+        report.refused.update(plan.totals.kept)
         reserved = 0
         if (out := options.out) is not None:
             copied = (file for file in self._found.others if not is_unfinished(file.name))
@@ -238,7 +238,7 @@ class _Run:
             open(self._work.top / _OUTCOMES, "a", encoding="utf-8") as outcomes,
         ):
             for outcome in rewrite(job, self._options.jobs, self._begin):
-                if outcome.state == "there" and outcome.path in before:
+                if outcome.state == "existing" and outcome.path in before:
                     outcome = before[outcome.path]  # with the refused records
                 elif job.out is None and not job.dry:
                     outcomes.write(json.dumps(vars(outcome)) + "\n")
@@ -247,9 +247,11 @@ class _Run:
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
                 self._progress(ProgressUpdate("rewriting", seen, total, self._report.revisits))
-                if outcome.state in ("rewritten", "there") or (job.out and outcome.state == "kept"):
+                if outcome.state in ("rewritten", "existing") or (
+                    job.out and outcome.state == "kept"
+                ):
                     done.add(outcome.path)
-                elif outcome.state == "left":
+                elif outcome.state == "left_alone":
                     done.discard(outcome.path)
         for file in self._found.others:
             if self._copy_unreadable(file, job):

@@ -23,7 +23,7 @@ from dedupindex.verify.file_bytes import Joined, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
-FILE_LEFT = "file-left"
+FILE_LEFT = "file-left-alone"
 _NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _HOST_OF_URL = f"""coalesce(
@@ -191,7 +191,7 @@ class MissingFile(NamedTuple):
 
     file: str
     bytes: int
-    there: int  # bytes of the file of its name there, perhaps of an earlier run
+    existing_bytes: int  # of a file of its name that an earlier run left there, or 0
 
 
 @dataclass
@@ -252,7 +252,7 @@ class DedupReport:
         self.bytes_after += outcome.bytes_after
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
-        if outcome.state == "left":
+        if outcome.state == "left_alone":
             self.leave(outcome.path, outcome.problem)
 
     def add_missing(self, file: str, size: int, there: int) -> None:
@@ -284,7 +284,7 @@ class DedupReport:
             **{name: getattr(self, name) for name in numbers},
             "journal_bytes": self.journal,
             "refused": dict(sorted(self.refused.items())),
-            "left": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],
+            "problems": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "outside": dict(sorted((+self.outside).items())),
             "verified": {

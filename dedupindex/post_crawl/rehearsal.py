@@ -304,7 +304,7 @@ def _undo_or_commit(step: Step, folder: Path, work: Callable[[Undo], Restored]) 
     with locked([folder] if list(journals(folder)) else []):
         for journal in list(journals(folder)):
             done = work(Undo(folder, journal.name, None))
-            if done.state == "left":
+            if done.state == "left_alone":
                 step.fail(f"{folder / done.name}: {done.problem}")
             count += done.state in ("exact", "committed")
     return count

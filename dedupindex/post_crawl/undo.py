@@ -302,7 +302,8 @@ class Restored:
     """What became of it."""
 
     name: str
-    state: str  # exact (bit for bit), records (each bit for bit), copied, there, committed, left
+    # exact (bit for bit), records (each bit for bit), copied, existing, committed or left_alone
+    state: str
     records: int = 0
     problem: str = ""
     bytes_after: int = 0
@@ -380,13 +381,15 @@ def _reported(task: Undo, work: Callable[[Undo], Restored]) -> Restored:
     try:
         return work(task)
     except (Untouched, Damaged) as error:
-        return Restored(task.name, "left", 0, str(error))
+        return Restored(task.name, "left_alone", 0, str(error))
     except OSError as error:
         if error.errno == errno.ENOENT:
-            return Restored(task.name, "left", 0, f"{error.filename} is not there")
+            return Restored(task.name, "left_alone", 0, f"{error.filename} is not there")
         if error.errno not in (errno.EIO, errno.EACCES, errno.EPERM):
             raise
-        return Restored(task.name, "left", 0, f"{error.filename or 'the disk'}: {error.strerror}")
+        return Restored(
+            task.name, "left_alone", 0, f"{error.filename or 'the disk'}: {error.strerror}"
+        )
 
 
 def _in_place(task: Undo) -> Restored:
@@ -405,7 +408,7 @@ def _in_place(task: Undo) -> Restored:
             if content_hash(source) != before.content_hash:
                 raise Untouched("it is neither the file before the run nor the file after it")
             journal.clear()  # all that a run that was killed had still to do
-            return Restored(task.name, "there", after.revisits, "", before.size)
+            return Restored(task.name, "existing", after.revisits, "", before.size)
         size = _write_exact(source, journal, before, file)
         if not is_still(path, source):
             raise Untouched("it was replaced meanwhile")

@@ -121,12 +121,15 @@ class References:
                 same_header = row.facts.header_hash == facts.header_hash
                 if not same_header or _differ(row.facts, facts):
                     message = "another record has its URL and second, but another payload or header"
-                    yield "same-moment", message
+                    yield "same-second", message
                     break
         if not_modified:
             return
         if original.url != facts.url and self._is_posted(original):
-            yield "unfit-original", "its original answers another request than GET, of another URL"
+            yield (
+                "unusable-original",
+                "its original answers another request than GET, of another URL",
+            )
         if any(_differ(row.facts, original) for row in dated):
             yield "ambiguous-original", "another payload has the URL and second of its original"
 

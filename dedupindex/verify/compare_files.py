@@ -219,7 +219,7 @@ class _Pair:
         yield from _header_differences(before.head, after.head)
         if before.kind != b"response":
             kind = before.kind.decode("ascii", "replace")
-            yield "unfit-revisit", f"it was of the type {kind}, which is never replaced"
+            yield "invalid-replacement", f"it was of the type {kind}, which is never replaced"
         issues: list[Issue] = []
         facts, new_http = examine(after, issues)
         issues.extend(revisits.own_issues(after, facts))
@@ -284,7 +284,7 @@ def _header_differences(old: RecordHead, new: RecordHead) -> Iterator[Issue]:
     if old.version != new.version:
         yield "version-changed", f"it was of {old.version.decode('ascii', 'replace')}"
     if old.has(b"warc-truncated") or old.has(b"warc-segment-number"):
-        yield "unfit-revisit", "it was truncated or a segment, which is never replaced"
+        yield "invalid-replacement", "it was truncated or a segment, which is never replaced"
     left = Counter(new.lines)
     for (name, value), line in zip(old.fields, old.lines, strict=True):
         if left[line]:

@@ -45,14 +45,14 @@ _REASONS = {
     BROKEN: (
         "payload-digest no-target-uri bad-date no-profile unknown-profile no-payload-digest "
         "empty-digest no-refers-to-uri no-refers-to-date refers-to-brackets chained "
-        "wrong-date misdirected digest-spelling coding claimed-length unfit-original "
-        "unfit-revisit"
+        "wrong-date misdirected digest-spelling coding claimed-length unusable-original "
+        "invalid-replacement"
     ),
     REMARK: (
         "no-record-id duplicate-record-id repeated-field unknown-version not-exact "
         "digest-not-checked empty-block-digest profile-version no-refers-to not-truncated "
-        "no-http-headers http-headers body-kept redirect wrong-record-id forward "
-        "date-spelling status ambiguous-original same-moment partial file-extra digest-form "
+        "no-http-headers http-headers body-kept redirect wrong-record-id later-original "
+        "date-spelling status ambiguous-original same-second partial file-extra digest-form "
         "field-added larger"
     ),
 }

@@ -92,7 +92,7 @@ def original_issues(revisit: Facts, original: Facts) -> Iterator[Issue]:
         return
     yield from _digests(revisit, original)
     if reason := original.not_original_reason:
-        yield "unfit-original", f"its original cannot be used for it: {reason}"
+        yield "unusable-original", f"its original cannot be used for it: {reason}"
     if revisit.to_id and original.record_id and revisit.to_id != original.record_id:
         name = original.record_id.decode("utf-8", "replace")
         yield "wrong-record-id", f"the record of that URL and date is {name}, not its Refers-To"
@@ -101,11 +101,11 @@ def original_issues(revisit: Facts, original: Facts) -> Iterator[Issue]:
         yield "date-spelling", f"its original's WARC-Date is written {shown}"
     same_second = timestamp14(revisit.date) == timestamp14(original.date)
     if revisit.url == original.url and same_second and revisit.header_hash != original.header_hash:
-        yield "same-moment", "it has the URL and second of its original, but another HTTP header"
+        yield "same-second", "it has the URL and second of its original, but another HTTP header"
     if revisit.partial or original.partial:
         yield "partial", "it, or its original, is part of a document (206, Content-Range)"
     if _later(original.date, revisit.date):
-        yield "forward", f"its original is later: {original.date.decode('ascii', 'replace')}"
+        yield "later-original", f"its original is later: {original.date.decode('ascii', 'replace')}"
     if not revisit.has_http or not original.has_http:
         return
     if revisit.coding != original.coding:
@@ -125,11 +125,11 @@ def _digests(revisit: Facts, original: Facts) -> Iterator[Issue]:
         return  # it identifies no payload; reported by `own_issues`
     if not original.digest:
         if stated is None or stated.algorithm != "sha1":
-            yield "unfit-original", "its original has no digest that replay could find it by"
+            yield "unusable-original", "its original has no digest that replay could find it by"
         elif stated.raw not in original.computed:
             yield "wrong-digest", "its original's payload has another digest"
         elif stated.raw != original.computed[0]:
-            yield "unfit-original", "its original is chunked and has no digest of its own"
+            yield "unusable-original", "its original is chunked and has no digest of its own"
     elif original.corrupt:
         yield "wrong-digest", "its original has not the payload that it states a digest of"
     elif revisit.digest and revisit.digest != original.digest:

@@ -278,7 +278,7 @@ def test_savings_of_a_crawl_exclude_cut_digests(make_index: MakeIndex) -> None:
     index = make_index([capture(1)._replace(digest=CUT[0])])
     out, _ = typed("report", index, "--against", DATA / "k-nul-off.cdx", "--json")
     report = json.loads(out)
-    assert report["not_handled"] == {CUT_DIGEST: 12} and report["lookups"] == 4
+    assert report["refused"] == {CUT_DIGEST: 12} and report["lookups"] == 4
 
 
 def test_exports_leave_cut_digests_out() -> None:

@@ -35,7 +35,7 @@ from tests.unit.post_crawl.test_rewrite_in_place import Failing
 Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
     "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
-    "bytes_after", "refused", "hosts", "left", "not_copied", "outside",
+    "bytes_after", "refused", "hosts", "problems", "not_copied", "outside",
 )  # fmt: skip
 
 
@@ -74,7 +74,7 @@ def check(report: dict[str, Any]) -> None:
     assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
     assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])
     saved = sum(host["bytes_saved"] for host in report["hosts"])
-    saved += sum(absent["bytes"] - absent["there"] for absent in report["not_copied"])
+    saved += sum(absent["bytes"] - absent["existing_bytes"] for absent in report["not_copied"])
     assert report["bytes_before"] - report["bytes_after"] == saved
 
 
@@ -176,9 +176,13 @@ def test_unreadable_files_are_copied_and_named(source: Path, tmp_path: Path, ded
     assert {name: after[name] for name in odd} == odd
     aside = {"growing.warc.gz.open", "index.cdx", "marker.done"}
     assert set(after) == set(content(source)) - aside
-    left = [Path(one["file"]).relative_to(source).as_posix() for one in done["left"]]
+    left = [Path(one["file"]).relative_to(source).as_posix() for one in done["problems"]]
     assert sorted(left) == sorted({*odd, "growing.warc.gz.open"})  # each once
-    absent = {"file": str(source / "growing.warc.gz.open"), "bytes": len(whole), "there": 0}
+    absent = {
+        "file": str(source / "growing.warc.gz.open"),
+        "bytes": len(whole),
+        "existing_bytes": 0,
+    }
     assert done["not_copied"] == [absent]
     assert done["bytes_after"] == size_of(after)
     assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
@@ -210,10 +214,10 @@ def test_files_being_written_are_not_rewritten(source: Path, tmp_path: Path, ded
         fcntl.flock(held, fcntl.LOCK_EX)
         done = dedup(source, "--out", tmp_path / "out", status=7)
     check(done)
-    assert [one["file"] for one in done["left"]] == [str(source / "deep" / "b.warc.gz")]
+    assert [one["file"] for one in done["problems"]] == [str(source / "deep" / "b.warc.gz")]
     assert [one["file"] for one in done["not_copied"]] == [str(source / "deep" / "b.warc.gz")]
     assert done["bytes_after"] == size_of(content(tmp_path / "out"))
-    assert done["refused"] == {"file-left": 12} and done["files"] == 4
+    assert done["refused"] == {"file-left-alone": 12} and done["files"] == 4
     assert dedup(source, "--out", tmp_path / "out")["revisits"] == 19
 
 
@@ -236,7 +240,7 @@ def test_a_second_run_with_an_earlier_file(
     again = dedup(source, "--out", out, status=7)
     check(again)
     assert again["bytes_after"] == size_of(content(out))
-    absent = {Path(one["file"]).name: one["there"] for one in again["not_copied"]}
+    absent = {Path(one["file"]).name: one["existing_bytes"] for one in again["not_copied"]}
     assert sorted(absent) == ["b.warc.gz", "c.warc.gz"] and all(absent.values())
     assert main(["verify", str(out)]) == 0
 
@@ -262,11 +266,11 @@ def test_a_finished_run_in_place_changes_no_more_files(
     done = content(source)
     assert first["refused"]["small"]
     again = dedup(source, "--in-place", "--min-size", 1800)  # what is small is still in the plan
-    assert (again["revisits"], again["left"], content(source)) == (0, [], done)
-    assert dedup(source, "--in-place", "--min-size", 1800, "--dry-run")["left"] == []
+    assert (again["revisits"], again["problems"], content(source)) == (0, [], done)
+    assert dedup(source, "--in-place", "--min-size", 1800, "--dry-run")["problems"] == []
     check(again)
     more = dedup(source, "--in-place", status=7)
-    assert "--commit or --undo" in more["left"][0]["why"]
+    assert "--commit or --undo" in more["problems"][0]["why"]
     assert main(["undedup", str(source), "--in-place"]) == 0
     assert content(source) == before
 
@@ -309,8 +313,8 @@ def test_no_revisit_refers_to_a_file_not_rewritten(
         done = dedup(source, "--out", out, "--jobs", 1, status=7)
         again = dedup(source, "--out", out, "--jobs", 1, status=7)
     check(done)
-    assert done["refused"] == {"original-left": 19} and done["files"] == 4
-    assert [one["file"] for one in done["left"]] == [str(source / "a.warc.gz")]
+    assert done["refused"] == {"original-left-alone": 19} and done["files"] == 4
+    assert [one["file"] for one in done["problems"]] == [str(source / "a.warc.gz")]
     after = content(out)
     same = {"c.warc", "deep/b.warc.gz", "single.warc.gz"}
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
@@ -337,10 +341,10 @@ def test_a_dry_run_counts_existing_output_files(source: Path, tmp_path: Path, de
     data = (out / "deep" / "b.warc.gz").read_bytes()
     for other in (data + b"\0", data[:-1], data[:-1] + b"?"):
         (out / "deep" / "b.warc.gz").write_bytes(other)
-        assert both()["refused"] == {"file-left": 12}
+        assert both()["refused"] == {"file-left-alone": 12}
     (out / "odd.warc.zst").write_bytes(b"another")
     (out / "a.warc.gz").write_bytes(b"another")  # which has all originals but one
-    assert both()["refused"] == {"file-left": 12, "original-left": 7}
+    assert both()["refused"] == {"file-left-alone": 12, "original-left-alone": 7}
 
 
 def test_a_file_that_cannot_be_copied_is_removed_with_its_dependents(
@@ -359,10 +363,10 @@ def test_a_file_that_cannot_be_copied_is_removed_with_its_dependents(
     monkeypatch.setattr(rewrite_all, "check_unchanged", changed)
     busy("in/a.warc.gz", monkeypatch)
     done = dedup(tmp_path / "in", "--out", tmp_path / "out", "--jobs", 1, status=7)
-    assert done["refused"] == {"file-left": 1, "original-left": 1}
+    assert done["refused"] == {"file-left-alone": 1, "original-left-alone": 1}
     after = content(tmp_path / "out")
     assert after == {"c.warc.gz": (tmp_path / "in" / "c.warc.gz").read_bytes()}
-    assert len(done["left"]) == 2 and done["verified"]["findings"] == {}
+    assert len(done["problems"]) == 2 and done["verified"]["findings"] == {}
 
 
 def test_results_must_stand_without_the_sources(
@@ -565,7 +569,7 @@ def test_captures_of_one_second_stay_where_the_original_must_be_of_another(tmp_p
         out = tmp_path / f"new-{revisits}"
         report = json.loads(typed("dedup", old, "--out", out, "--json", *words)[0])
         assert (report["revisits"], report["verified"]["findings"]) == (revisits, {})
-    assert report["refused"] == {"same-moment": 1}
+    assert report["refused"] == {"same-second": 1}
 
 
 def test_equal_captures_of_one_second_are_restored(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
     done = dedup(source, "--in-place", "--jobs", 1, "--memory", "500MB", *typed)
     assert (done["files"], done["revisits"]) == (there["files"], there["revisits"])
     assert content(source) == content(tmp_path / "out")
-    assert dedup(source, "--in-place", status=7)["left"]  # a run of its own, with its own options
+    assert dedup(source, "--in-place", status=7)[
+        "problems"
+    ]  # a run of its own, with its own options
 
 
 def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(

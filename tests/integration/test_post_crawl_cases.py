@@ -113,7 +113,7 @@ def _(one: Case) -> None:
     halves = gz(whole[:400]) + gz(whole[400:])
     one.file(
         "x.warc.gz",
-        one.original("others-stay"),
+        one.original("unused-original"),
         halves,
         one.kept("damaged", one.record(3)),
         damaged=True,
@@ -135,7 +135,7 @@ def _(one: Case) -> None:
     if "behind members" in one.name:
         one.file(
             "x.warc.gz",
-            one.original("others-stay"),
+            one.original("unused-original"),
             one.kept("damaged", one.record(4)),
             plain,
             damaged=True,
@@ -143,7 +143,7 @@ def _(one: Case) -> None:
     else:
         one.file(
             "x.warc",
-            Piece(one.record(1), "others-stay"),
+            Piece(one.record(1), "unused-original"),
             Piece(plain, "damaged"),
             packed,
             damaged=True,
@@ -324,7 +324,7 @@ def _(one: Case) -> None:
 def _(one: Case) -> None:
     same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
     other = one.record(2, **same, head=HTTP.replace(b"OK", b"Fine"))
-    one.file("x.warc", one.original(**same), one.kept("same-moment", other), one.copy(3))
+    one.file("x.warc", one.original(**same), one.kept("same-second", other), one.copy(3))
 
 
 @case("62 same URL and second, other digest", plain=True)
@@ -332,7 +332,7 @@ def _(one: Case) -> None:
     """The first would be found under a key that finds the other, too; the next one is not."""
     same = {"Target_URI": b"http://c%d.test/" % one.number, "Date": DAY % 1}
     one.file(
-        "x.warc", one.kept("earlier", one.record(1, **same)),
+        "x.warc", one.kept("no-earlier-original", one.record(1, **same)),
         one.kept("unique", one.record(2, one.other, **same)),
         one.original("original", 3), one.copy(4),
     )  # fmt: skip
@@ -369,7 +369,7 @@ def _(one: Case) -> None:
     said = {"Target_URI": b"http://c%d.test/" % one.number, "version": b"WARC/1.1"}
     one.file(
         "x.warc",
-        one.kept("earlier", one.record(1, Date=b"2000-01-01T00:00:00.25Z", **said)),
+        one.kept("no-earlier-original", one.record(1, Date=b"2000-01-01T00:00:00.25Z", **said)),
         one.kept("unique", one.record(2, one.other, Date=b"2000-01-01T00:00:00.5Z", **said)),
         one.original("original", 3), one.copy(4),
     )  # fmt: skip
@@ -530,7 +530,7 @@ def test_damaged_files_are_named_and_no_others(run: Run) -> None:
 def test_everything_is_counted(run: Run, way: str) -> None:
     expected: Counter[str] = sum((one.words() for one in ALL.values()), Counter())
     resolved, rewritten = run.results["resolve"].totals, run.results[way].totals
-    found = Counter(resolved["stayed"]) + Counter(rewritten["refused"])
+    found = Counter(resolved["kept"]) + Counter(rewritten["refused"])
     found["unique"], found["original"] = resolved["unique"], resolved["originals"]
     found["revisit"] = rewritten["revisits"]
     assert found == expected

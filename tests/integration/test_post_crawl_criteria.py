@@ -130,7 +130,7 @@ def test_an_option_decides(
         for one in cases:
             one.check(run.top / way)
         rewritten = run.results[way].totals
-        counted = Counter(resolved["stayed"])
+        counted = Counter(resolved["kept"])
         counted.update(
             unique=resolved["unique"], original=resolved["originals"], revisit=rewritten["revisits"]
         )
@@ -149,7 +149,7 @@ def test_an_option_decides(
     ]
     for key in ("revisits", "bytes_before", "bytes_after", "refused"):
         assert said[0][key] == said[1][key], key
-    assert said[0]["refused"] == resolved["stayed"]
+    assert said[0]["refused"] == resolved["kept"]
     assert post_crawl.tree(run.top / "dedup") == post_crawl.tree(run.out)
 
 

@@ -209,7 +209,7 @@ def test_a_report_takes_a_redis_for_a_crawl(address: str, make_index: MakeIndex)
     export(address, CAPTURES)
     index = make_index(CAPTURES, EVERYTHING)
     out, _ = dedupindex("report", index, "--against", address, "--json")
-    assert json.loads(out)["not_handled"] == {"status": 3}  # which Redis does not say
+    assert json.loads(out)["refused"] == {"status": 3}  # which Redis does not say
 
 
 def test_commit_and_cancel(address: str, client: Any) -> None:

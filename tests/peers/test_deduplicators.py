@@ -116,7 +116,7 @@ FOUND: dict[str, dict[str, tuple[set[str], set[str]]]] = {
             {*_JWARC, "version-changed", "date-changed", "date-spelling"},
         ),
         "brackets of wget": ({"not-truncated"}, {*_JWARC, "uri-changed"}),
-        "the later one first": ({"not-truncated", "forward"}, {*_JWARC, "forward"}),
+        "the later one first": ({"not-truncated", "later-original"}, {*_JWARC, "later-original"}),
         "nothing to gain": (set(), set()),
     },
     "warchaeology": {
@@ -132,7 +132,7 @@ FOUND: dict[str, dict[str, tuple[set[str], set[str]]]] = {
             {"no-target-uri", "no-refers-to-uri"},
             {"uri-changed", "record-changed", "digest-form", "no-target-uri", "no-refers-to-uri"},
         ),
-        "the later one first": ({"forward"}, {*_ANEW, "forward"}),
+        "the later one first": ({"later-original"}, {*_ANEW, "later-original"}),
         "nothing to gain": (set(), {"recompressed"}),
     },
     "warchaeology --lenient": {
@@ -145,7 +145,10 @@ FOUND: dict[str, dict[str, tuple[set[str], set[str]]]] = {
         "an original that states the digest of another": ({"payload-digest"}, set()),
         "fractions of seconds": (set(), {"field-lost"}),
         "brackets of wget": (_FOREIGN, {*_FOREIGN, "field-lost"}),
-        "the later one first": ({*_FOREIGN, "forward"}, {*_FOREIGN, "field-lost", "forward"}),
+        "the later one first": (
+            {*_FOREIGN, "later-original"},
+            {*_FOREIGN, "field-lost", "later-original"},
+        ),
         "nothing to gain": (_FOREIGN, {*_FOREIGN, "field-lost", "larger"}),
     },
 }
@@ -182,7 +185,7 @@ def test_defects_that_lose_pages_are_losses() -> None:
     lost = ("not-rebuilt", "self-reference", "field-lost", "headers-changed", "uri-changed")
     assert {REASONS[reason] for reason in (*lost, "id-changed", "date-changed")} == {LOSS}
     assert {REASONS[reason] for reason in ("refers-to-brackets", "no-target-uri")} == {BROKEN}
-    assert {REASONS[reason] for reason in ("not-truncated", "forward")} == {REMARK}
+    assert {REASONS[reason] for reason in ("not-truncated", "later-original")} == {REMARK}
 
 
 def copied(number: int, original: int = 1, **options: Any) -> bytes:

@@ -99,8 +99,8 @@ def test_an_index_is_looked_after(command: Run, warcs: Path, engine: str) -> Non
 def test_a_client_asks(command: Run, run: Run, warcs: Path) -> None:
     command("index", "-w", "-m", ".*", warcs, "index")
     listed = command("impact", "index", "--url", "http://example.com/", "--prefix", "--list")
-    goes = json.loads(listed.splitlines()[0])["goes"]
-    assert run("-c", CLIENT, "index", goes["digest"], goes["url"]) == "Hit\n"
+    original = json.loads(listed.splitlines()[0])["original"]
+    assert run("-c", CLIENT, "index", original["digest"], original["url"]) == "Hit\n"
 
 
 def test_archives_become_smaller(command: Run, warcs: Path) -> None:

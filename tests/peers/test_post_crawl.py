@@ -240,7 +240,7 @@ def test_originals_of_wget_revisits_are_kept(tmp_path: Path) -> None:
     for left in old.glob("*.txt"):
         left.unlink()
     result = deduplicated(old, tmp_path)
-    assert result.planned["stayed"]["referred"] == len(COPIES)
+    assert result.planned["kept"]["referred-to"] == len(COPIES)
     verdicts(old, result.folder)
     assert replayed(old, result.folder, tmp_path) == result.done["revisits"] >= len(COPIES)
     said = [
@@ -289,6 +289,6 @@ def test_captures_of_one_second_replay_as_before(tmp_path: Path) -> None:
         write(old / f"{harvest_number}.warc.gz", found)
     result = deduplicated(old, tmp_path)
     assert result.done["revisits"] == 10 * (1 + 2 + 2 + 2 + 0 + 0 + 0 + 0 + 0 + 0 + 3 + 1)
-    assert result.planned["stayed"]["same-moment"] == 10 * (1 + 2 + 1 + 1 + 1 + 1)
+    assert result.planned["kept"]["same-second"] == 10 * (1 + 2 + 1 + 1 + 1 + 1)
     assert remarks(result.folder) == remarks(old) == {}
     assert replayed(old, result.folder, tmp_path) == result.done["revisits"]

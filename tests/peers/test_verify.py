@@ -57,7 +57,7 @@ def test_wget(tmp_path: Path) -> None:
         wget(tmp_path, "two", urls, f"--warc-dedup={tmp_path / 'dedup.cdx'}")
     whole = Collection([tmp_path / "one.warc.gz", tmp_path / "two.warc.gz"])
     missing = {"no-refers-to-uri", "no-refers-to-date", "empty-block-digest"}
-    twins = {"same-moment"}  # where both harvests fetched a page within one second
+    twins = {"same-second"}  # where both harvests fetched a page within one second
     assert reasons(list(whole.findings())) - twins == missing
     assert whole.revisits == len(PAGES)
     alone = Collection([tmp_path / "two.warc.gz"])

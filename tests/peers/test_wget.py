@@ -184,4 +184,4 @@ def test_the_report_agrees_with_the_count(harvests: tuple[Path, Path], tmp_path:
     assert content["duplicates"] == len(again)
     assert [content[name] for name in ("exact_url", "canonical_url", "digest")] == [8, 1, 1]
     assert content["duplicate_bytes"] == sum(len(record.body) for record in again)
-    assert content["not_handled"]["empty"] == 1
+    assert content["refused"]["empty"] == 1

@@ -37,7 +37,7 @@ def options(**given: Any) -> Build:
 
 def neither(reason: str, build: Build, **more: Any) -> Odd:
     """Neither copy nor original."""
-    words = {"behind": ("others-stay", reason), "before": (reason, "others-stay")}
+    words = {"behind": ("unused-original", reason), "before": (reason, "unused-original")}
     return Odd(build, **{**words, "both": (reason, reason), **more})
 
 

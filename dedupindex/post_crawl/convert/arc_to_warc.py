@@ -92,7 +92,7 @@ class ConvertOutcome:
     """What became of one file."""
 
     name: str
-    state: str  # converted, there (done by an earlier run) or left
+    state: str  # converted, existing (of an earlier run) or left_alone
     problem: str = ""  # why it was left alone
     responses: int = 0
     resources: int = 0
@@ -107,7 +107,7 @@ class InvalidArc(Exception):
 
 def convert(task: ConvertTask) -> ConvertOutcome:
     """Convert one file; raises `OSError` where writing fails, and leaves no file then."""
-    outcome = ConvertOutcome(task.path, "left")
+    outcome = ConvertOutcome(task.path, "left_alone")
     try:
         with closing(open_window(task.path, task.path)) as window:
             outcome.bytes_before = window.size
@@ -133,7 +133,7 @@ def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
             raise InvalidArc(
                 f"{target} exists already, and was not made from it: {error}"
             ) from error
-        return "there"
+        return "existing"
     target.parent.mkdir(parents=True, exist_ok=True)
     remove_stale_parts([target])  # remove what interrupted runs left
     part = part_path(target)
@@ -483,7 +483,7 @@ def _run(back: bool, task: ConvertTask) -> ConvertOutcome:
 
 def restore_arc(task: ConvertTask) -> ConvertOutcome:
     """Make the ARC file again that a WARC file was made of, in the directory `task.target`."""
-    outcome = ConvertOutcome(task.path, "left")
+    outcome = ConvertOutcome(task.path, "left_alone")
     path, folder = Path(task.path), task.target
     part = part_path(folder / path.name)
     try:
@@ -516,7 +516,7 @@ def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
         with open_for_reading(target) as other:
             if not same_bytes(file, other):
                 raise NotReproduced(f"{target} exists already, with other content") from None
-        return "there"
+        return "existing"
     return "exact" if exact else "content"
 
 

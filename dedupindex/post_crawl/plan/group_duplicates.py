@@ -54,7 +54,7 @@ def group(database: Database, rule: GroupingRule) -> None:
     equal: "original", "copy" or the reason why it stays, and the place of its original if there is
     one. ``colliding`` has the labels of several payloads, and ``extensions`` numbers these.
     """
-    twin = "same-moment" if rule.criteria.other_second else "twin"
+    twin = "same-second" if rule.criteria.other_second else "twin"
     wider_class = ""
     if rule.criteria.same_type:
         wider_class = f"{_hash(rule.criteria._replace(same_type=False))} AS wider, "
@@ -83,9 +83,9 @@ def group(database: Database, rule: GroupingRule) -> None:
           WHEN key = first THEN 'original'
           WHEN reason <> '' THEN reason
           WHEN record = first_record THEN 'same-record'
-          WHEN replay_key = first_replay_key AND key < first AND NOT {rule.later} THEN 'same-moment'
+          WHEN replay_key = first_replay_key AND key < first AND NOT {rule.later} THEN 'same-second'
           WHEN replay_key = first_replay_key THEN '{twin}'
-          WHEN key < first AND NOT {rule.later} THEN 'earlier'
+          WHEN key < first AND NOT {rule.later} THEN 'no-earlier-original'
           ELSE 'copy' END AS outcome
         FROM equal JOIN firsts USING (class)""")
     database.execute("DROP TABLE firsts")
@@ -128,7 +128,7 @@ def _keep_referred(database: Database) -> None:
         WHERE replay_key NOT IN (SELECT replay_key FROM met WHERE replay_key <> 0)
           AND record_id NOT IN (SELECT record_id FROM met WHERE record_id <> '')""")
     database.execute("""
-        UPDATE equal SET reason = 'referred'
+        UPDATE equal SET reason = 'referred-to'
         WHERE reason = '' AND place IN (
           SELECT place FROM met
           UNION ALL SELECT place FROM lines SEMI JOIN missed USING (url, digest))""")
@@ -174,7 +174,7 @@ def _keep_twins(database: Database) -> None:
     """Decide about copies that share their URL and second with other records.
 
     Replay tools choose among these by media type before digest, so a revisit would be shown in
-    another order. A copy therefore stays ('same-moment') if another record of its URL and second
+    another order. A copy therefore stays ('same-second') if another record of its URL and second
     has another payload, status, coding or HTTP header, or is a revisit already; the same record
     again does not count. A "twin", whose original has its own urlkey and second, becomes a copy if
     all are equal and of one URL.
@@ -193,7 +193,7 @@ def _keep_twins(database: Database) -> None:
               content_type < 'warc/revisit' AS before
             FROM lines WHERE replay_key IN (FROM crowded)""")
         database.execute(f"""
-            UPDATE outcomes SET outcome = 'same-moment'
+            UPDATE outcomes SET outcome = 'same-second'
             WHERE {chosen} AND place IN (
               SELECT place FROM twins SEMI JOIN (
                 SELECT replay_key, url FROM twins GROUP BY replay_key, url
@@ -210,9 +210,9 @@ def _keep_twins(database: Database) -> None:
               WHERE own.url = first.url AND first.before)""")
         database.execute("DROP TABLE twins")
     database.execute("DROP TABLE crowded")
-    database.execute("UPDATE outcomes SET outcome = 'same-moment' WHERE outcome = 'twin'")
+    database.execute("UPDATE outcomes SET outcome = 'same-second' WHERE outcome = 'twin'")
     database.execute("""
-        UPDATE outcomes SET outcome = 'same-moment'
+        UPDATE outcomes SET outcome = 'same-second'
         WHERE outcome = 'copy' AND place IN (
           SELECT place FROM lines JOIN (
             SELECT replay_key, url, record_id AS other FROM standing

@@ -53,6 +53,13 @@ class MatchCriteria(NamedTuple):
 
 # Format 1 had no criteria, 2 no hashes of HTTP headers, 3 other names of columns and options.
 FORMAT = 4
+_RENAMED = {  # reasons in plans of this format, before and after they were renamed
+    "same-moment": "same-second",
+    "earlier": "no-earlier-original",
+    "others-stay": "unused-original",
+    "referred": "referred-to",
+    "unlike": "hash-collision",
+}
 PART, CONTAINERS, COPIES, ORIGINALS = (
     "part.json", "containers.jsonl", "copies-*.parquet", "originals.parquet",
 )  # fmt: skip
@@ -96,13 +103,13 @@ class Planned(NamedTuple):
 
 @dataclass
 class Totals:
-    """What became of the lines: unique + originals + copies + the sum of stayed = lines."""
+    """What became of the lines: unique + originals + copies + the sum of kept = lines."""
 
     lines: int = 0
     unique: int = 0  # nothing else has this payload in this form
     originals: int = 0  # that have copies in the plan
     copies: int = 0
-    stayed: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
+    kept: Counter[str] = field(default_factory=Counter)  # duplicates that stay whole, by reason
     outside: int = 0  # copies whose original is known from the index only
     stored: int = 0  # bytes of the copies in their files
     collisions: int = 0  # digests that several payloads have
@@ -131,7 +138,7 @@ class Plan:
         self._loaded: tuple[dict[int, list[Planned]], dict[int, list[int]]] | None = None
         for fields in about:
             totals = fields["totals"]
-            counters = {name: Counter(totals[name]) for name in ("stayed", "compared")}
+            counters = {name: Counter(totals[name]) for name in ("kept", "compared")}
             self.totals.add(Totals(**{**totals, **counters}))
         self._containers: dict[int, ManifestContainer] = {}
         self._outside: dict[int, ManifestContainer] = {}
@@ -227,6 +234,10 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
                 f"the plan {part} is of an earlier version: make it again, and bring back what was "
                 "rewritten in place with bin/undedup DIR --in-place"
             )
+        totals = fields["totals"]
+        if "stayed" in totals:  # as earlier versions wrote it
+            counts = totals.pop("stayed")
+            totals["kept"] = {_RENAMED.get(name, name): counts[name] for name in counts}
         if fields["made_of"] != about[0]["made_of"]:
             raise BadInput(f"{part} was made of other manifests, or with other options")
     return Plan(top, parts, about)
@@ -302,17 +313,21 @@ def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     ours = f"place >= {inputs.first_place}"
     totals = Totals(number(database, f"SELECT count(*) FROM part WHERE {ours}"))
     query = f"SELECT outcome, count(*) FROM outcomes WHERE {ours} GROUP BY outcome"
-    stayed = Counter(dict(fetch_rows(database, query)))
-    totals.unique = totals.lines - stayed.total()
-    originals, copies = stayed.pop("original", 0), stayed.pop("copy", 0)
+    kept = Counter(dict(fetch_rows(database, query)))
+    totals.unique = totals.lines - kept.total()
+    originals, copies = kept.pop("original", 0), kept.pop("copy", 0)
     query = f"""
         SELECT count(*), count(*) FILTER (outside), sum(stored),
           count(DISTINCT hash(original_container, original_offset)) FILTER (NOT outside)
         FROM (SELECT *, original_container > {len(inputs.containers)} AS outside FROM planned)"""
     row = next(fetch_rows(database, query))
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
-    stayed["others-stay"], stayed["unlike"] = originals - totals.originals, copies - totals.copies
-    totals.stayed = +stayed
+    kept["unused-original"] = originals - totals.originals
+    kept["hash-collision"] = copies - totals.copies
+        originals - totals.originals,
+        copies - totals.copies,
+    )
+    totals.kept = +kept
     query = """
         SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed),
           (SELECT count(*) FROM extensions

@@ -168,7 +168,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
         "originals": asdict(impact.originals),
         **{name: asdict(amount) for name, amount in impact.left.items()},
         "copies": asdict(impact.copies),
-        "live": found.live,
+        "unmerged": found.live,
         "dependents": asdict(impact.dependents),
         "broken": asdict(impact.broken),
         "by_container": _rows(impact.by_container),
@@ -210,14 +210,14 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
 
 
 def item_as_json(item: RemovedOriginal | DependentRevisit) -> dict[str, Any]:
-    """JSON of an original that goes, or of a revisit that refers to one."""
+    """JSON of an original that is removed, or of a revisit that refers to one."""
     if isinstance(item, RemovedOriginal):
         successor = original_as_json(item.successor) if item.successor else None
-        goes = original_as_json(item.capture)
-        return {"goes": goes, "payload": item.left, "becomes": successor}
+        original = original_as_json(item.capture)
+        return {"original": original, "payload": item.left, "next_original": successor}
     revisit = item.dependent
     return {
-        "depends": {
+        "dependent": {
             **url_as_json(revisit.url),
             "date": revisit.date.decode(),
             "digest": str(item.digest),

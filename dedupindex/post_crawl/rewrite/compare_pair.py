@@ -275,7 +275,7 @@ def _check_headers(
         raise NotRewritable("body-differs")
     same_second = digits_of_date(response.date) == digits_of_date(first.date)
     if response.url == first.url and same_second and response.http != first.http:
-        raise NotRewritable("same-moment")  # replay shows the header of either
+        raise NotRewritable("same-second")  # replay shows the header of either
 
 
 def _compare_bodies(response: StoredResponse, first: StoredResponse) -> str:

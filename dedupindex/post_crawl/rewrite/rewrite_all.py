@@ -211,7 +211,7 @@ def _with_corrections(
     missing: set[int] = set()
     with TemporaryFile() as spool:
         for outcome in outcomes:
-            if outcome.state == "left":
+            if outcome.state == "left_alone":
                 missing.add(numbers[outcome.name])
             elif outcome.original_files:
                 pickle.dump(outcome, spool)
@@ -225,7 +225,7 @@ def _with_corrections(
                     continue
                 corrected.add(outcome.name)
                 yield (correction := _correction(job, numbers[outcome.name], outcome))
-                if correction.state == "left":
+                if correction.state == "left_alone":
                     removed.add(numbers[outcome.name])
             missing = removed
 
@@ -268,9 +268,9 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
     try:
         if not job.dry:
             _copy_whole(job, job.plan.container(number))
-        correction.refused = Counter({"original-left": outcome.revisits})
+        correction.refused = Counter({"original-left-alone": outcome.revisits})
     except Untouched as untouched:
-        correction.state = "left"
+        correction.state = "left_alone"
         correction.problem = f"originals of its copies were left alone, and then: {untouched}"
     except OSError as error:
         raise DedupError(

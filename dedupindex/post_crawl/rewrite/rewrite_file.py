@@ -101,7 +101,7 @@ class RewriteOutcome:
     """What became of one file, or of many."""
 
     name: str = ""
-    state: str = ""  # rewritten, kept (nothing to gain), there (done by an earlier run) or left
+    state: str = ""  # rewritten, kept (no gain), existing (an earlier run did it) or left_alone
     problem: str = ""  # why it was left alone
     path: str = ""
     files: int = 1
@@ -149,11 +149,11 @@ def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteO
                 lock_source(source)
             return _Rewriter(job, container, source, originals).run()
     except Untouched as untouched:
-        return outcome_of(container, "left", str(untouched))
+        return outcome_of(container, "left_alone", str(untouched))
     except OSError as error:
         if error.errno != errno.EIO:  # a sector that cannot be read concerns this file only
             raise
-        return outcome_of(container, "left", f"the disk fails: {error.strerror}")
+        return outcome_of(container, "left_alone", f"the disk fails: {error.strerror}")
 
 
 def outcome_of(
@@ -215,7 +215,7 @@ class _Rewriter:
             outcome.records += 1
             try:
                 if is_protected or line.offset < position:
-                    raise NotRewritable("pinned" if is_protected else "not-exact")
+                    raise NotRewritable("protected-original" if is_protected else "not-exact")
                 original = self._originals.locate(planned.original)
                 pair = self._checked(planned, original)
                 member = _compressed(pair)
@@ -277,7 +277,7 @@ class _Rewriter:
             outcome = self._write(comparing)
             if not comparing.same:
                 raise _other_content(target)
-        outcome.state = "there"
+        outcome.state = "existing"
         return outcome
 
     def _to_directory(self, out: Path) -> RewriteOutcome:
@@ -294,10 +294,10 @@ class _Rewriter:
                 with open_for_reading(target) as existing:
                     if not same_bytes(file, existing):
                         raise _other_content(target)
-                outcome.state = "there"
+                outcome.state = "existing"
             if outcome.revisits:
                 writer.finish(outcome.bytes_after)
-            if outcome.state == "there":
+            if outcome.state == "existing":
                 return outcome
             try:
                 create_file(part, file, target)
@@ -331,7 +331,7 @@ class _Rewriter:
             if not again.revisits:
                 return again
             raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
-        done = outcome_of(container, "there")
+        done = outcome_of(container, "existing")
         done.records, done.revisits, done.bytes_after = new.revisits, new.revisits, new.size
         return done
 

@@ -361,7 +361,7 @@ def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
     content = json.loads(out)
     names = ("handled", "exact_url", "canonical_url", "digest", "new")
     assert [content[name] for name in names] == [4, 1, 1, 1, 1]
-    assert content["not_handled"] == {"status": 1}
+    assert content["refused"] == {"status": 1}
     strategies = content["filters"][0]["strategies"]
     assert [strategies[name]["captures"] for name in strategies] == [1, 2, 3]
     out, _ = typed("report", index, "--against", crawl, "--format", "csv")

@@ -21,7 +21,7 @@ from dedupindex.crawls import lifecycle
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.store import Writing
 from dedupindex.crawls.stores import make_store
-from dedupindex.errors import Damaged, NotAnswered
+from dedupindex.errors import Damaged, SpotCheckFailed
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexCounts, Load
 from dedupindex.index.engines.lmdb import lmdb_engine
@@ -125,10 +125,10 @@ def test_a_build_that_loses_captures_fails_and_is_repaired(
     with pytest.MonkeyPatch.context() as patch:
         losing(patch, engine)
         status, _, err = run("index", *words)
-    assert status == NotAnswered.exit_status
+    assert status == SpotCheckFailed.exit_status
     assert "it is not found" in err and "of a sample of " in err
     again = run("index", *words)  # all is known, and not answered still
-    assert again[0] == NotAnswered.exit_status and repair(again[2]) == repair(err)
+    assert again[0] == SpotCheckFailed.exit_status and repair(again[2]) == repair(err)
     assert run(*repair(err))[0] == 0
     if first:
         assert run("index", "--add", "--crawl", "a week", other, index)[0] == 0
@@ -146,7 +146,7 @@ def test_a_build_killed_before_its_check_is_checked_by_the_next(
         )  # as if it was killed
         assert run("index", one, index, "--engine", engine)[0] == 130
     status, _, err = run("index", one, index, "--engine", engine)
-    assert status == NotAnswered.exit_status
+    assert status == SpotCheckFailed.exit_status
     assert run(*repair(err))[0] == 0
     assert run("index", one, index, "--engine", engine)[0] == 0
     assert not (index / spot_check.UNCONFIRMED).exists()
@@ -190,7 +190,7 @@ def test_a_build_that_mixes_up_containers_fails(run: Run, tmp_path: Path) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lmdb_engine.LmdbEngine, "load", mixing)
         status, _, err = run("index", rows(tmp_path / "one.cdx", 0, 400), tmp_path / "index")
-    assert status == NotAnswered.exit_status and "another capture is found in its place" in err
+    assert status == SpotCheckFailed.exit_status and "another capture is found in its place" in err
 
 
 def crawled(index: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_merge_that_loses_captures_fails_and_is_repaired(
     with pytest.MonkeyPatch.context() as patch:
         losing(patch, engine)
         status, _, err = run("index", "--merge", index)
-    assert status == NotAnswered.exit_status
+    assert status == SpotCheckFailed.exit_status
     status, out, _ = run(*repair(err))
     assert status == 0 and "2 added" in out
     assert len(held(index)) == 102 + 1
@@ -236,7 +236,7 @@ def test_a_copy_that_answers_otherwise_fails_and_is_repaired(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ENGINES[engine], "copy", mistaken)
         status, _, err = run("index", "--copy", target, index)
-    assert status == NotAnswered.exit_status and "the source answers it otherwise" in err
+    assert status == SpotCheckFailed.exit_status and "the source answers it otherwise" in err
     [remove] = re.findall(r"(rm -r .*?) &&", err)
     subprocess.run(shlex.split(remove), check=True)
     assert run(*repair(err))[0] == 0
@@ -279,7 +279,7 @@ def test_a_purge_that_takes_nothing_out_fails_and_is_run_again(
     with pytest.MonkeyPatch.context() as patch:
         losing(patch, engine)
         status, _, err = run(*words)
-    assert status == NotAnswered.exit_status and "it was purged, and is still found" in err
+    assert status == SpotCheckFailed.exit_status and "it was purged, and is still found" in err
     assert run(*words)[0] == 0
     assert len(held(index)) == 400 - 111 + 1
 
@@ -299,7 +299,7 @@ def test_a_purge_that_takes_more_than_it_must_fails_and_is_repaired(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lmdb_engine.LmdbEngine, "load", greedy)
         status, _, err = run("purge", index, "--url", "http://example.com/7")
-    assert status == NotAnswered.exit_status and "it was not purged" in err
+    assert status == SpotCheckFailed.exit_status and "it was not purged" in err
     words = [str(source) if word == "SOURCE..." else word for word in repair(err)]
     assert run(*words)[0] == 0
     assert len(held(index)) == 399 + 1

@@ -97,14 +97,14 @@ def test_payloads_that_differ_now_are_not_rewritten(tmp_path: Path, plain: bool)
         [manifest], tmp_path / "changed", ResolveOptions(compare=Compare.parse("always"))
     )
     assert changed.totals.copies <= 4
-    assert changed.totals.stayed["differs"] + changed.totals.stayed["unreadable"] >= 2
+    assert changed.totals.kept["differs"] + changed.totals.kept["unreadable"] >= 2
     dropped = {one.line.offset for one in open_plan(tmp_path / "changed").copies(2)}
     assert not dropped & {again[1][1].offset, again[1][4].offset}
 
     (tmp_path / "set/a b/x.warc").unlink()
     gone = resolve([manifest], tmp_path / "gone", ResolveOptions(compare=Compare.parse("always")))
     assert gone.totals.copies == 0
-    assert gone.totals.stayed["original-unreadable"] == 6
+    assert gone.totals.kept["original-unreadable"] == 6
 
     some = resolve([manifest], tmp_path / "some", ResolveOptions(compare=Compare.parse("sample 2")))
     assert some.totals.compared["clusters"] == 2
@@ -171,7 +171,7 @@ def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Pat
     assert found.totals.compared["fetched"] == 3 + 5
     assert len(ports) == 1  # one connection, that is kept
     assert refused.totals.copies == 0
-    assert refused.totals.stayed["original-unreadable"] == 5
+    assert refused.totals.kept["original-unreadable"] == 5
 
 
 def test_http_ranges_of_a_real_server_and_after_a_redirect(tmp_path: Path) -> None:

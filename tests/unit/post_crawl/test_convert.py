@@ -54,9 +54,9 @@ def converted(
     target = folder / "out" / "t.warc"
     outcome = convert(ConvertTask(str(folder / name), target, keep))
     hidden = [path for path in folder.rglob(".*")]
-    assert hidden == [] and target.exists() == (outcome.state != "left")
-    assert (outcome.state == "left") == bool(outcome.problem)
-    if outcome.state != "left":
+    assert hidden == [] and target.exists() == (outcome.state != "left_alone")
+    assert (outcome.state == "left_alone") == bool(outcome.problem)
+    if outcome.state != "left_alone":
         back = restore_arc(ConvertTask(str(target), folder / "back"))
         assert back.problem == ""
         made = (folder / "back" / name).read_bytes()
@@ -257,7 +257,7 @@ LEFT = {
 def test_irregular_arc_files_are_not_converted(tmp_path: Path, case: str, pack: object) -> None:
     assert callable(pack)
     outcome = converted(tmp_path, pack(GOOD) + pack(LEFT[case]) + pack(document()))
-    assert outcome.state == "left" and outcome.problem.startswith("at ")
+    assert outcome.state == "left_alone" and outcome.problem.startswith("at ")
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_irregular_arc_files_are_not_converted(tmp_path: Path, case: str, pack: 
     ],
 )
 def test_damaged_arc_files_are_not_converted(tmp_path: Path, arc: bytes) -> None:
-    assert converted(tmp_path, arc).state == "left"
+    assert converted(tmp_path, arc).state == "left_alone"
 
 
 def test_long_documents_are_streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +332,7 @@ def test_the_command(tmp_path: Path) -> None:
     os.utime(arcs / "b.ARC", (1, 1))
     out, talk = typed("convert", arcs, "--out", warcs, "--json", status=7)
     report = json.loads(out)
-    assert (report["converted"], report["left"], report["responses"], report["skipped"]) == (
+    assert (report["converted"], report["left_alone"], report["responses"], report["skipped"]) == (
         2,
         1,
         2,
@@ -344,7 +344,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert (warcs / "b.warc").stat().st_mtime == 1
     before = {path: path.read_bytes() for path in warcs.rglob("*.warc*")}
     out, _ = typed("convert", arcs, "--out", warcs, "--json", "--jobs", 1, status=7)
-    assert json.loads(out)["there"] == 2
+    assert json.loads(out)["existing"] == 2
     assert before == {path: path.read_bytes() for path in warcs.rglob("*.warc*")}
     typed("verify", warcs)
     typed("convert", "--back", warcs, "--out", tmp_path / "again")
@@ -370,10 +370,10 @@ def test_no_existing_file_is_replaced(tmp_path: Path) -> None:
     content = target.read_bytes()
     (tmp_path / "t.arc").write_bytes(header() + document(b"other"))
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), target))
-    assert outcome.state == "left" and "made from another file" in outcome.problem
+    assert outcome.state == "left_alone" and "made from another file" in outcome.problem
     target.write_bytes(content[:-5])
     (tmp_path / "t.arc").write_bytes(GOOD)
-    assert convert(ConvertTask(str(tmp_path / "t.arc"), target)).state == "left"
+    assert convert(ConvertTask(str(tmp_path / "t.arc"), target)).state == "left_alone"
     assert target.read_bytes() == content[:-5]
 
 
@@ -391,7 +391,7 @@ def test_a_file_restored_by_another_process_is_not_replaced(
 
     monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.rebuild", rebuilt)
     outcome = restore_arc(ConvertTask(str(tmp_path / "out" / "t.warc"), made.parent))
-    assert outcome.state == "left" and "exists already" in outcome.problem
+    assert outcome.state == "left_alone" and "exists already" in outcome.problem
     assert made.read_bytes() == b"of another"
 
 
@@ -412,7 +412,7 @@ def test_a_changed_warc_is_not_restored(tmp_path: Path) -> None:
         assert old in content
         target.write_bytes(content.replace(old, new, 1))
         back = restore_arc(ConvertTask(str(target), tmp_path / "again"))
-        assert back.state == "left" and list((tmp_path / "again").iterdir()) == []
+        assert back.state == "left_alone" and list((tmp_path / "again").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -436,7 +436,7 @@ def test_a_changed_layout_is_refused(tmp_path: Path, old: bytes, new: bytes, wor
     head = content[:start].replace(stated.encode(), sha1(layout[:-4]).encode())
     target.write_bytes(head + layout)
     back = restore_arc(ConvertTask(str(target), tmp_path / "again"))
-    assert back.state == "left" and word in back.problem
+    assert back.state == "left_alone" and word in back.problem
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -488,7 +488,7 @@ def test_a_warc_created_meanwhile_is_not_replaced(
     (tmp_path / "t.arc").write_bytes(GOOD)
     monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", late)
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
-    assert outcome.state == "left" and "was created by another process" in outcome.problem
+    assert outcome.state == "left_alone" and "was created by another process" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]
 
 
@@ -504,4 +504,4 @@ def test_foreign_samples_are_reproduced(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bad.arc", "example-space-in-url.arc"])
 def test_irregular_foreign_samples_are_not_converted(tmp_path: Path, name: str) -> None:
-    assert converted(tmp_path, (DATA / name).read_bytes()).state == "left"
+    assert converted(tmp_path, (DATA / name).read_bytes()).state == "left_alone"

@@ -56,7 +56,7 @@ def test_records_that_revisits_refer_to_are_kept(
     write(tmp_path / "in/b.warc.gz", [asked(9), MEANT.get(how) or NOTHING[how]])
     before = reasons(list(Collection([tmp_path / "in"]).findings()))
     planned, done = rewritten(tmp_path, capsys)
-    assert planned["stayed"] == ({"referred": 1} if how in MEANT else {})
+    assert planned["kept"] == ({"referred-to": 1} if how in MEANT else {})
     assert done["revisits"] == (1 if how in MEANT else 2)
     assert reasons(list(Collection([tmp_path / "out"]).findings())) == before
 
@@ -71,7 +71,7 @@ def test_an_earlier_harvest_that_comes_later(
     write(again / "in/a.warc.gz", [page(1), page(2)])
     (tmp_path / "out/b.warc.gz").rename(again / "in/b.warc.gz")
     planned, done = rewritten(again, capsys)
-    assert done["revisits"] == 1 and planned["stayed"] == {"referred": 1}
+    assert done["revisits"] == 1 and planned["kept"] == {"referred-to": 1}
     assert list(Collection([again / "out"]).findings()) == []
 
 
@@ -166,7 +166,7 @@ def test_records_that_replay_cannot_distinguish_stay(
     write(tmp_path / "in/b.warc.gz", beside)
     planned, done = rewritten(tmp_path, capsys)
     assert done["revisits"] == revisits
-    assert bool(planned["stayed"]) == (not revisits)
+    assert bool(planned["kept"]) == (not revisits)
 
 
 AT_1: dict[str, Any] = {"Target_URI": HOST + b"1", "Date": DAY % 1}
@@ -238,5 +238,5 @@ def test_a_record_in_the_second_of_a_revisit_of_another_payload_is_no_original(
     write(tmp_path / "in/b.warc.gz", [beside])
     planned, done = rewritten(tmp_path, capsys)
     assert done["revisits"] == revisits
-    assert planned["stayed"] == ({} if revisits == 2 else {"earlier": 1})
+    assert planned["kept"] == ({} if revisits == 2 else {"no-earlier-original": 1})
     assert "ambiguous-original" not in reasons(list(Collection([tmp_path / "out"]).findings()))

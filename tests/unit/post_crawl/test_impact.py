@@ -364,8 +364,8 @@ def test_the_commands_impact_and_purge(index: Path) -> None:
     assert report["found"] == 1 and report["not_found"] == ["x"]
     assert report["dependents"] == {"captures": 4, "bytes": 4009}
     lines = run("impact", index, "--container", FIRST, "--list").splitlines()
-    assert sum(line.startswith(b'{"goes"') for line in lines) == 3
-    assert sum(line.startswith(b'{"depends"') for line in lines) == 4
+    assert sum(line.startswith(b'{"original"') for line in lines) == 3
+    assert sum(line.startswith(b'{"dependent"') for line in lines) == 4
     run("purge", index, "--container", FIRST, status=HasDependents.exit_status)
     assert len(held(index)) == 4
     done = json.loads(run("purge", index, "--container", FIRST, "--force", "--json"))

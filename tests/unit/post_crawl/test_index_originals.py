@@ -96,7 +96,7 @@ def test_originals_named_by_the_index_are_kept(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, tmp_path / "set", index)
     numbers = {place.path: number for number, place in plan.containers().items()}
     assert plan.outside() == {}
-    assert plan.totals.stayed == {"indexed": 3}
+    assert plan.totals.kept == {"indexed": 3}
     assert plan.totals.copies == 3
     assert len(list(plan.copies(numbers[str(third)]))) == 3
     for path in (first, second):

@@ -69,7 +69,7 @@ def test_records_that_another_set_refers_to_stay(
     dry = dedup(two, three, "--in-place", "--dry-run")
     found = dedup(two, three, "--in-place")
     assert dry["revisits"] == found["revisits"] == 0
-    assert dry["refused"] == found["refused"] == {"pinned": 1}
+    assert dry["refused"] == found["refused"] == {"protected-original": 1}
     assert content(two) == before
     assert main(["verify", *map(str, places)]) == 0
 
@@ -88,7 +88,7 @@ def test_files_of_one_folder_are_other_sets_too(
     (tmp_path / "link").symlink_to(tmp_path / "deep")
     for root in (tmp_path / "deep", tmp_path / "link", tmp_path / "link" / "er"):
         found = dedup(root, "--in-place", "--dry-run")
-        assert found["refused"] == {"pinned": 1}, root
+        assert found["refused"] == {"protected-original": 1}, root
 
 
 def test_a_linked_file_is_protected_under_its_own_name(
@@ -97,7 +97,7 @@ def test_a_linked_file_is_protected_under_its_own_name(
     one, two, three = places
     (one / "link").symlink_to(two)
     assert dedup(one, "--in-place")["revisits"] == 1
-    assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
+    assert dedup(two, three, "--in-place")["refused"] == {"protected-original": 1}
     assert main(["undedup", str(one), "--in-place"]) == 0
     assert not protected(two / "a.warc.gz")
 
@@ -137,7 +137,7 @@ def test_originals_of_an_index_are_protected(
         assert not dedup(one, "--in-place", "--index", index, status=(0, 7))["revisits"]
         assert not protected(two / "a.warc.gz")
     assert dedup(one, "--out", tmp_path / "out", "--index", index)["revisits"] == 1
-    assert dedup(two, three, "--in-place")["refused"] == {"pinned": 1}
+    assert dedup(two, three, "--in-place")["refused"] == {"protected-original": 1}
     assert main(["verify", str(tmp_path / "out"), *map(str, places[1:])]) == 0
 
 

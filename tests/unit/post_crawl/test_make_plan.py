@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections import defaultdict
@@ -15,7 +16,11 @@ from hypothesis import strategies as st
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
-from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
+from dedupindex.post_crawl.plan.plan_file import (
+    MatchCriteria,
+    Plan,
+    open_plan,
+)
 from tests.support.budgets import examples
 from tests.support.manifests import container, line, write_manifest
 
@@ -186,12 +191,12 @@ def test_a_plan_is_what_the_rule_says(
     plan = made(tmp_path / "run", lines, later=later, criteria=criteria)
     expected = model(lines, later, criteria)
     assert plan.criteria == criteria
-    assert plan.totals.stayed["type-differs"] == of_other_types(lines, criteria)
+    assert plan.totals.kept["type-differs"] == of_other_types(lines, criteria)
     assert planned(plan) == expected
     totals = plan.totals
     assert totals.copies == len(expected)
     assert totals.originals == len({original for _, original in expected.values()})
-    accounted = totals.unique + totals.originals + totals.copies + totals.stayed.total()
+    accounted = totals.unique + totals.originals + totals.copies + totals.kept.total()
     assert accounted == totals.lines == len(lines)
 
 
@@ -205,3 +210,19 @@ def test_neither_order_nor_partition_matters(
     assert planned(parts) == planned(whole)
     assert parts.containers() == whole.containers()
     assert replace(parts.totals) == whole.totals
+
+
+def test_plans_of_an_earlier_version_with_the_old_names_of_reasons_are_read(tmp_path: Path) -> None:
+    plan = made(tmp_path / "run", [line(0, 1), line(0, 2)])
+    file = next(plan.path.glob("**/part.json"))
+    about = json.loads(file.read_text())
+    kept = ("same-moment", "earlier", "others-stay", "referred", "unlike", "no-original")
+    del about["totals"]["kept"]
+    about["totals"]["stayed"] = dict.fromkeys(kept, 2)
+    file.write_text(json.dumps(about))
+    renamed = (
+        "same-second", "no-earlier-original", "unused-original", "referred-to",
+        "hash-collision", "no-original",
+    )  # fmt: skip
+    totals = open_plan(plan.path).totals
+    assert totals.kept == dict.fromkeys(renamed, 2) and totals.copies == plan.totals.copies

@@ -63,7 +63,7 @@ def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, proce
     assert not out.exists()
     assert dry == run(RewriteJob(plan, out), processes)
     again = run(RewriteJob(plan, out), processes)
-    assert [one.state for one in again] == ["there"] * 3
+    assert [one.state for one in again] == ["existing"] * 3
 
 
 def test_files_keep_mode_times_and_attributes(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
     plan = FakePlan(source)
     (source / "a.warc.gz").unlink()
     found = {one.name: one for one in run(RewriteJob(plan, tmp_path / "out"))}
-    assert found["a.warc.gz"].state == "left"
+    assert found["a.warc.gz"].state == "left_alone"
     assert found["deep/b.warc.gz"].refused == {"original-gone": 12}
     assert found["c.warc"].revisits == 1
     small_set(tmp_path / "again")
@@ -140,7 +140,7 @@ def test_originals_that_are_gone_or_pinned_records(tmp_path: Path) -> None:
     # A plan that would have two records drop each other's body.
     planned = plan.found[0]
     plan.found = [planned, planned._replace(line=planned.original, original=planned.line)]
-    assert total(run(RewriteJob(plan, tmp_path / "none"))).refused == {"pinned": 2}
+    assert total(run(RewriteJob(plan, tmp_path / "none"))).refused == {"protected-original": 2}
 
 
 def test_limits(tmp_path: Path) -> None:

@@ -325,7 +325,7 @@ def test_same_url_and_second_stay(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(one + two)
     with (
         open(tmp_path / "x", "rb", buffering=0) as file,
-        pytest.raises(Refused, match="same-moment"),
+        pytest.raises(Refused, match="same-second"),
     ):
         planned = Planned(line(0, 0), 2, 1, line(0, 0, date=DATE[:-1] + b".5Z"))
         places = (

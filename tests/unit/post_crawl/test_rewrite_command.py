@@ -43,7 +43,7 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
     done = run("rewrite", "plan", "--out", out, "--offsets", moved)
     assert done[0] == dry[0] == 0
     assert {**done[1], "dry_run": True} == dry[1]
-    assert done[1]["revisits"] == 19 and done[1]["left"] == 0
+    assert done[1]["revisits"] == 19 and done[1]["left_alone"] == 0
     check_map(moved, source, out)
     assert run("undedup", out, "--out", back) == (
         0,
@@ -52,8 +52,8 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
             "exact": 0,
             "records": 2,
             "copied": 1,
-            "there": 0,
-            "left": 0,
+            "existing": 0,
+            "left_alone": 0,
             "damaged": 0,
             "restored": 19,
         },  # fmt: skip
@@ -167,7 +167,9 @@ def test_in_place_undo_and_commit(
     assert status == 0 and report["files"] == 2 and content(source) == after
     for undo in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
         status, report = run(*undo)
-        assert (status, report["files"], report["left"]) == (7, 2, 2) and content(source) == after
+        assert (status, report["files"], report["left_alone"]) == (7, 2, 2) and content(
+            source
+        ) == after
 
 
 @pytest.mark.parametrize("committed", [False, True])
@@ -211,7 +213,7 @@ def test_a_resumed_undo_needs_no_space_for_restored_files(
         (source / name).write_bytes(data)
     monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 0)
     status, done = run("rewrite", "plan", "--undo")
-    assert (status, done["there"]) == (0, 2)
+    assert (status, done["existing"]) == (0, 2)
 
 
 def test_files_not_rewritten_are_named(
@@ -268,7 +270,7 @@ def test_every_reason_to_keep_a_copy_is_documented() -> None:
         "bad-digest",
         "no-end-of-headers",
         "no-url",
-        "original-left",
+        "original-left-alone",
     }
     for path in (ROOT / "dedupindex" / "post_crawl" / "rewrite").glob("*.py"):
         for call in re.findall(r"NotRewritable\(([^)]*)\)", path.read_text()):
@@ -294,7 +296,7 @@ def test_undo_and_commit_change_the_files_of_their_plan_only(
     status, report = run("rewrite", "two", "--commit")
     assert (status, report["files"]) == (0, 1)
     status, report = run("rewrite", "one", "--undo")
-    assert (status, report["exact"], report["left"]) == (0, 1, 0)
+    assert (status, report["exact"], report["left_alone"]) == (0, 1, 0)
     assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
     assert content(source)["c.warc"] != before["c.warc"]
 
@@ -305,7 +307,7 @@ def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> N
     after = (source / "c.warc").read_bytes()
     (source / "c.warc").write_bytes(after[:5000])
     status, report = run("rewrite", "plan", "--undo", "--jobs", "1")
-    assert (status, report["exact"], report["left"]) == (7, 1, 1)
+    assert (status, report["exact"], report["left_alone"]) == (7, 1, 1)
     assert content(source)["deep/b.warc.gz"] == before["deep/b.warc.gz"]
     (source / "c.warc").write_bytes(after)
     lines = Journal(source, "c.warc").lines
@@ -315,6 +317,6 @@ def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> N
         assert run("rewrite", "plan", "--commit")[0] == 7
         for command in (("rewrite", "plan", "--undo"), ("undedup", source, "--in-place")):
             status, report = run(*command)
-            assert (status, report["files"], report["left"]) == (7, 1, 1)
+            assert (status, report["files"], report["left_alone"]) == (7, 1, 1)
     lines.write_bytes(whole)
     assert run("rewrite", "plan", "--undo")[0] == 0 and content(source) == before

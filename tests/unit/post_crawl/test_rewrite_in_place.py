@@ -54,7 +54,7 @@ def test_in_place_equals_the_directory_and_undo_restores(made: Path) -> None:
     assert content(source) == result
     again = run(RewriteJob(plan))
     assert total(again).revisits == 19
-    assert [one.state for one in again] == ["kept", "there", "there"]
+    assert [one.state for one in again] == ["kept", "existing", "existing"]
     assert undo(source) == ["exact", "exact"]
     assert content(source) == before
     assert times == [path.stat().st_mtime_ns for path in source.rglob("*.warc*")]
@@ -250,7 +250,7 @@ def test_files_with_links_or_writers_are_not_rewritten(made: Path) -> None:
     before = content(source)
     with open(source / "deep" / "b.warc.gz", "ab"):
         found = {one.name: one for one in run(RewriteJob(plan))}
-    assert [one.state for one in found.values()] == ["kept", "left", "left"]
+    assert [one.state for one in found.values()] == ["kept", "left_alone", "left_alone"]
     assert "hard links" in found["c.warc"].problem
     assert "writing" in found["deep/b.warc.gz"].problem
     assert content(source) == before
@@ -278,7 +278,7 @@ def test_a_changed_file_is_not_rewritten(made: Path) -> None:
     plan = FakePlan(source)
     data = (source / "c.warc").read_bytes()
     (source / "c.warc").write_bytes(data[:-9] + b"\0" + data[-8:])
-    assert [one.state for one in run(RewriteJob(plan))] == ["kept", "left", "rewritten"]
+    assert [one.state for one in run(RewriteJob(plan))] == ["kept", "left_alone", "rewritten"]
 
 
 def test_free_space_is_checked_before_anything_is_written(
@@ -299,9 +299,9 @@ def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> N
     holder = source / "a.warc.gz"
     kept = holder.read_bytes()
     holder.write_bytes(kept[:900] + b"!" + kept[901:])
-    assert [commit(task).state for task in tasks] == ["left", "left"]
+    assert [commit(task).state for task in tasks] == ["left_alone", "left_alone"]
     holder.unlink()
-    assert [commit(task).state for task in tasks] == ["left", "left"]
+    assert [commit(task).state for task in tasks] == ["left_alone", "left_alone"]
     holder.write_bytes(kept)
     assert [commit(task).state for task in tasks] == ["committed", "committed"]
     assert not list((source / DIRECTORY).glob("*.dropped"))

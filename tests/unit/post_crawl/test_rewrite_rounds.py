@@ -114,6 +114,6 @@ def test_records_that_refer_to_each_other_are_not_committed(tmp_path: Path) -> N
         for path in (tmp_path / name / DIRECTORY).glob("*.[jd]*"):
             shutil.copy2(path, both / DIRECTORY)
     for name in ("1.warc", "2.warc"):
-        assert commit(Undo(both, name, None)).state == "left"
+        assert commit(Undo(both, name, None)).state == "left_alone"
     for name in ("1.warc", "2.warc"):
         assert restore(Undo(both, name, None)).state == "exact"

@@ -49,7 +49,10 @@ def test_a_bit_that_changed_although_the_time_did_not(source: Path) -> None:
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     before = content(source)
     found = {one.name: one for one in run(RewriteJob(plan))}
-    assert found["c.warc"].state == "left" and "its content has changed" in found["c.warc"].problem
+    assert (
+        found["c.warc"].state == "left_alone"
+        and "its content has changed" in found["c.warc"].problem
+    )
     assert undo(source) == ["exact"]  # of the other
     assert content(source) == before and list(journals(source)) == []
 
@@ -97,7 +100,7 @@ def test_a_locked_file_with_copies_and_originals(source: Path) -> None:
     with open(source / "c.warc", "rb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         found = {one.name: one for one in run(RewriteJob(plan))}
-    assert found["c.warc"].state == "left"
+    assert found["c.warc"].state == "left_alone"
     assert found["d.warc.gz"].refused == {"original-busy": 1}
     assert sum(one.revisits for one in run(RewriteJob(plan), 2)) == 20
 
@@ -141,7 +144,7 @@ def test_a_rewrite_in_place_of_an_earlier_output_directory(source: Path) -> None
     plan = FakePlan(out)
     dry = run(RewriteJob(plan, dry=True))
     assert sum(one.revisits for one in dry) == 1
-    for state in ("rewritten", "there"):
+    for state in ("rewritten", "existing"):
         found = {one.name: one.state for one in run(RewriteJob(plan))}
         assert found == {
             "0.warc.gz": "kept",

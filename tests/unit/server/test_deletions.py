@@ -47,8 +47,8 @@ def test_impact_before_and_after_a_deletion(index: Path) -> None:
     web = served(index)
     answer = web.get("/impact", query_string={"container": "a.warc.gz", "list": "true"}).get_json()
     assert answer["found"] == 1 and answer["dependents"]["captures"] == 1
-    assert [next(iter(one)) for one in answer["listed"]] == ["goes", "depends"]
-    assert answer["listed"][0]["becomes"]["date"].startswith("2026-11-02")
+    assert [next(iter(one)) for one in answer["listed"]] == ["original", "dependent"]
+    assert answer["listed"][0]["next_original"]["date"].startswith("2026-11-02")
     one = {"digest": str(sha1(1)), "url": A.decode(), "date": "2026-11-01T09:14:17Z"}
     refused = web.delete("/captures", json=one)
     assert refused.status_code == 409

@@ -373,7 +373,9 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     web = served(index)
     shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
     assert "that would be removed: 1; revisits that name them: 1" in shown
-    assert "Goes: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
+    assert (
+        "Removed: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
+    )
     assert "their payload nowhere:" not in shown
     assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
     broken = page(web.get(f"/pages/impact?kind=url&name={quote(other.url)}")).text

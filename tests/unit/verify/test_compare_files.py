@@ -129,7 +129,7 @@ CHANGED: dict[str, list[Callable[[], tuple[list[bytes], list[bytes]]]]] = {
         one(Block_Digest=b"md5:" + b"0" * 32),
         one(Block_Digest=sha1(HTTP).lower()),
     ],
-    "unfit-revisit": [
+    "invalid-replacement": [
         records([page(1), page(2, Truncated=b"time")], [page(1), copy_of(2, 1)]),
         records([page(1), page(2, Segment_Number=b"1")], [page(1), copy_of(2, 1)]),
         records(

@@ -326,7 +326,7 @@ ALONE: dict[str, list[Case]] = {
         pair(Payload_Digest=b"sha1:" + hash1(BODY).hexdigest().encode()),
         pair(Payload_Digest=b"md5:" + md5(BODY).hexdigest().encode()),
     ],
-    "forward": [
+    "later-original": [
         records(copy_of(2, 3), page(3)),
         records(
             copy_of(
@@ -351,7 +351,7 @@ ALONE: dict[str, list[Case]] = {
     ],
     "claimed-length": [pair(block=b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n")],
     "status": [pair(block=b"HTTP/1.1 404 Not Found\r\n\r\n")],
-    "unfit-original": [
+    "unusable-original": [
         records(page(1, Truncated=b"time"), copy_of(2, 1)),
         records(page(1, b"", Payload_Digest=sha1(BODY)), copy_of(2, 1)),
         records(page(1, Segment_Number=b"1"), copy_of(2, 1)),
@@ -369,7 +369,7 @@ ALONE: dict[str, list[Case]] = {
         records(other_payload(1), copy_of(2, 1), page(1, Payload_Digest=None)),
         records(page(1), copy_of(2, 1), revisit_of_other),
     ],
-    "same-moment": [
+    "same-second": [
         records(page(1), copy_of(2, 1, Target_URI=HOST + b"1", Date=DAY % 1, block=SERVED)),
         records(page(1), copy_of(2, 1), copy_of(3, 1, **AT_2, block=SERVED)),
         records(page(1), copy_of(2, 1), page(3, **AT_2, head=SERVED)),
