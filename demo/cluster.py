@@ -18,7 +18,7 @@ from typing import Any
 from urllib.request import Request, urlopen
 
 from demo import nodes
-from demo.crawlers import Crawler, Stored, Watch, connected
+from demo.crawlers import AcknowledgedPayloads, Crawler, Watch, connected
 from demo.harvest import digest_of, harvest
 from demo.site import Page, hosted, text
 from demo.steps import command, finished, server, step
@@ -32,7 +32,7 @@ def main() -> int:
     """Run the demonstration; returns the exit status."""
     try:
         return finished("bin/cluster-demo", __doc__, _run, _only_nodes)
-    except (nodes.Missing, nodes.Failed) as error:
+    except (nodes.Missing, nodes.NodeFailed) as error:
         print(f"bin/cluster-demo: {error}", file=sys.stderr)
         return 3 if isinstance(error, nodes.Missing) else 1
 
@@ -113,7 +113,7 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
     """Crawl through two servers while a node is killed, commit, and copy the index back."""
     hosts = [_pages(host, STORED + NEW) for host in ("news.test", "mirror.test")]
     first = list(hosts[0].items())[:STORED]
-    stored = Stored((digest_of(page.body), url) for url, page in first)
+    stored = AcknowledgedPayloads((digest_of(page.body), url) for url, page in first)
     with ExitStack() as stack:
         servers = [stack.enter_context(server(address, **_machine(out, n))) for n in (1, 2)]
         step(f"4. bin/serve {address}, twice, as on two machines:")
@@ -180,7 +180,7 @@ def _with_a_node_killed(
     return lost
 
 
-def _ended(servers: list[str], stored: Stored, counts: Counter[str]) -> list[str]:
+def _ended(servers: list[str], stored: AcknowledgedPayloads, counts: Counter[str]) -> list[str]:
     """Commit the crawl, and look up everything acknowledged on both servers."""
     print(f"   The crawl went on to its end: {counts['revisit']} revisits,")
     print(f"   {counts['response']} responses stored and reported; {counts['waited']} times one")

@@ -34,7 +34,7 @@ def connected(server: str, crawl: str = "") -> Client:
     )
 
 
-class Stored:
+class AcknowledgedPayloads:
     """The payloads whose storing a server has acknowledged; lookups must find them ever after."""
 
     def __init__(self, digests: Iterable[tuple[str, str]]) -> None:
@@ -65,7 +65,13 @@ class Crawler(threading.Thread):
     """Fetches URLs of a site into a WARC: revisits of what is stored, the rest in full."""
 
     def __init__(
-        self, urls: Iterable[str], port: int, warc: Path, server: str, crawl: str, stored: Stored
+        self,
+        urls: Iterable[str],
+        port: int,
+        warc: Path,
+        server: str,
+        crawl: str,
+        stored: AcknowledgedPayloads,
     ) -> None:
         super().__init__(daemon=True)
         self._urls, self._port, self._warc = urls, port, warc
@@ -131,7 +137,7 @@ class Crawler(threading.Thread):
 class Watch(threading.Thread):
     """Looks up stored payloads on a server without pause."""
 
-    def __init__(self, server: str, crawl: str, stored: Stored) -> None:
+    def __init__(self, server: str, crawl: str, stored: AcknowledgedPayloads) -> None:
         super().__init__(daemon=True)
         self._server, self._crawl, self._stored = server, crawl, stored
         self._finished = threading.Event()

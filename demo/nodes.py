@@ -106,7 +106,7 @@ class Missing(Exception):
         self.what = what
 
 
-class Failed(Exception):
+class NodeFailed(Exception):
     """A node did not start; the message ends with its logs."""
 
 
@@ -184,12 +184,12 @@ class Node:
             self._process = subprocess.Popen(words, cwd=home, stdout=log, stderr=log)
 
     def wait(self) -> None:
-        """Return when it answers. Raises `Failed` if it ends, or does not in time."""
+        """Return when it answers. Raises `NodeFailed` if it ends, or does not in time."""
         assert self._process is not None
         end = time.monotonic() + DEADLINE
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > end:
-                raise Failed(f"the node at {self.address} does not start: {self._log_ends()}")
+                raise NodeFailed(f"the node at {self.address} does not start: {self._log_ends()}")
             time.sleep(0.1)
 
     def _answers(self) -> bool:
@@ -251,7 +251,7 @@ class Ring:
 
             while retry(known) != {count}:
                 if time.monotonic() > end:
-                    raise Failed("the nodes do not find each other")
+                    raise NodeFailed("the nodes do not find each other")
                 time.sleep(0.2)
 
     def mend(self) -> None:

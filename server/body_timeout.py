@@ -36,7 +36,7 @@ class BodyTimeout:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._requests: set[_Request] = set()
+        self._requests: set[_TimedRequest] = set()
 
     def start(self) -> None:
         """Start the daemon thread that watches the reads."""
@@ -46,7 +46,7 @@ class BodyTimeout:
         self, environ: dict[str, Any], answer: Callable[[], Iterable[bytes]]
     ) -> Iterable[bytes]:
         """Return what `answer` returns for a request, and watch the request until its end."""
-        request = _Request(environ, self._seconds)
+        request = _TimedRequest(environ, self._seconds)
         self._requests.add(request)
         end = partial(self._requests.discard, request)
         try:
@@ -75,7 +75,7 @@ class BodyTimeout:
                 _close_silent(late, others, self._seconds * 1000)
 
 
-class _Request:
+class _TimedRequest:
     """A request in progress, and its body: each read is timed, and a short body is an error."""
 
     __slots__ = ("_left", "_seconds", "_stream", "address", "late", "reading", "since")

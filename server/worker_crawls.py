@@ -90,7 +90,7 @@ def failed_lookup(crawl: str, url: str | bytes = "") -> CountedLookup:
     return crawl[:MAX_NAME_LENGTH], "", url, FAILED, -1, 0
 
 
-class _Opened:
+class _OpenStore:
     """An open store of crawls, and its crawls as they were last read."""
 
     def __init__(self, index: Path, *, create: bool) -> None:
@@ -110,7 +110,7 @@ class SnapshotContext:
 
     __slots__ = ("_opened", "_reading")
 
-    def __init__(self, opened: _Opened | None) -> None:
+    def __init__(self, opened: _OpenStore | None) -> None:
         self._opened = opened
 
     def __enter__(self) -> CrawlSnapshot:
@@ -153,7 +153,7 @@ class Crawls:
 
     def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
         self._index, self.policy = index, policy
-        self._opened: _Opened | None = None
+        self._opened: _OpenStore | None = None
         self._error: DedupError | None = None  # why the store cannot be opened
         self._away_since: float | None = None  # when the open store was first found missing
         self._busy = threading.Lock()
@@ -202,12 +202,12 @@ class Crawls:
 
     def _open(self, *, create: bool) -> None:
         try:
-            self._opened, self._error = _Opened(self._index, create=create), None
+            self._opened, self._error = _OpenStore(self._index, create=create), None
             self.answering = True
         except DedupError as error:
             self._error = error
 
-    def _open_store(self, *, refresh: bool = True) -> _Opened | None:
+    def _open_store(self, *, refresh: bool = True) -> _OpenStore | None:
         """Return the open store, None if there is none; raises why it cannot be opened.
 
         With `refresh`, a store that is not open is looked for.

@@ -55,7 +55,7 @@ _FUNCTIONS = {  # of commands that share a module; others are `command` in a mod
 }
 
 
-class _Commands(click.Group):
+class _CommandGroup(click.Group):
     """Imports the module of a command when it is called: ``lookup`` need not wait for ``serve``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -84,7 +84,7 @@ class _Commands(click.Group):
 
 
 @click.command(
-    cls=_Commands,
+    cls=_CommandGroup,
     context_settings={"auto_envvar_prefix": "DEDUPINDEX", "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="dedupindex %(version)s")

@@ -43,7 +43,7 @@ class Transport(Protocol):
         """Close the connections; nothing is sent afterwards."""
 
 
-class _Connection:
+class _SocketConnection:
     def __init__(self, server: ServerAddress, context: SSLContext | None, end: float) -> None:
         """Connect; raises `NotConnected`, `TimeoutError`."""
         try:
@@ -97,7 +97,7 @@ def _left(end: float) -> float:
     return left
 
 
-class Connections(ConnectionPool[_Connection]):
+class Connections(ConnectionPool[_SocketConnection]):
     """Sends requests to one server over connections that it keeps; see `Transport`."""
 
     def exchange(self, ask: Ask) -> Reply:
@@ -115,9 +115,9 @@ class Connections(ConnectionPool[_Connection]):
             except Unanswered:
                 if ask.method != "GET":
                     raise
-        return self._ask(_Connection(self.server, self.context, end), request, end)
+        return self._ask(_SocketConnection(self.server, self.context, end), request, end)
 
-    def _ask(self, connection: _Connection, request: bytes, end: float) -> Reply:
+    def _ask(self, connection: _SocketConnection, request: bytes, end: float) -> Reply:
         response = None
         try:
             response = connection.exchange(request, end)

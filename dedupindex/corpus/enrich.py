@@ -16,7 +16,7 @@ from typing import Any
 import orjson
 
 from dedupindex.corpus import html_text
-from dedupindex.corpus.read_records import MAX_RECORD, Containers, MissingRecord, Stored
+from dedupindex.corpus.read_records import MAX_RECORD, Containers, MissingRecord, RecordParts
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput, to_install
 
@@ -26,7 +26,7 @@ ITSELF = "_"
 """The key of a value in the output if there are others below it."""
 
 
-class Failed(Exception):
+class EnrichmentFailed(Exception):
     """A value could not be computed; the message begins with the name of the enrichment."""
 
     def __init__(self, name: str, why: str) -> None:
@@ -73,18 +73,18 @@ class Entry:
     def url(self) -> str:
         return self.capture.url
 
-    def stored(self) -> Stored:
+    def stored(self) -> RecordParts:
         """Read its record; raises `MissingRecord`."""
         return self._reader.stored(self.capture)
 
     def value(self, path: str) -> Any:
-        """Return the value at a path, computed once; None if there is none. Raises `Failed`."""
+        """Return the value at a path, computed once, or None; raises `EnrichmentFailed`."""
         if path == RECORD:
             return self.capture.as_json()
         if path not in self._values:
             self._compute(self._makers[path])
         value = self._values[path]
-        if isinstance(value, Failed):
+        if isinstance(value, EnrichmentFailed):
             raise value
         return value
 
@@ -98,12 +98,12 @@ class Entry:
             else:
                 values = (None,) * len(enrichment.fields) if result is None else result
             self._values.update(zip(enrichment.paths, values, strict=True))
-        except Failed as error:  # of the value that it needs
+        except EnrichmentFailed as error:  # of the value that it needs
             failed = error
         except MissingRecord as error:
-            failed = Failed(enrichment.name, str(error))
+            failed = EnrichmentFailed(enrichment.name, str(error))
         except (Exception, SystemExit) as error:  # of a user's function, or from hostile input
-            failed = Failed(enrichment.name, f"{type(error).__name__}: {error}")
+            failed = EnrichmentFailed(enrichment.name, f"{type(error).__name__}: {error}")
         else:
             return
         self._values.update(dict.fromkeys(enrichment.paths, failed))
@@ -113,12 +113,12 @@ class Entry:
         for path in enrichment.paths:
             try:
                 self.value(path)
-            except Failed as error:
+            except EnrichmentFailed as error:
                 self.fail(error)
             else:
                 self._output.append(path)
 
-    def fail(self, error: Failed) -> None:
+    def fail(self, error: EnrichmentFailed) -> None:
         self.errors.setdefault(error.name, str(error))
 
     def check(self) -> None:
@@ -127,7 +127,9 @@ class Entry:
             try:
                 orjson.dumps(_plain(value))
             except (TypeError, ValueError, RecursionError) as error:
-                self.fail(Failed(self._makers[path].name, f"{path} can be no JSON: {error}"))
+                self.fail(
+                    EnrichmentFailed(self._makers[path].name, f"{path} can be no JSON: {error}")
+                )
                 self._output.remove(path)
 
     def close(self) -> None:

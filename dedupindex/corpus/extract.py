@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from dedupindex.corpus.enrich import Enrichment, Entry, Failed, Makers, as_json
+from dedupindex.corpus.enrich import Enrichment, EnrichmentFailed, Entry, Makers, as_json
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
@@ -121,14 +121,14 @@ def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
             continue
         try:
             value = entry.value(test.path)
-        except Failed as error:
+        except EnrichmentFailed as error:
             entry.fail(error)
             continue
         try:
             if value is None or not test.test(value):
                 return False
         except (Exception, SystemExit) as error:  # of a user's function
-            entry.fail(Failed("filter", f"{type(error).__name__}: {error}"))
+            entry.fail(EnrichmentFailed("filter", f"{type(error).__name__}: {error}"))
     return True
 
 
@@ -174,7 +174,7 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     left = None if chunk.next < 0 else Chunk([], chunk.next)
     if len(group) == 1:
         entry = Entry(group[0], plan.makers, Containers())
-        entry.fail(Failed("process", _KILLED))
+        entry.fail(EnrichmentFailed("process", _KILLED))
         yield ChunkResult([_render(entry, plan)], 1, left)
         return
     for number, capture in enumerate(group, 1):

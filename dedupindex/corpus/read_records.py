@@ -28,7 +28,7 @@ class MissingRecord(Exception):
     """A record cannot be read; the message says why."""
 
 
-class Stored(NamedTuple):
+class RecordParts(NamedTuple):
     """The parts of a record. Without an HTTP header the whole block is the payload."""
 
     record_header: dict[str, str]
@@ -43,15 +43,15 @@ class Containers:
     def __init__(self, max_record: int = MAX_RECORD) -> None:
         self.max_record = max_record
         self.opened = self.records = self.bytes = 0
-        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._open: OrderedDict[str, _OpenContainer] = OrderedDict()
         self._failed: dict[str, str] = {}  # error messages of files that could not be opened
 
-    def stored(self, capture: CorpusRow) -> Stored:
+    def stored(self, capture: CorpusRow) -> RecordParts:
         """Return a record's parts, a revisit's with its original's payload; or `MissingRecord`."""
         own = self.own(capture)
         header = _header_of(own.record)
         if own.record.type != b"revisit":
-            return Stored(header, *_split(own))
+            return RecordParts(header, *_split(own))
         status, fields, _ = _split(own)
         if capture.payload is None:
             raise MissingRecord("its original is not known")
@@ -61,7 +61,7 @@ class Containers:
             original_fields |= {
                 name: value for name, value in fields.items() if name.lower() not in _OF_PAYLOAD
             }
-        return Stored(header, status or original_status, original_fields or fields, payload)
+        return RecordParts(header, status or original_status, original_fields or fields, payload)
 
     def own(self, capture: CorpusRow) -> RecordAt:
         """Return the record of a capture itself; raises `MissingRecord`."""
@@ -113,7 +113,7 @@ class Containers:
             container.file.close()
         self._open.clear()
 
-    def _file(self, path: str) -> _Opened:
+    def _file(self, path: str) -> _OpenContainer:
         if path in self._failed:
             raise MissingRecord(self._failed[path])
         if path not in self._open:
@@ -129,7 +129,7 @@ class Containers:
         self._open.move_to_end(path)
         return self._open[path]
 
-    def _read(self, container: _Opened, offset: int, count: int) -> bytes:
+    def _read(self, container: _OpenContainer, offset: int, count: int) -> bytes:
         file, begin, size = container
         if size is not None:
             count = max(min(count, size - offset), 0)
@@ -141,7 +141,7 @@ class Containers:
         return data
 
 
-class _Opened(NamedTuple):
+class _OpenContainer(NamedTuple):
     """An open WARC file, or its part of a WACZ."""
 
     file: BinaryIO | RemoteFile
@@ -149,15 +149,15 @@ class _Opened(NamedTuple):
     size: int | None = None  # None: to its end
 
 
-def _opened(path: str) -> _Opened:
+def _opened(path: str) -> _OpenContainer:
     """Raises `OSError`, `BadSource`."""
     parts = wacz_members.within(path)
     outer, name = parts or (path, "")
     file = open_anywhere(outer)
     if not name:
-        return _Opened(file)
+        return _OpenContainer(file)
     try:
-        return _Opened(file, *wacz_members.find(name, file))
+        return _OpenContainer(file, *wacz_members.find(name, file))
     except wacz_members.BROKEN as error:
         file.close()
         raise BadSource(str(error)) from error

@@ -20,7 +20,7 @@ import orjson
 
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.capture_list import Revisits
-from dedupindex.corpus.enrich import Entry, Failed
+from dedupindex.corpus.enrich import EnrichmentFailed, Entry
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import SpooledChunks
@@ -207,7 +207,7 @@ def _metadata(capture: CorpusRow) -> dict[str, Any]:
 def _string(entry: Entry, path: str) -> str | None:
     try:
         value = entry.value(path)
-    except Failed as error:
+    except EnrichmentFailed as error:
         entry.fail(error)
         return None
     return value if isinstance(value, str) else None

@@ -182,15 +182,15 @@ _RESULT_KINDS = {  # of arithmetic, by its operands
 
 def condition(text: str, vocabulary: Vocabulary) -> Node:
     """Parse a condition; raises `BadQuery`."""
-    return _Parser(text, vocabulary).parse(CONDITION)
+    return _ExpressionParser(text, vocabulary).parse(CONDITION)
 
 
 def amount(text: str, vocabulary: Vocabulary) -> Node:
     """Parse an expression whose value is a number; raises `BadQuery`."""
-    return _Parser(text, vocabulary).parse(NUMBER)
+    return _ExpressionParser(text, vocabulary).parse(NUMBER)
 
 
-class _Parser:
+class _ExpressionParser:
     def __init__(self, text: str, vocabulary: Vocabulary) -> None:
         self._text, self._vocabulary = text, vocabulary
         self._tokens = list(tokens(text))

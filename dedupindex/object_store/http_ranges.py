@@ -12,10 +12,10 @@ from dedupindex.errors import BadInput
 TIMEOUT = 60.0  # seconds without a response
 _PIECE = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
-FAILURES = (OSError, HTTPException, ValueError)  # what `Server.fetch` raises
+FAILURES = (OSError, HTTPException, ValueError)  # what `RangeServer.fetch` raises
 
 
-class Server:
+class RangeServer:
     """A web server with files below a base URL."""
 
     def __init__(self, base: str) -> None:

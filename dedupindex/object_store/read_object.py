@@ -37,10 +37,10 @@ _HELD = 2  # blocks in memory, as readers seek back a little
 
 if TYPE_CHECKING:
 
-    class _File(io.RawIOBase, BinaryIO):  # the type that readers expect
+    class _BinaryFile(io.RawIOBase, BinaryIO):  # the type that readers expect
         pass
 else:
-    _File = io.RawIOBase
+    _BinaryFile = io.RawIOBase
 
 
 def open_anywhere(path: str) -> BinaryIO:
@@ -48,7 +48,7 @@ def open_anywhere(path: str) -> BinaryIO:
     return RemoteFile(path) if is_remote(path) else open(path, "rb")
 
 
-class RemoteFile(_File):
+class RemoteFile(_BinaryFile):
     """An object as a seekable file; at most three blocks of it are in memory.
 
     An object of a web server without range requests is read once, to a temporary file. All methods

@@ -122,7 +122,7 @@ def dedup(
     if options.out is not None:
         check_names([*found.files, *found.others], options.out)
     with working(options.work or _work_directory(roots, options.out), sources) as work:
-        return _Run(found, options, work, say, on_progress).report()
+        return _DedupRun(found, options, work, say, on_progress).report()
 
 
 def _work_directory(roots: list[Path], out: Path | None) -> Path:
@@ -135,7 +135,7 @@ def _work_directory(roots: list[Path], out: Path | None) -> Path:
     return place.with_name(f"{place.name}.dedup")
 
 
-class _Run:
+class _DedupRun:
     def __init__(
         self, found: Sources, options: DedupOptions, work: WorkDirectory, say: Say,
         on_progress: OnProgress,

@@ -152,7 +152,7 @@ def export(
 # Reading the sources.
 
 
-class _Scan(NamedTuple):
+class _SourceScan(NamedTuple):
     """The result of reading a source: its rows are in `spool`."""
 
     spool: Path
@@ -167,7 +167,7 @@ class _ScanTask(NamedTuple):
     filter: SubsetFilter | None  # None: the file may only provide originals
 
 
-def _scan(_: None, task: _ScanTask) -> _Scan:
+def _scan(_: None, task: _ScanTask) -> _SourceScan:
     """Read a source to its end; no rows if it cannot be read, or changes meanwhile."""
     path, problems = task.file.path, list[tuple[int, str]]()
     arc = zipped = False
@@ -196,7 +196,7 @@ def _scan(_: None, task: _ScanTask) -> _Scan:
     except BadSource as error:
         task.spool.write_bytes(b"")
         problems.append((-1, str(error)))
-    return _Scan(task.spool, arc, zipped, problems)
+    return _SourceScan(task.spool, arc, zipped, problems)
 
 
 def _row(record: Record, wanted: SubsetFilter | None) -> list[_Row]:
@@ -234,7 +234,7 @@ def _spooled(spool: Path) -> Iterator[_Row]:
 # Choosing the records.
 
 
-class _Span(NamedTuple):
+class _RecordSpan(NamedTuple):
     """Bytes of a file to copy: a record, or the gzip member that holds it."""
 
     file: int
@@ -289,14 +289,14 @@ class _RecordTable:
             "ORDER BY info.offset DESC LIMIT 1) FROM records one WHERE one.chosen)"
         )
 
-    def spans(self) -> Iterator[_Span]:
+    def spans(self) -> Iterator[_RecordSpan]:
         """Yield what is to be copied, by file and offset."""
         query = (
             "SELECT file, offset, max(stored), max(open) FROM records WHERE chosen "
             "GROUP BY file, offset ORDER BY file, offset"
         )
         for row in self._database.execute(query):
-            yield _Span(*row)
+            yield _RecordSpan(*row)
 
     def _choose_original(self, revisit: int) -> None:
         query = "SELECT capture, digest, url, to_capture, to_id, to_url, modified FROM records "
@@ -347,7 +347,7 @@ def _identifies_payload(digest: bytes) -> bool:
 
 class _Source(NamedTuple):
     file: SourceFile
-    scan: _Scan
+    scan: _SourceScan
     target: Path
     single: bool  # all go to one WARC file
 
@@ -421,7 +421,7 @@ def _open_unchanged(file: SourceFile) -> BinaryIO:
     return source
 
 
-def _compress(source: BinaryIO, span: _Span, sink: FileSink) -> None:
+def _compress(source: BinaryIO, span: _RecordSpan, sink: FileSink) -> None:
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
     offset, end = span.offset, span.offset + span.stored
     while data := os.pread(source.fileno(), min(end - offset, _PIECE), offset):

@@ -18,7 +18,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from dedupindex.sources.rows import METHOD_MARK, Fields
+from dedupindex.sources.rows import METHOD_MARK, RowFields
 
 NO_HEADER = (
     "not a CDX line of a layout that is recognised without a header line; if another tool wrote "
@@ -31,7 +31,7 @@ _BY_WIDTH = {  # columns -> their letters
     11: "N b a m s k r M S V g",
     14: "N b a m s k r M S V g - - -",  # 11 and size, offset, file of a revisit's original
 }
-_LETTERS = "abmskSVgu"  # in the order of `Fields`
+_LETTERS = "abmskSVgu"  # in the order of `RowFields`
 _HEADER = re.compile(rb"([^A-Za-z0-9]?)CDX([^A-Za-z0-9])(.+)")
 _NO_ROW = rb"(?![^A-Za-z0-9]?CDX[^A-Za-z0-9]|@alias )"  # excludes headers
 _DATE = re.compile(rb"\d{14}(?:\d{3})?")
@@ -44,7 +44,7 @@ _PATTERNS = {  # letter -> the column on a plain line
     "u": rb"<(urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})>",
 }
 
-Row = tuple[bytes, ...]  # in the order of `Fields`
+Row = tuple[bytes, ...]  # in the order of `RowFields`
 
 
 class Layout(NamedTuple):
@@ -53,10 +53,10 @@ class Layout(NamedTuple):
     delimiter: bytes
     letters: tuple[str, ...]
 
-    def fields(self, columns: Sequence[bytes]) -> Fields:
+    def fields(self, columns: Sequence[bytes]) -> RowFields:
         """Return the known columns of a line; of a repeated letter the last counts."""
         named = dict(zip(self.letters, columns, strict=True))
-        return Fields(*[named.get(letter, b"") for letter in _LETTERS])
+        return RowFields(*[named.get(letter, b"") for letter in _LETTERS])
 
 
 @lru_cache(16)  # a file can have any number of headers

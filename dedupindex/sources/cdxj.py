@@ -14,9 +14,9 @@ import orjson
 
 from dedupindex.capture import Item, Refusal
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.rows import Fields, RowReader, other_method
+from dedupindex.sources.rows import RowFields, RowReader, other_method
 
-_KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # in the order of `Fields`
+_KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # in the order of `RowFields`
 
 
 class CdxjSource(TextSource):
@@ -54,7 +54,7 @@ class CdxjSource(TextSource):
         url = _bytes(row.get("url"))
         if not url:
             raise ValueError("no url in the JSON")
-        return self._rows.item(Fields(url, digits, *[_bytes(row.get(key)) for key in _KEYS]))
+        return self._rows.item(RowFields(url, digits, *[_bytes(row.get(key)) for key in _KEYS]))
 
 
 def _bytes(value: Any) -> bytes:

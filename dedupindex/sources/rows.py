@@ -31,7 +31,7 @@ _LONGEST_CACHED = 300  # bytes of such a value
 _T = TypeVar("_T")
 
 
-class Fields(NamedTuple):
+class RowFields(NamedTuple):
     """The columns of a row that are used: ``-`` for no value, empty for no such column."""
 
     url: bytes
@@ -138,7 +138,7 @@ class RowReader:
         self.algorithm = digest_algorithm
         self.values = ColumnValues(name)
 
-    def item(self, fields: Fields) -> Capture | Revisit | Refusal:
+    def item(self, fields: RowFields) -> Capture | Revisit | Refusal:
         """Return the item of a row; raises `ValueError` for an invalid number."""
         status = self.values.status(fields.status)
         size, offset = _number(fields.size), _number(fields.offset)

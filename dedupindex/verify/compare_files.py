@@ -149,7 +149,7 @@ class _Pair:
             yield new.finding("bytes-changed", self._there, message)
         return bool(olds or news)
 
-    def _skip(self, olds: list[_RecordPlace], news: list[_RecordPlace]) -> Iterator[Finding]:
+    def _skip(self, olds: list[_RecordRange], news: list[_RecordRange]) -> Iterator[Finding]:
         """Report records that only one of the files has, and go on after them."""
         for record in olds:
             message = f"the record at {record.offset} of {self._old.name} is not here"
@@ -160,16 +160,16 @@ class _Pair:
             yield self._new.finding("record-extra", record.offset, message, record.record_id)
             self._there = record.end
 
-    def _ahead(self, container: Container, offset: int) -> list[_RecordPlace]:
+    def _ahead(self, container: Container, offset: int) -> list[_RecordRange]:
         """The next records from `offset` on, as far as they can be read."""
-        found: list[_RecordPlace] = []
+        found: list[_RecordRange] = []
         while offset < container.file.size and len(found) < _MAX_AHEAD:
             try:
                 record = container.at(offset)
                 end = container.end_of(record)
             except Broken:
                 break
-            found.append(_RecordPlace(offset, end, record.record_id))
+            found.append(_RecordRange(offset, end, record.record_id))
             offset = end
         return found
 
@@ -246,13 +246,13 @@ class _Pair:
             yield "original-missing", message
 
 
-class _RecordPlace(NamedTuple):
+class _RecordRange(NamedTuple):
     offset: int
     end: int
     record_id: bytes
 
 
-def _first_common(olds: list[_RecordPlace], news: list[_RecordPlace]) -> tuple[int, int] | None:
+def _first_common(olds: list[_RecordRange], news: list[_RecordRange]) -> tuple[int, int] | None:
     """The fewest records to skip in each file until both have the same one; None if never."""
     numbers = {record.record_id: number for number, record in reversed(list(enumerate(olds)))}
     found = [

@@ -44,7 +44,7 @@ _LONGEST_SCHEME = 16  # bytes
 _FILEDESC = re.compile(rb"filedesc:[^\n]* (-?[0-9]+)\r?\n")
 
 
-class _Line(NamedTuple):
+class _ArcLine(NamedTuple):
     """A URL record."""
 
     values: Values  # of `headers.COMMON`
@@ -53,7 +53,7 @@ class _Line(NamedTuple):
     length: int  # bytes of the document
 
 
-class Fields(NamedTuple):
+class ArcFields(NamedTuple):
     """The fields of a URL record."""
 
     url: bytes
@@ -134,7 +134,7 @@ class ArcFraming(Framing):
             raise BrokenRecord(CUT)
         return record
 
-    def _line(self, cursor: Cursor) -> _Line:
+    def _line(self, cursor: Cursor) -> _ArcLine:
         """Return the URL record at the cursor; raises `BadHead`."""
         text = _peek_line(cursor, 0)
         line = text.rstrip(b"\r\n")
@@ -153,20 +153,20 @@ class ArcFraming(Framing):
         values = (url, date, b"", b"application/http", b"", b"", length)
         before = line.rsplit(b" ", self.at_end + 1)[0] + b" "
         ambiguous = len(_ANCHOR.findall(before)) > 1
-        return _Line(values, ambiguous, len(text), int(length))
+        return _ArcLine(values, ambiguous, len(text), int(length))
 
 
 _NONE: Values = (b"",) * 7
 
 
-def fields_of(text: bytes, at_end: int) -> Fields:
+def fields_of(text: bytes, at_end: int) -> ArcFields:
     """Parse the URL record of a document; `at_end` is that of its `ArcFraming`."""
     line = text.rstrip(b"\r\n")
     match = _LINE.fullmatch(line)
     assert match is not None
     ip, digits, rest = line[match.end(1) + 1 :].split(b" ", 2)
     parts = rest.rsplit(b" ", at_end + 1)
-    return Fields(match[1], ip, digits, parts[0] if len(parts) == at_end + 2 else b"")
+    return ArcFields(match[1], ip, digits, parts[0] if len(parts) == at_end + 2 else b"")
 
 
 def date_of_header(data: bytes) -> bytes:

@@ -37,7 +37,7 @@ CLAIM_READS = BATCH_READS // 10  # captures in a transaction, which blocks other
 _TOKEN = re.compile(r"(?:[0-9A-Fa-f]{32})?")
 
 
-class _Claim(NamedTuple):
+class _ClaimRequest(NamedTuple):
     query: Query
     lease: int  # seconds
     token: bytes  # of the client; empty: none
@@ -92,7 +92,7 @@ class Claims(Handlers):
             raise RequestError("too_large", f"at most {AT_ONCE} claims at once")
         if "token" in common:
             raise BadQuery("each claim has a token of its own")
-        found: list[_Claim | dict[str, Any]] = []
+        found: list[_ClaimRequest | dict[str, Any]] = []
         for item in items:
             try:
                 if not isinstance(item, dict) or "crawl" in item:
@@ -100,11 +100,11 @@ class Claims(Handlers):
                 found.append(self._read({**common, **item}, allowed))
             except DedupError as error:
                 found.append(error_object(code_of(error), str(error)))
-        made = iter(self._claim([claim for claim in found if isinstance(claim, _Claim)]))
+        made = iter(self._claim([claim for claim in found if isinstance(claim, _ClaimRequest)]))
         answers: list[dict[str, Any]] = []
         first_places: dict[Digest, int] = {}
         for place, claim in enumerate(found):
-            if not isinstance(claim, _Claim):
+            if not isinstance(claim, _ClaimRequest):
                 answers.append(claim)
                 continue
             answer = next(made)
@@ -115,7 +115,7 @@ class Claims(Handlers):
                     answer["in_batch"] = first
         return answers
 
-    def _read(self, given: Mapping[str, Any], allowed: Allowed) -> _Claim:
+    def _read(self, given: Mapping[str, Any], allowed: Allowed) -> _ClaimRequest:
         given = {**given}
         lease, token = given.pop("lease", crawl_captures.LEASE), given.pop("token", "")
         if type(lease) is not int or not 1 <= lease <= crawl_captures.LONGEST:
@@ -133,9 +133,9 @@ class Claims(Handlers):
             query = self._live.crawls.completed(query, asked, crawls)
         if query.namespaces:
             allowed(query.namespaces)
-        return _Claim(query, lease, bytes.fromhex(token))
+        return _ClaimRequest(query, lease, bytes.fromhex(token))
 
-    def _claim(self, claims: list[_Claim]) -> list[dict[str, Any]]:
+    def _claim(self, claims: list[_ClaimRequest]) -> list[dict[str, Any]]:
         """Answer claims of one crawl with originals or claims, in one transaction.
 
         Of all clients that ask for a new digest at once, one may store it.
@@ -176,7 +176,7 @@ class Claims(Handlers):
         self,
         writing: Writing,
         crawl: Crawl,
-        claim: _Claim,
+        claim: _ClaimRequest,
         decision_on: Callable[[Query], Decision],
     ) -> tuple[Decision | None, dict[str, Any]]:
         """Return the decision on a claim and its answer; None where the budget is spent."""
@@ -219,7 +219,9 @@ def _is_exclusive(query: Query, answer: dict[str, Any]) -> bool:
     return not answer.keys() & {"policy", "reason"} and query.digest not in EMPTY
 
 
-def _make(writing: Writing, crawl: Crawl, claim: _Claim, decision: Decision) -> dict[str, Any]:
+def _make(
+    writing: Writing, crawl: Crawl, claim: _ClaimRequest, decision: Decision
+) -> dict[str, Any]:
     """Return the original for a claim; without one, make the claim."""
     if decision.answer is not None:
         return decide.as_json(decision)

@@ -138,7 +138,7 @@ class BatchDuplicates:
         return first
 
 
-class _Request(NamedTuple):
+class _BatchRequest(NamedTuple):
     """What the lookups of one request have in common."""
 
     defaults: Given  # options of each lookup
@@ -147,7 +147,7 @@ class _Request(NamedTuple):
     budget: Budget
 
     @classmethod
-    def of(cls, options: Given, allowed: Allowed, budget: Budget) -> _Request:
+    def of(cls, options: Given, allowed: Allowed, budget: Budget) -> _BatchRequest:
         """Split the option `in_batch` from the others; raises `BadQuery`."""
         defaults = {**options}
         text = defaults.pop("in_batch", b"")
@@ -171,7 +171,9 @@ class Batch:
         limit = self._config.max_batch
         if len(lookups) > limit:
             raise RequestError("too_large", f"a batch has at most {limit} lookups")
-        asked = _Request.of({**options, **params_from_json(content)}, allowed, Budget(BATCH_READS))
+        asked = _BatchRequest.of(
+            {**options, **params_from_json(content)}, allowed, Budget(BATCH_READS)
+        )
         try:
             with self._live.state() as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
@@ -188,11 +190,11 @@ class Batch:
 
         Raises at once if the options fit no lookup: that is an error of the whole request.
         """
-        asked = _Request.of(options, allowed, Budget())
+        asked = _BatchRequest.of(options, allowed, Budget())
         _Answers(self._live.opened(), self._live.crawls, asked)
         return self._lines(stream, asked)
 
-    def _lines(self, stream: BinaryIO, asked: _Request) -> Iterator[bytes]:
+    def _lines(self, stream: BinaryIO, asked: _BatchRequest) -> Iterator[bytes]:
         for lookups, numbers in line_chunks(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
@@ -210,7 +212,7 @@ class Batch:
             found.append(b"")
             yield b"\n".join(found)
 
-    def _count_failed(self, asked: _Request, count: int) -> None:
+    def _count_failed(self, asked: _BatchRequest, count: int) -> None:
         """Count lookups that failed together."""
         if name := asked.defaults.get("crawl", b"").decode("utf-8", "replace"):
             self._live.crawls.counting.count_lookups([failed_lookup(name)] * count)
@@ -219,7 +221,7 @@ class Batch:
 class _Answers:
     """Answers lookups of one request, and counts them."""
 
-    def __init__(self, opened: Opened, crawls: Crawls, asked: _Request) -> None:
+    def __init__(self, opened: Opened, crawls: Crawls, asked: _BatchRequest) -> None:
         """Raises `BadQuery` or `StrategyUnavailable` for options that fit no lookup."""
         self._counting, self._policy = crawls.counting, crawls.policy
         self._defaults, self._allowed, self._duplicates, self._budget = asked

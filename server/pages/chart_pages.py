@@ -63,7 +63,7 @@ def table_row(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, 
     }
 
 
-class _Span(NamedTuple):
+class _Period(NamedTuple):
     """A period until now, in units."""
 
     name: str
@@ -73,9 +73,9 @@ class _Span(NamedTuple):
 
 
 SPANS = {
-    "hours": _Span("48 hours", "hour", len("2026-11-20T09"), 48),
-    "days": _Span("60 days", "day", len("2026-11-20"), 60),
-    "months": _Span("24 months", "day", len("2026-11"), 24),
+    "hours": _Period("48 hours", "hour", len("2026-11-20T09"), 48),
+    "days": _Period("60 days", "day", len("2026-11-20"), 60),
+    "months": _Period("24 months", "day", len("2026-11"), 24),
 }
 
 
@@ -105,7 +105,7 @@ class Charts(Handlers):
             **charts,
         )
 
-    def _rows(self, span: _Span, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:
+    def _rows(self, span: _Period, crawl: str) -> Sequence[tuple[bytes, StatisticsRow]]:
         """Return a row for every unit, also for those without events."""
         sums = {unit: StatisticsRow() for unit in _units(span, datetime.now(UTC))}
         self._live.opened()
@@ -126,7 +126,7 @@ class Charts(Handlers):
         return list(sums.items())
 
 
-def _units(span: _Span, now: datetime) -> list[bytes]:
+def _units(span: _Period, now: datetime) -> list[bytes]:
     """Return the units of a span in order of time."""
     if span.by == "hour":
         starts = [now - timedelta(hours=back) for back in range(span.units)]

@@ -73,7 +73,7 @@ def _node(bench: Bench) -> Iterator[nodes.Ring]:
         os.sched_setaffinity(0, bench.cores.other)  # what is started inherits it
         try:
             found = stack.enter_context(ring)
-        except nodes.Failed as failed:
+        except nodes.NodeFailed as failed:
             raise Failed(str(failed)) from failed
         finally:
             os.sched_setaffinity(0, free)

@@ -101,6 +101,16 @@ def test_file_names_are_unique() -> None:
     assert {name for name, places in paths.items() if len(places) > 1} <= AMBIGUOUS
 
 
+def test_class_names_are_unique() -> None:
+    """A leading underscore does not make a name another one."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name.lstrip("_"), []).append(relative(path))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=relative)
 def test_commands_answer_help_from_anywhere(command: Path, tmp_path: Path) -> None:
     link = tmp_path / "link"

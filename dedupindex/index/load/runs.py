@@ -128,7 +128,7 @@ def read_run(path: Path, most: int = sys.maxsize) -> Iterator[list[bytes]]:
             yield marshal.loads(data)
 
 
-class _Head:
+class _RunHead:
     """The current chunk of a run, and the position in it."""
 
     __slots__ = ("at", "chunk", "chunks")
@@ -154,7 +154,7 @@ def merge(runs: list[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
     Each step takes from every run the entries up to the earliest end of a current chunk, and sorts
     them, which is a merge done in C: timsort finds the sorted slices.
     """
-    heads = [_Head(run) for run in runs]
+    heads = [_RunHead(run) for run in runs]
     while heads := [head for head in heads if head.fill()]:
         bound = min([head.chunk[-1] for head in heads])
         batch: list[bytes] = []

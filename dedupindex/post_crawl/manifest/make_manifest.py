@@ -97,7 +97,7 @@ def make(
     with exclusive(top / LOCK, f"the manifest {top}"):
         _write_about(top, options, complete=False)
         report = ManifestReport(skipped=found.skipped, problems=list(found.problems))
-        run = _Run(top, options, report)
+        run = _ManifestRun(top, options, report)
         total = run.plan(found.files)
         if spark and run.tasks:
             results = _read_on_spark(spark, run.tasks, total, on_progress)
@@ -111,7 +111,7 @@ def make(
     return report
 
 
-class _Run:
+class _ManifestRun:
     def __init__(self, top: Path, options: ManifestOptions, report: ManifestReport) -> None:
         self.tasks: list[ManifestTask] = []
         self._top, self._options, self._report = top, options, report

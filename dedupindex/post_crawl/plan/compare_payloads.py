@@ -30,7 +30,7 @@ from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
 
 if TYPE_CHECKING:
-    from dedupindex.object_store.http_ranges import Server
+    from dedupindex.object_store.http_ranges import RangeServer
 
 HELD = 8 << 20  # bytes; a shorter body is read once for all its copies
 _BATCH = 1024  # rows
@@ -42,12 +42,12 @@ class RecordReader:
 
     def __init__(self, bases: Sequence[str] = ()) -> None:
         """Raises `BadInput` for a base that is not a URL."""
-        self._servers: list[Server] = []
+        self._servers: list[RangeServer] = []
         if bases:
-            from dedupindex.object_store.http_ranges import Server  # slow: HTTP
+            from dedupindex.object_store.http_ranges import RangeServer  # slow: HTTP
 
-            self._servers += map(Server, bases)
-        self._preferred: dict[str, Server] = {}  # the server that had a file
+            self._servers += map(RangeServer, bases)
+        self._preferred: dict[str, RangeServer] = {}  # the server that had a file
         self.counts: Counter[str] = Counter()  # of records read here, in stores, from servers
         self.fetching = 0.0  # seconds
 

@@ -68,7 +68,7 @@ def find_originals(
         writer = ParquetWriter(home / "outside.parquet")
         outside: dict[str, ManifestContainer] = {}  # files that hold originals, by path
         part, parts = rule.partition
-        finder, progress = _OriginalFinder(view, columns), ThrottledProgress(say)
+        finder, progress = _IndexOriginalFinder(view, columns), ThrottledProgress(say)
         for count, (text, forms) in enumerate(_digests(database.cursor(), columns)):
             progress("digests asked", count)
             try:
@@ -115,7 +115,7 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
         yield text.encode("latin-1"), {row[1:] for row in group}
 
 
-class _OriginalFinder:
+class _IndexOriginalFinder:
     def __init__(self, view: View, columns: tuple[str, ...]) -> None:
         self.no_url_list = False  # whether the index lacks captures by URL
         self.not_read = 0  # captures in files that the index was not made from

@@ -324,9 +324,6 @@ def _totals(database: Database, inputs: ManifestInputs) -> Totals:
     totals.copies, totals.outside, totals.stored, totals.originals = (int(n or 0) for n in row)
     kept["unused-original"] = originals - totals.originals
     kept["hash-collision"] = copies - totals.copies
-        originals - totals.originals,
-        copies - totals.copies,
-    )
     totals.kept = +kept
     query = """
         SELECT count(*) FILTER (NOT reframed), count(*) FILTER (reframed),

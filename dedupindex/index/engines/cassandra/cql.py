@@ -94,7 +94,7 @@ class Unclear(IndexUnavailable):
     """A conditional statement may have been applied, or not."""
 
 
-class _Connection:
+class _ClusterConnection:
     """A connection to a cluster, shared by the sessions of a process."""
 
     def __init__(self, key: tuple[int, Address], address: Address) -> None:
@@ -137,7 +137,7 @@ class _Connection:
             raise IndexUnavailable(f"{where}: {_message(error)}") from error
 
 
-_CONNECTIONS: dict[tuple[int, Address], _Connection] = {}
+_CONNECTIONS: dict[tuple[int, Address], _ClusterConnection] = {}
 _CONNECTING = threading.Lock()
 
 
@@ -147,7 +147,9 @@ class Session:
     Sessions of one cluster share a connection, which does not survive a fork: close them before.
     """
 
-    def __init__(self, connection: _Connection, keyspace: str, reads: Use = Use.READ) -> None:
+    def __init__(
+        self, connection: _ClusterConnection, keyspace: str, reads: Use = Use.READ
+    ) -> None:
         self._connection, self.keyspace, self._reads = connection, keyspace, reads
         self._known = connection.prepared.setdefault((keyspace, reads), {})
         self._closed = False
@@ -271,7 +273,7 @@ def connect(address: Address) -> Session:
     shared = replace(address, hosts=hosts, keyspace="", replication="", read_consistency=reading)
     key = os.getpid(), shared
     with _CONNECTING:
-        connection = _CONNECTIONS.get(key) or _Connection(key, address)
+        connection = _CONNECTIONS.get(key) or _ClusterConnection(key, address)
         _CONNECTIONS[key] = connection
         connection.users += 1
     return Session(connection, address.keyspace)

@@ -116,7 +116,7 @@ class _Host(QueryField):
         return super().pattern(text)
 
 
-class _Status(QueryField):
+class _StatusField(QueryField):
     def normal(self, text: str) -> str:
         if not text.isdecimal():
             raise BadQuery(f"status takes a number, 4?? or a range, not {text!r}")
@@ -126,7 +126,7 @@ class _Status(QueryField):
         return self.normal(text)
 
 
-class _Size(_Status):
+class _Size(_StatusField):
     def normal(self, text: str) -> str:
         if not text.isdecimal() or len(text) > 15:
             raise BadQuery(f"size takes bytes of payload, or a range of them, not {text!r}")
@@ -157,7 +157,7 @@ class _Date(QueryField):
         return self.normal(text).ljust(8, "9" if end else "0")
 
 
-class _Digest(QueryField):
+class _DigestField(QueryField):
     """Digests in any spelling, whole or cut with ``*``, are prefixes of keys."""
 
     def term(self, text: str) -> Any:
@@ -212,10 +212,10 @@ FIELDS |= {
     "word": _Word("word"),
     "url": _Url("url"),
     "host": _Host("host"),
-    "status": _Status("status"),
+    "status": _StatusField("status"),
     "size": _Size("size"),
     "date": _Date("date"),
-    "digest": _Digest("digest"),
+    "digest": _DigestField("digest"),
 }
 
 
@@ -226,7 +226,7 @@ class _Quoted(plugins.SingleQuotePlugin):  # type: ignore[misc]  # Whoosh has no
     nodetype = syntax.WordNode
 
 
-class _Parser(QueryParser):  # type: ignore[misc]
+class _SearchParser(QueryParser):  # type: ignore[misc]
     """Whoosh's parser, with our fields."""
 
     def __init__(self) -> None:
@@ -263,7 +263,7 @@ class _Parser(QueryParser):  # type: ignore[misc]
 def parse(text: str) -> tuple[Any, bool]:
     """Return a query of Whoosh, and whether it names a digest; raises `BadQuery`."""
     _check(text)
-    parser = _Parser()
+    parser = _SearchParser()
     try:
         query = parser.parse(text)
     except RecursionError as error:
