@@ -1,7 +1,7 @@
-"""The main job end to end on real records; ``bin/demo`` runs it. Exits 1 if its numbers are wrong.
+"""Deduplicate a small site end to end, on real records. The exit status is 1 if a number is wrong.
 
-First harvest → bin/index → bin/serve → the second harvest asks the server while it runs and writes
-revisits → bin/report. Everything but the site and the crawler is the product's own commands.
+First harvest → bin/index → bin/serve → second harvest, which asks the server and writes revisits →
+bin/report. Except for the site and the crawler, these are the commands of the product.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def _run(out: Path) -> int:
 
     step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
     built = json.loads(command("index", "--whitelist", "--mime", ".*", "--json", first, index))
-    print(f"   {built['records']} records read (one is the file's own warcinfo record),")
+    print(f"   {built['records']} records read (one is the warcinfo record of the file),")
     print(f"   {built['added']} originals in the index")
 
-    step(f"3. bin/serve {index}, and harvest again: the crawler asks before it stores")
+    step(f"3. bin/serve {index}, and harvest again: the crawler looks up each payload first")
     while now() == ended:  # so that the captures of both differ in date
         time.sleep(0.01)
     with server(index) as address, served(2) as port:
         outcome = harvest(edition(2), port, second, server=address)
         asked = f"{address}/lookup?digest=…&url=…"
-    print(f"   it asked {asked}")
+    print(f"   the crawler asked {asked}")
     print(f"   {outcome['revisit']} revisits and {outcome['response']} responses written:")
-    print("   two pages are new or changed, one is empty and was not looked up")
+    print("   two pages are new or changed; one is empty and was not looked up")
     print(f"   {second}: {second.stat().st_size:,} bytes")
 
     step(f"4. bin/report {index} --against {second}")

@@ -1,7 +1,7 @@
-"""An index on a cluster, end to end; ``bin/cluster-demo`` runs it.
+"""Use an index on a cluster, end to end.
 
-bin/index → three nodes of Apache Cassandra → bin/index --copy → two of bin/serve → a crawl of two
-crawlers, and a node killed meanwhile → commit → the node comes back → bin/index --copy, back.
+bin/index → three nodes of Apache Cassandra → bin/index --copy to them → two bin/serve → two
+crawlers, while a node is killed → commit → the node is started again → bin/index --copy back.
 Needs Java and Maven. Exit status: 0 success, 1 something is wrong, 3 Java or Maven is missing.
 """
 
@@ -40,7 +40,7 @@ def main() -> int:
 def _ring() -> AbstractContextManager[nodes.Ring]:
     began = time.monotonic()
     step(f"1. Apache Cassandra {nodes.VERSION}: jars from Maven Central (the first time), then")
-    print("   three small nodes on this machine, two of them side by side: a minute or so")
+    print("   three small nodes on this machine, two of them at the same time: about a minute")
     return nodes.ring(3, nodes.jars(), lambda node: _up(node, began))
 
 
@@ -48,7 +48,7 @@ def _only_nodes() -> int:
     """Run three nodes until Ctrl-C."""
     with _ring() as three:
         step(f"2. {three.address('try')}")
-        print("   is an address for a new index. Ctrl-C ends the nodes, and their data are lost.")
+        print("   is the address of a new index. Ctrl-C stops the nodes and deletes their data.")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
             signal.pause()
@@ -60,7 +60,7 @@ def _run(out: Path) -> int:
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
-        step(f"All numbers are right. The nodes are gone; the other files are in {out}. Next:")
+        step(f"All numbers are right. The nodes were removed; the other files are in {out}. Next:")
         print(
             "   bin/index SOURCE... cassandra://node1,node2,node3/dedup      on nodes of your own"
         )
@@ -99,7 +99,7 @@ def _copied(address: str, out: Path) -> dict[str, Any]:
     copied: dict[str, Any] = json.loads(
         command("index", "--copy", address, "--json", index, **_machine(out, 1))
     )
-    print("   every capture three times in the cluster, written at LOCAL_QUORUM, read back:")
+    print("   three copies of every capture in the cluster, written at LOCAL_QUORUM, read back:")
     print(f"   {copied['captures']} captures, content hash of both {copied['content']}")
     return {**copied, "added": built["added"]}
 
@@ -131,14 +131,14 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
         counts = sum((one.counts for one in crawlers), Counter[str]())
         wrong = stored.wrong + _ended(servers, stored, counts)
 
-        step("6. The node comes back, and an index on LMDB is made of what the cluster holds")
+        step("6. The node comes back, and the cluster is copied to an index on LMDB")
         lost.start(alone=False)
         print(f"   {lost.address} answers again")
         back = out / "back"
         print(f"   bin/index --copy {back} {address}")
         again = json.loads(command("index", "--copy", back, "--json", address, **_machine(out, 1)))
         print(f"   {again['captures']} captures, content hash of both {again['content']}")
-        print(f"   and {again['of_crawls']} that the crawl reported, and nobody else")
+        print(f"   and {again['of_crawls']} captures that only the crawl reported")
         asked = [one for crawler in crawlers for one in crawler.asked]
         equal = _count_equal_answers(servers[1], back, asked, out)
         print(f"   {equal} of {len(asked)} lookups have the same answer on the cluster and on LMDB")
@@ -182,7 +182,7 @@ def _with_a_node_killed(
 
 def _ended(servers: list[str], stored: AcknowledgedPayloads, counts: Counter[str]) -> list[str]:
     """Commit the crawl, and look up everything acknowledged on both servers."""
-    print(f"   The crawl went on to its end: {counts['revisit']} revisits,")
+    print(f"   The crawl was finished: {counts['revisit']} revisits,")
     print(f"   {counts['response']} responses stored and reported; {counts['waited']} times one")
     print(f"   crawler waited for a claim of the other; {counts['NotAsked']} not answered")
     if twice := counts["response"] - NEW:

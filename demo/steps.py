@@ -29,7 +29,7 @@ def finished(
     parser.add_argument("--out", type=Path, help="directory for its files (default: a new one)")
     if nodes is not None:
         parser.add_argument(
-            "--nodes", action="store_true", help="only start the nodes, to try things on, and wait"
+            "--nodes", action="store_true", help="only start the nodes, for trials, until Ctrl-C"
         )
     asked = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and stop what was started

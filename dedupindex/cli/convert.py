@@ -20,7 +20,7 @@ from dedupindex.post_crawl.convert.arc_to_warc import (
 from dedupindex.runtime.tables import amount, singular
 
 EXAMPLES = """
-bin/convert /data/arcs --out /data/warcs               an ARC, a WARC
+bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
 bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 """
 

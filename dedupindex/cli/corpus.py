@@ -52,7 +52,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 @option(
     "--first",
     type=click.Choice(list(KEYS)),
-    help="Only the first selected capture of each, instead.",
+    help="Only the first selected capture of each.",
 )
 @option(
     "--enrich", multiple=True, metavar="NAMES",

@@ -73,7 +73,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 )  # fmt: skip
 @option(
     "--min-per-host", "per_host", type=COUNT, default=0,
-    help="Fewest documents to keep of each host.",
+    help="Keep at least this many documents of each host.",
 )  # fmt: skip
 @option(
     "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, callback=_seconds,

@@ -23,7 +23,7 @@ from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
-bin/dedup ~/warcs --out /data/smaller --dry-run    the numbers, and no archive written
+bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
 bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
 bin/dedup ~/warcs --in-place                       keeps the removed records
 bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
@@ -35,7 +35,7 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @shared_options("--out", "--in-place")
-@flag("--dry-run", help="Do everything but write archives.")
+@flag("--dry-run", help="Do everything except writing archives.")
 @flag(
     "--restart", setting=False,
     help="Give up an interrupted run in place and plan again; what it did can be undone.",

@@ -59,10 +59,10 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[INDEX | SOURCE...]")
-@flag("--wget", setting=False, help="The CDX that wget --warc-dedup takes.")
+@flag("--wget", setting=False, help="Write the CDX that wget --warc-dedup reads.")
 @option(
     "--redis", metavar="URL",
-    help="The keys of Browsertrix, into a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
+    help="Write the keys of Browsertrix to a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
 )  # fmt: skip
 @flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
@@ -91,7 +91,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 )  # fmt: skip
 @option(
     "--hosts", type=click.File("rb"),
-    help="Hosts, one a line: after seeds, a URL of one of these or a subdomain is written.",
+    help="Hosts, one a line: a URL of these or of their subdomains is preferred, after seeds.",
 )  # fmt: skip
 @flag("--bridge", help="Also originals whose own record states another digest.")
 @option("--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls.")

@@ -151,15 +151,15 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 @option("--token", default="", metavar="TOKEN", help="Token of bin/token, if the index has tokens.")
 @option("--seed", "seeds", multiple=True, required=True, help="Seed URL; repeatable.")
 @option(
-    "--contact", required=True, metavar="URL", help="Page for webmasters about who crawls them."
+    "--contact", required=True, metavar="URL", help="Page that tells webmasters who crawls them."
 )
 @option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="How duplicates are found.")
-@flag("--everything", help="Look text up, too: for an index with -w -m '.*'.")
+@flag("--everything", help="Also look up text, for an index built with -w -m '.*'.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")
 @shared_options("--json")
 def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
-    """Make the directory JOB of a crawl by HERITRIX, an unpacked Heritrix 3, that asks dedupindex.
+    """Make the job directory JOB for HERITRIX, an unpacked Heritrix 3, with lookups by dedupindex.
 
     Its profile is that of Heritrix, with the edits of docs/crawlers.md.
     """

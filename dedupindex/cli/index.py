@@ -59,14 +59,14 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=any_index, required=False)
 @flag("-a", "--add", help="Add to an existing index, with its own settings.")
-@flag("-e", "--etag", help="Keep ETag and Last-Modified.")
+@flag("-e", "--etag", help="Store ETag and Last-Modified.")
 @option(
     "-i", "--iterator", metavar="KIND",
     help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
     "Default: recognised by content.",
 )  # fmt: skip
 @option("-m", "--mime", default="^text/.*", help="Leave these media types out.")
-@flag("-w", "--whitelist", help="Take only the media types of --mime.")
+@flag("-w", "--whitelist", help="Index only the media types of --mime.")
 @flag("-s", "--no-canonicalized", help="Do not index canonical URLs.")
 @flag("-u", "--no-url-index", help="Do not index URLs: digests only.")
 @flag("--by-url", help="List captures by URL too, for clients of CDX servers.")
@@ -75,9 +75,11 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
     "--engine", type=any_engine, default="lmdb", metavar="ENGINE",
     help=f"{', '.join(ENGINES)}, or the address of a cluster; INDEX may then be left out.",
 )  # fmt: skip
-@option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
-@option("--min-size", type=COUNT, default=0, help="Bytes of payload.")
-@option("--also-digest", default="", metavar="NAMES", help="Also compute these: sha256,blake3.")
+@option("--status", default="200", help="HTTP statuses to index: 200,203 or 2xx.")
+@option("--min-size", type=COUNT, default=0, help="Smallest payload, in bytes.")
+@option(
+    "--also-digest", default="", metavar="NAMES", help="Further digests to compute: sha256,blake3."
+)
 @option(
     "--keep", type=click.Choice(["earliest", "latest"]), default="earliest",
     help="Which capture of a URL and digest is kept.",
@@ -95,7 +97,10 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @flag("--compact", setting=False, help="Rewrite the data without unused space.")
 @flag("--merge", setting=False, help="Load the captures of committed crawls.")
 @option(
-    "--copy", metavar="PATH", setting=False, help="Copy the index, even in use; also to an address."
+    "--copy",
+    metavar="PATH",
+    setting=False,
+    help="Copy the index, also while it is in use; PATH may be an address.",
 )
 @shared_options("--json")
 def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **options: Any) -> int:

@@ -38,7 +38,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 
 @click.command(cls=Command, examples=EXAMPLES)
 @optional_index
-@option("--digest", help="Hex, base32 or base64, as sha1:…, or bare with --unlabelled.")
+@option("--digest", help="Hex, base32 or base64, as sha1:…, or without a label with --unlabelled.")
 @option("--url", default="", help="The URL that was fetched.")
 @option(
     "--strategy", default="", show_default="the crawl's, or DIGEST_ANY",
@@ -50,7 +50,11 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
 @option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
 @option("--min-size", type=COUNT, default=0, help="Smallest payload, in bytes.")
-@option("--not-record", metavar="ID", help="Record id of the capture itself: no original of it.")
+@option(
+    "--not-record",
+    metavar="ID",
+    help="Record id of the capture itself, which is not its own original.",
+)
 @option("--not-date", metavar="DATE", help="WARC-Date of the capture itself, likewise.")
 @option(
     "--covers", type=click.Choice(["stored", "entity", "both"]),

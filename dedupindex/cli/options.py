@@ -58,9 +58,12 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-_CONTAINERS = "Where WARC files are, if not beside a CDX: directory, file, address with a slash."
+_CONTAINERS = (
+    "Where WARC files are, if not beside the CDX: a directory, file, or address that ends with /."
+)
 _ANNOTATION = "crawl.log: further annotations that mark duplicates."
-_SMALLEST = "Bytes of the smallest "
+_MIN_SIZE = "Smallest body to replace, in bytes."
+_MIN_GAIN = "Smallest gain of a revisit, in bytes."
 _NUMBER: dict[str, Any] = {
     "type": click.IntRange(0),
     "default": 0,
@@ -84,8 +87,8 @@ _SHARED = {
                 callback=lambda context, option, number: number or cores()),
         partial(option, "--threads", **_NUMBER, help="Threads of DuckDB."),
         partial(option, "--memory", default="1GB", help="Memory for DuckDB."),
-        partial(option, "--min-size", type=COUNT, default=0, help=_SMALLEST + "body."),
-        partial(option, "--min-gain", type=POSITIVE, default=1, help=_SMALLEST + "gain."),
+        partial(option, "--min-size", type=COUNT, default=0, help=_MIN_SIZE),
+        partial(option, "--min-gain", type=POSITIVE, default=1, help=_MIN_GAIN),
         partial(option, "--out", type=PATH, help="Write the files below this directory."),
         partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
         partial(option, "--containers", multiple=True, metavar="WHERE", help=_CONTAINERS),

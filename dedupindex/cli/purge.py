@@ -31,12 +31,12 @@ from dedupindex.timestamps import check_date
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
 IMPACT_EXAMPLES = """
-bin/impact my-index --container crawl-1.warc.gz    what names its records, in which files
+bin/impact my-index --container crawl-1.warc.gz    which revisits refer to its records
 bin/impact my-index --crawl weekly-7 --json
 bin/impact my-index --url http://example.com/secret/ --prefix --list
 """
 PURGE_EXAMPLES = """
-bin/impact my-index --crawl weekly-7               first: what depends on it?
+bin/impact my-index --crawl weekly-7               first: what depends on these captures?
 bin/purge my-index --crawl weekly-7
 bin/purge my-index --url http://example.com/secret --force
 """
@@ -50,12 +50,12 @@ def _target_options(command: _Command) -> _Command:
             option("--container", multiple=True, metavar="NAME", help="Captures of this file."),
             option("--crawl", multiple=True, metavar="NAME", help="Captures of this crawl."),
             option("--url", multiple=True, help="Captures of exactly this URL."),
-            flag("--prefix", help="With --url: all URLs that begin so."),
+            flag("--prefix", help="With --url: all URLs that begin with it."),
             option(
                 "--captures", type=click.File("rb"), metavar="FILE",
-                help="JSON lines with digest, url and perhaps date; - for stdin.",
+                help="JSON lines with digest, url and optionally date; - for stdin.",
             ),
-            flag("--list", "listed", help="Print a JSON line for each first."),
+            flag("--list", "listed", help="First print a JSON line for each original and revisit."),
             shared_options("--json"),
         )
     ):  # fmt: skip
@@ -66,9 +66,9 @@ def _target_options(command: _Command) -> _Command:
 @click.command(cls=Command, examples=IMPACT_EXAMPLES)
 @_target_options
 def impact(index: Path, listed: bool, **options: Any) -> int:
-    """Report what would become of INDEX without some captures, and which revisits refer to them.
+    """Report what removing captures from INDEX would change, and which revisits refer to them.
 
-    Changes nothing. Reads the whole index once; for single captures mostly only their digests.
+    Changes nothing. Reads the whole index once; for single captures usually only their digests.
     """
     target = _target(options)
     found = survey(index, target, _print_item if listed else None)
@@ -80,9 +80,10 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 @_target_options
 @flag("--force", help="Remove them even if revisits refer to them.")
 def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
-    """Take captures out of INDEX; the next copies that it knows become the originals.
+    """Remove captures from INDEX; the next copies that it knows become the originals.
 
-    Fails if revisits refer to these captures, unless forced. What was purged is not added again.
+    Fails if revisits refer to these captures, unless --force is given. Purged captures are not
+    added again.
     """
     target = _target(options)
     found = purge(index, target, force=force, on_item=_print_item if listed else None)

@@ -162,7 +162,7 @@ _PROGRESS_EVERY = 2048  # records
     "--min-size", multiple=True, type=COUNT, default=(0,),
     help="Smallest payload, in bytes; several are compared. Default: 0.",
 )  # fmt: skip
-@option("--status", default="200", help="HTTP codes: 200,203 or 2xx.")
+@option("--status", default="200", help="HTTP statuses to look up: 200,203 or 2xx.")
 @option(
     "--limit", "--top", type=COUNT,
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
@@ -184,7 +184,7 @@ def command(
 ) -> int:
     """Report what a crawl of INDEX saved, or what the crawl in SOURCE would have saved.
 
-    By strategy, and by group.
+    The report is by strategy and by group.
     """
     sources = [*options["against"], *more]
     if bool(sources) is bool(options["crawl"]):

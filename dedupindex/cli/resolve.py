@@ -33,7 +33,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 @click.argument("manifests", nargs=-1, required=True, metavar="MANIFEST...", type=PATH)
 @option(
     "-o", "--output", required=True, type=PATH, metavar="PLAN",
-    help="Directory to make, or to put a part of a plan in.",
+    help="Directory for the plan, or for a part of it.",
 )  # fmt: skip
 @option(
     "--index", type=any_index, metavar="INDEX",
@@ -47,8 +47,8 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 )  # fmt: skip
 @option(
     "--base-url", "base_urls", multiple=True, metavar="URL",
-    help="Where containers are that are not here, for --compare: below it they have the paths "
-    "that they have below the sources. Several are tried in turn.",
+    help="For --compare: where to read containers that are not on this machine, under their "
+    "paths relative to the sources. Several are tried in turn.",
 )  # fmt: skip
 @flag("--later", help="Accept later originals where none is earlier.")
 @shared_options("--any-status", "--same-type", "--other-second")

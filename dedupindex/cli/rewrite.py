@@ -28,7 +28,7 @@ from dedupindex.runtime.workers import side_by_side
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
 COMMITTED = "its removed records were discarded: bin/undedup DIR --out OTHER rebuilds them"
 EXAMPLES = """
-bin/rewrite my-plan --out /data/rewritten --dry-run    the numbers, and nothing written
+bin/rewrite my-plan --out /data/rewritten --dry-run    only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
 bin/rewrite my-plan --in-place                         keeps the removed records, to undo it
 bin/rewrite my-plan --undo
@@ -41,13 +41,13 @@ bin/rewrite my-plan --commit                           discards it for good
 @shared_options("--out", "--in-place")
 @flag("--undo", help="Restore bit for bit what --in-place replaced.")
 @flag("--commit", "discard", help="Discard what --undo needs.")
-@flag("--dry-run", help="With --out or --in-place: do all but write.")
+@flag("--dry-run", help="With --out or --in-place: do everything except writing.")
 @shared_options("--min-size", "--min-gain")
 @option("--offsets", type=PATH, help="Write a map of old to new offsets here.")
 @option("--cdxj", type=PATH, help="Write an index of captures here.")
 @option(
     "--manifest", "manifests", multiple=True, type=PATH,
-    help="What the plan was made of, for --cdxj; repeatable.",
+    help="A manifest of the plan, for --cdxj; repeatable.",
 )  # fmt: skip
 @shared_options("--jobs", "--json")
 def command(

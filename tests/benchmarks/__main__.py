@@ -74,18 +74,23 @@ JOBS: dict[str, Job] = {
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bin/bench",
-        description="Measure speed and size beside the peers in one run, interleaved and pinned "
-        "to cores. Figures of different runs or machines cannot be compared; ratios can.",
+        description="Measure speed and size of dedupindex and of its peers in turn, in one run, on "
+        "fixed cores. Figures of different runs or machines cannot be compared; ratios can.",
         epilog="Exit status: 0 done, 1 a target was missed at full size, 2 wrong usage, "
         "3 a measured command failed.",
     )
     add = parser.add_argument
     add("jobs", nargs="*", metavar="JOB", help="which jobs (default: all, see --list)")
-    add("--list", action="store_true", help="say what there is and stop")
-    add("--size", choices=SIZES, default="full", help="tiny only shows that all works")
-    add("--runs", type=int, default=3, metavar="N", help="of which the median counts")
-    add("--captures", type=int, metavar="N", help="of the large build of the job scale")
-    add("--peers", type=Path, metavar="DIR", help="holds outbackcdx.jar, deduplicator.tar.gz")
+    add("--list", action="store_true", help="list the jobs and stop")
+    add(
+        "--size",
+        choices=SIZES,
+        default="full",
+        help="size of the input; tiny only checks that the jobs run",
+    )
+    add("--runs", type=int, default=3, metavar="N", help="number of rounds; the median counts")
+    add("--captures", type=int, metavar="N", help="captures in the large build of the job scale")
+    add("--peers", type=Path, metavar="DIR", help="has outbackcdx.jar, deduplicator.tar.gz")
     add(
         "--cluster",
         metavar="ADDRESS",
@@ -93,7 +98,7 @@ def parser() -> argparse.ArgumentParser:
         help="for the job cassandra, with a keyspace that is made and dropped (default: one node "
         "is started)",
     )
-    add("--dir", type=Path, metavar="DIR", help="where inputs are kept and indexes are made")
+    add("--dir", type=Path, metavar="DIR", help="directory for inputs and indexes")
     add("--json", action="store_true", help="one JSON object a line")
     return parser
 
