@@ -1,8 +1,8 @@
-"""What an index answers to many questions, asked in a child that may crash.
+"""The answers of an index to many requests, made in a child process that may crash.
 
-Run as a program it reads ``{"index": …}`` a line, forks, and prints what the child was answered,
-from the second line on only what has changed: ``{"answers": …}``. Or ``{"signal": …}`` if the child
-died: a flipped bit may make LMDB read beyond a page.
+As a program it reads ``{"index": …}`` lines, forks, and prints the answers that the child got, from
+the second line on only those that changed: ``{"answers": …}``; or ``{"signal": …}`` if the child
+died, because a flipped bit may make LMDB read beyond a page.
 """
 
 from __future__ import annotations
@@ -60,24 +60,24 @@ def url_of(number: int) -> str:
     return known[number % len(known)]
 
 
-def questions() -> dict[str, dict[str, Any]]:
-    """What is asked over HTTP: a name, and the WSGI environment."""
-    asked: dict[str, dict[str, Any]] = {}
+def http_requests() -> dict[str, dict[str, Any]]:
+    """HTTP requests: the name and the WSGI environment of each."""
+    requests: dict[str, dict[str, Any]] = {}
     lookups = []
     for number in NUMBERS:
         for url in (url_of(number), url_of(number + 1)):
-            given = f"digest={sha1(number)}&url={quote(url, safe='')}"
+            query = f"digest={sha1(number)}&url={quote(url, safe='')}"
             lookups.append({"digest": str(sha1(number)), "url": url})
-            asked[f"GET /lookup?{given}"] = {}
-        asked[f"GET /lookup?{given}&crawl=going"] = {}
-        asked[f"GET /lookup?digest={sha1(number)}&explain=1"] = {}
+            requests[f"GET /lookup?{query}"] = {}
+        requests[f"GET /lookup?{query}&crawl=going"] = {}
+        requests[f"GET /lookup?digest={sha1(number)}&explain=1"] = {}
     for crawl in ("", "going"):
-        asked[f"POST /lookup?crawl={crawl}"] = {"json": {"lookups": lookups}}
+        requests[f"POST /lookup?crawl={crawl}"] = {"json": {"lookups": lookups}}
     for url in (*URLS, *HOSTS):
-        asked[f"GET /cdx?url={quote(url, safe='')}"] = {}
+        requests[f"GET /cdx?url={quote(url, safe='')}"] = {}
     for path in _PATHS:
-        asked[f"GET {path}"] = {}
-    return {name: _environ(name, **given) for name, given in asked.items()}
+        requests[f"GET {path}"] = {}
+    return {name: _environ(name, **options) for name, options in requests.items()}
 
 
 def _environ(name: str, **given: Any) -> dict[str, Any]:
@@ -86,8 +86,8 @@ def _environ(name: str, **given: Any) -> dict[str, Any]:
     return EnvironBuilder(path, method=method, query_string=query, **given).get_environ()
 
 
-def _told(environ: dict[str, Any], app: Any) -> Any:
-    """Status and content of an answer."""
+def _response(environ: dict[str, Any], app: Any) -> Any:
+    """Return status and content of an answer."""
     if "wsgi.input" in environ:
         environ["wsgi.input"].seek(0)
     chunks, status, _ = run_wsgi_app(app, environ.copy())
@@ -105,19 +105,19 @@ def _app(index: Path) -> tuple[LiveIndex, Any]:
     return live, create_app(Config(index), live).wsgi_app
 
 
-def _over_http(index: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def _http_answers(index: Path, requests: dict[str, dict[str, Any]]) -> dict[str, Any]:
     live, app = _app(index)
     live.refresh()
-    found = {name: _told(environ, app) for name, environ in asked.items()}
+    answers = {name: _response(environ, app) for name, environ in requests.items()}
     with suppress(DedupError):
         live.opened().engine.close()  # LMDB wants a file open once in a process
         if (store := live.crawls.store()) is not None:
             store.close()
-    return found
+    return answers
 
 
-def _by_library(index: Path) -> dict[str, Any]:
-    """As ``bin/lookup`` asks."""
+def _library_answers(index: Path) -> dict[str, Any]:
+    """Return the answers to lookups as ``bin/lookup`` makes them."""
     with ExitStack() as stack:
         store = open_store(index)
         assert store is not None
@@ -125,22 +125,22 @@ def _by_library(index: Path) -> dict[str, Any]:
         reading = stack.enter_context(store.reading())
         engine = stack.enter_context(closing(open_index(index)))
         view, settings = stack.enter_context(engine.view()), engine.identity.settings
-        return _decided(CrawlSnapshot(reading).view_for(view, settings.keys(), "going"), settings)
+        return _decisions(CrawlSnapshot(reading).view_for(view, settings.keys(), "going"), settings)
 
 
-def _decided(view: Any, settings: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _decisions(view: Any, settings: Any) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
     for number in NUMBERS:
         for strategy in (Strategy.DIGEST_ANY, Strategy.EXACT_URL):
             query = Query(sha1(number), url_of(number).encode(), strategy)
             name = f"{strategy.value} {number}"
-            found[name] = _or_error(
+            answers[name] = _answer_or_error(
                 lambda q=query: decide.as_json(decide.decide(view, settings, q))
             )
-    return found
+    return answers
 
 
-def _or_error(ask: Any) -> Any:
+def _answer_or_error(ask: Any) -> Any:
     """The answer, or the code of the error."""
     try:
         return [200, ask()]
@@ -148,35 +148,35 @@ def _or_error(ask: Any) -> Any:
         return [error.http_status, {"error": {"code": error.code}}]
 
 
-def _impact(index: Path) -> Any:
+def _impact_answer(index: Path) -> Any:
     def ask() -> Any:
         found = survey(index, Target(TargetKind.CONTAINER, ("/warcs/1.warc.gz",)))
         return json.loads(json.dumps(impact_as_json(found)))
 
-    return _or_error(ask)
+    return _answer_or_error(ask)
 
 
-def _checked(index: Path) -> Any:
+def _check_answer(index: Path) -> Any:
     def ask() -> Any:
         return read_back(index)[0]
 
-    return _or_error(ask)
+    return _answer_or_error(ask)
 
 
-def answers(index: Path, asked: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def answers(index: Path, requests: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """All answers of an index."""
-    found = _over_http(index, asked)
+    found = _http_answers(index, requests)
     try:
-        found |= _by_library(index)
+        found |= _library_answers(index)
     except DedupError as error:
         found["library"] = [error.http_status, {"error": {"code": error.code}}]
-    found["impact"] = _impact(index)
-    found["check"] = _checked(index)
+    found["impact"] = _impact_answer(index)
+    found["check"] = _check_answer(index)
     return found
 
 
-def stored(index: Path) -> list[dict[str, Any]]:
-    """All originals that an index and its crawls hold, as answers tell them."""
+def stored_originals(index: Path) -> list[dict[str, Any]]:
+    """Return all originals that an index and its crawls hold, as in answers."""
     with ExitStack() as stack:
         store = open_store(index)
         assert store is not None
@@ -184,14 +184,16 @@ def stored(index: Path) -> list[dict[str, Any]]:
         reading = stack.enter_context(store.reading())
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
-        found = [one for _, one in view.captures()]
+        captures = [capture for _, capture in view.captures()]
         for crawl in reading.crawls():
-            found += [one.capture(reading, crawl.name) for one in of_crawl(reading, crawl)]
-        return [original_as_json(one) for one in found]
+            captures += [
+                capture.capture(reading, crawl.name) for capture in of_crawl(reading, crawl)
+            ]
+        return [original_as_json(capture) for capture in captures]
 
 
 def _in_child(
-    index: Path, asked: dict[str, dict[str, Any]], before: dict[str, Any]
+    index: Path, requests: dict[str, dict[str, Any]], before: dict[str, Any]
 ) -> dict[str, Any]:
     reading, writing = os.pipe()
     child = os.fork()
@@ -202,9 +204,11 @@ def _in_child(
         status = 1
         try:
             with os.fdopen(writing, "wb") as stream:
-                found = answers(index, asked)
-                other = {name: one for name, one in found.items() if before.get(name) != one}
-                stream.write(json.dumps(other).encode())
+                found = answers(index, requests)
+                changed = {
+                    name: answer for name, answer in found.items() if before.get(name) != answer
+                }
+                stream.write(json.dumps(changed).encode())
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -223,14 +227,14 @@ def _in_child(
 
 
 def main() -> None:
-    """Answer for the index of every line; from the second on what is answered otherwise."""
-    asked, before = questions(), dict[str, Any]()
+    """Print the answers of the index in each line, from the second on only those that changed."""
+    requests, before = http_requests(), dict[str, Any]()
     urlkey(b"http://[::1]:1/")
     assert WhooshEngine
     for line in sys.stdin:
         index = Path(json.loads(line)["index"])
         _app(index)
-        reply = _in_child(index, asked, before)
+        reply = _in_child(index, requests, before)
         before = before or reply.get("answers", {})
         print(json.dumps(reply), flush=True)
 

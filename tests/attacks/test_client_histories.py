@@ -1,8 +1,8 @@
-"""Clients that work at the same time, every answer compared with a model of what it may be.
+"""Concurrent clients, whose answers are compared with a model of the allowed ones.
 
-Each request is noted with the moments between which it took effect. What was acknowledged before a
-lookup began must be found by it, what was not begun when it ended cannot be, and between the two
-either is right. A request whose answer was lost may have happened, or not.
+Each request is recorded with the times between which it took effect. A lookup must find what was
+acknowledged before it began, and cannot find what was begun after it ended; in between both are
+right. A request whose answer was lost may have taken effect or not.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.support.captures import capture, sha1
 
 CLIENTS = 6
 SECONDS = 2.0  # of each of three parts: at rest, after a worker was killed, after the server was
-DIGESTS = 12  # that are asked for and stored at one time: few, so that clients meet
+DIGESTS = 12  # in use at one time: few, so that clients compete
 URLS = 3
 STORED = 5  # digests that the index has from the beginning
-SHARED = "shared"  # what crawls that several clients report to begin with
+SHARED = "shared"  # first part of the names of crawls that several clients report to
 STEPS = (
     *("capture",) * 5, *("lookup",) * 8, *("batch",) * 2, *("claim",) * 4, *("release",) * 2,
     "end", "end of shared",
@@ -42,7 +42,7 @@ STEPS = (
 
 @dataclass
 class Event:
-    """A request: what was asked, and what came back between which moments."""
+    """A request, its answer, and the times between which it took effect."""
 
     kind: str
     crawl: str
@@ -56,12 +56,12 @@ class Event:
 
     @property
     def sure(self) -> float:
-        """From when on it has happened, for ever if it is not known to have."""
+        """The time from which it has certainly taken effect; infinite if that is not known."""
         return self.ended if self.status == 200 else inf
 
     @property
     def possible(self) -> float:
-        """From when on it may have happened."""
+        """The time from which it may have taken effect."""
         return self.begun if self.status in (0, 200) or self.status >= 500 else inf
 
 
@@ -105,17 +105,17 @@ class Client:
         except BaseException as error:
             self.failure = error
         finally:
-            self._hang_up()
+            self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
     def _ask(self, event: Event, method: str, path: str, content: Any = None) -> Event:
-        """Send a request, and note it; another connection, perhaps to another worker, at times."""
+        """Send a request and record it; sometimes on a new connection, to any worker."""
         if self._connection is None or self._chance.random() < 0.05:
-            self._hang_up()
+            self._disconnect()
             self._connection = HTTPConnection("127.0.0.1", self._world.port, timeout=DEADLINE)
         event.begun = time.monotonic()
         try:
@@ -125,17 +125,17 @@ class Client:
             event.answer = json.loads(response.read())
             event.ended, event.status = time.monotonic(), response.status
         except (OSError, HTTPException, ValueError):
-            self._hang_up()
+            self._disconnect()
             time.sleep(0.01)  # the server is away: others need the processor
         self._world.history.append(event)
         return event
 
     def _begin(self, name: str) -> None:
-        seen = "all" if self._chance.random() < 0.3 else "own"
-        if seen == "all":
+        seen_by = "all" if self._chance.random() < 0.3 else "own"
+        if seen_by == "all":
             self._world.open_to_all.add(name)
         event = Event("begin", name)
-        self._ask(event, "POST", "/crawls", {"name": name, "seen_by": seen})
+        self._ask(event, "POST", "/crawls", {"name": name, "seen_by": seen_by})
         if event.status == 200:
             self._crawl = name
 
@@ -146,34 +146,34 @@ class Client:
         if kind == "capture":
             self._report(crawl, digest, url)
         elif kind == "lookup":
-            asker = crawl if chance.random() < 0.7 else ""
+            lookup_crawl = crawl if chance.random() < 0.7 else ""
             path = f"/lookup?digest={sha1(digest)}&url=http%3A%2F%2Fa.example%2F{url}"
-            path += f"&crawl={asker}" if asker else ""
-            self._ask(Event(kind, asker, digest, url), "GET", path)
+            path += f"&crawl={lookup_crawl}" if lookup_crawl else ""
+            self._ask(Event(kind, lookup_crawl, digest, url), "GET", path)
         elif kind == "batch":
             self._batch(crawl)
         elif kind == "claim":
             token = f"{next(world.numbers):032x}"
             event = Event(kind, crawl, digest, url, token)
-            wanted = {"crawl": crawl, "digest": str(sha1(digest)), "token": token}
+            claim_fields = {"crawl": crawl, "digest": str(sha1(digest)), "token": token}
             lease = chance.choice((1, 60))
-            self._ask(event, "POST", "/claims", {**wanted, "lease": lease})
+            self._ask(event, "POST", "/claims", {**claim_fields, "lease": lease})
             if event.answer.get("claimed"):
                 self._claims.append(event)
         elif kind == "release" and self._claims:
             claim = self._claims.pop(chance.randrange(len(self._claims)))
-            given = {"digest": str(sha1(claim.digest)), "token": claim.id}
+            fields = {"digest": str(sha1(claim.digest)), "token": claim.id}
             self._ask(
-                Event(kind, claim.crawl, claim.digest, id=claim.id), "DELETE", "/claims", given
+                Event(kind, claim.crawl, claim.digest, id=claim.id), "DELETE", "/claims", fields
             )
         elif kind == "end" and chance.random() < 0.4:
             self._end(self._crawl)
             self._crawl = ""
         elif kind == "end of shared" and chance.random() < 0.1:
             self._end(crawl := world.shared)
-            fresh = f"{SHARED}-{self._name}-{next(self._crawls)}"
-            if self._ask(Event("begin", fresh), "POST", "/crawls", {"name": fresh}).status == 200:
-                world.shared = fresh if world.shared == crawl else world.shared
+            name = f"{SHARED}-{self._name}-{next(self._crawls)}"
+            if self._ask(Event("begin", name), "POST", "/crawls", {"name": name}).status == 200:
+                world.shared = name if world.shared == crawl else world.shared
 
     def _report(self, crawl: str, digest: int, url: int) -> None:
         number = next(self._world.numbers)
@@ -205,7 +205,7 @@ class Client:
 
 
 class Model:
-    """What the history says was there, and which answers it allows."""
+    """What was stored according to the history, and which answers that allows."""
 
     def __init__(self, history: list[Event], open_to_all: set[str]) -> None:
         self._open_to_all = open_to_all
@@ -226,23 +226,23 @@ class Model:
                 self._releases[event.id].append(event)
 
     def ended(self, crawl: str, *kinds: str) -> tuple[float, float]:
-        """From when on a crawl may have ended so, and from when on it surely had."""
+        """The times from which a crawl may have ended, and has certainly ended, in these ways."""
         steps = [event for event in self._ends[crawl] if event.kind in kinds]
         possible = min((event.possible for event in steps), default=inf)
         return possible, min((event.sure for event in steps), default=inf)
 
     def check_answer(self, event: Event) -> None:
-        """A lookup or claim: a hit names what was there; a miss is no miss of what was."""
+        """Check that a hit was stored, and that a miss was not visible."""
         if event.answer.get("duplicate"):
             self._check_hit(event)
             return
         assert event.digest > STORED, ("the index has it", event)
         for stored in self.captures[event.digest]:
-            surely = stored.sure
+            visible_from = stored.sure
             if stored.crawl != event.crawl and stored.crawl not in self._open_to_all:
-                surely = max(surely, self.ended(stored.crawl, "commit")[1])
-            until_then = self.ended(stored.crawl, "cancel")[0]
-            assert not (surely < event.begun and event.ended < until_then), (event, stored)
+                visible_from = max(visible_from, self.ended(stored.crawl, "commit")[1])
+            hidden_from = self.ended(stored.crawl, "cancel")[0]
+            assert not (visible_from < event.begun and event.ended < hidden_from), (event, stored)
 
     def _check_hit(self, event: Event) -> None:
         original = event.answer["original"]
@@ -260,8 +260,8 @@ class Model:
         if stored.crawl != event.crawl and stored.crawl not in self._open_to_all:
             assert self.ended(stored.crawl, "commit")[0] < event.ended, ("not seen", event, stored)
 
-    def _releasing(self, claim: Event) -> Iterator[Event]:
-        """All that may end a claim before its lease does."""
+    def _releases_of(self, claim: Event) -> Iterator[Event]:
+        """Yield all events that may end a claim before its lease expires."""
         yield from self._releases[claim.id]
         yield from self._ends[claim.crawl]
         for stored in self.captures[claim.digest]:
@@ -269,19 +269,19 @@ class Model:
                 yield stored
 
     def check_claim(self, event: Event, clock: float) -> None:
-        """One claimant at a time, and nobody waits for one who is not there.
+        """Check that one client at a time holds a claim, and that nobody waits for no holder.
 
-        `clock` is what a time of day is to be moved by to be a moment of the history.
+        `clock` is added to a time of day to get a time of the history.
         """
         others = [other for other in self.claims[event.digest] if other is not event]
         if event.answer["claimed"]:
             for other in others:
                 if other.answer.get("claimed") and other.ended < event.begun:
-                    held = other.answer["until"] + clock
-                    for what in self._releasing(other):
-                        if what.ended > other.begun:
-                            held = min(held, what.possible)
-                    assert event.ended >= held - 0.002, ("two hold it", event, other)
+                    held_until = other.answer["until"] + clock
+                    for release in self._releases_of(other):
+                        if release.ended > other.begun:
+                            held_until = min(held_until, release.possible)
+                    assert event.ended >= held_until - 0.002, ("two hold it", event, other)
             return
         for other in others:  # a claim that others may hold
             if (
@@ -292,59 +292,61 @@ class Model:
                 continue
             if not other.answer.get("claimed") and other.status == 200:
                 continue
-            left = other.answer["until"] + clock if other.answer else inf
-            for what in self._releasing(other):
-                if what.begun > other.ended:
-                    left = min(left, what.sure)
-            if left >= event.begun - 0.002:
+            held_until = other.answer["until"] + clock if other.answer else inf
+            for release in self._releases_of(other):
+                if release.begun > other.ended:
+                    held_until = min(held_until, release.sure)
+            if held_until >= event.begun - 0.002:
                 return
         raise AssertionError(("nobody holds it", event))
 
 
 def check(world: World, clock: float) -> Counter[str]:
     """Compare each answer with the model; how many there were of each kind."""
-    model, found = Model(world.history, world.open_to_all), Counter[str]()
+    model, counts = Model(world.history, world.open_to_all), Counter[str]()
     for event in world.history:
         assert event.status != 500, event
-        found[f"{event.kind} {event.status}"] += 1
+        counts[f"{event.kind} {event.status}"] += 1
         if event.status == 200 and event.kind in ("lookup", "claim"):
             assert "error" not in event.answer, event
             model.check_answer(event)
-            found[f"{event.kind} {'hit' if event.answer['duplicate'] else 'miss'}"] += 1
+            counts[f"{event.kind} {'hit' if event.answer['duplicate'] else 'miss'}"] += 1
             if "claimed" in event.answer:
                 model.check_claim(event, clock)
-                found[f"claimed {event.answer['claimed']}"] += 1
+                counts[f"claimed {event.answer['claimed']}"] += 1
         if event.status == 200 and event.kind == "capture":
             ended = model.ended(event.crawl, "commit", "cancel")[1]
             assert event.begun < ended, ("acknowledged for a crawl that had ended", event)
-    return found
+    return counts
 
 
-def check_end(world: World, running: Running) -> None:
-    """When all is over: what was acknowledged is there, once, and what was cancelled is not."""
+def check_final_state(world: World, running: Running) -> None:
+    """Check at the end that acknowledged captures are stored once, and cancelled ones are not."""
     model = Model(world.history, world.open_to_all)
     of_crawls: dict[str, list[Event]] = defaultdict(list)
-    for stored in (one for some in model.captures.values() for one in some):
+    for stored in (event for events in model.captures.values() for event in events):
         of_crawls[stored.crawl].append(stored)
     for crawl, stored in of_crawls.items():
         status, body = running.get(f"/crawls/{crawl}")
         assert status == 200
-        shown = json.loads(body)
-        least = {(one.digest, one.url) for one in stored if one.status == 200}
-        most = {(one.digest, one.url) for one in stored if one.possible < inf}
-        if shown["state"] == "cancelled":
+        description = json.loads(body)
+        least = {(event.digest, event.url) for event in stored if event.status == 200}
+        most = {(event.digest, event.url) for event in stored if event.possible < inf}
+        if description["state"] == "cancelled":
             assert model.ended(crawl, "cancel")[0] < inf and model.ended(crawl, "commit")[1] == inf
             continue
-        assert model.ended(crawl, "cancel")[1] == inf, shown
-        assert (shown["state"] == "committed") >= (model.ended(crawl, "commit")[1] < inf), shown
-        assert len(least) <= shown["captures"] <= len(most), (shown, least, most)
+        assert model.ended(crawl, "cancel")[1] == inf, description
+        assert (description["state"] == "committed") >= (model.ended(crawl, "commit")[1] < inf), (
+            description
+        )
+        assert len(least) <= description["captures"] <= len(most), (description, least, most)
         for digest, url in least:
             path = f"/lookup?digest={sha1(digest)}&url=http%3A%2F%2Fa.example%2F{url}"
             answer = json.loads(running.get(f"{path}&strategy=EXACT_URL&crawl={crawl}")[1])
             assert answer["duplicate"], (crawl, digest, url)
 
 
-def test_what_clients_are_told_fits_together(
+def test_answers_to_concurrent_clients_are_consistent(
     make_index: MakeIndex, chance: Random, effort: int
 ) -> None:
     index = make_index([capture(n, b"http://b.example/%d" % n) for n in range(1, STORED + 1)])
@@ -357,29 +359,31 @@ def test_what_clients_are_told_fits_together(
             clients[0]._ask(Event("begin", world.shared), "POST", "/crawls", {"name": world.shared})
             for thread in threads:
                 thread.start()
-            last(world)
+            let_clients_work(world)
             os.kill(chance.choice(children(running.process.pid)), signal.SIGKILL)
-            last(world)
+            let_clients_work(world)
             kill(running)
         with serving(index, "--workers", "2", command=SHIPPED) as running:
             world.port = running.port
-            last(world)
+            let_clients_work(world)
             world.over.set()
             for thread in threads:
                 thread.join(DEADLINE)
-            assert not any(client.failure for client in clients), [one.failure for one in clients]
-            found = check(world, time.monotonic() - time.time())
-            check_end(world, running)
+            assert not any(client.failure for client in clients), [
+                client.failure for client in clients
+            ]
+            counts = check(world, time.monotonic() - time.time())
+            check_final_state(world, running)
             check_log(running.log)
     finally:
         world.over.set()
     for kind in ("lookup hit", "lookup miss", "claimed True", "claimed False", "commit 200"):
-        assert found[kind] > 3, found
-    assert found["cancel 200"] and found["release 200"], found
+        assert counts[kind] > 3, counts
+    assert counts["cancel 200"] and counts["release 200"], counts
 
 
-def last(world: World) -> None:
-    """Let clients work for a part of the time, and until something came of it."""
+def let_clients_work(world: World) -> None:
+    """Wait for a part of the time, and until the clients have made some requests."""
     end, many = time.monotonic() + world.seconds, len(world.history) + 500
     assert until(lambda: time.monotonic() > end and len(world.history) > many, DEADLINE * 10)
 

@@ -1,6 +1,6 @@
-"""A bit that flips in a column of a cluster's tables is never answered as something else.
+"""A flipped bit in a column of a cluster's tables never gives a wrong answer.
 
-Keys are left out: a row whose key flipped is not found, and its checksum covers the key, too.
+Keys are left out: a row with a flipped key is not found, and its checksum covers the key, too.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ def index(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         with closing(make_store(made)) as store:
             for name in ("done", "gone", "going"):
                 store.write(partial(lifecycle.begin, name=name))
-                store.write(partial(_reported, name=name))
+                store.write(partial(_report_captures, name=name))
             store.write(partial(lifecycle.commit, name="done"))
             store.write(partial(lifecycle.cancel, name="gone"))
         yield made
 
 
-def _reported(writing: Writing, name: str) -> None:
+def _report_captures(writing: Writing, name: str) -> None:
     crawl, counting = writing.crawl(name), LookupCounter()
     url = b"http://example.com/%d"
     captures = [capture(n + 3, url % (n + 3), container=f"{name}.warc") for n in NUMBERS]
@@ -94,45 +94,48 @@ def _reported(writing: Writing, name: str) -> None:
 
 
 def answers(index: Path) -> Answers:
-    """All that can be asked, of connections that remember nothing."""
-    found: Answers = {}
+    """Return all answers, on new connections."""
+    results: Answers = {}
     with closing(make_store(index)) as store, closing(open_index(index)) as engine:
         assert isinstance(engine, CassandraEngine)
         with engine.view() as view:
-            found |= _asked("captures", lambda: sorted(view.captures()))
-            found |= _asked("places", lambda: sorted(view.places()))
-            found |= _asked("containers", lambda: sorted(view.containers()))
-            found |= _asked("counts", view.counts)
+            results |= _answer("captures", lambda: sorted(view.captures()))
+            results |= _answer("places", lambda: sorted(view.places()))
+            results |= _answer("containers", lambda: sorted(view.containers()))
+            results |= _answer("counts", view.counts)
             for name in ("0.warc.gz", "1.warc.gz", "2.warc.gz"):
-                found |= _asked(name, partial(engine.number_of, ContainerRef(name, "weekly")))
-        found |= _asked("next number", engine.next_number)
+                results |= _answer(name, partial(engine.number_of, ContainerRef(name, "weekly")))
+        results |= _answer("next number", engine.next_number)
         with store.reading() as reading:
-            found |= _of_crawls(reading)
-            for asker in ("", "going"):
+            results |= _crawl_answers(reading)
+            for crawl in ("", "going"):
                 for number in range(1, 12):
-                    name = f"lookup {number} of {asker!r}"
+                    name = f"lookup {number} of {crawl!r}"
                     query = _query(number)
-                    found |= _asked(name, partial(_found, engine, reading, asker, query))
-    return found
+                    results |= _answer(name, partial(_lookup, engine, reading, crawl, query))
+    return results
 
 
 def _query(number: int) -> Query:
     return Query(sha1(number), b"http://example.com/%d" % number)
 
 
-def _found(engine: CassandraEngine, reading: Any, asker: str, query: Query) -> Any:
+def _lookup(engine: CassandraEngine, reading: Any, crawl: str, query: Query) -> Any:
     with engine.view() as view:
-        return find(CrawlSnapshot(reading).view_for(view, SETTINGS.keys(), asker), SETTINGS, query)
+        return find(CrawlSnapshot(reading).view_for(view, SETTINGS.keys(), crawl), SETTINGS, query)
 
 
-def _of_crawls(reading: Any) -> Answers:
-    found = _asked("claims", lambda: sorted(reading.claims(digest_prefix(sha1(100)))))
+def _crawl_answers(reading: Any) -> Answers:
+    answers = _answer("claims", lambda: sorted(reading.claims(digest_prefix(sha1(100)))))
     for crawl in reading.crawls():
-        found[f"crawl {crawl.name}"] = crawl.stored()
+        answers[f"crawl {crawl.name}"] = crawl.stored()
         for name, ask in (
-            ("captures", lambda c: [one.capture(reading, c.name) for one in of_crawl(reading, c)]),
+            (
+                "captures",
+                lambda c: [captured.capture(reading, c.name) for captured in of_crawl(reading, c)],
+            ),
             ("counts", reading.counts),
-            ("told", partial(self_report_of, reading)),
+            ("self report", partial(self_report_of, reading)),
             ("times", partial(statistics.times, reading)),
             ("total", partial(statistics.total, reading)),
             *(
@@ -140,28 +143,30 @@ def _of_crawls(reading: Any) -> Answers:
                 for kind in StatisticsKind
             ),
         ):
-            found |= _asked(f"{name} of {crawl.name}", partial(ask, crawl))
-    return found
+            answers |= _answer(f"{name} of {crawl.name}", partial(ask, crawl))
+    return answers
 
 
-def _asked(name: str, ask: Callable[[], Any]) -> Answers:
-    """An answer under its name."""
+def _answer(name: str, ask: Callable[[], Any]) -> Answers:
+    """Return an answer, or that it was refused, under its name."""
     try:
         return {name: ask()}
     except Damaged:
         return {name: REFUSED}
 
 
-def rows_of(session: Session, keyspace: str, table: str) -> list[Row]:
-    """The rows of a table that stand for something: their keys, then what is under them."""
+def table_rows(session: Session, keyspace: str, table: str) -> list[Row]:
+    """Return the rows of a table that have values: their keys, then their columns."""
     keys, columns = COLUMNS[table]
-    said = Statement(f"SELECT {', '.join((*keys, *columns))} FROM {keyspace}.{table}", Use.WRITE)
-    rows = [row for page in session.scan(said) for row in page]
+    statement = Statement(
+        f"SELECT {', '.join((*keys, *columns))} FROM {keyspace}.{table}", Use.WRITE
+    )
+    rows = [row for page in session.scan(statement) for row in page]
     return [row for row in rows if None not in row and row[0] != "lease"]
 
 
-def flipped(value: Any, bits: int, chance: Random) -> Any:
-    """The same with one bit turned over; text stays ASCII."""
+def flip_bit(value: Any, bits: int, chance: Random) -> Any:
+    """Return the value with one bit flipped; text remains ASCII."""
     if isinstance(value, int):
         raw = bytearray((value % (1 << bits)).to_bytes(bits // 8, "big"))
         raw[chance.randrange(len(raw))] ^= 1 << chance.randrange(8)
@@ -184,18 +189,22 @@ def test_a_flipped_bit_of_a_column_is_refused(
         for _ in range(effort):
             for place, column in enumerate(columns, len(keys)):
                 row = chance.choice(
-                    [one for one in rows_of(session, keyspace, table) if one[place]]
+                    [
+                        candidate
+                        for candidate in table_rows(session, keyspace, table)
+                        if candidate[place]
+                    ]
                 )
                 where = " AND ".join(f"{key} = ?" for key in keys)
                 put = Statement(
                     f"UPDATE {keyspace}.{table} SET {column} = ? WHERE {where}",
                     Use.WRITE,
                 )
-                value = flipped(row[place], BITS.get(column, 0), chance)
+                value = flip_bit(row[place], BITS.get(column, 0), chance)
                 key = row[: len(keys)]
                 session.execute(put, value, *key)
-                said = f"{table}.{column} {key}: {row[place]!r} is {value!r}"
-                tally[_judged(index, before, table, wrong, said)] += 1
+                flip = f"{table}.{column} {key}: {row[place]!r} is {value!r}"
+                tally[_compare_answers(index, before, table, wrong, flip)] += 1
                 session.execute(put, row[place], *key)
         assert answers(index) == before
     print(table, dict(tally))
@@ -207,8 +216,8 @@ def _engine_of(index: Path) -> str:
         return engine.identity.engine
 
 
-def _judged(index: Path, before: Answers, table: str, wrong: list[str], said: str) -> str:
-    """What became of the answers; "the same" if nobody asks for what has flipped."""
+def _compare_answers(index: Path, before: Answers, table: str, wrong: list[str], flip: str) -> str:
+    """Return the effect on the answers, and add wrong ones to `wrong`."""
     refused = False
     try:
         after = answers(index)
@@ -218,13 +227,13 @@ def _judged(index: Path, before: Answers, table: str, wrong: list[str], said: st
         for name, answer in after.items():
             refused |= answer == REFUSED
             if answer != REFUSED and answer != before[name]:
-                wrong.append(f"{said}: {name}: {answer} and not {before[name]}")
+                wrong.append(f"{flip}: {name}: {answer} and not {before[name]}")
     try:
-        seen = bool(read_back(index)[0])
+        is_found = bool(read_back(index)[0])
     except DedupError:
-        seen = True
-    if not seen and table not in UNCHECKED:
-        wrong.append(f"{said}: --check does not find it")
+        is_found = True
+    if not is_found and table not in UNCHECKED:
+        wrong.append(f"{flip}: --check does not find it")
     return REFUSED if refused else "the same"
 
 
@@ -235,14 +244,14 @@ def test_a_lost_name_of_a_container_is_found_and_refuses_no_other_lookup(index: 
         assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
         [number] = [
             row[0]
-            for row in rows_of(store.session, keyspace, "place")
+            for row in table_rows(store.session, keyspace, "place")
             if bytes(row[1]).startswith(b"going.warc")
         ]
         store.session.execute(remove, number)
-        assert [told for told in read_back(index)[0] if "crawl going" in told]
-        now = answers(index)
-        changed = {name for name, answer in now.items() if answer != before[name]} - {"places"}
-        assert changed and {now[name] for name in changed} == {REFUSED}
+        assert [problem for problem in read_back(index)[0] if "crawl going" in problem]
+        after = answers(index)
+        changed = {name for name, answer in after.items() if answer != before[name]} - {"places"}
+        assert changed and {after[name] for name in changed} == {REFUSED}
         assert all("going" in name for name in changed)
 
 
@@ -267,20 +276,20 @@ def test_a_damaged_name_of_a_container_refuses_no_other_lookup_of_a_batch(index:
     put = Statement(f"UPDATE {keyspace}.place SET container = ? WHERE number = ?", Use.WRITE)
     with closing(make_store(index)) as store, closing(open_index(index)) as engine:
         assert isinstance(store, CassandraStore) and isinstance(engine, CassandraEngine)
-        for number, name, _ in rows_of(store.session, keyspace, "place"):
+        for number, name, _ in table_rows(store.session, keyspace, "place"):
             if bytes(name).startswith(b"1.warc.gz"):
                 store.session.execute(put, bytes(name)[:-1], number)
         with engine.view() as view:
             view.prefetch(map(sha1, NUMBERS))
-            told = [_asked("", partial(find, view, SETTINGS, _query(n)))[""] for n in NUMBERS]
-        assert [one == REFUSED for one in told] == [number % 3 == 1 for number in NUMBERS]
+            results = [_answer("", partial(find, view, SETTINGS, _query(n)))[""] for n in NUMBERS]
+        assert [result == REFUSED for result in results] == [number % 3 == 1 for number in NUMBERS]
 
 
 def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
     with closing(make_store(index)) as store:
         assert isinstance(store, CassandraStore)
         session, keyspace = store.session, Address.parse(_engine_of(index)).keyspace
-        rows = [row for row in rows_of(session, keyspace, "capture") if row[3] == 2]
+        rows = [row for row in table_rows(session, keyspace, "capture") if row[3] == 2]
         put = Statement(
             f"UPDATE {keyspace}.capture SET cell = ? "
             "WHERE dk = ? AND live = ? AND rest = ? AND crawl = ?",
@@ -290,5 +299,5 @@ def test_crawls_with_a_damaged_row_are_swept(index: Path) -> None:
         merge_crawls.sweep(store, 0.0, {})
         with store.reading() as reading:
             assert reading.crawl("gone").swept and not reading.crawl("going").swept
-        left = [row for row in rows_of(session, keyspace, "capture") if row[1] == 1]
+        left = [row for row in table_rows(session, keyspace, "capture") if row[1] == 1]
         assert {row[3] for row in left} == {1, 3} and len(left) == 2 * len(NUMBERS)

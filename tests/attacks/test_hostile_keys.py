@@ -1,4 +1,4 @@
-"""Clients that send a new long value every time: what a worker remembers has a bound in bytes."""
+"""Clients that send a new long value every time: the memory of a worker stays bounded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Served(NamedTuple):
     worker: int  # process id
 
     def private(self) -> int:
-        """Bytes that are the worker's alone."""
+        """The private memory of the worker, in bytes."""
         text = Path(f"/proc/{self.worker}/smaps_rollup").read_text()
         return sum(int(size) << 10 for size in re.findall(r"Private_\w+: +(\d+) kB", text))
 
@@ -47,17 +47,19 @@ class Served(NamedTuple):
 @contextmanager
 def served(index: Path) -> Iterator[Served]:
     log = index.with_name(index.name + ".log")
-    words = [ROOT / "bin" / "serve", index, "--port", "0", "--workers", "1", "--json"]
+    command = [ROOT / "bin" / "serve", index, "--port", "0", "--workers", "1", "--json"]
     with (
         open(log, "w") as stream,
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=stream, text=True) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True) as process,
     ):
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line, log.read_text()
         try:
             children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()
-            (worker,) = (int(one) for one in children.split() if _serves(int(one)))
+            (worker,) = (
+                int(process_id) for process_id in children.split() if _serves(int(process_id))
+            )
             yield Served(int(json.loads(line)["url"].rpartition(":")[2]), worker)
         finally:
             process.terminate()
@@ -81,13 +83,13 @@ def server(make_index: MakeIndex) -> Iterator[Served]:
 def ask(
     connection: HTTPConnection, method: str, path: str, body: Any = None, **headers: str
 ) -> tuple[int, bytes]:
-    """One request; a connection that is refused or closed for it is opened anew next time."""
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    """Send a request; a refused or closed connection is opened again next time."""
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
     if body is not None:
         body = json.dumps(body)
-        sent.setdefault("Content-Type", "application/json")
+        fields.setdefault("Content-Type", "application/json")
     try:
-        connection.request(method, path, body, sent)
+        connection.request(method, path, body, fields)
         response = connection.getresponse()
         return response.status, response.read()
     except OSError:
@@ -96,7 +98,7 @@ def ask(
 
 
 def long_value(chance: Random, length: int) -> str:
-    """A long text as one of those that code reads: a URL, a list, a date, an expression."""
+    """Return a long text: a URL, a list, an expression or other text."""
     unique = f"{chance.getrandbits(64):x}"
     forms = (
         f"http://{unique}.{'a.' * (length // 2)}example/",
@@ -116,40 +118,44 @@ def parameters(connection: HTTPConnection) -> Iterator[tuple[str, str, list[str]
     document = json.loads(ask(connection, "GET", "/openapi.json")[1])
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            found = operation.get("parameters", ())
-            names = [one["name"] for one in found if one["in"] == "query"]
+            declared = operation.get("parameters", ())
+            names = [parameter["name"] for parameter in declared if parameter["in"] == "query"]
             yield method.upper(), path, names
             if "requestBody" in operation:
                 content = operation["requestBody"]["content"]["application/json"]["schema"]
-                known = document["components"]["schemas"][content["$ref"].rpartition("/")[2]]
-                yield f"{method.upper()} body", path, list(_fields(known, document))
+                schema = document["components"]["schemas"][content["$ref"].rpartition("/")[2]]
+                yield f"{method.upper()} body", path, list(_fields(schema, document))
 
 
-def _fields(known: dict[str, Any], document: dict[str, Any]) -> set[str]:
+def _fields(schema: dict[str, Any], document: dict[str, Any]) -> set[str]:
     """The names of fields in a schema, also of those within it."""
-    text = json.dumps(known)
-    found = set(known.get("properties", ()))
-    for name in re.findall(r'schemas/(\w+)"', text):
-        found |= set(document["components"]["schemas"][name].get("properties", ()))
-    return found
+    text = json.dumps(schema)
+    names = set(schema.get("properties", ()))
+    for reference in re.findall(r'schemas/(\w+)"', text):
+        names |= set(document["components"]["schemas"][reference].get("properties", ()))
+    return names
 
 
 def attack(connection: HTTPConnection, chance: Random, routes: list[Any]) -> int:
-    """Every parameter of every route and every header once, with a long value; how many."""
+    """Send a long value in each parameter of each route and each header; return the number."""
     count = 0
     for method, path, names in routes:
-        verb, _, body = method.partition(" ")
+        http_method, _, body = method.partition(" ")
         for name in names or [""]:
             value = long_value(chance, LONG)
-            place = re.sub(r"\{\w+\}", "known" if name else quote(value[:LONG], safe=""), path)
-            given = {one: KNOWN[one] for one in names if one in KNOWN} | {name: value}
+            target = re.sub(r"\{\w+\}", "known" if name else quote(value[:LONG], safe=""), path)
+            content = {parameter: KNOWN[parameter] for parameter in names if parameter in KNOWN} | {
+                name: value
+            }
             if body:
-                several = {"lookups": [given], "captures": [given], "claims": [given]}
-                ask(connection, verb, place, given)
-                ask(connection, verb, place, {k: v for k, v in several.items() if k in names})
+                lists = {"lookups": [content], "captures": [content], "claims": [content]}
+                ask(connection, http_method, target, content)
+                ask(connection, http_method, target, {k: v for k, v in lists.items() if k in names})
             else:
-                query = "&".join(f"{key}={quote(text, safe='/:,.')}" for key, text in given.items())
-                ask(connection, verb, f"{place}?{query}"[:65_000])
+                query = "&".join(
+                    f"{key}={quote(text, safe='/:,.')}" for key, text in content.items()
+                )
+                ask(connection, http_method, f"{target}?{query}"[:65_000])
             count += 1
     for path in ("/lookup", "/crawls", "/"):
         for header in HEADERS:
@@ -170,7 +176,7 @@ def attack(connection: HTTPConnection, chance: Random, routes: list[Any]) -> int
     return count
 
 
-def test_hostile_keys_do_not_stay(server: Served, chance: Random, effort: int) -> None:
+def test_hostile_keys_do_not_fill_memory(server: Served, chance: Random, effort: int) -> None:
     with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as connection:
         routes = list(parameters(connection))
         attack(connection, chance, routes)  # what is loaded on first use, and the heap's own slack
@@ -178,6 +184,6 @@ def test_hostile_keys_do_not_stay(server: Served, chance: Random, effort: int) -
         count = sum(attack(connection, chance, routes) for _ in range(2 * effort))
         grown = server.private() - before
         url = f"http://{'a.' * (LONG // 2)}example/"
-        found = ask(connection, "GET", f"/lookup?digest={sha1(1)}&url={quote(url, safe='')}")
-    assert (found[0], json.loads(found[1])["match"]) == (200, "digest")  # answered all the same
+        answer = ask(connection, "GET", f"/lookup?digest={sha1(1)}&url={quote(url, safe='')}")
+    assert (answer[0], json.loads(answer[1])["match"]) == (200, "digest")  # answered all the same
     assert grown < GROWTH, f"{grown >> 20} MiB more after {count} requests"

@@ -1,8 +1,8 @@
-"""First loads, adds, copies and merges that are killed at random moments, and run again as typed.
+"""First loads, adds, copies and merges that are killed at random times and run again.
 
-The whole process group of the shipped command gets SIGKILL. The same command is then run to its
-end: every capture is answered, the index is sound, and it holds what an undisturbed one holds.
-What is killed at chosen steps is in `test_pipeline` and `peers/test_cassandra_commands`.
+The whole process group of the command gets SIGKILL. The same command is then run to its end: every
+capture is answered, the index is intact, and it holds the same as one that was not disturbed.
+Tests that kill at chosen steps are in `test_pipeline` and `peers/test_cassandra_commands`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ NewIndex = Callable[[], str]
 def new_index(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[NewIndex]:
-    """Gives places for indexes: directories, or addresses on a cluster."""
+    """Give a function that returns new places for indexes: directories or addresses."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("DEDUPINDEX_INDEX_JOBS", "2")
     if request.param == "cassandra":
@@ -76,18 +76,21 @@ def url_of(number: int) -> str:
     return f"http://example.com/{number}"
 
 
-def run(words: list[str]) -> float:
-    """Run a command to its end; seconds that it took."""
+def run(arguments: list[str]) -> float:
+    """Run a command to its end; return the seconds that it took."""
     start = time.monotonic()
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True)
-    assert done.returncode == 0, f"{words}: {done.returncode} {done.stderr}"
+    result = subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
+    assert result.returncode == 0, f"{arguments}: {result.returncode} {result.stderr}"
     return time.monotonic() - start
 
 
-def kill(words: list[str], seconds: float) -> bool:
-    """Run a command, and kill all its processes after so many seconds; whether it was done."""
+def kill(arguments: list[str], seconds: float) -> bool:
+    """Run a command and kill all its processes after `seconds`; return whether it succeeded."""
     with subprocess.Popen(
-        [COMMAND, *words], start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        [COMMAND, *arguments],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     ) as process:
         try:
             process.communicate(timeout=seconds)
@@ -97,52 +100,53 @@ def kill(words: list[str], seconds: float) -> bool:
     return process.returncode == 0
 
 
-def disturbed(words: list[str], seconds: float, chance: Random) -> None:
-    """Run a command that takes so long, killed a few times, then to its end."""
+def run_with_kills(arguments: list[str], seconds: float, chance: Random) -> None:
+    """Run a command that takes `seconds`: kill it a few times, then run it to its end."""
     for _ in range(chance.randint(1, 3)):
-        if kill(words, seconds * chance.uniform(0.3, 1.0)):  # before that it has hardly begun
+        if kill(arguments, seconds * chance.uniform(0.3, 1.0)):  # before that it has hardly begun
             return
-    if not finished(words):
-        run(words)
+    if not is_finished_copy(arguments):
+        run(arguments)
 
 
-def finished(words: list[str]) -> bool:
-    """Whether a copy was killed when all was done, while its process was about to end.
+def is_finished_copy(arguments: list[str]) -> bool:
+    """Whether a copy was complete when it was killed.
 
-    To such a copy the same command refuses to copy again.
+    The same command refuses to replace such a copy.
     """
-    if words[0] != "--copy" or not (home(words[1]) / FILE).exists():
+    if arguments[0] != "--copy" or not (home_directory(arguments[1]) / FILE).exists():
         return False
     return (
-        read_identity(home(words[1])).generation > 0 and not (home(words[1]) / UNFINISHED).exists()
+        read_identity(home_directory(arguments[1])).generation > 0
+        and not (home_directory(arguments[1]) / UNFINISHED).exists()
     )
 
 
-def home(where: str) -> Path:
-    """The directory that an index has here."""
-    return home_of(where) if is_cluster(where) else Path(where)
+def home_directory(index: str) -> Path:
+    """Return the directory of an index on this machine."""
+    return home_of(index) if is_cluster(index) else Path(index)
 
 
-def held(where: str, numbers: list[range]) -> list[object]:
-    """What an index holds, when all of it is answered and `--check` finds nothing."""
-    done = subprocess.run([COMMAND, "--check", "--json", where], capture_output=True, text=True)
-    assert json.loads(done.stdout)["problems"] == [], done.stdout
-    with closing(open_index(home(where))) as engine, engine.view() as view:
-        wanted = [number for some in numbers for number in some]
-        view.prefetch(map(sha1, wanted))
-        for number in wanted:
+def contents(index: str, numbers: list[range]) -> list[object]:
+    """Check an index and the answers to all lookups, and return what it holds."""
+    checked = subprocess.run([COMMAND, "--check", "--json", index], capture_output=True, text=True)
+    assert json.loads(checked.stdout)["problems"] == [], checked.stdout
+    with closing(open_index(home_directory(index))) as engine, engine.view() as view:
+        every_number = [number for part in numbers for number in part]
+        view.prefetch(map(sha1, every_number))
+        for number in every_number:
             url = url_of(number).encode()
             answer = find(view, engine.identity.settings, Query(sha1(number), url))
             assert answer is not None and answer.match is Match.EXACT_URL
             assert answer.original.container.endswith(f"{number % 20}.warc.gz")
-        counts, containers = view.counts(), [one.name for one in view.containers()]
+        counts, containers = view.counts(), [container.name for container in view.containers()]
         return [sorted(view.captures()), counts, containers]
 
 
-def leftovers(where: str) -> set[str]:
-    """What lies in an index's directory beside its data."""
+def leftovers(index: str) -> set[str]:
+    """Return the names of files in an index's directory that are not data."""
     data = ("data-", "crawls.mdb", "lock", "index.json", "whoosh", "ledger")
-    return {path.name for path in home(where).iterdir() if not path.name.startswith(data)}
+    return {path.name for path in home_directory(index).iterdir() if not path.name.startswith(data)}
 
 
 def test_first_loads_and_adds(
@@ -151,13 +155,13 @@ def test_first_loads_and_adds(
     whole = new_index()
     seconds = [run([str(sources[0]), whole]), run(["--add", str(sources[1]), whole])]
     everything = [range(FIRST + MORE)]
-    expected = held(whole, everything)
+    expected = contents(whole, everything)
     for _ in range(effort):
-        where = new_index()
-        disturbed([str(sources[0]), where], seconds[0], chance)
-        disturbed(["--add", str(sources[1]), where], seconds[1], chance)
-        assert held(where, everything) == expected
-        assert leftovers(where) == set()
+        index = new_index()
+        run_with_kills([str(sources[0]), index], seconds[0], chance)
+        run_with_kills(["--add", str(sources[1]), index], seconds[1], chance)
+        assert contents(index, everything) == expected
+        assert leftovers(index) == set()
 
 
 def test_copies(
@@ -166,37 +170,37 @@ def test_copies(
     """To the same engine and to another one; from a cluster and to one."""
     source = new_index()
     run([str(sources[0]), source])
-    expected = held(source, [range(FIRST)])
+    expected = contents(source, [range(FIRST)])
     engine = os.environ.get("DEDUPINDEX_INDEX_ENGINE", "cluster")
     other = ["--engine", {"lmdb": "whoosh"}.get(engine, "lmdb")]
     for number in range(effort):
-        one, two = str(tmp_path / f"one-{number}"), str(tmp_path / f"two-{number}")
-        pairs = [(["--copy", one, source], one)] if engine != "cluster" else []
-        pairs.append((["--copy", two, source, *other], two))
+        copy, converted = str(tmp_path / f"one-{number}"), str(tmp_path / f"two-{number}")
+        pairs = [(["--copy", copy, source], copy)] if engine != "cluster" else []
+        pairs.append((["--copy", converted, source, *other], converted))
         if engine == "cluster":
-            three = new_index()
-            pairs.append((["--copy", three, two], three))
-        for words, where in pairs:
-            seconds = timed(words, where, new_index, tmp_path / f"timed-{number}")
-            disturbed(words, seconds, chance)
-            assert held(where, [range(FIRST)]) == expected
-            assert leftovers(where) == set()
+            back = new_index()
+            pairs.append((["--copy", back, converted], back))
+        for arguments, target in pairs:
+            seconds = copy_seconds(arguments, target, new_index, tmp_path / f"timed-{number}")
+            run_with_kills(arguments, seconds, chance)
+            assert contents(target, [range(FIRST)]) == expected
+            assert leftovers(target) == set()
 
 
-def timed(words: list[str], where: str, new_index: NewIndex, elsewhere: Path) -> float:
-    """How long an undisturbed copy takes, to a place like `where`."""
-    like = new_index() if is_cluster(where) else str(elsewhere / Path(where).name)
-    return run([like if word == where else word for word in words])
+def copy_seconds(arguments: list[str], target: str, new_index: NewIndex, elsewhere: Path) -> float:
+    """Return the seconds that an undisturbed copy to a place like `target` takes."""
+    index = new_index() if is_cluster(target) else str(elsewhere / Path(target).name)
+    return run([index if word == target else word for word in arguments])
 
 
-def crawled(where: str) -> None:
+def commit_crawl(index: str) -> None:
     """Commit a crawl."""
 
     def report(writing: Writing) -> None:
         items = [capture(n, url_of(n).encode(), container=f"{n % 20}.warc.gz") for n in CRAWLED]
         add(writing, writing.crawl("weekly"), items, Settings(), admission_filter(Settings()))
 
-    with closing(make_store(Path(where))) as store:
+    with closing(make_store(Path(index))) as store:
         store.write(partial(lifecycle.begin, name="weekly"))
         store.write(report)
         store.write(partial(lifecycle.commit, name="weekly"))
@@ -206,13 +210,13 @@ def crawled(where: str) -> None:
 def test_merges(new_index: NewIndex, sources: list[Path], chance: Random, effort: int) -> None:
     """Of crawls in files; on a cluster they are not merged."""
     everything = [range(FIRST), CRAWLED]
-    where = [new_index() for _ in range(effort + 1)]
-    for one in where:
-        run([str(sources[0]), one])
-        crawled(one)
-    seconds = run(["--merge", where[0]])
-    expected = held(where[0], everything)
-    for one in where[1:]:
-        disturbed(["--merge", one], seconds, chance)
-        assert held(one, everything) == expected
-        assert leftovers(one) == set()
+    indexes = [new_index() for _ in range(effort + 1)]
+    for index in indexes:
+        run([str(sources[0]), index])
+        commit_crawl(index)
+    seconds = run(["--merge", indexes[0]])
+    expected = contents(indexes[0], everything)
+    for index in indexes[1:]:
+        run_with_kills(["--merge", index], seconds, chance)
+        assert contents(index, everything) == expected
+        assert leftovers(index) == set()

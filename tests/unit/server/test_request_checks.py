@@ -6,7 +6,7 @@ import pytest
 
 from dedupindex.errors import BadInput
 from server.request_checks import host_name
-from tests.attacks.test_cut_requests import answer
+from tests.attacks.test_cut_requests import send_bytes
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import PAGE, SHIPPED, question, serving
 from tests.support.captures import capture
@@ -40,13 +40,13 @@ def test_only_known_host_names_are_answered(make_index: MakeIndex) -> None:
     with serving(index, *options, command=SHIPPED) as server:
         for path in PATHS:
             for host in OURS + NAMED:
-                assert answer(server.port, get(path, host)) not in (0, 421), (path, host)
+                assert send_bytes(server.port, get(path, host)) not in (0, 421), (path, host)
             for host in STRANGE:
-                status = answer(server.port, get(path, host))
+                status = send_bytes(server.port, get(path, host))
                 assert status in (400, 421), (path, host, status)
         begin = b"POST /crawls HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n"
         begin += b"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n"
-        assert answer(server.port, begin + b'{"name":"a"}') == 421
+        assert send_bytes(server.port, begin + b'{"name":"a"}') == 421
         assert server.get("/crawls/a")[0] == 404
         status, said = server.get("/lookup", Host="evil.example")
         assert status == 421 and b"--host-name" in said and b'"wrong_host"' in said
@@ -57,17 +57,19 @@ def test_a_request_has_one_host(make_index: MakeIndex) -> None:
     with serving(make_index([capture(1, PAGE)]), "--workers", "1", command=SHIPPED) as server:
         for path in PATHS:
             for hosts in ((), ("",), ("localhost", "localhost"), ("localhost", "evil.example")):
-                assert answer(server.port, get(path, *hosts)) == 400, (path, hosts)
+                assert send_bytes(server.port, get(path, *hosts)) == 400, (path, hosts)
             # It has no Host; who watches servers speaks it, and no browser does.
-            assert answer(server.port, get(path, protocol="HTTP/1.0")) not in (0, 400, 421), path
-            assert answer(server.port, get(path, "evil.example", protocol="HTTP/1.0")) == 421
+            assert send_bytes(server.port, get(path, protocol="HTTP/1.0")) not in (0, 400, 421), (
+                path
+            )
+            assert send_bytes(server.port, get(path, "evil.example", protocol="HTTP/1.0")) == 421
 
 
 def test_any_host_name_is_accepted_with_the_wildcard(make_index: MakeIndex) -> None:
     options = ("--workers", "1", "--host-name", "*")
     with serving(make_index([capture(1, PAGE)]), *options, command=SHIPPED) as server:
-        assert answer(server.port, get(question(1), "evil.example")) == 200
-        assert answer(server.port, get(question(1), "a", "b")) == 400
+        assert send_bytes(server.port, get(question(1), "evil.example")) == 200
+        assert send_bytes(server.port, get(question(1), "a", "b")) == 400
 
 
 @pytest.mark.parametrize("name", ["http://a", "a:1", "a/b", "", "a b", "\u00e4", "a..b", "*.a"])
