@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.budgets import examples
-from tests.support.readings import Reading, agreed
+from tests.support.readings import Reading, compare_readings
 from tests.support.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit
 from tests.unit.warc.test_arc import V1, V2, document, header
 from tests.unit.warc.test_other_readers import EXPECTED
@@ -110,7 +110,7 @@ PACKS = pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
 @pytest.mark.parametrize("odd", WHOLE)
 def test_a_whole_record_of_a_warc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = _around(WHOLE[odd], GOOD, place)
-    found = agreed(tmp_path / "t.warc", b"".join(map(pack, records)))
+    found = compare_readings(tmp_path / "t.warc", b"".join(map(pack, records)))
     assert (found.records, found.damaged) == (len(records), set())
 
 
@@ -119,7 +119,7 @@ def test_a_whole_record_of_a_warc(tmp_path: Path, odd: str, place: str, pack: Pa
 @pytest.mark.parametrize("odd", BROKEN)
 def test_a_broken_record_of_a_warc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = _around(BROKEN[odd], GOOD, place)
-    found = agreed(tmp_path / "t.warc", b"".join(map(pack, records)))
+    found = compare_readings(tmp_path / "t.warc", b"".join(map(pack, records)))
     _one_is_lost(found, records, pack)
 
 
@@ -128,7 +128,7 @@ def test_a_broken_record_of_a_warc(tmp_path: Path, odd: str, place: str, pack: P
 @pytest.mark.parametrize("odd", ARC_WHOLE)
 def test_a_whole_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = [header(), *_around(ARC_WHOLE[odd], ARC_GOOD, place)]
-    found = agreed(tmp_path / "t.arc", b"".join(map(pack, records)))
+    found = compare_readings(tmp_path / "t.arc", b"".join(map(pack, records)))
     assert (found.records, found.damaged) == (len(records), set())
 
 
@@ -137,7 +137,7 @@ def test_a_whole_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: 
 @pytest.mark.parametrize("odd", ARC_BROKEN)
 def test_a_broken_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = [header(), *_around(ARC_BROKEN[odd], ARC_GOOD, place)]
-    found = agreed(tmp_path / "t.arc", b"".join(map(pack, records)))
+    found = compare_readings(tmp_path / "t.arc", b"".join(map(pack, records)))
     _one_is_lost(found, records, pack)
 
 
@@ -147,19 +147,19 @@ def test_a_broken_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack:
 )
 def test_version_blocks(tmp_path: Path, line: bytes) -> None:
     block = b"\n1 0 Test\n" + V1 + b"\n\n"
-    assert agreed(tmp_path / "t.arc", line + block + document()).records == 2
+    assert compare_readings(tmp_path / "t.arc", line + block + document()).records == 2
 
 
 @pytest.mark.parametrize("fields", [V2, b"URL Archive-length"])
 def test_fields_of_an_arc(tmp_path: Path, fields: bytes) -> None:
     more = b" 200 abc - 1234 f.arc.gz"
-    found = agreed(tmp_path / "t.arc", header(fields) + document(more=more) + document())
+    found = compare_readings(tmp_path / "t.arc", header(fields) + document(more=more) + document())
     assert found.records == (2 if fields == V2 else 1)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_samples(tmp_path: Path, name: str) -> None:
-    found = agreed(tmp_path / name.removesuffix(".bad"), (DATA / name).read_bytes())
+    found = compare_readings(tmp_path / name.removesuffix(".bad"), (DATA / name).read_bytes())
     assert found.records or found.damaged
 
 
@@ -183,14 +183,14 @@ MANY = settings(
 @MANY
 @given(st.lists(pieces, min_size=1, max_size=5), st.sampled_from(["plain", "members", "one"]))
 def test_any_warc(parts: list[bytes], how: str) -> None:
-    found = agreed(FOLDER / "t.warc", _packed([GOOD[0], *parts], how))
+    found = compare_readings(FOLDER / "t.warc", _packed([GOOD[0], *parts], how))
     assert found.records or found.damaged
 
 
 @MANY
 @given(st.lists(documents, min_size=1, max_size=5), st.sampled_from(["plain", "members", "one"]))
 def test_any_arc(parts: list[bytes], how: str) -> None:
-    found = agreed(FOLDER / "t.arc", _packed([header(), *parts], how))
+    found = compare_readings(FOLDER / "t.arc", _packed([header(), *parts], how))
     assert found.records or found.damaged
 
 

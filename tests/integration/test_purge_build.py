@@ -153,7 +153,7 @@ def test_indexed_captures_belong_to_the_crawl_of_the_command(
 ) -> None:
     """As the documentation says: without --crawl the record that is read is of no crawl."""
     ((_, found),) = held(index_of(files[:1]))
-    index = begin(files[0].parent / "served", chosen=ANY)
+    index = begin(files[0].parent / "served", settings=ANY)
     steps: list[Callable[[], object]] = [
         lambda: merged_report(index, found),
         lambda: run(files[:1], index, add=True, crawl=named),

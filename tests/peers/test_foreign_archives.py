@@ -30,7 +30,7 @@ from dedupindex.verify.file_bytes import opened
 from dedupindex.verify.issues import Finding
 from dedupindex.verify.walk_file import Container
 from tests.peers.environments import npm, sdist
-from tests.support.readings import agreed, by_manifest, by_verify
+from tests.support.readings import by_manifest, by_verify, compare_readings
 
 pytestmark = pytest.mark.peer
 PYWB = "pywb==2.10.0", "5ae43c9b2a5321e39b9c8e16538bfbc0146eeb6fe26713232e45378b774a1a96"
@@ -144,7 +144,7 @@ def test_there_are_no_others(samples: Path) -> None:
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_three_readers_agree(samples: Path, tmp_path: Path, name: str) -> None:
-    found = agreed(tmp_path / name, (samples / "warcs" / name).read_bytes())
+    found = compare_readings(tmp_path / name, (samples / "warcs" / name).read_bytes())
     assert (found.records, found.remarks) == WHOLE[name]
     assert bool(found.damaged) == (name in DAMAGED)
 
@@ -232,7 +232,7 @@ def test_types_and_offsets_equal_the_stated_ones(
     others: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     """Three readers agree, and read each record that is theirs, but for those of wrong lengths."""
-    found = agreed(tmp_path / others[name].name, others[name].read_bytes())
+    found = compare_readings(tmp_path / others[name].name, others[name].read_bytes())
     with opened(others[name]) as file:
         read = [item for item in Container(file).each() if not isinstance(item, Finding)]
     assert [item.kind.decode() for item in read] == THEIRS[name]
@@ -261,7 +261,7 @@ def test_records_that_warcio_writes_in_its_tests(tmp_path: Path) -> None:
         if not str(text).startswith("WARC/"):
             continue
         data = text.encode()
-        read = agreed(tmp_path / "one.warc", data)
+        read = compare_readings(tmp_path / "one.warc", data)
         assert (read.records, read.remarks, read.damaged) == (1, 0, set())
         if b"WARC-Type: response" in data:
             (digest,) = re.findall(rb"Payload-Digest: sha1:(\w{32})", data)

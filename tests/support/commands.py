@@ -1,4 +1,4 @@
-"""Commands run in this process: as they are typed, without the start of another interpreter."""
+"""Run commands in this process, without starting another interpreter."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def typed(*words: object, status: int = 0, text: str | None = None, **env: str) 
     `dedupindex` of tests.unit.cli.test_cli does the same in a process of its own, for tests where
     the process matters: its exit, its standard streams, a name that is no text.
     """
-    out, err, given = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(3))
-    given.write(text or "")
-    given.seek(0)
+    out, err, stdin = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(3))
+    stdin.write(text or "")
+    stdin.seek(0)
     with (
         redirect_stdout(out),
         redirect_stderr(err),
-        patch("sys.stdin", given),
+        patch("sys.stdin", stdin),
         patch.dict(os.environ, env),
     ):
         code = main([str(word) for word in words])
-    said, talk = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-    assert code == status, talk
-    assert "Traceback" not in talk
-    return said, talk
+    output, messages = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    assert code == status, messages
+    assert "Traceback" not in messages
+    return output, messages
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Small collections, and what is to be found in them by looking at every pair."""
+"""Small collections, and their covers, found by trying every pair."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ JOURNALIST = (
 
 
 @dataclass
-class Made:
-    """What a run said."""
+class CoverRun:
+    """The results of a run."""
 
     report: CoverReport
     rows: list[dict[str, Any]]
@@ -40,7 +40,7 @@ class Made:
 
 
 def lines(documents: Iterable[Found]) -> list[tuple[str, bytes]]:
-    return [(f"line {n}", orjson.dumps(one)) for n, one in enumerate(documents, 1)]
+    return [(f"line {n}", orjson.dumps(document)) for n, document in enumerate(documents, 1)]
 
 
 def made(
@@ -49,33 +49,33 @@ def made(
     home: Path,
     options: CoverOptions = CoverOptions(),  # noqa: B008 (it is frozen)
     **more: Any,
-) -> Made:
+) -> CoverRun:
     """Run on documents."""
-    wanted = relation if isinstance(relation, Relation) else parse(relation)
-    said = Made(CoverReport(""), [], set())
+    parsed = relation if isinstance(relation, Relation) else parse(relation)
+    outcome = CoverRun(CoverReport(""), [], set())
 
     def finish(database: Database, report: CoverReport) -> None:
-        said.rows = list(result.rows(database, wanted))
-        said.hosts = result.hosts(database)
+        outcome.rows = list(result.rows(database, parsed))
+        outcome.hosts = result.hosts(database)
         query = "SELECT a.id, b.id FROM live JOIN ids a ON a.n = live.a JOIN ids b ON b.n = live.b"
-        said.pairs = set(database.execute(query).fetchall())
+        outcome.pairs = set(database.execute(query).fetchall())
 
-    said.report = run(lines(documents), wanted, options, home, finish, **more)
-    return said
+    outcome.report = run(lines(documents), parsed, options, home, finish, **more)
+    return outcome
 
 
 def all_pairs(documents: Sequence[Found], relation: Relation) -> set[tuple[str, str]]:
-    """Pairs of a relation, by looking at each."""
+    """Return the pairs of a relation, by trying each."""
     sets = {
-        (one["id"], k): shingles(terms(one.get("text") or ""), k)
-        for one in documents
+        (document["id"], k): shingles(terms(document.get("text") or ""), k)
+        for document in documents
         for k in relation.ks
     }
-    metadata = {one["id"]: values(one) for one in documents}
-    found = set()
+    metadata = {document["id"]: values(document) for document in documents}
+    pairs = set()
     for a, b in permutations(metadata, 2):
 
-        def asked(leaf: Leaf, a: str = a, b: str = b) -> Value:
+        def attribute_value(leaf: Leaf, a: str = a, b: str = b) -> Value:
             assert isinstance(leaf, Attribute)
             return metadata[a if leaf.side == "a" else b][leaf.name]
 
@@ -84,14 +84,16 @@ def all_pairs(documents: Sequence[Found], relation: Relation) -> set[tuple[str, 
             if metadata[a][name] is None or metadata[a][name] != metadata[b][name]:
                 break
         else:
-            alike = all(
-                sets[a, one.k] and sets[b, one.k] and is_met(one, sets[a, one.k], sets[b, one.k])
-                for one in relation.content
+            is_similar = all(
+                sets[a, constraint.k]
+                and sets[b, constraint.k]
+                and is_met(constraint, sets[a, constraint.k], sets[b, constraint.k])
+                for constraint in relation.content
             )
             others = (*relation.of_a, *relation.of_b, *relation.across)
-            if alike and all(holds(node, asked) for node in others):
-                found.add((a, b))
-    return found
+            if is_similar and all(holds(node, attribute_value) for node in others):
+                pairs.add((a, b))
+    return pairs
 
 
 def is_met(constraint: Constraint, a: set[str], b: set[str]) -> bool:
@@ -99,28 +101,28 @@ def is_met(constraint: Constraint, a: set[str], b: set[str]) -> bool:
     return found > constraint.threshold if constraint.above else found >= constraint.threshold
 
 
-def values(one: Found) -> dict[str, Value]:
-    moment = one.get("timestamp")
+def values(document: Found) -> dict[str, Value]:
+    timestamp = document.get("timestamp")
     return {
-        "url": one["url"],
-        "hostname": hostname(one["url"]),
-        "mime": one.get("mime"),
-        "title": one.get("title"),
-        "status": one.get("status"),
-        "size": one.get("bytes"),
-        "timestamp": seconds(date_of_digits(moment.encode())) if moment else None,
+        "url": document["url"],
+        "hostname": hostname(document["url"]),
+        "mime": document.get("mime"),
+        "title": document.get("title"),
+        "status": document.get("status"),
+        "size": document.get("bytes"),
+        "timestamp": seconds(date_of_digits(timestamp.encode())) if timestamp else None,
     }
 
 
 def uncovered(documents: Iterable[str], kept: set[str], pairs: set[tuple[str, str]]) -> set[str]:
-    """Documents that no kept one covers."""
+    """Return the documents that no kept one covers."""
     return set(documents) - kept - {a for a, b in pairs if b in kept}
 
 
-def least(costs: Mapping[str, float], pairs: set[tuple[str, str]]) -> float:
-    """What the cheapest cover costs, by trying all sets of documents."""
+def least_cost(costs: Mapping[str, float], pairs: set[tuple[str, str]]) -> float:
+    """Return the cost of the cheapest cover, by trying all sets of documents."""
     return min(
-        sum(costs[one] for one in kept)
+        sum(costs[document] for document in kept)
         for count in range(len(costs) + 1)
         for kept in combinations(costs, count)
         if not uncovered(costs, set(kept), pairs)
@@ -149,7 +151,7 @@ DOCUMENTS = st.lists(
         }
     ),
     max_size=9,
-).map(lambda some: [{**one, "id": f"d{n}"} for n, one in enumerate(some)])
+).map(lambda documents: [{**document, "id": f"d{n}"} for n, document in enumerate(documents)])
 _THRESHOLDS = st.sampled_from(["0.1", "0.3", "0.5", "0.7", "0.9", "1", "0.333333333"])
 CONTENT = st.builds(
     lambda measure, k, sign, threshold: (

@@ -96,7 +96,7 @@ class Bench:
         dropped: Iterable[str] = (),
         delay: float = 0,
     ) -> bool:
-        """Load in another process; whether it ended.
+        """Load in another process; return whether it finished.
 
         It dies after `delay` seconds if not 0.
         """
@@ -132,7 +132,7 @@ class Bench:
             return view.counts()
 
     def seconds_of(self, captures: list[Capture]) -> float:
-        """How long an undisturbed load takes."""
+        """Return the seconds that an undisturbed load takes."""
         start = time.monotonic()
         self.load(captures)
         return time.monotonic() - start

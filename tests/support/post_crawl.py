@@ -1,7 +1,7 @@
 """A collection of odd files, each a case of its own, and the stages run over it as a user would.
 
-A case says of each piece of its files what is to become of it; pieces and what revisits they become
-are put together here with string operations, so that nothing is taken on trust from the code.
+A case states for each piece of its files what must become of it. Pieces and the expected revisits
+are built here with string operations, independently of the code under test.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 @dataclass
 class Case:
-    """Some files in a folder of their own. Nothing in them is equal to anything elsewhere."""
+    """Some files in a folder of their own. No body in them occurs in another case."""
 
     name: str
     number: int
@@ -51,12 +51,12 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        """What the case has several times; not compressible, so that a revisit is smaller."""
+        """The body that the case repeats; not compressible, so that a revisit is smaller."""
         return b"<!-- " + Random(self.name).randbytes(700).hex().encode() + b" -->"
 
     @property
     def other(self) -> bytes:
-        """A body that stands nowhere else."""
+        """A body that occurs nowhere else."""
         return b"something else: " + self.name.encode()
 
     def pack(self, data: bytes) -> bytes:
@@ -75,7 +75,7 @@ class Case:
         return Piece(self.pack(record), word, record)
 
     def original(self, word: str = "original", year: int = 1, **options: Any) -> Piece:
-        """What later revisits of this case refer to."""
+        """A response that later revisits of this case refer to."""
         self._original = self.record(year, **options)
         return self.kept(word, self._original)
 
@@ -90,22 +90,22 @@ class Case:
 
     def file(self, name: str, *pieces: Piece | bytes, damaged: bool = False) -> None:
         """Add a file, packed or not as its pieces are."""
-        self.files[name] = [one if isinstance(one, Piece) else Piece(one) for one in pieces]
+        self.files[name] = [piece if isinstance(piece, Piece) else Piece(piece) for piece in pieces]
         if damaged:
             self.damaged.add(name)
 
     def words(self) -> Counter[str]:
-        """What becomes of all responses that a manifest has lines of."""
-        return Counter(one.word for file in self.files.values() for one in file if one.word)
+        """Count the outcomes of all responses that a manifest lists."""
+        return Counter(piece.word for file in self.files.values() for piece in file if piece.word)
 
     def write(self, top: Path) -> None:
         for name, pieces in self.files.items():
             path = top / self.name / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(one.stored for one in pieces))
+            path.write_bytes(b"".join(piece.stored for piece in pieces))
 
     def check(self, top: Path) -> None:
-        """See that every file is what it must be, byte for byte."""
+        """Check every file byte for byte."""
         for name, pieces in self.files.items():
             new = (top / self.name / name).read_bytes()
             place = f"{self.name}/{name}"
@@ -116,8 +116,8 @@ class Case:
                     continue
                 expected = becomes(piece)
                 if self.packed:
-                    new, got = _member(new)
-                    assert got == expected, place
+                    new, content = _member(new)
+                    assert content == expected, place
                 else:
                     assert new.startswith(expected), place
                     new = new[len(expected) :]
@@ -125,20 +125,20 @@ class Case:
 
 
 def _member(data: bytes) -> tuple[bytes, bytes]:
-    """What follows the first gzip member, and what is in it."""
+    """Return the data after the first gzip member, and its content."""
     import zlib
 
     inflater = zlib.decompressobj(31)
-    got = inflater.decompress(data)
+    content = inflater.decompress(data)
     assert inflater.eof
-    return inflater.unused_data, got
+    return inflater.unused_data, content
 
 
 def _field(record: bytes, name: bytes) -> bytes:
     """The value of a field, without angle brackets."""
     header = record.partition(b"\r\n\r\n")[0]
-    found = re.search(rb"(?im)^%b[ \t]*:[ \t]*(.*?)[ \t]*\r?$" % name, header)
-    return found[1].strip(b"<>") if found else b""
+    match = re.search(rb"(?im)^%b[ \t]*:[ \t]*(.*?)[ \t]*\r?$" % name, header)
+    return match[1].strip(b"<>") if match else b""
 
 
 def becomes(piece: Piece) -> bytes:
@@ -192,18 +192,18 @@ def typed(*words: object) -> CommandResult:
     out, err = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(2))
     with redirect_stdout(out), redirect_stderr(err):
         status = main([*map(str, words), "--json"])
-    told, talk = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-    return CommandResult(status, told, talk)
+    output, messages = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
+    return CommandResult(status, output, messages)
 
 
-def findings(told: CommandResult, top: Path) -> dict[str, Counter[tuple[str, str]]]:
-    """What bin/verify found, by file: reasons and record ids."""
-    found: dict[str, Counter[tuple[str, str]]] = {}
-    for line in told.out.splitlines()[:-1]:
-        said = json.loads(line)
-        name = str(Path(said["file"]).relative_to(top))
-        found.setdefault(name, Counter())[said["reason"], said["record_id"]] += 1
-    return found
+def findings(result: CommandResult, top: Path) -> dict[str, Counter[tuple[str, str]]]:
+    """Count what bin/verify found, by file: reasons and record ids."""
+    counts: dict[str, Counter[tuple[str, str]]] = {}
+    for line in result.out.splitlines()[:-1]:
+        finding = json.loads(line)
+        name = str(Path(finding["file"]).relative_to(top))
+        counts.setdefault(name, Counter())[finding["reason"], finding["record_id"]] += 1
+    return counts
 
 
 @dataclass
@@ -220,23 +220,23 @@ class Run:
         self.out, self.placed = self.top / "out", self.top / "placed"
 
     def do(self, name: str, *words: object) -> CommandResult:
-        self.results[name] = told = typed(*words)
-        return told
+        self.results[name] = result = typed(*words)
+        return result
 
-    def prepare(self, *resolving: object) -> None:
-        """What is there, and what is to be done."""
+    def prepare(self, *options: object) -> None:
+        """Verify the source, and make manifest and plan."""
         self.do("before", "verify", "--remarks", self.source)
         self.do("manifest", "manifest", self.source, "-o", self.manifest)
-        self.do("resolve", "resolve", self.manifest, "-o", self.plan, *resolving)
+        self.do("resolve", "resolve", self.manifest, "-o", self.plan, *options)
 
     def to_directory(self) -> None:
-        """The results in ``out``."""
+        """Rewrite to ``out``, and verify it."""
         self._rewrite("out", "--out", self.out)
         self.do("out verify", "verify", "--remarks", self.out)
         self.do("out against", "verify", "--remarks", "--against", self.source, self.out)
 
     def in_place(self) -> None:
-        """The results in ``placed``, after that is undone in the source."""
+        """Rewrite in place, copy the results to ``placed``, verify them, and undo the rewriting."""
         shutil.copytree(self.source, self.top / "before")
         self._rewrite("placed", "--in-place")
         shutil.copytree(self.source, self.placed)

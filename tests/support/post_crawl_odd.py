@@ -1,4 +1,4 @@
-"""Odd records, one kind each, and how they fare as copies and as originals.
+"""Odd records of many kinds, and what becomes of them as copies and as originals.
 
 Numbers are those of the edge cases in the rules of deduplication.
 Every kind makes three pairs: a sound original and an odd copy, an odd original and a sound copy, an
@@ -16,11 +16,11 @@ from tests.support.post_crawl import DAY, Case, Piece
 from tests.support.warc_cases import CHUNKED_HTTP, HTTP, chunked, record, record_id, sha1
 
 Build = Callable[[Case, int], bytes]
-UNLIKE = ("unique", "unique")
+BOTH_UNIQUE = ("unique", "unique")
 
 
 class Odd(NamedTuple):
-    """A kind of odd record, and what becomes of both records of each of its pairs."""
+    """A kind of odd record, and the outcomes of both records of each of its pairs."""
 
     build: Build
     behind: tuple[str, str]  # a sound original, an odd copy
@@ -35,26 +35,26 @@ def options(**given: Any) -> Build:
     return lambda case, year: case.record(year, **given)
 
 
-def neither(reason: str, build: Build, **more: Any) -> Odd:
-    """Neither copy nor original."""
-    words = {"behind": ("unused-original", reason), "before": (reason, "unused-original")}
-    return Odd(build, **{**words, "both": (reason, reason), **more})
+def unusable(reason: str, build: Build, **more: Any) -> Odd:
+    """A kind that becomes neither copy nor original."""
+    outcomes = {"behind": ("unused-original", reason), "before": (reason, "unused-original")}
+    return Odd(build, **{**outcomes, "both": (reason, reason), **more})
 
 
-def unlike(reason: str, build: Build, **more: Any) -> Odd:
-    """Neither, and different from the regular record."""
-    return Odd(build, UNLIKE, UNLIKE, (reason, reason), **more)
+def different(reason: str, build: Build, **more: Any) -> Odd:
+    """A kind that becomes neither, and differs from the regular record."""
+    return Odd(build, BOTH_UNIQUE, BOTH_UNIQUE, (reason, reason), **more)
 
 
-def turns(build: Build, **more: Any) -> Odd:
-    """Copies and originals as regular records are."""
-    good = ("original", "revisit")
-    return Odd(build, good, good, good, **more)
+def usable(build: Build, **more: Any) -> Odd:
+    """A kind that becomes copies and originals as regular records do."""
+    outcomes = ("original", "revisit")
+    return Odd(build, outcomes, outcomes, outcomes, **more)
 
 
-def apart(build: Build, **more: Any) -> Odd:
-    """Copies and originals, but only of their own kind."""
-    return Odd(build, UNLIKE, UNLIKE, ("original", "revisit"), **more)
+def own_kind(build: Build, **more: Any) -> Odd:
+    """A kind that becomes copies and originals, but only of its own kind."""
+    return Odd(build, BOTH_UNIQUE, BOTH_UNIQUE, ("original", "revisit"), **more)
 
 
 def http(*fields: bytes, status: bytes = b"200 OK", eol: bytes = b"\r\n") -> bytes:
@@ -71,7 +71,7 @@ def digest(spell: Callable[[bytes], bytes], **given: Any) -> Build:
 
 
 def body(make: Callable[[bytes], bytes], **given: Any) -> Build:
-    """A response with what is made of the body of the case."""
+    """A response with a body that `make` derives from that of the case."""
     return lambda case, year: case.record(year, make(case.body), **given)
 
 
@@ -122,150 +122,152 @@ NOT_FOUND = http(b"Content-Type: text/html", status=b"404 Not Found")
 CHUNKS = body(lambda data: chunked(data), head=CHUNKED_HTTP)
 
 ODD: dict[str, Odd] = {
-    "19 WARC 1.1": turns(options(version=b"WARC/1.1")),
-    "19 WARC 0.17": neither("unknown-version", options(version=b"WARC/0.17")),
-    "19 WARC 0.18": neither("unknown-version", options(version=b"WARC/0.18")),
-    "19 WARC 1.2": neither("unknown-version", options(version=b"WARC/1.2")),
-    "19 lower case": neither("not-exact", options(version=b"warc/1.0")),
-    "20 line feeds": neither("not-exact", options(eol=b"\n")),
-    "20 line feeds at the end too": neither("not-exact", options(eol=b"\n", end=b"\n\n")),
-    "23 no line ends": neither("not-exact", options(end=b"")),
-    "23 one line end": neither("not-exact", options(end=b"\r\n")),
-    "23 bare line feeds": neither("not-exact", options(end=b"\n\n")),
-    "23 many bare line feeds": neither("not-exact", options(eol=b"\n", end=b"\n" * 5)),
-    "23 three line ends": neither("not-exact", options(end=b"\r\n" * 3)),
-    "24 digest twice": neither(
+    "19 WARC 1.1": usable(options(version=b"WARC/1.1")),
+    "19 WARC 0.17": unusable("unknown-version", options(version=b"WARC/0.17")),
+    "19 WARC 0.18": unusable("unknown-version", options(version=b"WARC/0.18")),
+    "19 WARC 1.2": unusable("unknown-version", options(version=b"WARC/1.2")),
+    "19 lower case": unusable("not-exact", options(version=b"warc/1.0")),
+    "20 line feeds": unusable("not-exact", options(eol=b"\n")),
+    "20 line feeds at the end too": unusable("not-exact", options(eol=b"\n", end=b"\n\n")),
+    "23 no line ends": unusable("not-exact", options(end=b"")),
+    "23 one line end": unusable("not-exact", options(end=b"\r\n")),
+    "23 bare line feeds": unusable("not-exact", options(end=b"\n\n")),
+    "23 many bare line feeds": unusable("not-exact", options(eol=b"\n", end=b"\n" * 5)),
+    "23 three line ends": unusable("not-exact", options(end=b"\r\n" * 3)),
+    "24 digest twice": unusable(
         "repeated-field",
         lambda case, year: case.record(year, more=[(b"WARC-Payload-Digest", sha1(case.body))]),
     ),
-    "24 URL twice": neither("repeated-field", more((b"warc-target-uri", b"http://x.test/"))),
-    "24 concurrent twice": turns(
+    "24 URL twice": unusable("repeated-field", more((b"warc-target-uri", b"http://x.test/"))),
+    "24 concurrent twice": usable(
         more(*[(b"WARC-Concurrent-To", record_id(900_000_000 + n)) for n in (1, 2)])
     ),
-    "25 folded field": turns(more((b"X-Folded", b"one\r\n\ttwo"))),
-    "25 odd case of names": turns(more((b"wArC-iP-address", b"127.0.0.1"))),
-    "25 no space behind colon": turns(more((b"X-Tight:", b"y"), (b"X-Wide ", b"  y  "))),
-    "26 no record id": neither("no-record-id", options(Record_ID=None)),
-    "26 no date": neither("bad-date", options(Date=None)),
-    "28 unknown field": turns(more((b"X-Unknown", b"y"), (b"WARC-Future", b"z"))),
-    "29 segment": neither("segmented", more((b"WARC-Segment-Number", b"1"))),
-    "29 truncated": neither("truncated", more((b"WARC-Truncated", b"time"))),
-    "34 bytes that are no text": turns(more((b"X-Bytes", bytes(range(128, 256))))),
-    "34 a NUL": turns(more((b"X-Nul", b"a\0b"))),
-    "34 field of 200 KiB": turns(more((b"X-Long", b"y" * 200_000))),
-    "36 HTML without HTTP": unlike(
+    "25 folded field": usable(more((b"X-Folded", b"one\r\n\ttwo"))),
+    "25 odd case of names": usable(more((b"wArC-iP-address", b"127.0.0.1"))),
+    "25 no space behind colon": usable(more((b"X-Tight:", b"y"), (b"X-Wide ", b"  y  "))),
+    "26 no record id": unusable("no-record-id", options(Record_ID=None)),
+    "26 no date": unusable("bad-date", options(Date=None)),
+    "28 unknown field": usable(more((b"X-Unknown", b"y"), (b"WARC-Future", b"z"))),
+    "29 segment": unusable("segmented", more((b"WARC-Segment-Number", b"1"))),
+    "29 truncated": unusable("truncated", more((b"WARC-Truncated", b"time"))),
+    "34 bytes that are no text": usable(more((b"X-Bytes", bytes(range(128, 256))))),
+    "34 a NUL": usable(more((b"X-Nul", b"a\0b"))),
+    "34 field of 200 KiB": usable(more((b"X-Long", b"y" * 200_000))),
+    "36 HTML without HTTP": different(
         "not-http", lambda case, year: case.record(year, head=b"")
     ),
-    "36 PNG without HTTP": unlike(
+    "36 PNG without HTTP": different(
         "not-http", body(lambda data: b"\x89PNG\r\n\x1a\n" + data, head=b"")
     ),
-    "37 ICY": unlike("not-http", options(head=b"ICY 200 OK\r\n\r\n")),
-    "37 HTTP/2": turns(options(head=b"HTTP/2 200\r\n\r\n")),
-    "37 no reason": turns(options(head=b"HTTP/1.0 200\r\nA: b\r\n\r\n")),
-    "37 blank lines first": unlike("not-http", options(head=b"\r\n\r\n" + HTTP)),
-    "38 line feeds in HTTP": turns(
+    "37 ICY": different("not-http", options(head=b"ICY 200 OK\r\n\r\n")),
+    "37 HTTP/2": usable(options(head=b"HTTP/2 200\r\n\r\n")),
+    "37 no reason": usable(options(head=b"HTTP/1.0 200\r\nA: b\r\n\r\n")),
+    "37 blank lines first": different("not-http", options(head=b"\r\n\r\n" + HTTP)),
+    "38 line feeds in HTTP": usable(
         options(head=http(b"A: b", b"C: d", eol=b"\n")), remarks=("http-headers",)
     ),
-    "38 mixed line ends": turns(
+    "38 mixed line ends": usable(
         options(head=b"HTTP/1.1 200 OK\r\nA: b\nC: d\r\n\r\n"), remarks=("http-headers",)
     ),
-    "38 folded, garbage, latin-1": turns(
+    "38 folded, garbage, latin-1": usable(
         options(head=http(b"A: b", b" c", b"garbage", b"\xe9: caf\xe9"))
     ),
-    "38 bare carriage return": turns(options(head=http(b"A: b\rc"))),
-    "39 no end of headers": unlike(
+    "38 bare carriage return": usable(options(head=http(b"A: b\rc"))),
+    "39 no end of headers": different(
         "no-end-of-headers",
         lambda case, year: case.record(
             year, b"X: " + case.body, head=b"HTTP/1.1 200 OK\r\n", Payload_Digest=sha1(case.body)
         ),
     ),
-    "40 nothing in the body": neither(
+    "40 nothing in the body": unusable(
         "empty", options(body=b""), sound={"body": b"", "Payload_Digest": sha1(b"")}
     )._replace(behind=("empty", "empty"), before=("empty", "empty")),
-    "40 no chunks": unlike("empty", body(lambda data: chunked(), head=CHUNKED_HTTP))._replace(
+    "40 no chunks": different("empty", body(lambda data: chunked(), head=CHUNKED_HTTP))._replace(
         behind=("unique", "empty"), before=("empty", "unique")
     ),
-    "41 HTTP Content-Length too small": turns(
+    "41 HTTP Content-Length too small": usable(
         options(head=http(b"Content-Length: 5")), remarks=("claimed-length",)
     ),
-    "41 HTTP Content-Length too large": turns(
+    "41 HTTP Content-Length too large": usable(
         options(head=http(b"Content-Length: 999999")), remarks=("claimed-length",)
     ),
-    "42 said to be chunked": apart(options(head=CHUNKED_HTTP)),
-    "43 chunked": apart(CHUNKS),
-    "45 the entity in chunks, under its digest": apart(
+    "42 said to be chunked": own_kind(options(head=CHUNKED_HTTP)),
+    "43 chunked": own_kind(CHUNKS),
+    "45 the entity in chunks, under its digest": own_kind(
         lambda case, year: case.record(
             year, chunked(case.body[:50], case.body[50:]), head=CHUNKED_HTTP,
             Payload_Digest=sha1(case.body),
         )
     ),
-    "43 trailers": apart(
+    "43 trailers": own_kind(
         body(lambda data: chunked(data, end=b"0\r\nX: y\r\n\r\n"), head=CHUNKED_HTTP)
     ),
-    "43 chunk extensions": apart(
+    "43 chunk extensions": own_kind(
         body(lambda data: b"%x;a=b\r\n%b\r\n0\r\n\r\n" % (len(data), data), head=CHUNKED_HTTP)
     ),
-    "43 bad last chunk": apart(body(lambda data: chunked(data, end=b"0\r\n"), head=CHUNKED_HTTP)),
-    "45 other Transfer-Encoding": apart(options(head=http(b"Transfer-Encoding: x"))),
-    "47 other Content-Encoding": apart(options(head=GZIP)),
-    "48 other Content-Type": turns(options(head=http(b"Content-Type: image/png"))),
-    "49 other status": apart(options(head=NOT_FOUND)),
-    "50 not found": turns(options(head=NOT_FOUND), sound={"head": NOT_FOUND}),
-    "51 redirect": unlike("redirect", options(head=http(b"Location: /x", status=b"302 Found"))),
-    "52 not modified": unlike("status", options(head=http(status=b"304 Not Modified"))),
-    "53 partial": unlike("partial", options(head=http(status=b"206 Partial Content"))),
-    "53 range": neither("partial", options(head=http(b"Content-Range: bytes 0-9/99"))),
-    "54 no content": unlike("status", options(head=http(status=b"204 No Content"))),
-    "54 continue": unlike("status", options(head=http(status=b"100 Continue"))),
-    "54 no status": unlike("status", options(head=b"HTTP/1.1 OK\r\n\r\n")),
-    "57 other cookies": turns(
+    "43 bad last chunk": own_kind(
+        body(lambda data: chunked(data, end=b"0\r\n"), head=CHUNKED_HTTP)
+    ),
+    "45 other Transfer-Encoding": own_kind(options(head=http(b"Transfer-Encoding: x"))),
+    "47 other Content-Encoding": own_kind(options(head=GZIP)),
+    "48 other Content-Type": usable(options(head=http(b"Content-Type: image/png"))),
+    "49 other status": own_kind(options(head=NOT_FOUND)),
+    "50 not found": usable(options(head=NOT_FOUND), sound={"head": NOT_FOUND}),
+    "51 redirect": different("redirect", options(head=http(b"Location: /x", status=b"302 Found"))),
+    "52 not modified": different("status", options(head=http(status=b"304 Not Modified"))),
+    "53 partial": different("partial", options(head=http(status=b"206 Partial Content"))),
+    "53 range": unusable("partial", options(head=http(b"Content-Range: bytes 0-9/99"))),
+    "54 no content": different("status", options(head=http(status=b"204 No Content"))),
+    "54 continue": different("status", options(head=http(status=b"100 Continue"))),
+    "54 no status": different("status", options(head=b"HTTP/1.1 OK\r\n\r\n")),
+    "57 other cookies": usable(
         lambda case, year: case.record(year, head=http(b"Set-Cookie: a=%d" % year))
     ),
-    "58 headers that browsertrix renames": turns(
+    "58 headers that browsertrix renames": usable(
         options(head=http(b"x-orig-transfer-encoding: chunked", b"x-orig-content-encoding: br"))
     ),
-    "65 sub-second": turns(_date(b"20%02d-11-20T09:14:17.123456789Z", version=b"WARC/1.1")),
-    "66 month": neither("bad-date", _date(b"2016-01")),
-    "66 day": neither("bad-date", _date(b"20%02d-01-01")),
-    "66 offset": neither("bad-date", _date(b"20%02d-01-01T00:00:00+00:00")),
-    "66 lower-case z": neither("bad-date", _date(b"20%02d-01-01T00:00:00z")),
-    "66 year 1": neither("bad-date", _date(b"0001-01-%02dT00:00:00Z")),
-    "66 year 9999": neither("bad-date", _date(b"9999-12-%02dT23:59:59Z")),
-    "66 year 0": neither("bad-date", _date(b"0000-12-%02dT23:59:59Z")),
-    "66 no such day": neither("bad-date", _date(b"20%02d-02-31T00:00:00Z")),
+    "65 sub-second": usable(_date(b"20%02d-11-20T09:14:17.123456789Z", version=b"WARC/1.1")),
+    "66 month": unusable("bad-date", _date(b"2016-01")),
+    "66 day": unusable("bad-date", _date(b"20%02d-01-01")),
+    "66 offset": unusable("bad-date", _date(b"20%02d-01-01T00:00:00+00:00")),
+    "66 lower-case z": unusable("bad-date", _date(b"20%02d-01-01T00:00:00z")),
+    "66 year 1": unusable("bad-date", _date(b"0001-01-%02dT00:00:00Z")),
+    "66 year 9999": unusable("bad-date", _date(b"9999-12-%02dT23:59:59Z")),
+    "66 year 0": unusable("bad-date", _date(b"0000-12-%02dT23:59:59Z")),
+    "66 no such day": unusable("bad-date", _date(b"20%02d-02-31T00:00:00Z")),
     "72 no digest": Odd(
-        options(Payload_Digest=None), UNLIKE, UNLIKE, ("no-digest", "no-digest")
+        options(Payload_Digest=None), BOTH_UNIQUE, BOTH_UNIQUE, ("no-digest", "no-digest")
     ),
-    "72 no digest, chunked": unlike(
+    "72 no digest, chunked": different(
         "chunked-without-digest",
         body(lambda data: chunked(data), head=CHUNKED_HTTP, Payload_Digest=None),
     ),
-    "73 hexadecimal": apart(digest(hexed("sha1"))),
-    "73 upper-case hexadecimal": apart(digest(hexed("sha1", upper=True))),
-    "73 lower-case base 32": apart(digest(lambda data: sha1(data).lower())),
-    "73 other label": apart(digest(_labelled(b"sha-1"))),
-    "73 MD5 in base 32": apart(digest(_base32("md5", pad=False))),
-    "74 SHA-256": apart(digest(hexed("sha256"))),
-    "74 SHA-256 in base 32": apart(digest(_base32("sha256", pad=True))),
-    "75 wrong payload digest": unlike("digest-mismatch", digest(lambda data: sha1(data + b"x"))),
-    "75 other bytes under the right digest": unlike(
+    "73 hexadecimal": own_kind(digest(hexed("sha1"))),
+    "73 upper-case hexadecimal": own_kind(digest(hexed("sha1", upper=True))),
+    "73 lower-case base 32": own_kind(digest(lambda data: sha1(data).lower())),
+    "73 other label": own_kind(digest(_labelled(b"sha-1"))),
+    "73 MD5 in base 32": own_kind(digest(_base32("md5", pad=False))),
+    "74 SHA-256": own_kind(digest(hexed("sha256"))),
+    "74 SHA-256 in base 32": own_kind(digest(_base32("sha256", pad=True))),
+    "75 wrong payload digest": different("digest-mismatch", digest(lambda data: sha1(data + b"x"))),
+    "75 other bytes under the right digest": different(
         "digest-mismatch",
         lambda case, year: case.record(
             year, case.body[:-1] + b"x", Payload_Digest=sha1(case.body)
         ),
     ),
-    "75 digest that is none": unlike("bad-digest", digest(lambda data: b"sha1:1234")),
-    "75 unknown algorithm": unlike("bad-digest", digest(lambda data: b"crc32:12345678")),
-    "76 digest of stripped text": unlike(
+    "75 digest that is none": different("bad-digest", digest(lambda data: b"sha1:1234")),
+    "75 unknown algorithm": different("bad-digest", digest(lambda data: b"crc32:12345678")),
+    "76 digest of stripped text": different(
         "digest-mismatch", digest(lambda data: _labelled(b"SHA1")(data + b"text"))
     ),
-    "77 brackets around the URL": turns(_url(b"<http://%(n)b>")),
-    "78 URL with a space": turns(_url(b"http://%(n)b/a b")),
-    "78 URL that is no ASCII": turns(_url(b"http://%(n)b/\xe9\xff")),
-    "78 URL with bad escapes and a fragment": turns(_url(b"http://%(n)b/%%zz#f")),
-    "78 URL of 64 KiB": turns(_url(b"http://%(n)b/" + b"u" * 65536), plain=False),
-    "79 host as U-label": turns(_url("http://bücher.%(n)b".encode())),
-    "80 https and www": turns(_url(b"https://www.%(n)b")),
+    "77 brackets around the URL": usable(_url(b"<http://%(n)b>")),
+    "78 URL with a space": usable(_url(b"http://%(n)b/a b")),
+    "78 URL that is no ASCII": usable(_url(b"http://%(n)b/\xe9\xff")),
+    "78 URL with bad escapes and a fragment": usable(_url(b"http://%(n)b/%%zz#f")),
+    "78 URL of 64 KiB": usable(_url(b"http://%(n)b/" + b"u" * 65536), plain=False),
+    "79 host as U-label": usable(_url("http://bücher.%(n)b".encode())),
+    "80 https and www": usable(_url(b"https://www.%(n)b")),
 }  # fmt: skip
 
 
@@ -285,7 +287,7 @@ def fill(case: Case, odd: Odd) -> None:
     """The pairs of a kind, each with a body of its own, in one file."""
     name, pieces = case.name, []
     case.remarks.update(odd.remarks)
-    for pair, (words, years) in enumerate(
+    for pair, (outcomes, years) in enumerate(
         ((odd.behind, (1, 2)), (odd.before, (3, 4)), (odd.both, (5, 6)))
     ):
         case.name = f"{name} {pair}"  # of which the body is made
@@ -294,7 +296,7 @@ def fill(case: Case, odd: Odd) -> None:
             for place, year in enumerate(years)
         )
         pieces += [
-            case.kept(words[0], first), Piece(case.pack(second), words[1], second, first)
+            case.kept(outcomes[0], first), Piece(case.pack(second), outcomes[1], second, first)
         ]  # fmt: skip
     case.name = name
     case.file("x.warc", *pieces)

@@ -1,4 +1,4 @@
-"""Indexes that are loaded and purged, for tests: with all captures that ever came in a list."""
+"""Indexes for tests that load and purge, from lists of captures."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
 
-READ, UNREAD = 0, -1  # the offset of a mark says which it is
+READ, UNREAD = 0, -1  # the offset of the capture of a revisit: whether its record was read
 
 
-def begin(directory: Path, engine: str = "lmdb", chosen: Settings | None = None) -> Path:
-    """An index of nothing."""
+def begin(directory: Path, engine: str = "lmdb", settings: Settings | None = None) -> Path:
+    """Make an empty index."""
     index = directory / "index"
     index.mkdir(parents=True)
-    Identity(engine, chosen or Settings()).write(index)
+    Identity(engine, settings or Settings()).write(index)
     load(index, [])
     return index
 
@@ -32,34 +32,37 @@ def load(
     revisits: list[Revisit] | None = None,
     replaced: Iterable[str] = (),
 ) -> None:
-    """One load, as a build makes it: marks, captures, revisits that depend; files to replace."""
+    """Load captures, claims of revisits and dependents, as a build does; files to replace."""
     directory = index.parent / "runs"
     directory.mkdir(exist_ok=True)
     with closing(open_index(index, write=True)) as engine:
         keys, places = engine.identity.settings.keys(), dict[ContainerRef, int]()
-        after = engine.next_number()
+        next_number = engine.next_number()
 
-        def number_of(one: Capture) -> int:
-            place = ContainerRef(one.container, one.crawl)
+        def number_of(capture: Capture) -> int:
+            place = ContainerRef(capture.container, capture.crawl)
             if place == ContainerRef(""):
                 return 0
             if place not in places:
-                places[place] = engine.number_of(place) or after + len(places)
+                places[place] = engine.number_of(place) or next_number + len(places)
             return places[place]
 
         staged = RunWriter(directory, "captures")
         ledger = RunWriter(directory, "revisits")
-        for one in captures:
-            mark = one.evidence is Evidence.REVISIT
+        for capture in captures:
+            is_revisit = capture.evidence is Evidence.REVISIT
             entry = (
-                encode_revisit(one, read=one.offset == READ)
-                if mark
-                else encode(one, number_of(one))
+                encode_revisit(capture, read=capture.offset == READ)
+                if is_revisit
+                else encode(capture, number_of(capture))
             )
-            staged.extend([keys.key_of(one.digest, one.url) + entry])
-            for digest in one.also:
+            staged.extend([keys.key_of(capture.digest, capture.url) + entry])
+            for digest in capture.also:
                 staged.extend(
-                    [keys.key_of(digest, one.url) + encode(one, number_of(one), also=True)]
+                    [
+                        keys.key_of(digest, capture.url)
+                        + encode(capture, number_of(capture), also=True)
+                    ]
                 )
         for revisit in revisits or []:
             ledger.extend([dependent(revisit, keys, number_of(revisit.capture))])
@@ -70,11 +73,18 @@ def load(
             for place in places
             if place.container.startswith("/")
         ]
-        numbered = [(number, place) for place, number in places.items()]
-        own = not any(one.also for one in captures)
-        dropped = frozenset(replaced)
+        numbers = [(number, place) for place, number in places.items()]
+        own_digests = not any(capture.also for capture in captures)
+        replaced_names = frozenset(replaced)
         engine.load(
-            Load(staged.paths, numbered, containers, dropped, ledger=ledger.paths, own_digests=own)
+            Load(
+                staged.paths,
+                numbers,
+                containers,
+                replaced_names,
+                ledger=ledger.paths,
+                own_digests=own_digests,
+            )
         )
         for path in (*staged.paths, *ledger.paths):
             path.unlink()
@@ -84,7 +94,7 @@ def revisit_of(
     original: Capture, url: bytes, day: int, container: str = "/w/r.warc.gz", crawl: str = ""
 ) -> Revisit:
     """A revisit on a day of December 2026 that names a capture."""
-    itself = original._replace(
+    capture = original._replace(
         url=url,
         date=b"2026-12-%02dT00:00:00Z" % day,
         evidence=Evidence.REVISIT,
@@ -92,14 +102,14 @@ def revisit_of(
         crawl=crawl,
         size=-1,
     )
-    return Revisit(itself, RefersTo(original.url, original.date))
+    return Revisit(capture, RefersTo(original.url, original.date))
 
 
 def held(index: Path) -> list[tuple[str, Capture]]:
-    """All that an index answers, and it is sound."""
+    """Check an index, and return all its captures."""
     with closing(open_index(index)) as engine:
         assert engine.check() == []
         with engine.view() as view:
-            found = [(str(digest), one) for digest, one in view.captures()]
-            assert view.counts().captures == len(found)
-        return sorted(found)
+            captures = [(str(digest), capture) for digest, capture in view.captures()]
+            assert view.counts().captures == len(captures)
+        return sorted(captures)

@@ -18,13 +18,13 @@ from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
 from dedupindex.verify.walk_file import Container
 
 _SHARED = "share one gzip member"
-_ODD = ("its version line", "its header has bare")  # not to the letter, but for what is no field
-_ZEROS = ("zero bytes", "no gzip member")  # padding: told by verify, passed over by the index
+_ODD = ("its version line", "its header has bare")  # of the form, not of a field
+_ZEROS = ("zero bytes", "no gzip member")  # padding: reported by verify, skipped by the index
 Payload = tuple[int, int, str]  # offset of the record, length, SHA-1 in hex
 
 
 class Reading(NamedTuple):
-    """What one of them says of a file."""
+    """What one of the three parts reads in a file."""
 
     records: int  # that are whole, of all types
     payloads: set[Payload]  # of responses and ARC documents
@@ -41,11 +41,15 @@ def by_index(path: Path) -> tuple[Reading, set[Payload]]:
         for item in items
         if isinstance(item, Capture)
     }
-    lost = sum(isinstance(item, Refusal) and item.reason == "damaged" for item in items)
+    damaged_records = sum(isinstance(item, Refusal) and item.reason == "damaged" for item in items)
     problems = [item for item in items if isinstance(item, Problem)]
-    said = (_SHARED, "-Digest does not match")  # of records that were read whole
-    damaged = {one.offset for one in problems if not any(text in one.message for text in said)}
-    records = len(items) - len(problems) - lost
+    harmless = (_SHARED, "-Digest does not match")  # of records that were read whole
+    damaged = {
+        problem.offset
+        for problem in problems
+        if not any(text in problem.message for text in harmless)
+    }
+    records = len(items) - len(problems) - damaged_records
     if any(_SHARED in item.message for item in problems):
         captures = set()  # replay reaches the first of each member only
     return Reading(records, set(), damaged, source.remarks.total()), captures
@@ -54,7 +58,7 @@ def by_index(path: Path) -> tuple[Reading, set[Payload]]:
 def by_manifest(path: Path) -> tuple[Reading, list[Line]]:
     """As `bin/manifest` reads it."""
     with closing(Scan(str(path), 0, ManifestOptions())) as scan:
-        lines = [line for some in scan.lines() for line in some]
+        lines = [line for batch in scan.lines() for line in batch]
     payloads = {(line.offset, line.length, line.payload.hex()) for line in lines}
     damaged = {offset for offset, text in scan.problems if not text.startswith("zero bytes")}
     records = scan.records.total() - scan.records["damaged"]
@@ -63,21 +67,22 @@ def by_manifest(path: Path) -> tuple[Reading, list[Line]]:
 
 def by_verify(path: Path) -> Reading:
     """As `bin/verify` reads it, which shares no code with the others."""
-    seen: list[tuple[AnyRecord, bytes]] = []
+    records: list[tuple[AnyRecord, bytes]] = []
     damaged, remarks, odd = set(), 0, False
     with opened(path) as file:
         for item in Container(file).each():
             if not isinstance(item, Finding):
                 odd = isinstance(item, CheckedRecord) and item.head.odd.startswith(_ODD)
-                with suppress(Broken):  # which whoever closes it comes upon again
-                    seen.append((item, b"".join(item.pieces())))
+                with suppress(Broken):  # raised again when the record is closed
+                    records.append((item, b"".join(item.pieces())))
             elif item.level == DAMAGE and not any(text in item.message for text in _ZEROS):
                 damaged.add(item.offset)
             elif item.level == REMARK and not odd and "first record" not in item.message:
                 remarks += "without a record" not in item.message
-    whole = [(record, block) for record, block in seen if record.end >= 0]  # they were closed
+    whole = [(record, block) for record, block in records if record.end >= 0]  # they were closed
     remarks += sum(
-        isinstance(one, CheckedRecord) and one.head.odd.startswith(_ODD) for one, _ in whole
+        isinstance(record, CheckedRecord) and record.head.odd.startswith(_ODD)
+        for record, _ in whole
     )
     payloads = {
         _payload(record.offset, block)
@@ -93,8 +98,8 @@ def _payload(offset: int, block: bytes) -> Payload:
     return offset, len(body), hashlib.sha1(body).hexdigest()
 
 
-def agreed(path: Path, data: bytes) -> Reading:
-    """What all three say of some bytes, after checking that they say the same."""
+def compare_readings(path: Path, data: bytes) -> Reading:
+    """Check that all three read the same in some bytes, and return it."""
     path.write_bytes(data)
     index, captures = by_index(path)
     manifest, lines = by_manifest(path)
@@ -105,8 +110,12 @@ def agreed(path: Path, data: bytes) -> Reading:
         for line in lines
         if line.not_original_reason not in ("", "not-exact", "no-digest")
     }
-    left = {found for found in manifest.payloads - captures if found[0] not in refused and captures}
-    assert not left, left
+    missing = {
+        payload
+        for payload in manifest.payloads - captures
+        if payload[0] not in refused and captures
+    }
+    assert not missing, missing
     index = index._replace(payloads=manifest.payloads)
     assert index == manifest == verify, (index, manifest, verify, data[:9000])
     return verify

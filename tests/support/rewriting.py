@@ -1,4 +1,4 @@
-"""Sets of containers to rewrite, and a plan of them made by the simplest code there can be."""
+"""Sets of containers to rewrite, and a plan for them made by simple code."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ class FakePlan(Plan):
         }
         self.found: list[Planned] = []
         first: dict[bytes, Line] = {}
-        everything = [
-            (line, body) for one in self._containers.values() for line, body in _lines(one)
+        all_lines = [
+            (line, body)
+            for container in self._containers.values()
+            for line, body in _lines(container)
         ]
-        for line, body in sorted(everything, key=lambda pair: pair[0].date):
+        for line, body in sorted(all_lines, key=lambda pair: pair[0].date):
             original = first.setdefault(body, line)
             if original is not line:
                 self.found.append(Planned(line, 2, 1, original))
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
     def preload(self) -> None:
-        """All of it is at hand."""
+        """Do nothing: everything is in memory."""
 
     def containers(self) -> dict[int, ManifestContainer]:
         return self._containers
@@ -61,34 +63,38 @@ class FakePlan(Plan):
         return self._containers[number]
 
     def copies(self, container: int) -> Iterator[Planned]:
-        mine = [planned for planned in self.found if planned.line.container == container]
-        yield from sorted(mine, key=lambda planned: planned.line.offset)
+        copies = [planned for planned in self.found if planned.line.container == container]
+        yield from sorted(copies, key=lambda planned: planned.line.offset)
 
     def protected(self, container: int) -> Iterator[int]:
         yield from sorted(
-            {one.original.offset for one in self.found if one.original.container == container}
+            {
+                planned.original.offset
+                for planned in self.found
+                if planned.original.container == container
+            }
         )
 
 
 def _container(number: int, root: Path, name: str) -> ManifestContainer:
     status = os.stat(root / name)
     with open(root / name, "rb", buffering=0) as file:
-        found = content_hash(file)
+        digest = content_hash(file)
     return ManifestContainer(
         number, str(root), name, status.st_size, status.st_mtime_ns, status.st_ino, status.st_dev,
-        found,
+        digest,
     )  # fmt: skip
 
 
 def _lines(container: ManifestContainer) -> Iterator[tuple[Line, bytes]]:
     window = open_window(container.name, container.path)
-    found = []
+    responses = []
     for event in read(window):
         if isinstance(event, Record) and event.type == b"response":
             block = b"".join(bytes(piece) for piece in event.pieces())
-            found.append((event, block))
+            responses.append((event, block))
     window.close()
-    for event, block in found:  # only now it is known how long the long ones are
+    for event, block in responses:  # the lengths of long records are known only now
         url, date, record_id, _, digest, _, _ = event.values
         head, _, body = block.partition(b"\r\n\r\n")
         line = Line(
@@ -116,21 +122,21 @@ def small_set(root: Path) -> None:
             request(number=1000 + number, Target_URI=url),
         ]
 
-    first = [one for number in range(6) for one in pair(number, bodies[number], EARLY)]
-    second = [one for number in range(20, 32) for one in pair(number, bodies[number % 8 % 6])]
-    third = [one for number in range(40, 46) for one in pair(number, bodies[number - 40])]
+    first = [record for number in range(6) for record in pair(number, bodies[number], EARLY)]
+    second = [record for number in range(20, 32) for record in pair(number, bodies[number % 8 % 6])]
+    third = [record for number in range(40, 46) for record in pair(number, bodies[number - 40])]
     # within one file: an original of its own, and a copy of it behind it
-    third += pair(50, own := Random(9).randbytes(2000), EARLY) + pair(51, own)
+    third += pair(50, body := Random(9).randbytes(2000), EARLY) + pair(51, body)
     (root / "a.warc.gz").write_bytes(members(*first))
     (root / "deep" / "b.warc.gz").write_bytes(members(*second))
     (root / "c.warc").write_bytes(b"".join(third))
 
 
 def total(outcomes: list[RewriteOutcome]) -> RewriteOutcome:
-    found = RewriteOutcome(files=0)
+    totals = RewriteOutcome(files=0)
     for outcome in outcomes:
-        found.add(outcome)
-    return found
+        totals.add(outcome)
+    return totals
 
 
 def run(job: RewriteJob, processes: int = 1) -> list[RewriteOutcome]:
@@ -140,14 +146,14 @@ def run(job: RewriteJob, processes: int = 1) -> list[RewriteOutcome]:
 def records_of(path: Path) -> list[tuple[bytes, bytes]]:
     """Header and block of every record."""
     window = open_window(path.name, path)
-    found = []
+    records = []
     for event in read(window):
         assert isinstance(event, Record), event
         block = b"".join(bytes(piece) for piece in event.pieces())
         event.finish()
-        found.append((event.text, block))
+        records.append((event.text, block))
     window.close()
-    return found
+    return records
 
 
 def content(root: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Servers for tests: an object store that speaks S3, a web server, and what goes wrong."""
+"""Servers for tests: an S3 object store and a web server, and their faults."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _numbers = count(1)
 
 @dataclass
 class Fault:
-    """What befalls a request of a method for a path that ends so."""
+    """A fault in the answers to requests of a method, for paths with an ending."""
 
     ending: str
-    times: int  # as often, then no more
+    times: int  # the number of requests that it applies to
     status: int = 0  # answered instead
-    cut: int = -1  # bytes of the answer after which the connection is cut
-    short: int = -1  # bytes of the answer that are said to be all of it
+    cut: int = -1  # bytes of the answer before the connection is cut
+    short: int = -1  # bytes of the answer that are sent as if they were all of it
     then: Callable[[], object] = lambda: None  # done before the answer is sent
     method: str = "GET"
-    when: Callable[[], bool] = lambda: True  # else the request is as others are
+    when: Callable[[], bool] = lambda: True  # whether it applies
 
 
 @dataclass
@@ -42,32 +42,32 @@ class Server:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, method: str, path: str) -> Fault | None:
-        """The fault of a request, one time fewer to come."""
-        for one in self.faults:
-            meant = one.method == method and path.partition("?")[0].endswith(one.ending)
-            if meant and one.times and one.when():
-                one.times -= 1
-                return one
+        """Return the fault of a request, if any, and count it down."""
+        for fault in self.faults:
+            matches = fault.method == method and path.partition("?")[0].endswith(fault.ending)
+            if matches and fault.times and fault.when():
+                fault.times -= 1
+                return fault
         return None
 
 
-class _Listening(ThreadingHTTPServer):
+class _HttpServer(ThreadingHTTPServer):
     def handle_error(self, request: Any, address: Any) -> None:
-        """A client that has heard enough is no error."""
+        """Ignore errors: a client may close its connection."""
 
 
 @contextmanager
 def _running(handler: Any, url: str = "") -> Iterator[Server]:
-    with _Listening(("127.0.0.1", 0), handler) as listening:
-        listening.daemon_threads = True
-        server = Server(f"http://127.0.0.1:{listening.server_port}{url}")
-        listening.ours = server  # type: ignore[attr-defined]
-        thread = threading.Thread(target=listening.serve_forever, args=(0.01,), daemon=True)
+    with _HttpServer(("127.0.0.1", 0), handler) as http_server:
+        http_server.daemon_threads = True
+        server = Server(f"http://127.0.0.1:{http_server.server_port}{url}")
+        http_server.state = server  # type: ignore[attr-defined]
+        thread = threading.Thread(target=http_server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
             yield server
         finally:
-            listening.shutdown()
+            http_server.shutdown()
             thread.join()
 
 
@@ -75,17 +75,17 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     @property
-    def ours(self) -> Server:
-        ours: Server = self.server.ours  # type: ignore[attr-defined]
-        return ours
+    def state(self) -> Server:
+        state: Server = self.server.state  # type: ignore[attr-defined]
+        return state
 
     def log_message(self, format: str, *args: object) -> None:
         pass
 
-    def note(self) -> Fault | None:
-        told = self.command, self.path, self.headers.get("Range", "")
-        self.ours.requests.append(told)
-        fault = self.ours.fault(self.command, self.path)
+    def record_request(self) -> Fault | None:
+        request = self.command, self.path, self.headers.get("Range", "")
+        self.state.requests.append(request)
+        fault = self.state.fault(self.command, self.path)
         if fault is not None:
             fault.then()
         return fault
@@ -116,12 +116,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class _Proxy(_Handler):
-    """Passes requests on."""
+    """Forwards requests."""
 
     target = ""
 
     def do_GET(self) -> None:
-        fault = self.note()
+        fault = self.record_request()
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
         connection = HTTPConnection(self.target)
@@ -141,10 +141,10 @@ class _Files(_Handler):
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        fault = self.note()
+        fault = self.record_request()
         path = self.root / self.path.partition("?")[0].lstrip("/")
         if path.is_dir():
-            names = [one.name + "/" * one.is_dir() for one in sorted(path.iterdir())]
+            names = [entry.name + "/" * entry.is_dir() for entry in sorted(path.iterdir())]
             links = "".join(f'<a href="{name}">{name}</a>\n' for name in names)
             self.answer(200, [("Content-Type", "text/html")], links.encode(), fault)
             return
@@ -182,27 +182,27 @@ def web(
         yield server
 
 
-class _Telling(_Handler):
-    def __init__(self, *args: Any, tell: Callable[[str], tuple[int, bytes]]) -> None:
-        self.tell = tell
+class _Responder(_Handler):
+    def __init__(self, *args: Any, respond: Callable[[str], tuple[int, bytes]]) -> None:
+        self.respond = respond
         super().__init__(*args)
 
     def do_GET(self) -> None:
-        fault = self.note()
-        status, body = self.tell(self.path)
+        fault = self.record_request()
+        status, body = self.respond(self.path)
         self.answer(status, [], body, fault)
 
 
 @contextmanager
-def telling(tell: Callable[[str], tuple[int, bytes]]) -> Iterator[Server]:
-    """A web server that answers a path, with its query, as a function says: status and body."""
-    with _running(partial(_Telling, tell=tell)) as server:
+def responding(respond: Callable[[str], tuple[int, bytes]]) -> Iterator[Server]:
+    """Give a web server that answers a path with the status and body that `respond` returns."""
+    with _running(partial(_Responder, respond=respond)) as server:
         yield server
 
 
 @dataclass
 class Bucket:
-    """A bucket of its own in an object store, and the server that is asked for it."""
+    """A new bucket in an object store, and the server in front of it."""
 
     name: str
     server: Server
@@ -213,27 +213,27 @@ class Bucket:
         return f"s3://{self.name}"
 
     def put(self, key: str, data: bytes, *, part: int = 0) -> str:
-        """Store an object, in parts of so many bytes; its address."""
+        """Store an object, in parts of `part` bytes if that is not 0; return its address."""
         if not part:
             self.client.put_object(Bucket=self.name, Key=key, Body=data)
             return f"{self.url}/{key}"
-        where = {"Bucket": self.name, "Key": key}
-        upload = self.client.create_multipart_upload(**where)["UploadId"]
+        target = {"Bucket": self.name, "Key": key}
+        upload = self.client.create_multipart_upload(**target)["UploadId"]
         parts = []
         for number, at in enumerate(range(0, len(data), part), 1):
-            told = self.client.upload_part(
-                **where, UploadId=upload, PartNumber=number, Body=data[at : at + part]
+            answer = self.client.upload_part(
+                **target, UploadId=upload, PartNumber=number, Body=data[at : at + part]
             )
-            parts.append({"PartNumber": number, "ETag": told["ETag"]})
+            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
         self.client.complete_multipart_upload(
-            **where, UploadId=upload, MultipartUpload={"Parts": parts}
+            **target, UploadId=upload, MultipartUpload={"Parts": parts}
         )
         return f"{self.url}/{key}"
 
 
 @contextmanager
 def object_store() -> Iterator[Callable[[], Bucket]]:
-    """An S3 server behind a proxy, found by the environment; makes buckets."""
+    """Run an S3 server behind a proxy and set the environment for it; give a maker of buckets."""
     import boto3
     from moto.server import ThreadedMotoServer
     from s3fs import S3FileSystem
@@ -244,12 +244,12 @@ def object_store() -> Iterator[Callable[[], Bucket]]:
     host, port = moto.get_host_and_port()
     handler = type("Proxy", (_Proxy,), {"target": f"{host}:{port}"})
     with _running(handler) as server:
-        set_to = {
+        environment = {
             "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": "somebody",
             "AWS_SECRET_ACCESS_KEY": "very-secret", "AWS_DEFAULT_REGION": "us-east-1",
         }  # fmt: skip
-        before = {name: os.environ.get(name) for name in set_to}
-        os.environ.update(set_to)
+        before = {name: os.environ.get(name) for name in environment}
+        os.environ.update(environment)
         S3FileSystem.clear_instance_cache()
         client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
 

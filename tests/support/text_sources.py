@@ -27,12 +27,12 @@ HEX = "2aae6c35c94fcfb415dbe95f408b9ce91ee846ed"
 def items(
     kind: str, data: bytes, *, block: int = BLOCK, options: SourceOptions = DEFAULTS
 ) -> list[Item]:
-    """All that a source of this kind makes of some bytes."""
+    """Return all items that a source of this kind reads from some bytes."""
     return list(BY_KIND[kind]("source", io.BytesIO(data), block=block, options=options).items())
 
 
 def one(kind: str, line: str, options: SourceOptions = DEFAULTS) -> Item:
-    """What a source makes of one line that is no problem."""
+    """Return the item that a source reads from one line."""
     found = items(kind, line.encode() + b"\n", options=options)
     assert len(found) == 1, found
     return found[0]

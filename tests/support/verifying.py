@@ -1,4 +1,4 @@
-"""Archives as a right rewriter leaves them, made with nothing but string operations."""
+"""Archives as a correct rewriter writes them, made with string operations only."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def asked(number: int) -> bytes:
 
 
 def copy_of(number: int, original: int, body: bytes = BODY, **options: Any) -> bytes:
-    """The revisit that page `number` becomes, field by field as warc.md has it."""
+    """The revisit that page `number` becomes, field by field."""
     block = options.pop("block", options.get("head", HTTP))
     options.pop("head", None)
     fields = {

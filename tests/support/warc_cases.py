@@ -1,4 +1,4 @@
-"""Builders of WARC and ARC bytes, sound and odd, and one way to ask what becomes of them."""
+"""Builders of intact and odd WARC and ARC bytes, and a function that reads them as a source."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ CHUNKED_HTTP = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 @dataclass
 class Answer:
-    """What a container was answered with."""
+    """The items and events of a container."""
 
     items: list[Item]
     source: WarcSource
@@ -131,7 +131,7 @@ class Answer:
 
     @property
     def filler(self) -> int:
-        """Bytes that hold no record and do no harm."""
+        """Bytes between records that are skipped."""
         return sum(event.stored for event in self.events if isinstance(event, Filler))
 
     @property
@@ -149,7 +149,7 @@ def word(item: Item) -> str:
 
 
 def events_of(path: Path) -> list[Event]:
-    """What the reader says of a file; every byte of it must be accounted for."""
+    """Return the events of a file, and check that they cover every byte of it."""
     window = open_window(path.name, path)
     size = window.size
     events = []

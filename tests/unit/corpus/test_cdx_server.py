@@ -15,7 +15,7 @@ from dedupindex.errors import BadSource
 from demo.steps import server
 from tests.support.commands import typed
 from tests.support.corpora import HEADER, Page, archive, html
-from tests.support.stores import Fault, telling, web
+from tests.support.stores import Fault, responding, web
 from tests.unit.corpus.test_corpus import urls
 
 FIELDS = ("urlkey", "timestamp", "url", "mime", "status", "digest", "redirect", "meta", "length",
@@ -83,7 +83,7 @@ def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
             return 200, b'{"pages": 4, "pageSize": 5, "blocks": 17}\n'
         return 200, pages[int(asked.get("page", ["0"])[0])]
 
-    with telling(answer) as there:
+    with responding(answer) as there:
         ask = partial(Corpus.from_archive, f"{there.url}/cdx", url="a.org/*")
         assert sorted(urls(ask())) == [f"http://a.org/{p}/{n}" for p in (1, 2, 3) for n in range(p)]
         assert urls(ask(page="1")) == ["http://a.org/2/0", "http://a.org/2/1"]
@@ -97,7 +97,7 @@ def test_all_pages_of_an_answer(tmp_path: Path, form: str) -> None:
 def test_servers_that_do_not_count_pages(tmp_path: Path, count: bytes) -> None:
     cdx = archive(tmp_path, Page("http://a.org/", body=html("x")))
     line = forms(cdx)["cdxj"].encode()
-    with telling(lambda path: (200, count if "showNumPages" in path else line)) as there:
+    with responding(lambda path: (200, count if "showNumPages" in path else line)) as there:
         assert Corpus.from_archive(f"{there.url}/cdx", url="a.org").count() == 1
 
 

@@ -29,7 +29,7 @@ from tests.support.covering import (
     JOURNALIST,
     RELATIONS,
     all_pairs,
-    least,
+    least_cost,
     made,
     uncovered,
 )
@@ -52,7 +52,7 @@ def test_pairs_are_those_of_brute_force_and_the_cover_is_valid_and_least(
     assert names == {row["id"] for row in outcome.rows}
     assert not uncovered(names, outcome.kept, expected)
     assert outcome.report.covered.minimal
-    assert len(outcome.kept) == least(dict.fromkeys(names, 1), expected)
+    assert len(outcome.kept) == least_cost(dict.fromkeys(names, 1), expected)
     for row in outcome.rows:
         if row["kept"]:
             assert row["covered_by"] is None
@@ -89,7 +89,7 @@ def test_covers_of_graphs(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dedupindex.cover.set_cover.FEW", few)
         found = solve(task_of(costs, pairs), seconds)
-    best = least(prices, named)
+    best = least_cost(prices, named)
     kept = set(map(str, found.kept))
     assert not uncovered(prices, kept, named)
     assert found.cost == pytest.approx(sum(prices[one] for one in kept))
@@ -115,7 +115,7 @@ def test_small_costs_are_no_reason_to_stop_early(
     monkeypatch.setattr("dedupindex.cover.set_cover.FEW", 0)
     costs, pairs = _drawn(seed)
     found = solve(task_of(costs, pairs), 5.0)
-    best = least(dict(zip(map(str, range(13)), costs, strict=True)),
+    best = least_cost(dict(zip(map(str, range(13)), costs, strict=True)),
                  {(str(a), str(b)) for a, b in pairs})  # fmt: skip
     assert found.minimal
     assert found.cost == pytest.approx(best, rel=1e-9)
@@ -166,7 +166,7 @@ def test_greedy_covers_and_its_bound(graph: tuple[list[float], list[tuple[int, i
     instance = Instance(coverers)
     kept, bound = greedy(coverers, instance.covered, dict(enumerate(map(float, costs))))
     assert not uncovered(prices, set(map(str, kept)), named)
-    assert bound <= least(prices, named) + 1e-6
+    assert bound <= least_cost(prices, named) + 1e-6
 
 
 def test_a_hard_component_is_solved_exactly_in_time_or_bounded() -> None:

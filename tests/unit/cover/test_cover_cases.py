@@ -15,11 +15,11 @@ from dedupindex.cli import main
 from dedupindex.cover import reduce
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.set_cover import _pruned, _whole
-from tests.support.covering import JOURNALIST, Made, least, made
+from tests.support.covering import JOURNALIST, CoverRun, least_cost, made
 from tests.unit.cover.test_cover import BASE, VERSIONS, page
 
 
-def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> Made:
+def drawn(home: Path, costs: Mapping[str, int], pairs: str, **options: Any) -> CoverRun:
     """A run on a graph: ``a>b`` means that `b` covers `a`."""
     documents = [page(one, "20200101000000", "", title="t", quality=costs[one]) for one in costs]
     joined = " or ".join(
@@ -60,7 +60,7 @@ def test_greedy_covers_from_files_are_not_called_least(tmp_path: Path) -> None:
         costs = {one: float(chosen.randint(1, 3)) for one in range(9)}
         turned = sorted((b, a) for a, b in pairs)
         found = reduce.solve_from_files(0, costs, pairs, turned, tmp_path)
-        best = least(
+        best = least_cost(
             {str(one): cost for one, cost in costs.items()}, {(str(a), str(b)) for a, b in pairs}
         )
         assert found.bound <= best <= found.cost

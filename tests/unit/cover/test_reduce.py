@@ -21,9 +21,9 @@ from tests.support.covering import (
     DOCUMENTS,
     JOURNALIST,
     RELATIONS,
-    Made,
+    CoverRun,
     all_pairs,
-    least,
+    least_cost,
     made,
     uncovered,
 )
@@ -41,7 +41,7 @@ def _repeating(documents: list[dict[str, Any]], texts: list[int]) -> list[dict[s
     ]
 
 
-def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: int) -> Made:
+def _checked(documents: list[dict[str, Any]], text: str, cost: str, **patched: int) -> CoverRun:
     """Run with bounds that small components are above; what is always true of the result."""
     relation = parse(text)
     with tempfile.TemporaryDirectory() as home, pytest.MonkeyPatch.context() as patch:
@@ -69,7 +69,7 @@ def test_reduced_components_have_minimum_covers(
     outcome = _checked(documents, text, cost, REDUCED=0)
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
     assert outcome.report.covered.minimal
-    assert sum(costs[one] for one in outcome.kept) == least(costs, outcome.pairs)
+    assert sum(costs[one] for one in outcome.kept) == least_cost(costs, outcome.pairs)
 
 
 @_WHOLE
@@ -82,7 +82,7 @@ def test_covers_from_files_are_valid_and_not_called_better_than_they_are(
     covered = outcome.report.covered
     costs = {one["id"]: 1.0 if cost == "1" else float(one["bytes"]) for one in documents}
     alone = set(costs) - {name for pair in outcome.pairs for name in pair}
-    best = least(costs, outcome.pairs) - sum(costs[one] for one in alone)
+    best = least_cost(costs, outcome.pairs) - sum(costs[one] for one in alone)
     assert set(covered.how) <= {"greedy"}
     assert covered.bound <= best + 1e-6 <= covered.cost + 2e-6
     assert covered.cost == sum(costs[one] for one in outcome.kept - alone)

@@ -365,7 +365,7 @@ def test_policies_and_namespaces_are_shown(make_index: MakeIndex) -> None:
 
 
 def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = begin(tmp_path, chosen=ALL)
+    index = begin(tmp_path, settings=ALL)
     one, other = capture(1, b"http://x.example/<b>", container="/w/a.warc.gz"), capture(2)
     again = capture(1, b"http://y.example/", day=2, container="/w/<i>.warc.gz")
     away = [revisit_of(other, b"http://z.example/<img>", day, crawl="<u>") for day in (1, 2)]
