@@ -80,7 +80,7 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     size = f"{head['handled_bytes']:,} ({amount(head['handled_bytes'])})"
     yield f"Records read:         {head['records']:,}\n"
     for name, count in head["refused"].items():
-        yield f"  refused: {name:<32}{count:>12,}\n"
+        yield f"  not looked up: {name:<26}{count:>12,}\n"
     yield f"Total handled:        {head['handled']:,}\n"
     yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
     more = f", and {unsized:,} captures of unknown size" if unsized else ""
