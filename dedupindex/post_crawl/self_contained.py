@@ -142,7 +142,7 @@ def export(
             table.choose_referenced()
             if report.records:
                 sources_of = [
-                    _Source(file, scan, out if single else out / file.name, single)
+                    _SubsetSource(file, scan, out if single else out / file.name, single)
                     for file, scan in zip(files, scans, strict=True)
                 ]
                 _write(table, sources_of, report, on_finding)
@@ -345,7 +345,7 @@ def _identifies_payload(digest: bytes) -> bool:
 # Writing the subset.
 
 
-class _Source(NamedTuple):
+class _SubsetSource(NamedTuple):
     file: SourceFile
     scan: _SourceScan
     target: Path
@@ -353,11 +353,11 @@ class _Source(NamedTuple):
 
 
 def _write(
-    table: _RecordTable, sources: list[_Source], report: SubsetReport,
+    table: _RecordTable, sources: list[_SubsetSource], report: SubsetReport,
     on_finding: Callable[[Finding], None],
 ) -> None:  # fmt: skip
     """Write and verify the files of the subset, then give them their names."""
-    targets: dict[Path, _Source] = {}  # and the first of their sources
+    targets: dict[Path, _SubsetSource] = {}  # and the first of their sources
     needed = 0  # bytes
     for span in table.spans():
         source = sources[span.file]
@@ -392,7 +392,7 @@ def _write(
             report.files += 1
 
 
-def _copy(table: _RecordTable, sources: list[_Source]) -> None:
+def _copy(table: _RecordTable, sources: list[_SubsetSource]) -> None:
     """Copy the chosen records, file by file, and force them to disk."""
     for target, spans_of_target in groupby(table.spans(), lambda span: sources[span.file].target):
         with open_part(part_path(target)) as part:
