@@ -153,12 +153,18 @@ def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:
         found.remote[source] = facts(source)
         found.paths.append(source)
         return
-    prefix = len(source.rpartition("/")[0] if "*" in source else source.rstrip("/"))
-    objects = [each for each in find_objects(source) if "/." not in f"/{each.address[prefix:]}"]
+    hidden = [part for part in source.split("/") if part.startswith(".")]  # by intention
+    objects = [each for each in find_objects(source) if _is_visible(each.address, hidden)]
     found.remote.update(objects)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         for (address, _), probe in zip(objects, pool.map(_probe_object, objects), strict=True):
             _add(address, wanted, found, probe)
+
+
+def _is_visible(address: str, hidden: list[str]) -> bool:
+    """Return whether all hidden names of an address match one of the patterns `hidden`."""
+    names = [part for part in address.split("/") if part.startswith(".")]
+    return all(any(fnmatchcase(name, pattern) for pattern in hidden) for name in names)
 
 
 def _add(path: str, wanted: frozenset[str], found: Expanded, probe: _Probe | None = None) -> None:

@@ -30,6 +30,7 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
+from dedupindex.sources import expand
 from dedupindex.sources.warc_files import find
 from tests.support.ports import refusing_port
 from tests.support.stores import Bucket, Fault, object_store, web
@@ -126,6 +127,24 @@ def test_a_bucket_gives_the_index_of_a_folder(
     hashes = {f"{bucket.url}/crawl/{Path(name).relative_to(collection)}": value
               for name, value in containers(tmp_path / "here").items()}  # fmt: skip
     assert containers(tmp_path / "there") == hashes
+
+
+def test_hidden_directories_are_left_out_unless_they_are_named(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    for name in ("x/a.warc", "x/.old/b.warc", ".o/c/d.warc", "deep/x/e.warc"):
+        bucket.put(f"crawl/{name}", response(name.encode()))
+    for pattern, names in {
+        "": ["deep/x/e.warc", "x/a.warc"],
+        "/*/*.warc": ["x/a.warc"],
+        "/*/*/?.warc": ["deep/x/e.warc"],
+        "/**/*.warc": ["deep/x/e.warc", "x/a.warc"],
+        "/x/.o*/*.warc": ["x/.old/b.warc"],
+        "/.o": [".o/c/d.warc"],
+    }.items():
+        address = f"{bucket.url}/crawl"
+        found = expand([address + pattern]).paths
+        assert sorted(path.removeprefix(f"{address}/") for path in found) == names, pattern
 
 
 def test_a_glob_and_a_web_server(tmp_path: Path, collection: Path, bucket: Bucket) -> None:
