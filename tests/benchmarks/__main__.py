@@ -48,6 +48,7 @@ JOBS: dict[str, Job] = {
     "weight": asking.weight,
     "crawl-lookup": crawl_requests.crawl_lookup,
     "crawl-report": crawl_requests.crawl_report,
+    "client": crawl_requests.client,
     "lookup-writing": writing.lookup_writing,
     "captures-batch": writing.captures_batch,
     "captures-single": writing.captures_single,

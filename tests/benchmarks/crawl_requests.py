@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
@@ -12,16 +14,19 @@ from statistics import median
 from types import MappingProxyType
 from urllib.parse import quote
 
+from dedupindex.client import Answer, Client, Hit
+from dedupindex.client.aio import AsyncClient
 from tests.benchmarks.asking import ASKED
 from tests.benchmarks.building import served_index
 from tests.benchmarks.captures import Captures, Row
 from tests.benchmarks.load import CLIENTS, Server, ask, serving, written
-from tests.benchmarks.measure import processor_time
+from tests.benchmarks.measure import Failed, processor_time
 from tests.benchmarks.suite import Bench, Line, Target
 from tests.benchmarks.writing import post, reports
 
 CRAWLS = (1, 10, 200)  # on the server, all but one of them committed
-REPORTED = 400  # captures of each
+REPORTING, REPORTED = 5, 400  # the crawls that report, and the captures of each
+IN_FLIGHT = 50  # lookups of the asynchronous client
 REPORT = 50  # captures of one report
 TEXT = {"Accept": "text/plain"}
 SHORT = {**TEXT, "Connection": "close"}
@@ -78,11 +83,12 @@ def _own_index(bench: Bench) -> Path:
 
 
 def _begin(server: Server, numbers: range, first: int) -> None:
-    """Begin crawls that report captures nobody has; all but the first are committed."""
+    """Begin crawls; the first ones report captures nobody has. All but the first are committed."""
     for number in numbers:
         name = f"crawl-{number}"
         post(server.address, "/crawls", {"name": name, "digest_covers": "stored"})
-        for request in reports(name, iter(_reported(number, first)), REPORT):
+        captures = _reported(number, first) if number < REPORTING else []
+        for request in reports(name, iter(captures), REPORT):
             path, _, body = request.partition(" ")
             post(server.address, path, json.loads(body))
         if number:
@@ -97,7 +103,7 @@ def _reported(number: int, first: int) -> list[Row]:
 def _lookups(served: int, crawls: int) -> Iterator[str]:
     rows = Captures().sample(served, ASKED)
     new = Captures(seed=8).sample(served, ASKED)
-    own = list(chain(*(_reported(number, served) for number in range(min(crawls, 5)))))
+    own = list(chain(*(_reported(number, served) for number in range(min(crawls, REPORTING)))))
     random = Random(7)
     for row, unknown in zip(rows, new, strict=True):
         kind = random.randrange(4)
@@ -108,6 +114,54 @@ def _lookups(served: int, crawls: int) -> Iterator[str]:
             f"/lookup?digest=sha1:{digest}&url={quote(url, safe='')}&covers=both"
             f"&mime={quote(known.mime, safe='')}&size={known.size}&crawl=crawl-0"
         )
+
+
+def client(bench: Bench) -> Iterator[Line]:
+    """Lookups by the Python client: one after another, and asynchronously with 50 in flight."""
+    rows = Captures().sample(bench.size.served, ASKED)
+    questions = [(f"sha1:{row.digest}", row.url) for row in rows[: bench.size.client]]
+    with serving(bench, _own_index(bench)) as server:
+        post(server.address, "/crawls", {"name": "client"})
+        found = bench.interleaved(
+            {
+                "client": lambda: _one_by_one(server.address, questions),
+                "client-async": lambda: asyncio.run(_in_flight(server.address, questions)),
+            }
+        )
+    for name, least in (("client", 5_000), ("client-async", 8_000)):
+        rate = median([rate for rate, _ in found[name]])
+        each = median([each for _, each in found[name]])
+        note = f"{each * 1e6:.0f} us of the client's processor time each"
+        yield Line(name, "lookups/s", rate, target=Target(least, of="ours"), note=note)
+
+
+def _one_by_one(address: str, questions: list[tuple[str, str]]) -> tuple[float, float]:
+    """Lookups a second, and seconds of processor time for each."""
+    with Client(address, crawl="client") as asker:
+        begin, spent = time.perf_counter(), time.process_time()
+        answers = [asker.lookup(*question) for question in questions]
+        return _rates(answers, begin, spent)
+
+
+async def _in_flight(address: str, questions: list[tuple[str, str]]) -> tuple[float, float]:
+    answers: list[Answer] = []
+    left = iter(questions)
+    async with AsyncClient(address, crawl="client") as asker:
+
+        async def ask_on() -> None:
+            for question in left:
+                answers.append(await asker.lookup(*question))
+
+        begin, spent = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(ask_on() for _ in range(IN_FLIGHT)))
+        return _rates(answers, begin, spent)
+
+
+def _rates(answers: list[Answer], begin: float, spent: float) -> tuple[float, float]:
+    if not all(isinstance(answer, Hit) for answer in answers):
+        raise Failed("a capture that is in the index was not found")
+    seconds, processor = time.perf_counter() - begin, time.process_time() - spent
+    return len(answers) / seconds, processor / len(answers)
 
 
 def crawl_report(bench: Bench) -> Iterator[Line]:

@@ -44,6 +44,7 @@ class Size:
     seldom: int  # responses of a collection with few duplicates
     corpus: int  # bytes of documents
     rows: int  # of hash and path
+    client: int  # lookups by the Python client
     warm: bool = True  # whether a round comes first that does not count
 
 
@@ -62,6 +63,7 @@ SIZES = {
         200,
         1 << 22,
         20_000,
+        100,
         warm=False,
     ),
     "small": Size(
@@ -78,6 +80,7 @@ SIZES = {
         6_000,
         1 << 28,
         1_000_000,
+        5_000,
     ),  # fmt: skip
     "full": Size(
         39_000,
@@ -93,6 +96,7 @@ SIZES = {
         110_000,
         1 << 32,
         10_000_000,
+        20_000,
     ),
 }
 
