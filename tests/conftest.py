@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from itertools import count
@@ -23,6 +24,7 @@ from dedupindex.index.engine import Load
 from dedupindex.index.format.cells import ContainerRef, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
+from dedupindex.runtime import workers
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -69,6 +71,59 @@ def server_log() -> Iterator[None]:
     yield
     logger.handlers[:], logger.propagate = handlers, propagates
     logger.setLevel(level)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def thread_of_xdist() -> Iterator[None]:
+    """Leave the thread that gets commands for a process of pytest-xdist out of the count.
+
+    Otherwise each pool of worker processes that a test uses would be spawned.
+    """
+    count, before = workers.count_threads, workers.count_threads() - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "count_threads", lambda: count() - before)
+        yield
+
+
+_forked_with_threads: list[str] = []
+
+
+def _check_fork() -> None:
+    if workers.count_threads() > 1:
+        _forked_with_threads.append("".join(traceback.format_stack(limit=8)))
+
+
+os.register_at_fork(before=_check_fork)  # preexec_fn of subprocess is a fork, too
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that never end
+
+
+@pytest.fixture(autouse=True)
+def forks_of_one_thread() -> Iterator[None]:
+    """Check that nothing forks this process while it has other threads."""
+    _forked_with_threads.clear()
+    yield
+    assert not _forked_with_threads, _forked_with_threads[0]
+
+
+@pytest.fixture(autouse=True)
+def end_fsspec() -> Iterator[None]:
+    """End the thread of fsspec after a test, so that later ones can fork."""
+    yield
+    if "fsspec.asyn" not in sys.modules:
+        return
+    from fsspec import AbstractFileSystem, asyn
+
+    if asyn.loop[0] is None:
+        return
+    classes = [AbstractFileSystem]
+    for one in classes:
+        one.clear_instance_cache()
+        classes.extend(one.__subclasses__())
+    gc.collect()  # closes their connections
+    asyn.loop[0].call_soon_threadsafe(asyn.loop[0].stop)
+    asyn.iothread[0].join()
+    asyn.loop[0].close()
+    asyn.loop[0] = asyn.iothread[0] = None
 
 
 @pytest.fixture(scope="session")

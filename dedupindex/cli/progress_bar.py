@@ -12,6 +12,7 @@ from dedupindex.counts import ProgressUpdate
 from dedupindex.runtime.tables import amount
 
 PLAIN_EVERY = 10.0  # seconds
+_BAR_EVERY = 0.1
 _MINIMUM_SHARE = 0.02  # of a phase; before that the remaining time is not estimated
 
 
@@ -37,12 +38,14 @@ def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
         TimeRemainingColumn(),
         console=Console(stderr=True),
         transient=True,
+        auto_refresh=False,  # by a thread, beside which worker processes start slowly
     ) as progress:
         task = progress.add_task("reading", total=None, rate="")
-        started, phase = time.monotonic(), ""
+        started = shown = time.monotonic()
+        phase = ""
 
         def update(seen: ProgressUpdate) -> None:
-            nonlocal started, phase, task
+            nonlocal started, shown, phase, task
             if seen.phase != phase:  # each phase has its own rate
                 started, phase = time.monotonic(), seen.phase
                 progress.remove_task(task)
@@ -54,6 +57,9 @@ def _bar() -> Iterator[Callable[[ProgressUpdate], None]]:
                 total=1 if (seen.share or 0) > _MINIMUM_SHARE else None,
                 rate=f"{rate:,.0f} records/s" if seen.records else "",
             )
+            if time.monotonic() - shown >= _BAR_EVERY:
+                progress.refresh()
+                shown = time.monotonic()
 
         yield update
 

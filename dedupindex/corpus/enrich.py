@@ -321,7 +321,11 @@ def _text(string: str, entry: Entry) -> str:
 
 def of_value(function: Callable[[Any], Any]) -> Callable[[Any, Entry], Any]:
     """Return the body of an enrichment that needs only the value."""
-    return lambda value, entry: function(value)
+    return partial(_of_value, function)
+
+
+def _of_value(function: Callable[[Any], Any], value: Any, entry: Entry) -> Any:
+    return function(value)
 
 
 _STRING, _HTML = "payload.string", "payload.string.html"

@@ -70,8 +70,9 @@ def write_table(
 
     Lists, objects, and values of several types become JSON.
     """
-    with open_database(work or Path(tempfile.gettempdir()), memory, 0) as (database, home):
-        rows = home / "rows"
+    directory = work or Path(tempfile.gettempdir())
+    with tempfile.TemporaryDirectory(prefix=".corpus-", dir=directory) as home:
+        rows = Path(home, "rows")
         types, longest = dict(_KNOWN), _MIN_LINE
         with named_errors(rows), open(rows, "wb") as stream:
             for kept in captures:
@@ -81,7 +82,8 @@ def write_table(
                         types[name] = column if types.get(name, column) == column else "JSON"
                 stream.write(kept.rendered + b"\n")
                 longest = max(longest, len(kept.rendered) + 1)
-        write_parquet(database, f"SELECT * FROM {from_json([rows], types, longest)}", path)
+        with open_database(directory, memory, 0) as (database, _):
+            write_parquet(database, f"SELECT * FROM {from_json([rows], types, longest)}", path)
 
 
 def check_columns(paths: Iterable[str]) -> None:

@@ -7,6 +7,7 @@ none of them very much larger, and a margin is taken off its bound.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from dedupindex.errors import BadInput, to_install
@@ -24,13 +25,11 @@ class ExactCover(NamedTuple):
 
 def check_installed() -> None:
     """Raise `BadInput` where HiGHS is not installed."""
-    try:
-        import highspy  # noqa: F401
-    except ImportError as error:
+    if find_spec("highspy") is None:  # not imported: NumPy, which it needs, starts threads
         raise BadInput(
             f"exact covers need a package: {to_install('cover')}, or take greedy ones with "
             "--exact-seconds 0"
-        ) from error
+        )
 
 
 def solve(

@@ -332,8 +332,7 @@ def _stage_all(
     tasks = [StageTask(number, inputs, *common) for number, inputs in enumerate(plan.tasks, first)]
     total = sum(item.size for task in tasks for item in task.inputs)
     if cluster is None:
-        threads = any(is_remote(item.path) for task in tasks for item in task.inputs)
-        yield from read_all(run_task, tasks, job.jobs, total, on_progress, threads=threads)
+        yield from read_all(run_task, tasks, job.jobs, total, on_progress)
         return
     read = records = 0
     for staged in stage_on(cluster, tasks):

@@ -9,15 +9,17 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import pickle
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import DedupError
+from dedupindex.errors import BadInput, DedupError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ProcessPoolExecutor
@@ -28,9 +30,14 @@ _KILLED = (
     "a process of this run was killed, perhaps because memory ran out; run the same command again "
     "to resume"
 )
+_NOT_STARTED = (
+    "no process can be started beside the threads of this one: a script must do its work below "
+    '`if __name__ == "__main__":`'
+)
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _AHEAD = 4  # tasks submitted for each process
 _LOOK_EVERY = 0.2  # seconds between two reports of progress
+_THREAD_ENDS = 50  # milliseconds within which a thread that was joined has ended
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -44,23 +51,23 @@ def workers(
     begin: Callable[..., None] | None = None,
     *shared: Any,
     wait_for_tasks: bool = False,
-    threads: bool = False,
 ) -> Iterator[ProcessPoolExecutor]:
     """Open a pool of processes that end with this one; each calls ``begin(*shared)`` first.
 
     The processes ignore Ctrl-C; this one handles it. If the block fails, pending tasks are
-    cancelled, and with `wait_for_tasks` running ones are waited for. `threads` must be set if this
-    process has threads. Raises `DedupError` if a process is killed.
+    cancelled, and with `wait_for_tasks` running ones are waited for. Raises `DedupError` if a
+    process is killed or cannot be started.
     """
     from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 
+    context = _context()
     initial = os.getpid(), begin, *shared
     try:
-        with ProcessPoolExecutor(
-            count, _context(threads=threads), initializer=_begin, initargs=initial
-        ) as pool:
+        with ProcessPoolExecutor(count, context, initializer=_begin, initargs=initial) as pool:
             try:
-                _start_processes(pool)
+                started = _start_processes(pool, count)
+                if context.get_start_method() == "spawn":
+                    _check_started(started)
                 yield pool
             except BaseException:
                 pool.shutdown(wait=wait_for_tasks, cancel_futures=True)
@@ -69,24 +76,57 @@ def workers(
         raise DedupError(_KILLED) from error
 
 
-def _context(*, threads: bool = False) -> BaseContext:
+def _context() -> BaseContext:
     """Return the start method: fork takes milliseconds, spawn half a second.
 
-    With threads, such as that of fsspec, a forked process may wait forever for a lock that a thread
-    held.
+    A process with other threads is never forked: a lock that one of them holds would stay locked in
+    the child forever. Threads of libraries count, such as those of DuckDB and fsspec.
     """
     from multiprocessing import get_context
 
-    return get_context("spawn" if threads else "fork")
+    return get_context("spawn" if _has_other_threads() else "fork")
 
 
-def _start_processes(pool: ProcessPoolExecutor) -> None:
-    """Start the processes without interruption, as a half-started pool cannot be shut down."""
+def _has_other_threads() -> bool:
+    """Return whether this process has other threads, except some that are about to end."""
+    for _ in range(_THREAD_ENDS):
+        if count_threads() == 1:
+            return False
+        time.sleep(0.001)
+    return True
+
+
+def count_threads() -> int:
+    """Count the threads of this process, also those that Python does not know; 0: unknown."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
+def _start_processes(pool: ProcessPoolExecutor, count: int) -> Future[int]:
+    """Start the processes without interruption, as a half-started pool cannot be shut down.
+
+    Each is started by a task that does nothing; returns the first.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        pool.submit(int)
+        return [pool.submit(int) for _ in range(count)][0]
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _check_started(started: Future[int]) -> None:
+    """Wait for the first task; raises `DedupError` if its process ends before.
+
+    A spawned process imports the script that runs, which may try to start processes again.
+    """
+    from concurrent.futures import BrokenExecutor
+
+    try:
+        started.result()
+    except BrokenExecutor:
+        raise DedupError(_NOT_STARTED) from None
 
 
 def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None:
@@ -113,7 +153,7 @@ def side_by_side(
         return
     from concurrent.futures import as_completed
 
-    with workers(min(jobs, len(tasks)), _keep_shared, shared, wait_for_tasks=True) as pool:
+    with _sharing(shared, min(jobs, len(tasks))) as pool:
         for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
             yield future.result()
 
@@ -143,7 +183,7 @@ def map_in_order(
     while True:
         taken: deque[T] = deque()
         futures: deque[Future[R]] = deque()
-        with workers(jobs, _keep_shared, shared, wait_for_tasks=True) as pool:
+        with _sharing(shared, jobs) as pool:
             try:
                 while True:
                     for task in islice(left, _AHEAD * jobs - len(taken)):
@@ -182,7 +222,7 @@ def run_alone(
     """Yield ``work(shared, task)`` from a new process, or what `killed` yields if it is killed."""
     from concurrent.futures import BrokenExecutor
 
-    with workers(1, _keep_shared, shared, wait_for_tasks=True) as pool:
+    with _sharing(shared, 1) as pool:
         try:
             result = pool.submit(_work, work, task).result()
         except BrokenExecutor:
@@ -205,9 +245,38 @@ def limit_cpu_time(seconds: float) -> None:
 _shared: list[Any] = []  # of a worker process
 
 
-def _keep_shared(shared: Any) -> None:
+class _Shared:
+    """A value for worker processes: a forked one inherits it, a spawned one is sent a copy.
+
+    Unlike pickle, cloudpickle copies any function, also a lambda or one of a notebook.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        import cloudpickle
+
+        try:
+            return _received, (cloudpickle.dumps(self.value),)
+        except Exception as error:  # anything, of a user's objects
+            raise BadInput(
+                f"{error}: it cannot be sent to other processes, which this one, as it has "
+                "threads, must start anew; use one process (jobs=1)"
+            ) from error
+
+
+def _received(data: bytes) -> _Shared:
+    return _Shared(pickle.loads(data))
+
+
+def _sharing(shared: Any, count: int) -> AbstractContextManager[ProcessPoolExecutor]:
+    return workers(count, _keep_shared, _Shared(shared), wait_for_tasks=True)
+
+
+def _keep_shared(shared: _Shared) -> None:
     gc.freeze()  # the collector need not scan the objects of the parent
-    _shared[:] = [shared]
+    _shared[:] = [shared.value]
 
 
 def _work(work: Callable[[Any, T], R], task: T) -> R:
@@ -220,13 +289,10 @@ def read_all(
     jobs: int,
     total: int,
     on_progress: OnProgress,
-    *,
-    threads: bool = False,
 ) -> Iterator[R]:
     """Yield the results of tasks that read `total` bytes in `jobs` processes, as they are ready.
 
-    `read` is a function of a module; `threads` is as in `workers`. Raises `DedupError` if a process
-    is killed.
+    `read` is a function of a module. Raises `DedupError` if a process is killed.
     """
     if jobs <= 1 or len(tasks) <= 1:
         seen = [0, 0]
@@ -241,9 +307,9 @@ def read_all(
         return
     from concurrent.futures import FIRST_COMPLETED, wait
 
-    context = _context(threads=threads)
+    context = _context()
     counters = (context.Value("q", 0), context.Value("q", 0))
-    with workers(min(jobs, len(tasks)), _count_in, *counters, threads=threads) as pool:
+    with workers(min(jobs, len(tasks)), _count_in, *counters) as pool:
         pending: set[Future[R]] = {pool.submit(read, task, _count) for task in tasks}
         while pending:
             finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)

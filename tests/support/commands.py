@@ -35,6 +35,11 @@ def typed(*words: object, status: int = 0, text: str | None = None, **env: str) 
     return output, messages
 
 
+def with_small_files(kibibytes: int, line: list[str]) -> list[str]:
+    """A command that can write files of so many KiB only, as on a full disk."""
+    return ["bash", "-c", f'ulimit -f {kibibytes} && exec "$@"', "bash", *line]
+
+
 def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, object]:
     """Run a command with --json and return the last object that it printed."""
     capsys.readouterr()

@@ -42,6 +42,7 @@ from dedupindex.post_crawl.manifest.record_lines import (
     FileRead,
     ManifestOptions,
     ManifestTask,
+    close_database,
     read_container,
 )
 from dedupindex.runtime.duckdb import one_thread
@@ -184,9 +185,9 @@ def _read_here(
 ) -> Iterator[FileRead]:
     gc.freeze()  # or each collection would visit all objects that exist now
     try:
-        threads = any(is_remote(task.file.path) for task in tasks)  # `find` has started some
-        yield from read_all(read_container, tasks, jobs, total, on_progress, threads=threads)
+        yield from read_all(read_container, tasks, jobs, total, on_progress)
     finally:
+        close_database()
         gc.unfreeze()
 
 

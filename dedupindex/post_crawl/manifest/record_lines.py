@@ -419,3 +419,10 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
 @cache
 def _database() -> Database:
     return one_thread()
+
+
+def close_database() -> None:
+    """Close the database of this process, which cannot fork while that is open."""
+    if _database.cache_info().currsize:
+        _database().close()
+        _database.cache_clear()

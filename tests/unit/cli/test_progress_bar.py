@@ -13,7 +13,7 @@ import pytest
 from dedupindex.cli import progress_bar
 from dedupindex.corpus import Corpus
 from dedupindex.counts import ProgressUpdate
-from dedupindex.runtime import duckdb
+from dedupindex.runtime import duckdb, workers
 from dedupindex.runtime.duckdb import open_database, show_progress
 from tests.support.covering import made
 from tests.unit.corpus.test_corpus import news
@@ -110,7 +110,21 @@ def test_a_bar_starts_again_in_each_phase(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setenv("TERM", "xterm")
     with progress_bar.show_progress(verbose=False) as update:
+        assert workers.count_threads() == 1  # otherwise worker processes would start slowly
         update(ProgressUpdate("reading", 80, 100, 5))
         update(ProgressUpdate("comparing", part=0.25))  # what the bar shows when it goes
     shown = terminal.getvalue().rpartition("comparing")[2]
     assert "25 %" in shown and "records/s" not in shown
+
+
+def test_a_bar_moves_while_it_is_updated(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar.show_progress(verbose=False) as update:
+        for percent in (10, 20, 30):
+            clock[0] += 1
+            update(ProgressUpdate("reading", percent, 100, percent))
+            assert f"{percent} %" in terminal.getvalue()

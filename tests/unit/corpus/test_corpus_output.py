@@ -30,7 +30,7 @@ from dedupindex.runtime.duckdb import open_database, write_parquet
 from dedupindex.runtime.workers import map_in_order
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REASONS, REMARK
-from tests.support.commands import typed
+from tests.support.commands import typed, with_small_files
 from tests.support.corpora import HEADER, Page, archive, html
 from tests.support.stores import web
 from tests.support.warc_cases import gz
@@ -231,18 +231,13 @@ def test_records_that_cannot_be_written_to_a_warc(tmp_path: Path) -> None:
     assert len(lines_of(tmp_path / "o.cdxj")) == 1
 
 
-def small_files() -> None:
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
-
-
 @pytest.mark.parametrize("name", ["o.jsonl", "o.jsonl.gz", "o.parquet", "o.warc.gz"])
 def test_the_error_of_a_full_disk_names_the_file(tmp_path: Path, name: str) -> None:
     pages = (Page(f"http://a.org/{n}", body=html("t", os.urandom(3000).hex())) for n in range(60))
     words = ["corpus", archive(tmp_path / "a", *pages), "-o", tmp_path / name]
     words += [] if name.endswith("warc.gz") else ["--enrich", "text"]
     line = [sys.executable, "-m", "dedupindex", *map(str, words), "--jobs", "1"]
-    done = subprocess.run(line, preexec_fn=small_files, capture_output=True, text=True)
+    done = subprocess.run(with_small_files(58, line), capture_output=True, text=True)
     match = re.fullmatch("dedupindex: (.*): File too large\n", done.stderr)
     assert done.returncode == 3 and match, done.stderr
     # a table is put aside before it is made

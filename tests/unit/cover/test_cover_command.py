@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.cli import main
-from dedupindex.cover import document_store, result
+from dedupindex.cover import document_store, exact, result
 from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, settings_of
 from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import parse
@@ -243,7 +243,7 @@ def test_a_source_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_without_the_solver(monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
                             capsys: pytest.CaptureFixture[str]) -> None:  # fmt: skip
-    monkeypatch.setitem(sys.modules, "highspy", None)
+    monkeypatch.setattr(exact, "find_spec", lambda name: None)
     source = written(tmp_path / "pages.jsonl", VERSIONS)
     words = [source, "--relation", JOURNALIST, "-o", tmp_path / "out"]
     assert cover(*words) == 4

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +23,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.runtime.files import exclusive
 from tests.support.captures import sha1
+from tests.support.commands import with_small_files
 
 EVERYTHING = Settings(mime=".*", whitelist=True)
 HEADER = " CDX N b a m s k r M S V g\n"
@@ -308,12 +308,8 @@ def test_a_full_disk_leaves_the_index_as_it_was(crawls: Path, tmp_path: Path) ->
     run(index, crawls / "a.cdx")
     before = content(index)
 
-    def small_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
     failed = subprocess.run(
-        command(index, crawls, "--add"), preexec_fn=small_files, capture_output=True, text=True
+        with_small_files(19, command(index, crawls, "--add")), capture_output=True, text=True
     )
     assert failed.returncode not in (0, 7)
     assert "Traceback" not in failed.stderr

@@ -100,22 +100,27 @@ def test_the_manifest_lists_originals_of_revisits(
     assert meant(top) == []
 
 
+def fetched(query: str, glob: str) -> list[Any]:
+    with duckdb.connect() as database:  # not the default connection, whose threads never end
+        return database.execute(query, [glob]).fetchall()
+
+
 def meant(top: Path) -> list[tuple[object, ...]]:
     glob = open_manifest(top).references
     query = """SELECT "offset", not_rewritable_reason, record_id, url, digest
         FROM read_parquet(?) ORDER BY 1, 2"""
-    return duckdb.execute(query, [glob]).fetchall()
+    return fetched(query, glob)
 
 
 def replay_keys(top: Path) -> list[int]:
     query = """SELECT replay_key FROM read_parquet(?)
         WHERE not_rewritable_reason = 'refers-to' ORDER BY "offset\""""
-    return [row[0] for row in duckdb.execute(query, [open_manifest(top).references]).fetchall()]
+    return [row[0] for row in fetched(query, open_manifest(top).references)]
 
 
 def lines(top: Path) -> list[tuple[object, ...]]:
     query = "SELECT url, replay_key FROM read_parquet(?)"
-    return duckdb.execute(query, [open_manifest(top).parquet]).fetchall()
+    return fetched(query, open_manifest(top).parquet)
 
 
 AT_2 = {"Target_URI": HOST + b"2", "Date": DAY % 2}

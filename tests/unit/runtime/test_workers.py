@@ -1,0 +1,143 @@
+"""Pools of processes: what is forked, and what is sent to a process that is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from operator import call
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from dedupindex.corpus import Corpus
+from dedupindex.errors import BadInput
+from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
+from dedupindex.runtime import workers
+from tests.unit.corpus.test_corpus import news
+
+SCRIPT = """
+import threading, time
+from dedupindex.runtime.workers import side_by_side
+
+def double(shared, task):
+    return 2 * task
+
+def run():
+    print(sorted(side_by_side(double, None, [1, 2, 3], 2)))
+
+threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+
+
+@pytest.fixture
+def thread() -> Iterator[None]:
+    """A second thread of this process."""
+    end = threading.Event()
+    waiting = threading.Thread(target=end.wait)
+    waiting.start()
+    yield
+    end.set()
+    waiting.join()
+
+
+def _forked(shared: object, task: int) -> bool:
+    return "spawn_main" not in Path("/proc/self/cmdline").read_text()
+
+
+def forked() -> bool:
+    (same,) = set(workers.side_by_side(_forked, None, range(4), 2))
+    return same
+
+
+def test_a_process_of_one_thread_forks() -> None:
+    assert workers.count_threads() == 1 and forked()
+    thread = threading.Thread(target=lambda: None)
+    thread.start()
+    thread.join()  # which returns a moment before the thread has ended
+    assert forked()
+
+
+def test_a_process_with_another_thread_forks_nothing(
+    thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise AssertionError("forked")
+
+    monkeypatch.setattr("os.fork", refuse)
+    assert sorted(workers.side_by_side(divmod, 7, [2, 3], 2)) == [(2, 1), (3, 1)]
+    assert list(workers.map_in_order(divmod, 7, [2, 3], 2, iter)) == [(3, 1), (2, 1)]
+    assert list(workers.run_alone(divmod, 7, 2, iter)) == [(3, 1)]
+
+
+def test_threads_that_python_does_not_know_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fork", lambda: pytest.fail("forked"))
+    with closing(duckdb.connect(config={"threads": 3})) as database:
+        database.execute("SELECT 1")
+        assert threading.active_count() == 1 < workers.count_threads()
+        assert sorted(workers.side_by_side(divmod, 7, [2, 3], 2)) == [(2, 1), (3, 1)]
+
+
+def test_without_proc_the_threads_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def listdir(path: str) -> list[str]:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr("os.listdir", listdir)
+    assert workers._context().get_start_method() == "spawn"
+
+
+def test_functions_of_users_reach_processes_that_are_not_forked(thread: None) -> None:
+    seven = 7
+    found = workers.map_in_order(call, lambda task: task + seven, range(5), 2, iter)
+    assert list(found) == [7, 8, 9, 10, 11]
+
+
+def test_what_cannot_be_copied_is_refused(thread: None) -> None:
+    lock = threading.Lock()
+    with pytest.raises(BadInput, match="lock.*jobs=1"):
+        list(workers.map_in_order(call, lambda task: lock, range(5), 2, iter))
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_script_with_threads(tmp_path: Path, guarded: bool) -> None:
+    """Its processes import it, and must not start to work in its place."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + ('if __name__ == "__main__":\n    ' if guarded else "") + "run()\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    if guarded:
+        assert (done.returncode, done.stdout, done.stderr) == (0, "[2, 4, 6]\n", "")
+    else:
+        assert done.returncode != 0 and done.stdout == ""
+        assert 'a script must do its work below `if __name__ == "__main__":`' in done.stderr
+
+
+def test_no_database_is_open_while_records_are_read_for_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its threads would make the worker processes start slowly."""
+    monkeypatch.setattr(workers, "_has_other_threads", lambda: workers.count_threads() > 1)
+    methods: list[str | None] = []
+    context = workers._context
+
+    def chosen() -> object:
+        found = context()
+        methods.append(found.get_start_method())
+        return found
+
+    monkeypatch.setattr(workers, "_context", chosen)
+    corpus = Corpus.from_cdx(news(tmp_path)).having(jobs=2, work=tmp_path)
+    corpus.map("payload", "pid", lambda data: os.getpid()).save_as_parquet(tmp_path / "o.parquet")
+    assert methods == ["fork"]
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_manifest_leaves_no_thread(tmp_path: Path, jobs: int) -> None:
+    """The next stage of a run forks, too."""
+    news(tmp_path / "in")
+    make([str(tmp_path / "in")], tmp_path / "manifest", ManifestOptions(), jobs=jobs)
+    assert forked()
