@@ -73,18 +73,6 @@ def server_log() -> Iterator[None]:
     logger.setLevel(level)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def thread_of_xdist() -> Iterator[None]:
-    """Leave the thread that gets commands for a process of pytest-xdist out of the count.
-
-    Otherwise each pool of worker processes that a test uses would be spawned.
-    """
-    count, before = workers.count_threads, workers.count_threads() - 1
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(workers, "count_threads", lambda: count() - before)
-        yield
-
-
 _forked_with_threads: list[str] = []
 
 
@@ -99,9 +87,16 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that 
 
 @pytest.fixture(autouse=True)
 def forks_of_one_thread() -> Iterator[None]:
-    """Check that nothing forks this process while it has other threads."""
+    """Check that nothing forks this process while the test has other threads.
+
+    Threads of pytest-xdist and of earlier tests do not count: for them, too, each pool of worker
+    processes would be spawned, which takes long.
+    """
+    count, others = workers.count_threads, workers.count_threads() - 1
     _forked_with_threads.clear()
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "count_threads", lambda: max(count() - others, 1))
+        yield
     assert not _forked_with_threads, _forked_with_threads[0]
 
 

@@ -253,7 +253,7 @@ def test_the_error_of_a_full_disk_names_the_temporary_file(tmp_path: Path) -> No
         Corpus.from_cdx(source).enrich("text").having(jobs=1, work=tmp_path).save_as_parquet(
             tmp_path / "o.parquet"
         )
-    assert "/.working-" in failed.value.filename and failed.value.filename.endswith("/rows")
+    assert "/.corpus-" in failed.value.filename and failed.value.filename.endswith("/rows")
     with (
         pytest.raises(OSError, match="File too large") as failed,
         small(),
