@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from operator import call
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pytest
@@ -46,6 +47,11 @@ def thread() -> Iterator[None]:
     waiting.join()
 
 
+def lost(task: int) -> Iterator[Any]:
+    """What comes of a task that kills its process."""
+    raise AssertionError(task)
+
+
 def _forked(shared: object, task: int) -> bool:
     return "spawn_main" not in Path("/proc/self/cmdline").read_text()
 
@@ -71,8 +77,8 @@ def test_a_process_with_another_thread_forks_nothing(
 
     monkeypatch.setattr("os.fork", refuse)
     assert sorted(workers.side_by_side(divmod, 7, [2, 3], 2)) == [(2, 1), (3, 1)]
-    assert list(workers.map_in_order(divmod, 7, [2, 3], 2, iter)) == [(3, 1), (2, 1)]
-    assert list(workers.run_alone(divmod, 7, 2, iter)) == [(3, 1)]
+    assert list(workers.map_in_order(divmod, 7, [2, 3], 2, lost)) == [(3, 1), (2, 1)]
+    assert list(workers.run_alone(divmod, 7, 2, lost)) == [(3, 1)]
 
 
 def test_threads_that_python_does_not_know_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,24 +89,25 @@ def test_threads_that_python_does_not_know_count(monkeypatch: pytest.MonkeyPatch
         assert sorted(workers.side_by_side(divmod, 7, [2, 3], 2)) == [(2, 1), (3, 1)]
 
 
-def test_without_proc_the_threads_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    def listdir(path: str) -> list[str]:
-        raise FileNotFoundError(path)
-
-    monkeypatch.setattr("os.listdir", listdir)
-    assert workers._context().get_start_method() == "spawn"
+def test_without_proc_the_threads_are_unknown() -> None:
+    code = (
+        "import os; from dedupindex.runtime import workers; os.listdir = lambda path: open('');"
+        "print(workers._context().get_start_method())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "spawn\n", done.stderr
 
 
 def test_functions_of_users_reach_processes_that_are_not_forked(thread: None) -> None:
     seven = 7
-    found = workers.map_in_order(call, lambda task: task + seven, range(5), 2, iter)
+    found = workers.map_in_order(call, lambda task: task + seven, range(5), 2, lost)
     assert list(found) == [7, 8, 9, 10, 11]
 
 
 def test_what_cannot_be_copied_is_refused(thread: None) -> None:
     lock = threading.Lock()
     with pytest.raises(BadInput, match="lock.*jobs=1"):
-        list(workers.map_in_order(call, lambda task: lock, range(5), 2, iter))
+        list(workers.map_in_order(call, lambda task: lock, range(5), 2, lost))
 
 
 @pytest.mark.parametrize("guarded", [True, False])
