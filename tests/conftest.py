@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -85,6 +86,19 @@ os.register_at_fork(before=_check_fork)  # preexec_fn of subprocess is a fork, t
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy starts threads that never end
 
 
+_most_threads = [1]  # before the last test
+
+
+def _earlier_threads() -> int:
+    """Count the threads beside the main one, without some that are about to end."""
+    for _ in range(50):
+        if (threads := workers.count_threads()) <= _most_threads[0]:
+            break
+        time.sleep(0.001)
+    _most_threads[0] = threads
+    return threads - 1
+
+
 @pytest.fixture(autouse=True)
 def forks_of_one_thread() -> Iterator[None]:
     """Check that nothing forks this process while the test has other threads.
@@ -92,7 +106,7 @@ def forks_of_one_thread() -> Iterator[None]:
     Threads of pytest-xdist and of earlier tests do not count: for them, too, each pool of worker
     processes would be spawned, which takes long.
     """
-    count, others = workers.count_threads, workers.count_threads() - 1
+    count, others = workers.count_threads, _earlier_threads()
     _forked_with_threads.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "count_threads", lambda: max(count() - others, 1))
