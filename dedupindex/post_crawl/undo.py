@@ -314,6 +314,9 @@ def clean(directory: Path) -> None:
     for journal in list(unfinished(directory)):
         remove_stale_parts([directory / journal.name])
         journal.discard_parts()
+    for kind in ("jsonl", "dropped"):  # of a run that was killed before its first line was there
+        for part in (directory / DIRECTORY).glob(f"*.{kind}.part"):
+            part.unlink()
     for dropped in (directory / DIRECTORY).glob("*.dropped"):
         if not dropped.with_suffix(".jsonl").exists():
             dropped.unlink()

@@ -13,6 +13,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.journal import (
+    DIRECTORY,
     OriginalFile,
     protect,
     protected,
@@ -20,6 +21,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     record_key,
     unprotect,
 )
+from dedupindex.post_crawl.undo import clean
 from tests.support.rewriting import content, members
 from tests.support.warc_cases import response
 
@@ -154,3 +156,16 @@ def test_unprotect_keeps_the_protection_by_other_containers(tmp_path: Path) -> N
     assert len(protected(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
     unprotect(tmp_path, "b", [OriginalFile("", "deep/c")])
     assert not protected(tmp_path / "deep" / "c")
+
+
+@pytest.mark.parametrize("line", ["", '{"name": '])
+def test_what_a_run_left_that_was_killed_at_its_first_line_is_removed(
+    tmp_path: Path, line: str
+) -> None:
+    folder = tmp_path / DIRECTORY
+    folder.mkdir()
+    (folder / "0f.jsonl.part").write_text(line)
+    (folder / "0f.dropped.part").touch()
+    (folder / "0f.pins").touch()
+    clean(tmp_path)
+    assert [path.name for path in folder.iterdir()] == ["0f.pins"]
