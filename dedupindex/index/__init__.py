@@ -22,7 +22,21 @@ from dedupindex.index.identity import (
     same_engine,
 )
 
-ENGINES = ("lmdb", "whoosh")
+
+def _open_lmdb(index: Path, write: bool) -> Engine:
+    from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine
+
+    return LmdbEngine(index, write=write)
+
+
+def _open_whoosh(index: Path, write: bool) -> Engine:
+    from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
+
+    return WhooshEngine(index)
+
+
+ENGINES = {"lmdb": _open_lmdb, "whoosh": _open_whoosh}
+"""The engines of indexes in a directory, and what opens one; a cluster is named by its address."""
 
 
 def open_index(index: Path, *, write: bool = False) -> Engine:
@@ -35,21 +49,14 @@ def open_index(index: Path, *, write: bool = False) -> Engine:
     if identity.settings.keys().canonical:
         identity.check_canonicaliser()
     engine = identity.engine
-    if engine == "lmdb":
-        from dedupindex.index.engines.lmdb.lmdb_engine import LmdbEngine
-
-        return LmdbEngine(index, write=write)
-    if engine == "whoosh":
-        from dedupindex.index.engines.whoosh.whoosh_engine import WhooshEngine
-
-        return WhooshEngine(index)
+    if engine in ENGINES:
+        return ENGINES[engine](index, write)
     if is_cluster(engine):
         from dedupindex.index.engines.cassandra.cassandra_engine import CassandraEngine
 
         return CassandraEngine(index)
-    raise BadInput(
-        f"the index at {index} is on engine {shown(engine)!r}; this version has {ENGINES}"
-    )
+    names = ", ".join(ENGINES)
+    raise BadInput(f"the index at {index} is on engine {shown(engine)!r}; this version has {names}")
 
 
 def identity_at(address: Address) -> Identity | None:

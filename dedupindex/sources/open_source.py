@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from dedupindex.capture import Item, Problem
@@ -40,6 +40,12 @@ _TEXT: dict[str, type[TextSource]] = {
     "cdx": CdxSource,
     "cdxj": CdxjSource,
     "crawllog": CrawlLogSource,
+}
+
+_ARCHIVES: dict[str, Callable[[str, str | BinaryIO, SourceOptions], Source]] = {
+    "warc": WarcSource,
+    "arc": WarcSource,
+    "wacz": WaczSource,
 }
 
 
@@ -78,8 +84,7 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions = DEF
         opened = whole if size < 0 or isinstance(stream, RemoteFile) else name
         if opened is name:
             stream.close()
-        reader = WaczSource if chosen == "wacz" else WarcSource
-        return reader(name, opened, options)
+        return _ARCHIVES[chosen](name, opened, options)
     except BaseException:
         if size >= 0:
             stream.close()

@@ -1,4 +1,4 @@
-"""What every engine must do. A further engine is one more name in `ENGINES`."""
+"""What every engine must do; an engine in `dedupindex.index.ENGINES` is tested as it is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dedupindex import index
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
@@ -31,7 +32,7 @@ from tests.support.captures import capture, sha1
 from tests.support.engine_bench import Bench
 from tests.unit.index.test_merge_rule import conflicting, model, same
 
-FILES = ["lmdb", "whoosh"]
+FILES = list(index.ENGINES)
 ENGINES = [*FILES, pytest.param("cassandra", marks=pytest.mark.peer)]
 # What a cluster does not do, by design: its data is in no files here, so nothing is to be copied,
 # damaged, cut, packed or left behind; no state of it lasts while others write; a load is not there

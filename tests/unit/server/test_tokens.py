@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from server.auth import Access
 from server.config import Config
 from server.live_index import LiveIndex
 from server.responses import RequestError
+from server.routes import ROUTES, Route
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -303,3 +305,14 @@ def test_a_replaced_or_restored_index_keeps_refusing_writes(
     assert not closed()
     access = Access(index, guarded=True)
     assert closed()
+
+
+@pytest.mark.parametrize(
+    "route", [route for route in ROUTES if not route.open], ids=lambda route: route.name
+)
+def test_every_route_of_a_private_server_needs_a_token(index: Path, route: Route) -> None:
+    tokens.add(index, "reader", Role.READ)
+    web = served(index, private=True)
+    path = re.sub(r"\{\w+\}", "x", route.path)
+    response = web.open(path, method=route.method, json={} if route.method == "POST" else None)
+    assert response.status_code == 401, response.data
