@@ -1,4 +1,4 @@
-"""``bin/index``: build an index, add to one, look after one."""
+"""``bin/index``: build an index, add to one, maintain one."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
             chosen[name] = built[name]
         elif place and not same_engine(str(chosen[name]), str(built[name])):
             raise SettingsConflict(
-                f"{place} is not what the index at {index} was built with; without it the "
-                "index's own is taken"
+                f"{place} differs from the setting of the index at {index}; leave it out "
+                "to use that one"
             )
     engine = chosen.pop("engine")
     return Settings(**chosen), engine

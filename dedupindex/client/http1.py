@@ -213,7 +213,7 @@ class ResponseParser:
             found = _STATUS_LINE.fullmatch(first)
             status = int(found[2]) if found else 0
             if not found or status == 101:
-                raise ValueError(f"no HTTP: {first[:80]!r}")
+                raise ValueError(f"not HTTP: {first[:80]!r}")
             if status < 200:
                 continue
             self._kept = found[1] == b"1"
@@ -223,7 +223,7 @@ class ResponseParser:
             self.status = status
             return True
         if len(self._data) > _MOST_HEAD or not self._data.startswith(b"HTTP/1."[: len(self._data)]):
-            raise ValueError(f"no HTTP: {bytes(self._data[:80])!r}")
+            raise ValueError(f"not HTTP: {bytes(self._data[:80])!r}")
         return False
 
     def _read_headers(self, lines: list[bytes]) -> None:
@@ -231,10 +231,10 @@ class ResponseParser:
             name, colon, value = line.partition(b":")
             name, value = name.lower(), value.strip()
             if not colon or not name or name.split() != [name]:
-                raise ValueError(f"no header line: {line[:80]!r}")
+                raise ValueError(f"invalid header line: {line[:80]!r}")
             if name == b"content-length":
                 if not value.isdigit() or len(value) > 18 or self._length not in (-1, int(value)):
-                    raise ValueError(f"no length of a body: {value[:80]!r}")
+                    raise ValueError(f"invalid Content-Length: {value[:80]!r}")
                 self._length = int(value)
                 if self._length > MOST:
                     raise TooLong(f"an answer of {self._length} bytes")
@@ -261,7 +261,7 @@ class ResponseParser:
         while (end := self._data.find(b"\r\n")) >= 0:
             line = _CHUNK.fullmatch(self._data[:end])
             if line is None:
-                raise ValueError(f"no size of a chunk: {bytes(self._data[:80])!r}")
+                raise ValueError(f"invalid chunk size: {bytes(self._data[:80])!r}")
             size = int(line[1], 16)
             if len(self.body) + size > MOST:
                 raise TooLong("the answer does not end")

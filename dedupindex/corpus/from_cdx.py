@@ -258,9 +258,11 @@ class CdxCaptures:
     def relation(self, context: SourceContext) -> str:
         files, others = line_files(self.sources, context.problems)
         if others:
-            raise BadSource(f"{others[0]} is no CDX or CDXJ file, as other SOURCEs are: if these "
-                            "list its captures, give it to --containers, or containers=; if not, "
-                            "make a corpus of each kind")  # fmt: skip
+            raise BadSource(
+                f"{others[0]} is not a CDX or CDXJ file, but other SOURCEs are: if these list its "
+                "captures, give it to --containers, or containers=; if not, make a corpus of each "
+                "kind"
+            )
         if not files:
             raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
         lines = []

@@ -82,7 +82,9 @@ class Containers:
         unmodified = says_not_modified(fields)
         named = any(refers_to(fields)[:2])
         if unmodified and not capture.unmodified and (named or capture.status != 304):
-            _check_named(found.record, revisit)  # the metadata lack that it is unmodified
+            _check_named(
+                found.record, revisit
+            )  # the metadata do not say that it is server-not-modified
         is_payload = not unmodified and _check_payload(found, capture.digest)
         if capture.to_url or not is_payload:
             check(found.record, capture.to_url or capture.url, "another record than its original")
@@ -150,7 +152,7 @@ class _OpenContainer(NamedTuple):
 
 
 def _opened(path: str) -> _OpenContainer:
-    """Raises `OSError`, `BadSource`."""
+    """Open a WARC file, or a member of a WACZ; raises `OSError` or `BadSource`."""
     parts = wacz_members.within(path)
     outer, name = parts or (path, "")
     file = open_anywhere(outer)
@@ -174,14 +176,14 @@ def _check_own(record: Record, capture: CorpusRow) -> None:
         return  # the record does not state its time
     stated, expected = _digest(as_text(record.values[4])), _digest(capture.digest or "")
     if digits != capture.timestamp and (stated is None or stated != expected):
-        raise MissingRecord(f"another capture is where its metadata say: that of {digits}")
+        raise MissingRecord(f"at the offset in its metadata is another capture, of {digits}")
 
 
 def check(record: Record, url: str, what: str) -> None:
     """Raise `MissingRecord` if a record is not of this URL, as with metadata of another file."""
     found = unbracket(record.values[0])
     if as_text(found) != url and urlkey(found) != urlkey(url.encode()):
-        raise MissingRecord(f"{what} is where its metadata say: {as_text(found)}")
+        raise MissingRecord(f"at the offset in its metadata is {what}: {as_text(found)}")
 
 
 def _check_named(original: Record, revisit: Record) -> None:

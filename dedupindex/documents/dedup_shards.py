@@ -85,7 +85,7 @@ def dedup_shards(
             except (duckdb.DataError, duckdb.ProgrammingError) as error:
                 names = ", ".join(str(file) for file in shard.files[:3])
                 raise BadInput(
-                    f"{names} cannot be read as rows of hash and path, which all end alike: "
+                    f"{names} is not a table of hash and path, all shards in one format: "
                     f"{str(error).partition(chr(10))[0]}"
                 ) from error
             single = SINGLE.format(rows=rows, candidates="candidates")
@@ -112,7 +112,10 @@ def _group(database: Database, shard: Shard, rows: str, report: HashDedupReport)
     assert found is not None
     count, sized, size, first, last, valid = found
     if not valid:
-        raise BadInput(f"{shard.files[0]} or one of its shard has rows without BLAKE3 or path")
+        raise BadInput(
+            f"{shard.files[0]} or another file of its shard has rows without a BLAKE3 hash or "
+            "a path"
+        )
     for digest in (first, last):
         prefix = shard.first if digest is None else digest.lower()[: len(shard.first)]
         if not shard.first <= prefix <= shard.last:
@@ -189,8 +192,8 @@ def _dedup(memory: str, threads: int, task: Task) -> Iterator[FilePiece | HashDe
     for file, size in zip(files, sizes, strict=True):
         if not file.is_file() or file.stat().st_size != size:
             raise BadInput(
-                f"an executor does not have the {file} that the driver has: with --spark shards "
-                "are on storage that all mount"
+                f"an executor cannot read the same {file} as the driver: with --spark put "
+                "shards on storage that the driver and all executors mount"
             )
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as home:
         output = Path(home) / _OUTPUT

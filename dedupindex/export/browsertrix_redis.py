@@ -233,8 +233,8 @@ class BrowsertrixDatabase:
         """
         if self._is_committed(crawl) and not self._client.hexists(OURS, crawl):
             raise CrawlExists(
-                f"crawl {crawl!r} was committed by Browsertrix; its own indexer --remove takes it "
-                "away, with all that is no longer in its collection"
+                f"crawl {crawl!r} was committed by Browsertrix: remove it with Browsertrix's "
+                "indexer --remove, which also removes all that is no longer in the collection"
             )
 
         def remove(pipe: Any) -> None:
@@ -344,7 +344,8 @@ class BrowsertrixDatabase:
         def locked(pipe: Any) -> None:
             if pipe.get(LOCK) != self._writer.encode():
                 raise DedupError(
-                    f"another export to {self._name} began while this one hung; run it again"
+                    f"another export to {self._name} started while this one was stalled; "
+                    "run it again"
                 )
             change(pipe)
 

@@ -332,7 +332,7 @@ def test_a_manifest_that_executors_do_not_have(tmp_path: Path, collection: Path)
     from dedupindex.post_crawl.plan.make_plan import _resolve_part
 
     make([str(collection)], tmp_path / "one", ManifestOptions())
-    with pytest.raises(BadInput, match="on storage that all mount"):
+    with pytest.raises(BadInput, match="storage that the driver and all executors mount"):
         list(_resolve_part([tmp_path / "one"], [b"another"], ResolveOptions(), (1, 1)))
 
 
@@ -417,7 +417,7 @@ def test_shards_that_executors_do_not_have(tmp_path: Path) -> None:
 
     shard = Shard("a", "a", (tmp_path / "a_run.csv",))
     (tmp_path / "a_run.csv").write_text("another")
-    with pytest.raises(BadInput, match="on storage that all mount"):
+    with pytest.raises(BadInput, match="storage that the driver and all executors mount"):
         list(_dedup("1GB", 1, (0, [shard], [5])))
 
 

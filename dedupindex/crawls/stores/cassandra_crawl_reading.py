@@ -1,7 +1,7 @@
 """Read crawls on a Cassandra cluster.
 
-There are no transactions: each read has its own time. Only the list of crawls and their states is
-the same throughout a `CassandraReading`.
+There are no transactions: two reads may see different states. Only the list of crawls and their
+states is the same throughout a `CassandraReading`.
 
 Captures are rows of the index's own table ``capture``, after what the index has of the same digest:
 one row for each entry, whose key ends with the hash of the entry. Two servers that get captures of
@@ -80,7 +80,7 @@ def unsealed_row(dk: bytes, row: Row) -> Held:
 
 
 def part_of_key(key: bytes) -> int:
-    """Return which part of the list of a crawl's keys has a key."""
+    """Return the partition of a crawl's list of keys that holds a key."""
     return xxh3_64_intdigest(key) % PARTS
 
 
@@ -178,7 +178,7 @@ class CassandraReading(Reading):
         return next(self.cells(prefix), None) is None
 
     def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
-        """Yield whole keys, also those of the index: one list has both."""
+        """Yield complete keys; the table holds those of crawls and of the index."""
         if self._view is None:
             raise StrategyUnavailable(MISSING)
         return self._view.listed(tail)

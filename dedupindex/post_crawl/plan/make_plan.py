@@ -188,7 +188,7 @@ def _resolve_part(
         if _manifest_json(path) != content:
             raise BadInput(
                 f"an executor does not have the same manifest {path} as the driver: with --spark "
-                "manifests are on storage that all mount"
+                "put manifests on storage that the driver and all executors mount"
             )
     with tempfile.TemporaryDirectory(prefix="dedupindex-") as name:
         home = Path(name)

@@ -52,7 +52,7 @@ WRONG = {
     "a signed length": OK + b"Content-Length: +20\r\n\r\n" + NEW,
     "another coding": OK + b"Transfer-Encoding: gzip\r\n\r\n" + NEW,
     "two codings": OK + b"Transfer-Encoding: gzip, chunked\r\n\r\n" + NEW,
-    "no size of a chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
+    "invalid chunk size": OK + b"Transfer-Encoding: chunked\r\n\r\n\r\n",
     "a negative chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
     "a longer chunk": OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
     "no end of the head": OK + b"A: " + b"b" * 200_000,

@@ -224,7 +224,10 @@ def test_errors_are_kept_with_their_capture(tmp_path: Path) -> None:
         "response: nowhere.warc.gz was not found: name its directory with --containers, or "
         "containers="
     )
-    assert "another capture is where its metadata say: http://a.org/1" in errors["http://a.org/3"]
+    assert (
+        "at the offset in its metadata is another capture: http://a.org/1"
+        in errors["http://a.org/3"]
+    )
     assert (
         "content: ValueError: its content coding 'sdch' is not known; half"
         in errors["http://a.org/4"]

@@ -124,7 +124,7 @@ def test_a_record_must_agree_with_its_metadata(tmp_path: Path) -> None:
         for page, more in ((silent, other), (silent, {**other, "digest": None}),
                            (stated, {**other, "digest": None}),
                            (stated, {**other, "digest": NOTHING})):  # fmt: skip
-            with pytest.raises(MissingRecord, match="another capture is where its metadata say"):
+            with pytest.raises(MissingRecord, match="in its metadata is another capture"):
                 containers.own(_asked(tmp_path, page, **more))
 
 

@@ -134,7 +134,7 @@ def test_a_cdxj_of_containers_with_one_file_name(tmp_path: Path) -> None:
         {"string": {"html": {"title": "one"}}}
     ]
     (wrong,) = (entry["error"] for entry in found if "error" in entry)
-    assert "another capture is where its metadata say: that of 20261101091417" in wrong
+    assert "at the offset in its metadata is another capture, of 20261101091417" in wrong
 
 
 def test_a_cdxj_keeps_odd_captures(tmp_path: Path) -> None:

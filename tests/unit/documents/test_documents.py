@@ -507,7 +507,7 @@ def test_csv_files_may_differ_in_line_ends(tmp_path: Path) -> None:
     }
     with open(tmp_path / "one.csv", "a") as stream:
         stream.write(rows((b"4", "/d")))
-    with pytest.raises(BadInput, match=r"one\.csv.* which all end alike"):
+    with pytest.raises(BadInput, match=r"one\.csv.* all shards in one format"):
         dedup_hashes(str(tmp_path / "*.csv"), tmp_path / "v.parquet")
 
 
