@@ -78,8 +78,13 @@ _forked_with_threads: list[str] = []
 
 
 def _check_fork() -> None:
-    if workers.count_threads() > 1:
-        _forked_with_threads.append("".join(traceback.format_stack(limit=8)))
+    if workers.count_threads() == 1:
+        return
+    stack = traceback.extract_stack()[:-1]
+    tops = (Path(frame.filename).relative_to(ROOT).parts[0] for frame in reversed(stack)
+            if frame.filename.startswith(f"{ROOT}/"))  # fmt: skip
+    if next((top for top in tops if top in ("dedupindex", "server", "tests")), "tests") != "tests":
+        _forked_with_threads.append("".join(traceback.format_list(stack[-8:])))
 
 
 os.register_at_fork(before=_check_fork)  # preexec_fn of subprocess is a fork, too
@@ -101,7 +106,7 @@ def _earlier_threads() -> int:
 
 @pytest.fixture(autouse=True)
 def forks_of_one_thread() -> Iterator[None]:
-    """Check that nothing forks this process while the test has other threads.
+    """Check that the product never forks this process while the test has other threads.
 
     Threads of pytest-xdist and of earlier tests do not count: for them, too, each pool of worker
     processes would be spawned, which takes long.

@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 from dedupindex.capture import Covers
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.errors import Damaged
 from dedupindex.index.format.cells import urlkey_hash
 from dedupindex.index.format.fast_answer import (
     BROKEN,
@@ -133,7 +134,7 @@ class PlainLookups:
                 if hit is not NO_HIT:
                     return None
                 return self._hit_of_crawl(state, plain, query, encoding, covers)
-            except BROKEN:
+            except (Damaged, *BROKEN):
                 return None  # the full lookup reports the damage
 
     def _hit_of_crawl(
@@ -185,12 +186,12 @@ def plain_query(text: str) -> PlainQuery | None:
         label, _, spelled = given["digest"].replace("%3A", ":").partition(":")
         url, crawl, mime = given["url"], given.get("crawl", ""), given.get("mime", "")
         base = _BASES.get(given.get("strategy", Strategy.DIGEST_ANY.value), -1)
-        covers, number = _COVERS.get(given.get("covers", ""), -1), given.get("size", "-1")
+        covers, number = _COVERS.get(given.get("covers", ""), -1), given.get("size", "")
         if label != "sha1" or base < 0 or covers < 0 or "%" in crawl or "+" in crawl:
             return None
-        if number != "-1" and (not number.isdigit() or len(number) > 18):
+        if number and (not number.isdigit() or len(number) > 18):
             return None
-        size = int(number)
+        size = int(number or -1)
     prefix = sha1_prefix(spelled)
     if prefix is None or not url or "+" in url:
         return None

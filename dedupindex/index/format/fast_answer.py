@@ -151,7 +151,8 @@ class PlainAnswers:
         """Return the only capture of a digest, or that of exactly `url`; None for any other case.
 
         `encoding`: of the digest in the query, which an original must share. A digest that nothing
-        has gives `NO_HIT`. Raises `BROKEN` for a damaged cell.
+        has gives `NO_HIT`. Container names are not read, as the lines have none. Raises `BROKEN`
+        for a damaged cell.
         """
         if not cursor.set_range(prefix):
             return NO_HIT

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from dedupindex.capture import Capture, Covers, Evidence
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.digest import Spelling
+from dedupindex.index.format.cells import Keys
 from server.api.plain_lookups import plain_query
 from server.app import create_app
 from server.config import Config
@@ -149,7 +151,6 @@ QUESTIONS = st.fixed_dictionaries(
         "mime": st.sampled_from(["text/html", "Text/HTML; charset=x", "", "a+b"]),
         "size": st.sampled_from(["0", "12345", "-1", "1e3", "9" * 19]),
         "strategy": st.sampled_from(["DIGEST_ANY", "EXACT_URL", "URL_CANONICAL", "exact_url", "?"]),
-        "max_age": st.just("10d"),
     },
 )
 
@@ -267,3 +268,28 @@ def test_a_damaged_capture_is_reported_by_the_full_lookup(make_index: MakeIndex)
     assert response.status_code == 503 and response.get_json()["error"]["code"] == "damaged"
     good = web.get(asked.replace(str(sha1(2)), str(sha1(3))), headers={"Accept": "text/plain"})
     assert good.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("url", "crawl", "status"),
+    [
+        (PAGE, "own", 200),  # the damaged capture has another URL
+        (COUSIN, "plain", 503),
+    ],
+)
+def test_a_damaged_capture_of_a_crawl_is_reported_by_the_full_lookup(
+    pair: Pair, url: bytes, crawl: str, status: int
+) -> None:
+    damaged = Keys().key_of(sha1(20), COUSIN)
+    for live in pair.states:
+        store = live.crawls.store()
+        assert isinstance(store, LmdbStore)
+        with store.writing() as writing:
+            captures = writing.trees.captures
+            for key, stored in list(writing.txn.cursor(db=captures)):
+                if bytes(key).startswith(damaged):
+                    writing.txn.put(key, stored[:-1] + bytes([stored[-1] ^ 1]), db=captures)
+    asked: dict[str, str | bytes] = {"digest": str(sha1(20)), "url": url, "crawl": crawl}
+    fast, full = pair.ask(asked, "", "text/plain")
+    assert (fast.status_code, fast.data) == (full.status_code, full.data)
+    assert full.status_code == status
