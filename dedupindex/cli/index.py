@@ -51,8 +51,8 @@ bin/index --stats my-index
 
 _BUILD_OPTIONS = ("replace", "resume", "reread", "jobs", "crawl", "spark")
 _SETTINGS = ("etag", "mime", "whitelist", "status", "min_size", "keep", "by_url")
-_ACTIONS = ("check", "stats", "compact", "copy", "merge")
-_NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
+_ACTIONS = ("check", "stats", "compact", "copy", "merge", "digest_filter")
+_NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -96,6 +96,10 @@ _NAMES = ", ".join(f"--{name}" for name in _ACTIONS)
 @flag("--stats", setting=False, help="Print what the index holds.")
 @flag("--compact", setting=False, help="Rewrite the data without unused space.")
 @flag("--merge", setting=False, help="Load the captures of committed crawls.")
+@flag(
+    "--digest-filter", setting=False,
+    help="Make the filter with which clients answer misses themselves; later loads add to it.",
+)  # fmt: skip
 @option(
     "--copy",
     metavar="PATH",
@@ -149,7 +153,8 @@ def _no_others(action: str) -> None:
             continue  # the engine of the copy, or the address of the index
         if typed and name not in (action, "index", "sources", "verbose"):
             option = name.replace("_", "-")
-            raise click.UsageError(f"--{option} is for building and has no effect with --{action}")
+            done = action.replace("_", "-")
+            raise click.UsageError(f"--{option} is for building and has no effect with --{done}")
 
 
 def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Build:

@@ -1,4 +1,4 @@
-"""Maintenance actions of ``bin/index``: --check, --stats, --compact, --merge and --copy."""
+"""Maintenance actions of ``bin/index``: --check, --stats, --compact, --merge, --copy and so on."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from dedupindex.errors import Damaged, DedupError, IndexExists
 from dedupindex.index import home_of, open_index, stats_of, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
+from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format.cells import sealed_text, unsealed_text
 from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
@@ -60,7 +61,7 @@ def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
     """Return the problems of an index and its crawls, and its counts if they can be read."""
     counts = None
     with closing(open_index(index)) as engine:
-        wrong = engine.check()
+        wrong = engine.check() + FilterStore(index).problems()
         with engine.view() as view, suppress(Damaged):
             counts = view.counts()
     try:
@@ -165,6 +166,21 @@ def merge(index: Path) -> int:
     }
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print_result(counts, [f"{printable(str(index))}: {text}"])
+    return 0
+
+
+def digest_filter(index: Path) -> int:
+    """Make the digest filter of an index; it replaces one that is there."""
+    read_identity(index)
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+    ):
+        engine.make_filter()
+    parts = FilterStore(index).manifest().parts
+    digests, size = sum(part.digests for part in parts), sum(part.size for part in parts)
+    line = f"{printable(str(index))}: a filter of {digests:,} digests, {amount(size)} to download"
+    print_result({"digests": digests, "bytes": size}, [line])
     return 0
 
 

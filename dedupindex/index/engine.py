@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import BadInput, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Drops
@@ -222,6 +222,10 @@ class Engine(Protocol):
 
     def compact(self) -> None:
         """Rewrite the data, packed, as a new generation, while others read."""
+
+    def make_filter(self) -> None:
+        """Make the digest filter anew; the caller holds the write lock. Raises `BadInput`."""
+        raise BadInput("an index on a cluster has no digest filter: its crawls write to it at once")
 
     def clear_leftovers(self) -> None:
         """Remove what a killed writer left behind; the caller holds the write lock."""

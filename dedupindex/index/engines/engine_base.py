@@ -14,6 +14,7 @@ from dedupindex.capture import Capture
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, View
+from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format import cells, ledger, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys, answers, decode, entries_of
 from dedupindex.index.format.fast_answer import BROKEN
@@ -238,6 +239,35 @@ class FileEngine(Engine):
         """Remove files of the ledger that a killed load left behind."""
         with self._ledger_writer(Load()):
             pass
+
+    def load(self, load: Load) -> MergeOutcome:
+        filters = FilterStore(self.index)
+        if not filters.exists():
+            return self._load(load)
+        try:
+            if filters.manifest().state not in (None, self._state()):
+                raise Damaged("the digest filter is of another state of the index")
+            filters.extend(load.merged())
+        except Damaged:
+            self.make_filter()
+            filters.extend(load.merged())
+        outcome = self._load(load)
+        filters.commit(self._state())
+        return outcome
+
+    @abstractmethod
+    def _load(self, load: Load) -> MergeOutcome:
+        """Commit a load durably, all of it or nothing."""
+
+    def make_filter(self) -> None:
+        """Make the digest filter of what the index has; the caller holds the write lock."""
+        with self._view_or_none() as view:
+            keys = () if view is None else (key for key, _ in view.cells())
+            FilterStore(self.index).create(keys, self._state())
+
+    def _state(self) -> int:
+        """Return the checksum of all that the index has."""
+        return int(self._meta("checksum", 0))
 
     @abstractmethod
     def _copy_data(self, target: Path) -> list[str]:

@@ -359,7 +359,7 @@ class LmdbEngine(FileEngine):
             raise IndexUnavailable(unfinished(self.index))
         return LmdbView(self._trees, self.keys, self._places)
 
-    def load(self, load: Load) -> MergeOutcome:
+    def _load(self, load: Load) -> MergeOutcome:
         try:
             incoming = sum(path.stat().st_size for path in load.runs)
             if not self._trees or load.dropped or incoming * REBUILD > self.path.stat().st_size:

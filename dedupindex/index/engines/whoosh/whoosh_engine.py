@@ -296,7 +296,7 @@ class WhooshEngine(FileEngine):
                     view.close()
             return WhooshView(self._index.reader(), self.keys, self._places)
 
-    def load(self, load: Load) -> MergeOutcome:
+    def _load(self, load: Load) -> MergeOutcome:
         with (
             self._ledger_writer(load) as ledger_writer,
             self._writing() as writer,
