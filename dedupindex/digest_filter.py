@@ -36,6 +36,7 @@ from dedupindex.errors import Damaged
 VERSION = 1
 BITS = 12  # of a part for each digest: one new digest in 180 is then taken for a known one
 BLOCK, HEADER, CHECKSUM = 32, 64, 32  # bytes
+PIECE = 4 << 20  # bytes of a part in one answer of a server
 ALGORITHMS = {
     "md5": (1, 16),
     "sha1": (2, 20),

@@ -16,6 +16,7 @@ from server.api.claims import Claims
 from server.api.crawls import CrawlRoutes
 from server.api.deletions import Deletions
 from server.api.doppelganger import Records
+from server.api.filter_routes import FilterRoutes
 from server.api.lookups import Lookups
 from server.body_timeout import BodyTimeout
 from server.config import Config
@@ -52,6 +53,7 @@ def create_app(
         records,
         Claims(services),
         Deletions(services),
+        FilterRoutes(services),
     ):
         for route, view in routes_of(group):
             path = route.path.replace("{", "<").replace("}", ">")

@@ -31,6 +31,7 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.merge_crawls import waits
 from dedupindex.errors import DedupError
+from dedupindex.index.filter_store import FilterStore
 from dedupindex.lookup.decide import Strategy
 from server.config import RECORDS_CRAWL
 from server.live_index import LiveIndex
@@ -231,6 +232,10 @@ def _index_gauges(live: LiveIndex) -> Iterator[Metric]:
         generation = opened.engine.identity.generation
         about = "Generation of the data that is served."
         yield GaugeMetricFamily("dedupindex_index_generation", about, generation)
+        if (filters := FilterStore(live.index)).exists():
+            parts = filters.manifest().parts
+            held, about = sum(part.digests for part in parts), "Digests in the digest filter."
+            yield GaugeMetricFamily("dedupindex_filter_digests", about, held)
     except DedupError:
         ready = 0
     yield GaugeMetricFamily("dedupindex_ready", "Whether the index can answer.", ready)

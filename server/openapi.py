@@ -26,7 +26,8 @@ _INTEGER_OR_NULL = {"type": ["integer", "null"]}
 _INTEGER_OR_TEXT = {"type": ["integer", "string"]}
 _BOOLEAN = {"type": "boolean"}
 _LIST = {"type": "array"}
-_DESCRIPTIONS = {200: "the answer", 201: "taken", 204: "no original", 404: "the answer"}
+_DESCRIPTIONS = {200: "the answer", 201: "taken", 204: "no original"}
+_DESCRIPTIONS |= {304: "not changed", 404: "the answer"}
 
 
 def _content(content: Content) -> dict[str, Any]:
@@ -284,10 +285,13 @@ def _deletions() -> dict[str, Schema]:
 def _rest() -> dict[str, Schema]:
     line = {**_INTEGER, "description": "of JSON lines, from 1"}
     error = {"code": _enum(ERRORS), "message": _TEXT, "line": line}
+    part = {"id": _TEXT, **dict.fromkeys(("bytes", "digests", "generation"), _INTEGER)}
+    parts = {"version": _INTEGER, "parts": _list(_object(part, part)), "digests": _INTEGER}
     stats = dict.fromkeys(("captures", "digests", "containers"), _INTEGER)
     return {
         "Error": _object({"error": _object(error, ["code", "message"])}, ["error"]),
         "Status": _object({"status": _TEXT}, ["status"]),
         "Stats": _object(stats, stats),
+        "DigestFilter": _object(parts, parts),
         "object": {"type": "object"},
     }
