@@ -8,7 +8,7 @@ from typing import Any
 from dedupindex import __version__
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import LONGEST
-from dedupindex.crawls.parse_report import COVERS, NUMBERS, TEXTS
+from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, TEXTS
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
@@ -196,7 +196,7 @@ def _crawls() -> dict[str, Schema]:
         "merged": _BOOLEAN,
         **dict.fromkeys(("captures", "bytes", "lookups", "duplicates"), _INTEGER),
         **dict.fromkeys(("duplicate_bytes", "errors", "answered_others"), _INTEGER),
-        **dict.fromkeys(("not_looked_up", "not_reported"), _INTEGER_OR_NULL),
+        **dict.fromkeys(NAMES, _INTEGER_OR_NULL),
         **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),
         **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
     }

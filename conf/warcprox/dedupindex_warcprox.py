@@ -18,6 +18,7 @@ Settings, all in the environment:
 DEDUPINDEX_URL     where the server is (http://127.0.0.1:8484)
 DEDUPINDEX_CRAWL   the crawl of requests without buckets; not set: they are looked up, not reported
 DEDUPINDEX_TOKEN   a token of the role write, where the server wants one
+DEDUPINDEX_FILTER  seconds between two renewals of the digest filter; not set: all is asked
 DEDUPINDEX_COMMIT  1: commit the crawls when warcprox ends; otherwise somebody else does
 
 A bucket of ``Warcprox-Meta: {"dedup-buckets": {"news": "rw", "base": "ro"}}`` is the namespace of
@@ -42,7 +43,7 @@ from collections import Counter
 import warcprox
 from warcprox.dedup import DedupableMixin
 
-from dedupindex.client import SPELLED_OTHERWISE, Client, Hit
+from dedupindex.client import SPELLED_OTHERWISE, Client, DigestFilter, Hit
 from dedupindex.errors import DedupError, IndexUnavailable
 
 _log = logging.getLogger("dedupindex")
@@ -182,10 +183,12 @@ class Session:
     """What both plugins share: the client, and which crawls may be written to."""
 
     def __init__(self):
+        renew = float(os.environ.get("DEDUPINDEX_FILTER") or 0)
         self.client = Client(
             os.environ.get("DEDUPINDEX_URL") or "http://127.0.0.1:8484",
             token=os.environ.get("DEDUPINDEX_TOKEN", "").strip(),
             request_timeout=5,
+            digest_filter=DigestFilter(renew=renew) if renew > 0 else None,
         )
         self.default = os.environ.get("DEDUPINDEX_CRAWL", "")
         self.commit = os.environ.get("DEDUPINDEX_COMMIT", "") not in ("", "0")

@@ -20,6 +20,8 @@ once, then kept and sent with the next; dropped captures are counted.
 
 `AsyncClient` has the same methods as coroutines, for asyncio. Threads may share a `Client`, tasks
 an `AsyncClient`. Both need only the standard library.
+
+With `digest_filter` a client answers most misses itself (`DigestFilter`, docs/digest-filter.md).
 """
 
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,7 @@ from dedupindex.client.requests import Ask, Reply
 
 if TYPE_CHECKING:
     from dedupindex.client.aio import AsyncClient
+    from dedupindex.client.filter_cache import DigestFilter
 
 __all__ = [
     "SPELLED_OTHERWISE",
@@ -53,6 +56,7 @@ __all__ = [
     "Claimed",
     "Client",
     "Counts",
+    "DigestFilter",
     "Hit",
     "Miss",
     "NotAsked",
@@ -66,9 +70,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import `AsyncClient` on first use, as asyncio is slow to import."""
-    if name != "AsyncClient":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dedupindex.client.aio import AsyncClient
+    """Import on first use what not every crawler needs: asyncio is slow to import."""
+    if name == "AsyncClient":
+        from dedupindex.client.aio import AsyncClient
 
-    return AsyncClient
+        return AsyncClient
+    if name == "DigestFilter":
+        from dedupindex.client.filter_cache import DigestFilter
+
+        return DigestFilter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

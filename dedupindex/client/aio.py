@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.blocking import Connections
 from dedupindex.client.core import ClientBase, Steps
 from dedupindex.client.http1 import (
     FAILURES,
@@ -23,6 +24,8 @@ from dedupindex.client.requests import Ask, Failure, Pause, Reply
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+    from dedupindex.client.filter_cache import DigestFilter
 
 _T = TypeVar("_T")
 
@@ -149,6 +152,10 @@ class AsyncClient(ClientBase[AsyncTransport]):
 
     _connections = AsyncConnections
 
+    def _start_filter(self, kept: DigestFilter, *server: Any) -> None:
+        connections = Connections(*server)
+        kept.start(connections.exchange, self._send_counts, connections.close)
+
     async def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         return await self._run(self._lookup(digest, url, more))
 
@@ -187,6 +194,9 @@ class AsyncClient(ClientBase[AsyncTransport]):
         return await self._run(self._settings())
 
     async def aclose(self) -> None:
+        if self._filter is not None:
+            self._filter.close()
+            await asyncio.to_thread(self._filter.join)
         await self._run(self._finish())
         self._closed = True
         await self._transport.close()

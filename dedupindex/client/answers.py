@@ -190,7 +190,7 @@ class Counts:
     """The numbers of a client's lookups and reports; may be read at any time.
 
     Every lookup and claim is counted as a hit, a miss, taken or not looked up. `spelled_otherwise`
-    are misses, too.
+    and `answered_by_filter` are misses, too.
     """
 
     def __init__(self) -> None:
@@ -210,6 +210,13 @@ class Counts:
                 self._counts[_NAMES[type(answer)]] += 1
                 self._counts["spelled_otherwise"] += answer == SPELLED_OTHERWISE
 
+    def answered_by_filter(self, crawl: object = "") -> None:
+        """Count a miss that the digest filter answered."""
+        with self._lock:
+            for name in ("lookups", "misses", "answered_by_filter"):
+                self._counts[name] += 1
+            self._of(crawl)["answered_by_filter"] += 1
+
     def reported(self, crawl: str, done: Reported) -> None:
         """Count the outcome of a report of a crawl, except captures that are kept."""
         with self._lock:
@@ -220,10 +227,13 @@ class Counts:
                 self._of(crawl)["not_reported"] += done.dropped
 
     def missed(self, crawl: str) -> dict[str, int]:
-        """Return what a crawl did not look up and not report, as the server takes it."""
+        """Return what only the client knows of a crawl, as the server takes it."""
         with self._lock:
             missed = self._missed.get(crawl, Counter())
-            return {name: missed[name] for name in ("not_looked_up", "not_reported")}
+            names = ["not_looked_up", "not_reported"]
+            if missed["answered_by_filter"]:
+                names.append("answered_by_filter")
+            return {name: missed[name] for name in names}
 
     def crawls(self) -> list[str]:
         """Return the crawls for which `missed` is not zero."""
@@ -253,6 +263,6 @@ class Counts:
 _CRAWLS = 1000  # that have counts of their own
 _NAMES: dict[type, str] = {Hit: "hits", Miss: "misses", Claimed: "misses", Taken: "taken"}
 _ALL = (
-    *("lookups", "hits", "misses", "taken", "spelled_otherwise"),
+    *("lookups", "hits", "misses", "taken", "spelled_otherwise", "answered_by_filter"),
     *("added", "unchanged", "refused", "bad", "not_reported"),
 )

@@ -25,6 +25,8 @@ from dedupindex.client.requests import Ask, Failure, Pause, Reply
 if TYPE_CHECKING:
     from ssl import SSLContext
 
+    from dedupindex.client.filter_cache import DigestFilter
+
 _READ = 1 << 16
 _T = TypeVar("_T")
 
@@ -147,6 +149,7 @@ class Client(ClientBase[Transport]):
                     `headers` and `tls` are then not used
     breaker         a `core.Breaker` that several clients share; `failures` and `probe_interval` are
                     not used
+    digest_filter   a `DigestFilter`, with which most misses are answered without asking
 
     Threads may share a client. It is a context manager. Proxies of the environment are not used.
     Raises `BadInput` if the URL, a header or the file of authorities is not valid.
@@ -159,6 +162,9 @@ class Client(ClientBase[Transport]):
     """
 
     _connections = Connections
+
+    def _start_filter(self, kept: DigestFilter, *server: Any) -> None:
+        kept.start(self._transport.exchange, self._send_counts)
 
     def lookup(self, digest: str, url: str | bytes = "", **more: Any) -> Answer:
         """Return whether a payload is stored: a `Hit`, a `Miss`, or `NotAsked`. Raises nothing.
@@ -306,6 +312,9 @@ class Client(ClientBase[Transport]):
         >>> client = Client("http://127.0.0.1:8484")
         >>> client.close()
         """
+        if self._filter is not None:
+            self._filter.close()
+            self._filter.join()
         self._run(self._finish())
         self._closed = True
         self._transport.close()

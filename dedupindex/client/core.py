@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,8 @@ from dedupindex.client.requests import Ask, Failure, Pause, Reply
 
 if TYPE_CHECKING:
     from ssl import SSLContext
+
+    from dedupindex.client.filter_cache import DigestFilter
 
 SHORTEST = 1.0  # seconds between two probes, at least
 SHARE = 10  # the pause before the next probe is a tenth of the outage so far
@@ -200,6 +202,7 @@ class ClientBase(Generic[_TransportT]):
         tls: str | Path | SSLContext | None = None,
         transport: _TransportT | None = None,
         breaker: Breaker | None = None,
+        digest_filter: DigestFilter | None = None,
     ) -> None:
         self.counts = Counts()
         """The numbers of lookups and reports so far, and what became of them."""
@@ -215,6 +218,13 @@ class ClientBase(Generic[_TransportT]):
         authorized = requests.authorized(url, token, headers)
         self._transport = transport or self._connections(url, authorized, tls)
         self._closed = False
+        self._filter = digest_filter
+        if digest_filter is not None:
+            self._start_filter(digest_filter, url, authorized, tls)
+
+    def _start_filter(self, kept: DigestFilter, *server: Any) -> None:
+        """Start the thread of the digest filter, on blocking connections to a server."""
+        raise NotImplementedError
 
     @property
     def kept(self) -> int:
@@ -224,6 +234,8 @@ class ClientBase(Generic[_TransportT]):
     def _lookup(self, digest: str, url: str | bytes, more: Mapping[str, Any]) -> Steps[Answer]:
         """Look one payload up."""
         more = {"crawl": self._crawl, **more}
+        if self._is_new(digest, more):
+            return Miss()
 
         def read(value: Any) -> Answer:
             if isinstance(value, dict) and "answers" in value:
@@ -237,16 +249,27 @@ class ClientBase(Generic[_TransportT]):
         self, questions: Iterable[Question | tuple[str, str]], more: Mapping[str, Any]
     ) -> Steps[list[Answer]]:
         """Look many payloads up; return the answers in order."""
-        asked = [Question(*question) for question in questions]
-        answers, more = list[Answer](), {"crawl": self._crawl, **more}
+        all_asked = [Question(*question) for question in questions]
+        more = {"crawl": self._crawl, **more}
+        new = [self._is_new(question.digest, more) for question in all_asked]
+        asked = [question for question, known in zip(all_asked, new, strict=True) if not known]
+        answers = list[Answer]()
         for at in range(0, len(asked), BATCH):
             batch = asked[at : at + BATCH]
             found = yield from self._lookup_batch(batch, more)
             answers += [found] * len(batch) if isinstance(found, NotAsked) else found
-        return [
+        counted = (
             self._counted(answer, question.digest, more)
             for answer, question in zip(answers, asked, strict=True)
-        ]
+        )
+        return [Miss() if known else next(counted) for known in new]
+
+    def _is_new(self, digest: str, more: Mapping[str, Any]) -> bool:
+        """Return whether the digest filter answers a lookup, with a miss, and count that."""
+        new = self._filter is not None and self._filter.lacks(digest, more)
+        if new:
+            self.counts.answered_by_filter(more["crawl"])
+        return new
 
     def _lookup_batch(
         self, batch: list[Question], more: Mapping[str, Any]
@@ -344,11 +367,21 @@ class ClientBase(Generic[_TransportT]):
             self.counts.reported(crawl, Reported(dropped=count))
         if lost:
             _log.warning("%d captures could not be reported; index their WARCs later", lost.total())
+        for name, value in self._unsent_counts():
+            make = partial(requests.on_crawl, name, "counts", value, self._short)
+            yield from self._ask(make, dict)
+
+    def _unsent_counts(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for name in self.counts.crawls():
             value = self._missed(name)
             if not self._sent_counts.get(name, {}).items() >= value.items():
-                make = partial(requests.on_crawl, name, "counts", value, self._short)
-                yield from self._ask(make, dict)
+                yield name, value
+
+    def _send_counts(self, exchange: Callable[[Ask], Reply]) -> None:
+        """Send the counts of all crawls, as the digest filter is renewed."""
+        for name, value in self._unsent_counts():
+            if exchange(requests.on_crawl(name, "counts", value, self._long)).status == 200:
+                self._sent_counts[name] = value
 
     def _missed(self, name: str) -> dict[str, Any]:
         return {**self.counts.missed(name), "who": self._who}
@@ -377,6 +410,8 @@ class ClientBase(Generic[_TransportT]):
         bad, valid = 0, list[bytes]()
         for capture in captures:
             try:
+                if self._filter is not None:
+                    self._filter.add(capture)
                 valid.append(requests.capture(capture))
             except (ValueError, TypeError) as error:
                 _log.warning("a capture cannot be reported: %s", error)

@@ -14,7 +14,7 @@ import orjson
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.parse_report import self_report_of
+from dedupindex.crawls.parse_report import NAMES, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
@@ -121,7 +121,7 @@ def written(found: CrawlReport, style: str) -> Iterator[str]:
         title = f"Crawl {found.summary['crawl']}"
         return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
     if not found.by:
-        further = ("not_looked_up", "not_reported", "average_lookup_ms", "p99_lookup_ms")
+        further = (*NAMES, "average_lookup_ms", "p99_lookup_ms")
         return csv_lines(["crawl", "state", *COLUMNS, *further], [found.summary])
     return csv_lines([found.by, *COLUMNS], rows)
 
@@ -179,6 +179,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Stored:               {content['captures']:,}, bytes: {_bytes(content['bytes'])}"
+    if content["answered_by_filter"]:
+        yield f"Answered by filter:   {content['answered_by_filter']:,}"
     yield f"Not looked up:        {_count(content['not_looked_up'])}"
     yield f"Not reported:         {_count(content['not_reported'])}"
     yield f"Answered by errors:   {content['errors']:,}"

@@ -111,16 +111,17 @@ def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
     return tuple(Digest.parse(text) for text in texts)
 
 
-# --- counts that only crawlers know: what they could not look up and not report -----------------
+# --- counts that only crawlers know: what they did not ask and could not report -----------------
 
 _MOST_PROCESSES = 1000  # of one crawl
 
 
 class SelfReport(NamedTuple):
-    """Captures that a crawl did not look up or report, by its own account; None if not reported."""
+    """What a crawl's own processes count; None if none has reported it."""
 
     not_looked_up: int | None = None
     not_reported: int | None = None
+    answered_by_filter: int | None = None  # lookups that a digest filter answered, with misses
 
 
 NAMES = SelfReport._fields

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
@@ -51,7 +52,16 @@ class Times(NamedTuple):
 
 
 def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
-    """Return the totals of a crawl; raises `Damaged` if they are lost."""
+    """Return the totals of a crawl; raises `Damaged` if they are lost.
+
+    Its lookups are also those that the digest filters of its crawlers have answered, of which the
+    rows of `rows` know nothing.
+    """
+    row, by_filter = _asked(reading, crawl), self_report_of(reading, crawl).answered_by_filter
+    return row._replace(lookups=row.lookups + by_filter) if by_filter else row
+
+
+def _asked(reading: Reading, crawl: Crawl) -> StatisticsRow:
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TOTAL))
     if amounts is not None:
         return StatisticsRow._make(amounts)

@@ -101,7 +101,6 @@ WIDTH = len(StatisticsRow._fields)
 COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS}Q")
-_SELF_REPORT = struct.Struct(">QQ")
 _OTHERS = struct.Struct(">Q")
 
 Amounts = Sequence[int]
@@ -129,6 +128,17 @@ def _greater(one: Amounts, other: Amounts) -> Amounts:
     return [max((n for n in pair if n != NOT_REPORTED), default=NOT_REPORTED) for pair in pairs]
 
 
+def _unpack_self_report(packed: bytes | memoryview[int]) -> Amounts:
+    """Return three numbers; a report of a crawler without a digest filter has only two stored."""
+    numbers = struct.unpack(f">{len(packed) // 8}Q", packed)
+    return [*numbers, *[NOT_REPORTED] * (3 - len(numbers))]
+
+
+def _pack_self_report(numbers: Amounts) -> bytes:
+    kept = numbers if numbers[2] != NOT_REPORTED else numbers[:2]
+    return struct.pack(f">{len(kept)}Q", *(min(number, MOST) for number in kept))
+
+
 def _codec(
     struct_: struct.Struct, combine: Callable[[Amounts, Amounts], Amounts] = _sums
 ) -> AmountCodec:
@@ -141,7 +151,7 @@ CODECS = {
     **dict.fromkeys((kind.value for kind in StatisticsKind), _codec(_ROW)),
     StatisticsKind.TIMES.value: _codec(_TIMES, combine_times),
     StatisticsKind.OTHERS.value: _codec(_OTHERS),
-    StatisticsKind.SELF_REPORT.value: _codec(_SELF_REPORT, _greater),
+    StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),
 }
 
 

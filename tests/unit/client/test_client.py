@@ -268,6 +268,7 @@ def test_the_circuit_breaker_opens_and_closes(switch: Switch) -> None:
     assert all(isinstance(client.lookup(OLD, PAGE), Hit) for _ in range(3))
     assert client.counts.as_json() == {
         "lookups": 10, "hits": 3, "misses": 0, "taken": 0, "spelled_otherwise": 0,
+        "answered_by_filter": 0,
         "added": 0, "unchanged": 0, "refused": 0, "bad": 0, "not_reported": 0,
         "not_looked_up": 7, "not_looked_up_why": {"outage": 3, "unreachable": 4},
     }  # fmt: skip

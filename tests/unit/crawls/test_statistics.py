@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 import tracemalloc
 from collections import Counter
@@ -30,7 +31,14 @@ from dedupindex.crawls.counting import (
 )
 from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.parse_report import NAMES, SelfReport, add_self_report, self_report_of
-from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
+from dedupindex.crawls.statistics_keys import (
+    CODECS,
+    MOST,
+    NOT_REPORTED,
+    StatisticsKind,
+    StatisticsRow,
+    key_of,
+)
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
@@ -339,6 +347,14 @@ def test_self_reports_may_be_repeated_in_any_order(said: list[tuple[Any, ...]]) 
             names = {name for _, name in greatest}
             expected = SelfReport(*(sums[name] if name in names else None for name in NAMES))
             assert self_report_of(writing, crawl) == expected
+
+
+def test_self_reports_without_a_filter_are_stored_as_before() -> None:
+    codec = CODECS[StatisticsKind.SELF_REPORT.value]
+    before = struct.pack(">QQ", 4, NOT_REPORTED)
+    assert codec.pack([4, NOT_REPORTED, NOT_REPORTED]) == before
+    assert list(codec.unpack(before)) == [4, NOT_REPORTED, NOT_REPORTED]
+    assert list(codec.unpack(codec.pack([4, 5, 6]))) == [4, 5, 6]
 
 
 def test_the_number_of_self_reporting_processes_is_limited(store: Store) -> None:
