@@ -6,6 +6,13 @@
 
 import groovy.transform.CompileStatic
 import groovy.transform.stc.POJO
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.nio.channels.FileChannel
+import java.nio.file.Files
+import java.nio.file.Path
+import java.nio.file.StandardOpenOption
+import java.security.MessageDigest
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
@@ -30,6 +37,7 @@ import org.archive.crawler.event.CrawlStateEvent
 import org.archive.modules.CrawlURI
 import org.archive.modules.Processor
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
+import org.json.JSONArray
 import org.json.JSONObject
 import org.springframework.beans.factory.DisposableBean
 import org.springframework.context.ApplicationContext
@@ -41,7 +49,7 @@ import org.archive.spring.PathSharingContext
 @CompileStatic
 @POJO
 class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlStateEvent>, DisposableBean {
-    private static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000      // milliseconds
+    private static final int LOOKUP_TIMEOUT = 2000, WRITE_TIMEOUT = 5000, FILTER_TIMEOUT = 30_000     // milliseconds
     private static final int REPORT_EVERY = 100                               // milliseconds
     private static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
     private static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
@@ -56,7 +64,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final Logger LOG = Logger.getLogger('org.archive.dedupindex')
 
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
-    final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong()
+    final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), answeredByFilter = new AtomicLong()
 
     private PathSharingContext context
     private Properties settings
@@ -64,7 +72,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private long quiet                                 // the longest pause between two probes
     private String crawl, crawlParameters              // known once the job was launched
     private CloseableHttpClient http
-    private ScheduledExecutorService reporter
+    private ScheduledExecutorService reporter, renewer
+    private DedupFilter filter                         // null: everything is asked
+    private String countsSent = ''
 
     private final Set<Integer> logged = ConcurrentHashMap.newKeySet()
     private final Object beginning = new Object()
@@ -97,6 +107,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         server = setting('server').replaceAll('/+$', '')
         token = setting('token')
         quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
+        long renew = Long.parseLong(setting('digestFilter') ?: '0')
+        if (renew > 0) filter = new DedupFilter(this, renew)
         // A GET is repeated once: the server may close a connection that was kept while the request is on its way.
         http = HttpClients.custom().setDefaultRequestConfig(timeouts(LOOKUP_TIMEOUT))
             .setMaxConnPerRoute(CONNECTIONS).setMaxConnTotal(CONNECTIONS)
@@ -128,6 +140,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
      * Captures that wait to be reported are reported first if one has this digest: the server then decides about them, too.
      */
     Map<String, String> original(CrawlURI curi, String digest) {
+        if (filter != null && begun && filter.lacks(digest, curi.getContentDigest())) {
+            answeredByFilter.incrementAndGet()
+            lookups.incrementAndGet()
+            return new HashMap<String, String>()
+        }
         if (failures == 0 && waitingDigests.contains(digest)) flush()
         Map<String, String> found = null
         try {
@@ -154,7 +171,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** Take note of a capture that was written; it is reported soon. When too many wait, it is only counted. */
-    void report(String digest, JSONObject capture) {
+    void report(String digest, byte[] raw, JSONObject capture) {
+        filter?.add(digest, raw)
         synchronized (waiting) {
             if (waiting.size() >= MOST_WAITING) {
                 notReported.incrementAndGet()
@@ -163,14 +181,44 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             waiting.add(new Capture(digest, capture.toString()))
             waitingDigests.add(digest)
             if (reporter == null) {
-                reporter = Executors.newSingleThreadScheduledExecutor { Runnable work ->
-                    Thread thread = new Thread(work, 'dedupindex reporter')
-                    thread.daemon = true
-                    return thread
-                }
+                reporter = daemon('dedupindex reporter')
                 reporter.scheduleWithFixedDelay({ flush() } as Runnable, REPORT_EVERY, REPORT_EVERY, TimeUnit.MILLISECONDS)
             }
         }
+    }
+
+    private static ScheduledExecutorService daemon(String name) {
+        return Executors.newSingleThreadScheduledExecutor { Runnable work ->
+            Thread thread = new Thread(work, name)
+            thread.daemon = true
+            return thread
+        }
+    }
+
+    /** Fetch the filter now, and renew it while the crawl runs; no lookup waits for it. */
+    private void startFilter() {
+        renewer = daemon('dedupindex filter')
+        renewer.scheduleWithFixedDelay({ renew() } as Runnable, 0L, filter.renewMilliseconds, TimeUnit.MILLISECONDS)
+    }
+
+    private void renew() {
+        try {
+            filter.renew()
+            String counts = form(selfReport())
+            if (begun && counts != countsSent) post('/crawls/' + crawl + '/counts', counts, FORM)
+            countsSent = counts
+        } catch (Exception e) {                        // the filter is as it was, and in the end not used any more
+            if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + e)
+        }
+    }
+
+    /** What only this client knows of the crawl. */
+    private Map<String, Object> selfReport() {
+        Map<String, Object> counts = new LinkedHashMap<String, Object>()
+        counts.put('not_looked_up', notLookedUp)
+        counts.put('not_reported', notReported)
+        if (filter != null) counts.put('answered_by_filter', answeredByFilter)
+        return counts
     }
 
     /** Report what waits, if the server answers. */
@@ -227,6 +275,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (crawl == null) identify()
             post('/crawls', form(name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers), FORM)
             begun = true
+            if (filter != null && renewer == null) startFilter()
         }
         log(Level.INFO, 'crawl ' + crawl + ' has begun at ' + server + ', digests are of the ' + covers + ' body')
     }
@@ -341,6 +390,23 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
+    /** What a GET is answered, null if there is nothing for us; raises IOException. */
+    byte[] bytes(String path) {
+        HttpGet request = new HttpGet(server + path)
+        request.setConfig(timeouts(FILTER_TIMEOUT))
+        if (!token.isEmpty()) request.setHeader('Authorization', 'Bearer ' + token)
+        CloseableHttpResponse response = http.execute(request)
+        try {
+            int code = response.statusLine.statusCode
+            byte[] body = response.entity == null ? new byte[0] : EntityUtils.toByteArray(response.entity)
+            if (code == 200) return body
+            if (code in [401, 403, 404]) return null
+            throw new IOException('GET ' + path + ' was answered ' + code)
+        } finally {
+            response.close()
+        }
+    }
+
     private static Map<String, String> headers(String text) {
         Map<String, String> found = new HashMap<String, String>()
         if (text == null) return found
@@ -378,7 +444,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** The counts of the crawl, as one line. */
     String counts() {
-        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + '; reported ' + reported + missed()
+        String filtered = filter == null ? '' : ', answered by the filter ' + answeredByFilter
+        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + filtered + '; reported ' + reported + missed()
     }
 
     private String missed() {
@@ -401,7 +468,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String cancelOn = setting('cancelOn')
         boolean cancel = !cancelOn.isEmpty() && reason =~ cancelOn
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
-        String outcome = form(exit: reason, not_looked_up: notLookedUp, not_reported: notReported)
+        Map<String, Object> fields = selfReport()
+        fields.put('exit', reason)
+        String outcome = form(fields)
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 post(step, outcome, FORM)
@@ -417,7 +486,202 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     void destroy() {
         reporter?.shutdown()
+        renewer?.shutdownNow()
         http?.close()
+    }
+}
+
+/**
+ * Which digests the index cannot have, in files that are mapped into memory: docs/digest-filter.md has the format. A part
+ * that is not whole is not used, and without all parts that the server names, compared not long ago, everything is asked.
+ */
+@CompileStatic
+@POJO
+class DedupFilter {
+    private static final int HEADER = 64, BLOCK = 32, CHECKSUM = 32, PIECE = 4 << 20      // bytes
+    private static final int SEGMENT = 1 << 30         // bytes that are mapped at once
+    private static final long LARGEST = 4L << 30       // bytes of a filter that is fetched
+    private static final int TABLE = 1 << 16, BITS = 12                       // bytes of the first table; bits for a digest
+    private static final long GRACE = 30_000L          // milliseconds beyond three intervals after which it is not used
+    private static final List<String> ALGORITHMS = ['', 'md5', 'sha1', 'sha256', 'sha512', 'blake3']
+    private static final int[] SALTS = salts('47b6137b 44974d91 8824ad5b a2b7289d 705495c7 2df1424b 9efc4947 5c6bfb31')
+
+    final long renewMilliseconds
+    private final DedupClient client
+    private volatile List<Part> parts = null           // null: there is no filter
+    private volatile long compared                     // with the server's manifest; milliseconds
+    private final List<ByteBuffer> reported = new ArrayList<ByteBuffer>()     // what this crawl has stored; its own lock
+    private int room                                   // digests that the last of these takes
+
+    @CompileStatic
+    @POJO
+    private static class Part {
+        String id
+        long blocks
+        int algorithms
+        List<ByteBuffer> segments
+    }
+
+    DedupFilter(DedupClient client, long seconds) {
+        this.client = client
+        renewMilliseconds = seconds * 1000L
+    }
+
+    private static int[] salts(String hexadecimal) {
+        String[] words = hexadecimal.split(' ')
+        int[] found = new int[words.length]
+        for (int i = 0; i < words.length; i++) found[i] = Integer.parseUnsignedInt(words[i], 16)
+        return found
+    }
+
+    private static long now() { System.nanoTime().intdiv(1_000_000L).longValue() }
+
+    /** The number of the algorithm of a digest with its label; 0 if the server must be asked. */
+    private static int algorithm(String digest, byte[] raw) {
+        int colon = digest.indexOf(':')
+        if (colon < 1 || raw == null || raw.length < 16) return 0
+        int end = raw.length
+        if (raw[end - 1] == 0 && raw[end - 2] == 0 && raw[end - 3] == 0 && raw[end - 4] == 0) return 0    // it may have been cut
+        return Math.max(0, ALGORITHMS.indexOf(digest.substring(0, colon).toLowerCase(Locale.ROOT).replace('-', '')))
+    }
+
+    /** Whether neither the index has a digest nor this crawl has stored it; false if the server must be asked. */
+    boolean lacks(String digest, byte[] raw) {
+        List<Part> known = parts
+        if (known == null || now() - compared > 3L * renewMilliseconds + GRACE) return false
+        int number = algorithm(digest, raw)
+        if (number == 0) return false
+        long key = ByteBuffer.wrap(raw).getLong()
+        for (Part part : known) {
+            if ((part.algorithms >>> number & 1) == 1 && has(part.segments, HEADER, part.blocks, key)) return false
+        }
+        synchronized (reported) {
+            for (ByteBuffer table : reported) {
+                if (has([table], 0, table.capacity().intdiv(BLOCK).longValue(), key)) return false
+            }
+        }
+        return true
+    }
+
+    private static long blockOf(long key, long blocks) { (key >>> 32) * blocks >>> 32 }
+
+    private static int bitOf(long key, int word) { ((int) key) * SALTS[word] >>> 27 }
+
+    private static boolean has(List<ByteBuffer> segments, int header, long blocks, long key) {
+        long at = header + BLOCK * blockOf(key, blocks)
+        ByteBuffer segment = segments.get((int) (at >>> 30))
+        int start = (int) (at & (SEGMENT - 1))
+        for (int word = 0; word < 8; word++) {
+            if ((segment.getInt(start + 4 * word) >>> bitOf(key, word) & 1) == 0) return false
+        }
+        return true
+    }
+
+    /** Add a digest that this crawl has stored. */
+    void add(String digest, byte[] raw) {
+        if (algorithm(digest, raw) == 0) return
+        long key = ByteBuffer.wrap(raw).getLong()
+        synchronized (reported) {
+            if (room == 0) {
+                int size = reported.isEmpty() ? TABLE : Math.min(2 * reported.last().capacity(), SEGMENT)
+                reported.add(ByteBuffer.allocate(size).order(ByteOrder.LITTLE_ENDIAN))
+                room = (int) (size * 8L).intdiv(BITS)
+            }
+            room = room - 1
+            ByteBuffer table = reported.last()
+            int start = (int) (BLOCK * blockOf(key, table.capacity().intdiv(BLOCK).longValue()))
+            for (int word = 0; word < 8; word++) {
+                int place = start + 4 * word
+                table.putInt(place, table.getInt(place) | 1 << bitOf(key, word))
+            }
+        }
+    }
+
+    /** Fetch the parts that are new and forget those that are gone; raises IOException, and then nothing has changed. */
+    void renew() {
+        for (int left = 3; left > 0; left--) {         // a part may be merged into another meanwhile
+            long began = now()
+            byte[] manifest = client.bytes('/digest-filter')
+            if (manifest == null) {
+                parts = null
+                return
+            }
+            List<Part> found = partsOf(new JSONObject(new String(manifest, 'UTF-8')))
+            if (found != null) {
+                parts = found
+                compared = began
+                return
+            }
+        }
+        throw new IOException('the parts of the digest filter change all the time')
+    }
+
+    /** The parts of a manifest; null if one of them is not there any more. */
+    private List<Part> partsOf(JSONObject manifest) {
+        if (manifest.getInt('version') != 1) throw new IOException('the digest filter has another version')
+        Map<String, Part> held = new HashMap<String, Part>()
+        List<Part> before = parts
+        if (before != null) for (Part part : before) held.put(part.id, part)
+        JSONArray rows = manifest.getJSONArray('parts')
+        long size = 0L
+        for (int row = 0; row < rows.length(); row++) size += rows.getJSONObject(row).getLong('bytes')
+        if (size > LARGEST) throw new IOException('the digest filter is too large: ' + size + ' bytes')
+        List<Part> found = new ArrayList<Part>()
+        for (int row = 0; row < rows.length(); row++) {
+            String id = rows.getJSONObject(row).getString('id')
+            Part part = held.containsKey(id) ? held.get(id) : fetched(id, rows.getJSONObject(row).getLong('bytes'))
+            if (part == null) return null
+            found.add(part)
+        }
+        return found
+    }
+
+    /** A part from the server, in a file that has no name any more; null if the server does not have it. */
+    private Part fetched(String id, long size) {
+        if (!(id ==~ '[0-9a-f]{64}') || size < HEADER + BLOCK + CHECKSUM) throw new IOException('this is no part of a digest filter')
+        Path path = Files.createTempFile('dedupindex-', '.part')
+        try {
+            MessageDigest checksum = MessageDigest.getInstance('SHA-256')
+            OutputStream stream = Files.newOutputStream(path)
+            try {
+                for (long at = 0L; at < size; at += PIECE) {
+                    byte[] piece = client.bytes('/digest-filter/' + id + '?piece=' + at.intdiv(PIECE))
+                    if (piece == null) return null
+                    if (piece.length != Math.min((long) PIECE, size - at)) throw new IOException('a piece of a digest filter was cut')
+                    stream.write(piece)
+                    int summed = (int) Math.min((long) piece.length, size - CHECKSUM - at)
+                    if (summed > 0) checksum.update(piece, 0, summed)
+                }
+            } finally {
+                stream.close()
+            }
+            if (checksum.digest().encodeHex().toString() != id) throw new IOException('a part of the digest filter was damaged on its way')
+            return mapped(path, id, size)
+        } finally {
+            Files.delete(path)
+        }
+    }
+
+    private static Part mapped(Path path, String id, long size) {
+        FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)
+        try {
+            Part part = new Part()
+            part.id = id
+            part.segments = new ArrayList<ByteBuffer>()
+            for (long at = 0L; at < size; at += SEGMENT) {
+                part.segments.add(channel.map(FileChannel.MapMode.READ_ONLY, at, Math.min((long) SEGMENT, size - at)).order(ByteOrder.LITTLE_ENDIAN))
+            }
+            ByteBuffer head = part.segments.get(0)
+            byte[] magic = new byte[8]
+            for (int i = 0; i < 8; i++) magic[i] = head.get(i)
+            part.blocks = head.getInt(12) & 0xFFFFFFFFL
+            part.algorithms = head.getInt(24)
+            boolean right = new String(magic, 'US-ASCII') == 'dedupflt' && head.getInt(8) == 1 && part.blocks > 0L
+            if (!right || size != HEADER + BLOCK * part.blocks + CHECKSUM) throw new IOException('a part of the digest filter has another version')
+            return part
+        } finally {
+            channel.close()
+        }
     }
 }
 
@@ -484,7 +748,7 @@ class DedupStore extends Processor {
         capture.put('record_id', written.get('warc-record-id')).put('container', written.get('warc-filename'))
         capture.put('offset', written.get('warc-file-offset')).put('mime', curi.getContentType())
         capture.put('status', curi.getFetchStatus()).put('size', curi.getContentLength()).put('covers', DedupClient.coversOf(curi))
-        client.report(digest, capture)
+        client.report(digest, curi.getContentDigest(), capture)
     }
 
     /** A crawl that continues from a checkpoint does not write these records again, so they are reported now. */

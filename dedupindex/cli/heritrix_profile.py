@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import click
 
 from dedupindex.cli.common import Command, print_result
-from dedupindex.cli.options import flag, option, shared_options
+from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
@@ -40,6 +40,7 @@ class HeritrixJob:
     strategy: str = "DIGEST_ANY"
     everything: bool = False  # look text up, too
     http2: bool = False
+    digest_filter: int = 0  # seconds between two renewals; 0: none
     delay: bool = True
 
 
@@ -100,6 +101,8 @@ def beans_for(job: HeritrixJob) -> str:
     beans = _edited(beans, "searchStrategy=DIGEST_ANY", f"searchStrategy={job.strategy}")
     if job.token:
         beans = _edited(beans, "\ntoken=\n", f"\ntoken={_property(job.token)}\n")
+    if job.digest_filter:
+        beans = _edited(beans, "digestFilter=\n", f"digestFilter={job.digest_filter}\n")
     if job.everything:
         beans = _edited(beans, 'value="^text/.*"', 'value="(?!)"')
     return beans
@@ -154,6 +157,10 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
     "--contact", required=True, metavar="URL", help="Page that tells webmasters who crawls them."
 )
 @option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="How duplicates are found.")
+@option(
+    "--digest-filter", type=COUNT, default=0, metavar="SECONDS",
+    help="Answer most misses from the filter of the index, renewed so often (0: ask for all).",
+)  # fmt: skip
 @flag("--everything", help="Also look up text, for an index built with -w -m '.*'.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")

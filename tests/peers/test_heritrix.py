@@ -373,6 +373,52 @@ def test_missed_lookups_are_reported_when_the_server_is_back(
     assert told["duplicate_stated_bytes"] == crawl.report_number("duplicate-by-hash crawled bytes")
 
 
+def test_new_payloads_are_found_in_the_digest_filter(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    """Two crawls with the filter find what two without it find, and ask less.
+
+    In a third the filter is damaged: all is asked.
+    """
+    index = empty_index(tmp_path)
+    token = dedupindex("token", index, "--add", "heritrix")[0].strip()
+    dedupindex("index", "--digest-filter", index)
+    asked = len(site.payloads()) + 1  # and a response 203
+    reports, crawls = [], []
+    with serving(index, "--private") as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for name in ("filtered", "again", "damaged"):
+            if name == "damaged":
+                (part,) = (index / "filter").glob("*.part")
+                part.write_bytes(part.read_bytes().replace(b"dedupflt", b"dedupfit"))
+            job = heritrix.make(name, site, url, "--token", token, "--digest-filter", "1")
+            crawl = heritrix.run(job)
+
+            def report(name: str = crawl.name) -> dict[str, Any]:
+                path, bearer = f"/crawls/{name}/report?by=host", f"Bearer {token}"
+                return dict(json.loads(server.get(path, Authorization=bearer)[1]))
+
+            assert until(lambda: report()["merged"] and report()["lookups"] == asked)
+            reports.append(report())
+            crawls.append(crawl)
+    first, second, third = reports
+    found = [of_kind(crawl.records(), "revisit") for crawl in crawls]
+    assert len(found[0]) == first["duplicates"] == 5
+    assert {one.url for one in found[1]} == site.payloads().keys()
+    check_revisits(found[0] + found[1], crawls[0].records())
+    new = first["lookups"] - first["duplicates"]
+    assert first["new"] == new and 8 <= first["answered_by_filter"] <= new
+    assert first["groups"][0]["lookups"] == asked - first["answered_by_filter"]
+    assert first["captures"] == len(stored(site, crawls[0].records())) == new - 1
+    assert (second["duplicates"], second["captures"]) == (asked - 1, 0)
+    assert (third["duplicates"], third["answered_by_filter"]) == (asked - 1, 0)
+    assert "digest filter was not renewed" in crawls[2].alerts()
+    assert (first["not_looked_up"], first["not_reported"]) == (0, 0)
+    assert "SEVERE" not in crawls[0].alerts() + crawls[1].alerts()
+    line = f"answered by the filter {first['answered_by_filter']}; reported"
+    assert line in crawls[0].output
+
+
 def answers(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -66,11 +66,12 @@ def test_a_job_directory_is_complete(heritrix: Path, tmp_path: Path) -> None:
 
 def test_options_change_the_profile(heritrix: Path, tmp_path: Path) -> None:
     chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False, token="s")
+    chosen = replace(chosen, digest_filter=30)
     make_job(heritrix, tmp_path / "weekly", chosen)
     content = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
     assert 'FetchHTTP2"' in content and '<property name="minDelayMs" value="0" />' in content
     beans = (tmp_path / "weekly" / "dedup-beans.xml").read_text()
-    assert "\ntoken=s\n" in beans
+    assert "\ntoken=s\n" in beans and "\ndigestFilter=30\n" in beans
     assert "searchStrategy=EXACT_URL\n" in beans and "^text" not in beans
 
 
