@@ -37,6 +37,7 @@ CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-known"],
+    "filter": ["filter-asked", "filter-cost", "filter-make"],
 }
 SIDE_BY_SIDE = 3  # jobs at one time: most of their time is the fixed length of a load
 
