@@ -21,6 +21,7 @@ from dedupindex.client.http1 import (
     failure,
 )
 from dedupindex.client.requests import Ask, Failure, Pause, Reply
+from dedupindex.errors import BadInput
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -153,6 +154,8 @@ class AsyncClient(ClientBase[AsyncTransport]):
     _connections = AsyncConnections
 
     def _start_filter(self, kept: DigestFilter, *server: Any) -> None:
+        if not isinstance(self._transport, AsyncConnections):
+            raise BadInput("a digest filter is fetched over blocking connections: use no transport")
         connections = Connections(*server)
         kept.start(connections.exchange, self._send_counts, connections.close)
 

@@ -46,10 +46,16 @@ def heritrix(bench: Bench) -> Iterator[Line]:
     with _site(bench) as seeds:
         crawls = _Crawls(bench, home, seeds)
         found = bench.interleaved(
-            {"none": crawls.without, "new": crawls.first, "known": crawls.second}
+            {
+                "none": crawls.without,
+                "filtered": crawls.filtered,
+                "new": crawls.first,
+                "known": crawls.second,
+            }
         )
     without = _median(found["none"], lambda crawl: crawl.seconds)
-    for name, target in (("new", Target(0.85)), ("known", Target(0.9))):
+    targets = {"new": Target(0.85), "filtered": Target(0.85), "known": Target(0.9)}
+    for name, target in targets.items():
         seconds = _median(found[name], lambda crawl: crawl.seconds)
         crawler = _median(found[name], lambda crawl: crawl.crawler)
         plain = _median(found["none"], lambda crawl: crawl.crawler)
@@ -124,18 +130,27 @@ class _Crawls:
         return self._crawl("none", "http://127.0.0.1:9", None)
 
     def first(self) -> Crawled:
+        self._make_empty()
+        return self._asking("new")
+
+    def filtered(self) -> Crawled:
+        """The first crawl with the digest filter: its lookups are all of new payloads."""
+        self._make_empty()
+        run([INDEX, "--digest-filter", self._index], self._bench.cores.both)
+        return self._asking("filtered", "--digest-filter", "60")
+
+    def _make_empty(self) -> None:
         self._bench.fresh(self._index.name)
         run([INDEX, "--empty", "-w", "-m", ".*", self._index], self._bench.cores.both)
-        return self._asking("new")
 
     def second(self) -> Crawled:
         return self._asking("known")
 
-    def _asking(self, name: str) -> Crawled:
+    def _asking(self, name: str, *options: str) -> Crawled:
         with serving(self._bench, self._index) as server:
-            return self._crawl(name, server.address, server)
+            return self._crawl(name, server.address, server, *options)
 
-    def _crawl(self, name: str, address: str, server: Server | None) -> Crawled:
+    def _crawl(self, name: str, address: str, server: Server | None, *options: str) -> Crawled:
         folder = self._bench.fresh(f"heritrix-{next(self._numbers)}")
         job = folder / "jobs" / name
         job.parent.mkdir(parents=True)
@@ -144,7 +159,7 @@ class _Crawls:
             *(sys.executable, "-m", "dedupindex", "heritrix-profile", self._home, job),
             *("--server", address, "--contact", "http://a.example/", "--no-delay", "--everything"),
         ]
-        run([*make, *seeds], self._bench.cores.both)
+        run([*make, *seeds, *options], self._bench.cores.both)
         if server is None:
             _take_out(job / "crawler-beans.cxml")
         command = [

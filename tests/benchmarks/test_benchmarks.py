@@ -36,7 +36,7 @@ NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failur
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
     "weight": ["start", "server-memory"],
-    "heritrix": ["heritrix-new", "heritrix-known"],
+    "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],
 }
 SIDE_BY_SIDE = 3  # jobs at one time: most of their time is the fixed length of a load

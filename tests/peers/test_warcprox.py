@@ -168,6 +168,33 @@ def test_the_second_crawl_is_all_revisits_and_replays(index: Path, tmp_path: Pat
         assert set(remarks(first, second)) == {"not-truncated"}
 
 
+def test_new_payloads_are_found_in_the_digest_filter(index: Path, tmp_path: Path) -> None:
+    """Duplicates within the crawl are found as without it."""
+    dedupindex("index", "--digest-filter", index)
+    with site() as base, serving(index) as server:
+
+        def has_the_filter() -> bool:
+            """Whether the plugin has the filter, and knows that its crawl has no namespace."""
+            text = server.get("/metrics")[1].decode()
+            routes = ("digest_filter", "show_crawl")
+            return all(f'route_seconds_count{{route="{route}"}}' in text for route in routes)
+
+        url, env = f"http://127.0.0.1:{server.port}", {"DEDUPINDEX_COMMIT": "1"}
+        with proxying(tmp_path / "w", url, "one", DEDUPINDEX_FILTER="60", **env) as port:
+            crawl(port, base, ALL[:1])
+            assert server_until(has_the_filter)
+            crawl(port, base, ALL[1:])
+        report = until_lookups(server, "one", len(ALL))
+    counts = counted(tmp_path / "w")
+    assert (counts["lookups"], counts["hits"]) == (len(ALL), len(COPIES))
+    assert counts["answered_by_filter"] == report["answered_by_filter"] == len(PAGES) - 1
+    assert (report["duplicates"], report["stored"]) == (len(COPIES), len(PAGES))
+    written = types(tmp_path / "w")
+    assert {url for url, kind in written.items() if kind == "revisit"} == {
+        base + path for path in COPIES
+    }
+
+
 def test_where_tokens_are_needed(index: Path, tmp_path: Path) -> None:
     """To look up and to report; with none, all is stored."""
     token = dedupindex("token", index, "--add", "warcprox")[0].strip()

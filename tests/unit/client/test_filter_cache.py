@@ -26,7 +26,7 @@ from tests.integration.test_server_live import DEADLINE, serving
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
 from tests.support.paths import ROOT
-from tests.support.transports import ToApp, of_json
+from tests.support.transports import AsyncMock, ToApp, of_json
 
 KNOWN, NEW = 50, range(1000, 1100)  # digests of the index, and others
 URL = "http://example.com/x"
@@ -344,6 +344,12 @@ def test_a_filter_is_of_one_client() -> None:
     kept.close()
     with pytest.raises(BadInput):
         DigestFilter(renew=0)
+
+    async def answer(ask: Ask) -> Reply:
+        return Reply(503, b"")
+
+    with pytest.raises(BadInput, match="transport"):  # another server might have another filter
+        AsyncClient(transport=AsyncMock(answer), digest_filter=DigestFilter())
 
 
 def test_with_asyncio_and_over_real_connections(index: Path) -> None:
