@@ -12,7 +12,7 @@ from typing import Any
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
+from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, View
 from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.format import cells, ledger, url_index
@@ -252,7 +252,8 @@ class FileEngine(Engine):
             self.make_filter()
             filters.extend(load.merged())
         outcome = self._load(load)
-        filters.commit(self._state())
+        with suppress(DedupError):  # what is loaded is loaded; the filter has it in any case
+            filters.commit(self._state())
         return outcome
 
     @abstractmethod

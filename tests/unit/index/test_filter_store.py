@@ -139,6 +139,22 @@ def test_a_load_that_fails_leaves_digests_that_are_asked_for_in_vain(
     assert store.manifest().state is not None
 
 
+def test_a_load_whose_state_cannot_be_recorded_is_done_nevertheless(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench, store = make(tmp_path, "lmdb", some(range(10)))
+
+    def fail(*_: object) -> None:
+        raise IndexUnavailable("no room")
+
+    monkeypatch.setattr(FilterStore, "commit", fail)
+    bench.load(some(range(10, 20)))
+    monkeypatch.undo()
+    assert len(bench.held()) == 20 and not lacks(store, bench) and store.manifest().state is None
+    bench.load(some(range(20, 30)))
+    assert not lacks(store, bench) and store.manifest().state is not None
+
+
 @engines
 def test_a_load_by_a_version_without_filters_is_noticed_by_the_next(
     tmp_path: Path, engine: str
