@@ -58,7 +58,7 @@ def _run(out: Path) -> int:
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
-        step(f"All numbers are right. The files are in {out}. Next:")
+        step(f"All numbers are right. The files are in {out}; delete it when done. Next:")
         print(f"   bin/index --stats {index}")
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
         print(f"   bin/report {index} --against {second} --by mime --format csv")

@@ -223,11 +223,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
 @pytest.fixture(scope="session")
 def demo_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What ``bin/demo`` leaves, and beside it the commands: examples of the docs are run there."""
+    """What ``bin/demo`` leaves: examples of the docs are run on it."""
     out = tmp_path_factory.mktemp("demo") / "out"
     words = [sys.executable, "-m", "demo", "--out", str(out)]
     subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    (out / "bin").symlink_to(ROOT / "bin")
     return out
 
 

@@ -22,10 +22,11 @@ def document_tables(inputs: Table) -> str:
             "record_linker, by its own rates, which assume that processing keeps up with the "
             "network:",
             _fleet_table(estimates.published_fleets(inputs), 0),
-            f"From rates measured here ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} "
+            f"From measured rates ({rates['measured']}): {rates['hash_mb_per_core_s']:,g} "
             f"MB/s hashed and {rates['rows_per_core_s']:,.0f} rows/s deduplicated on a core. "
             "Hashing is limited by the network or by the cores; both grow with instances "
-            "(extrapolated). Costs include requests:",
+            "(extrapolated), so n times the instances take an n-th of the hours, and the cost is "
+            "the same. Costs include requests:",
             _fleet_table(estimates.measured_fleets(inputs), fixed.request_cost),
             f"* Requests: {fixed.gets:,.0f} GET and {fixed.lists:,.0f} LIST cost "
             f"${fixed.request_cost:,.2f}, however many instances there are.\n"
@@ -40,12 +41,20 @@ def _fleet_table(rows: Iterable[FleetPlan], requests: float) -> str:
     cells = [
         (
             f"{row.hashing}", f"{row.deduping}", f"{row.gbps:g}",
-            f"{round(row.hash_hours, 2)}/{round(row.dedup_hours, 2)}", row.instance,
+            f"{_hours(row.hash_hours)}/{_hours(row.dedup_hours)}", row.instance,
             f"${row.cost + requests:,.2f}",
         )
         for row in rows
     ]  # fmt: skip
-    return _table(("hash", "dedup", "Gbit/s", "hours, hash/dedup", "instance", "cost"), cells)
+    heads = (
+        "instances that hash", "that deduplicate", "Gbit/s", "hours: hash/deduplicate",
+        "instance", "cost",
+    )  # fmt: skip
+    return _table(heads, cells)
+
+
+def _hours(hours: float) -> str:
+    return f"{round(hours, 2)}" if hours >= 0.005 else "<0.01"
 
 
 def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:

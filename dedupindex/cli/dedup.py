@@ -141,11 +141,11 @@ def _other_files(report: DedupReport) -> Iterator[str]:
 
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     would = "would become" if report.dry_run else "became"
-    yield (
-        singular(
-            f"{report.files:,} files of {report.records:,} records: {report.captures:,} captures, "
-            f"{report.unique:,} of them unique, {report.originals:,} originals"
-        )
+    yield singular(f"{report.files:,} files of {report.records:,} records")
+    yield singular(
+        f"{report.captures:,} captures: {report.unique:,} without a duplicate, "
+        f"{report.originals:,} originals, {report.revisits:,} revisits, "
+        f"{report.refused.total():,} not rewritten"
     )
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"

@@ -41,7 +41,7 @@ from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 _Command = Callable[..., int]
 EXAMPLES = """
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
-wget --warc-file=harvest --warc-cdx --warc-dedup=dedup.cdx --input-file=seeds.txt
+wget --warc-file=harvest --warc-dedup=dedup.cdx --input-file=seeds.txt
 bin/export --redis redis://127.0.0.1:6379/0 my-index
 bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
 bin/export --self-contained my-warcs --url http://example.org/docs/ -o docs.warc.gz
@@ -112,7 +112,8 @@ def command(
     """Write the originals in INDEX for a crawler: --wget or --redis.
 
     Or, with --self-contained, copy records of SOURCEs byte for byte, and the originals that their
-    revisits need. The exit status is 8 if an original is missing.
+    revisits need. The exit status is 8 if an original is missing, or if the check of the result,
+    which is that of bin/verify, finds a record that will not replay (level broken or loss).
     """
     if self_contained:
         if wget or redis:
@@ -263,8 +264,8 @@ def _report_subset(exported: SubsetReport, out: Path) -> int:
     if not exported.records:
         say("nothing was written: no record that was read matches")
     sums = singular(
-        f"{exported.records:,} records, {exported.originals:,} originals for "
-        f"{exported.revisits:,} revisits, of which {exported.dangling:,} have none; "
+        f"{exported.records:,} records, and {exported.originals:,} originals added; "
+        f"{exported.revisits:,} revisits, {exported.dangling:,} of them without an original; "
         f"{amount(exported.bytes)} in "
     )
     found = [

@@ -38,7 +38,11 @@ _OUTCOMES = {
     "replaced": "better than the capture that the index had",
     "unchanged": "URL and digest already in the index",
 }
-_ALL = "all: a new index with --whitelist --mime '.*'"  # an index keeps its settings
+_LEFT_OUT = {  # an index keeps its settings
+    "mime": "left out by --mime; all: a new index with --whitelist --mime '.*'",
+    "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
+}
+_REASONS = "docs/formats.md#what-is-refused"
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
 bin/index -w -m '.*' ~/warcs my-index          everything
@@ -238,7 +242,9 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     refused = tally.refused - Counter(skipped)
     yield from count_lines("", outcomes, _OUTCOMES)
     yield from count_lines("skipped: ", skipped)
-    yield from count_lines("refused: ", refused, {"mime": f"left out by --mime; {_ALL}"})
+    yield from count_lines("refused: ", refused, _LEFT_OUT)
+    if refused:
+        yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)
     if built.skipped:
         yield f"  files skipped, not of a known kind: {built.skipped:,}"
@@ -246,7 +252,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     elif refused:
         most = max(refused, key=lambda name: refused[name])
-        what = _ALL if most == "mime" else "see docs/formats.md"
+        what = _LEFT_OUT.get(most, f"see {_REASONS}")
         yield f"nothing was added: most responses were refused as {most!r} ({what})"
     else:
         yield "nothing was added: no record is a response"

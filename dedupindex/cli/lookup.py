@@ -69,6 +69,11 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @shared_options("--json")
 def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: Any) -> int:
     """Look up the original of a payload digest in INDEX."""
+    if batch is None and options["digest"] is None and options["url"]:
+        raise click.UsageError(
+            "a lookup needs a digest; bin/impact INDEX --url URL --list shows what the index has "
+            "of a URL"
+        )
     if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch")
     index, given = index_or_engine(index, engine), _given(options)
@@ -160,12 +165,17 @@ def _answer(state: IndexSnapshot, given: Given, own: Any) -> dict[str, Any]:
 
 
 def _one(state: IndexSnapshot, given: Given) -> None:
+    digest = given.get("digest", b"").decode("utf-8", "replace")
+    if digest and ":" not in digest and "unlabelled" not in given:
+        raise BadDigest(
+            f"no label in digest {digest!r}: write sha1:…, or add --unlabelled sha1 "
+            f"(or {', '.join(name for name in SIZES if name != 'sha1')})"
+        )
     try:
         decision, answer, query = _decide(state, given)
     except UnknownAlgorithm:
         raise BadDigest(
-            f"no known algorithm in digest {given['digest'].decode()!r}; "
-            f"known are {', '.join(SIZES)}"
+            f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
     print_result(answer, _text_of(decision, answer, query))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -27,6 +27,7 @@ EXAMPLES = """
 bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
 bin/undedup /data/rewritten --out /data/again   every record as it was
 """
+_COPY = "it is in the directory that bin/dedup wrote: copy it here"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -65,8 +66,8 @@ def _check(directory: Path, out: Path | None) -> None:
         raise BadInput(f"{directory} does not exist")
     if not (directory / DIRECTORY).is_dir():
         above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
-        meant = "".join(f"; {one} is meant" for one in islice(above, 1))
-        raise BadInput(f"{directory} has no journal ({DIRECTORY}){meant}")
+        meant = next((f"{one} is meant" for one in above), _COPY)
+        raise BadInput(f"{directory} has no journal ({DIRECTORY}); {meant}")
     if out is not None and directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 

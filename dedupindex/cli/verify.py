@@ -89,6 +89,8 @@ def command(
         if recompressed:
             totals += f", {recompressed:,} records unchanged in other gzip members"
         _say_counts(totals, reasons, list_remarks=list_remarks)
+    if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
+        say("only the gzip members differ; --records compares records")
     if reasons.keys() & _ABSENT:
         say("name originals that are elsewhere with --originals")
     levels = {REASONS[reason] for reason in reasons}

@@ -17,7 +17,7 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import NAMES, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
-from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
+from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
 UNKNOWN = "unknown"  # shown for an empty heading
@@ -183,12 +183,12 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Answered by filter:   {content['answered_by_filter']:,}"
     yield f"Not looked up:        {_count(content['not_looked_up'])}"
     yield f"Not reported:         {_count(content['not_reported'])}"
-    yield f"Answered by errors:   {content['errors']:,}"
+    yield f"Lookups with errors:  {content['errors']:,}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
     for name, row in content["strategies"].items():
         share = f"{row['duplicates']:,} duplicates ({row['duplicates_percent']} %)"
-        yield f"  {name + ':':<20}{row['lookups']:,} lookups, {share}"
+        yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
 
 
 def _bytes(count: int) -> str:
@@ -196,4 +196,4 @@ def _bytes(count: int) -> str:
 
 
 def _count(number: int | None) -> str:
-    return "not known" if number is None else f"{number:,}"
+    return "not known (the crawler did not say)" if number is None else f"{number:,}"

@@ -365,7 +365,8 @@ def _write(
         if source.single and source.scan.arc:
             raise BadInput(
                 f"{source.file.path} is an ARC file, which does not go into {path}: "
-                "bin/convert it first, or name a directory"
+                "give -o a directory instead of a .warc.gz, or convert the ARC files first "
+                "(bin/convert)"
             )
         if targets.setdefault(path, source) is not source and not source.single:
             raise BadInput(f"two files would both become {path}: export them in two runs")

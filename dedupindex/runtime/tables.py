@@ -30,7 +30,7 @@ _WORDS = {  # labels of fields; others are labelled by their names
     "canonical_url": "same canonical URL",
     "digest": "another URL",
     "listed": "listed by URL only",
-    "errors": "answered by errors",
+    "errors": "lookups that got an error",
     "unsized": "hits of unknown size",
     "merged": "in the index itself",
     "p99_lookup_ms": "99 of 100 lookups within",

@@ -25,8 +25,8 @@ def test_the_commands(demo_files: Path) -> None:
     typed = re.findall(r"^    (bin/corpus .*)$", EXAMPLE, re.MULTILINE)
     assert len(typed) == 3
     done = subprocess.run(
-        ["bash", "-euc", "\n".join(typed)], cwd=demo_files, env=os.environ, text=True,
-        capture_output=True,
+        ["bash", "-euc", "\n".join(typed)], cwd=ROOT, env=os.environ | {"demo": str(demo_files)},
+        text=True, capture_output=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     (shown,) = re.findall(r"^    (\{.*)$", EXAMPLE, re.MULTILINE)

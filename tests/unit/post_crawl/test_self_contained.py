@@ -155,7 +155,10 @@ def test_arc_files(tmp_path: Path) -> None:
     exported(tmp_path, one(1), path)
     assert (tmp_path / "o" / "a.arc.gz").read_bytes() == gz(header()) + gz(first)
     _, talk = typed("export", "--self-contained", path, "-o", tmp_path / "x.warc.gz", status=4)
-    assert "bin/convert it first" in talk and not (tmp_path / "x.warc.gz").exists()
+    assert (
+        "give -o a directory instead of a .warc.gz" in talk
+        and not (tmp_path / "x.warc.gz").exists()
+    )
 
 
 def test_the_command(tmp_path: Path) -> None:
@@ -198,7 +201,7 @@ def test_revisits_without_an_original_are_all_counted(tmp_path: Path) -> None:
     done = subprocess.run(
         [*words, "-o", "x.warc.gz"], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    assert "4 revisits, of which 4 have none" in done.stdout and done.returncode == 8
+    assert "4 revisits, 4 of them without an original" in done.stdout and done.returncode == 8
     assert "warning: x.warc.gz at 0: dangling" in done.stderr and ".part" not in done.stderr
 
 

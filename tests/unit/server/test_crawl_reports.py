@@ -339,7 +339,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "New (no hits):        1",
         "  as the crawler counts: 200 (200 B) of 300 (300 B)",
         "Not looked up:        7",
-        "Not reported:         not known",
+        "Not reported:         not known (the crawler did not say)",
         "  DIGEST_ANY:         3 lookups, 2 duplicates (66.67 %)",
     ):
         assert line in text.splitlines(), text
