@@ -19,8 +19,9 @@ from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritte
 from dedupindex.runtime.atomic_replace import PART_NAME
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.verify.block_facts import CUT_AT_ZERO
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.issues import DAMAGE
+from dedupindex.verify.issues import DAMAGE, Finding
 from dedupindex.verify.walk_file import is_named
 
 EXAMPLES = """
@@ -104,13 +105,19 @@ def _checked(_: None, task: Undo) -> Restored:
     assert task.out is not None
     target = task.out / task.name
     if result.state in ("copied", "records") and is_named(target):
-        found = [one for one in Collection([target]).findings() if one.level == DAMAGE
-                 or one.reason in ("block-digest", "payload-digest")]  # fmt: skip
+        found = [one for one in Collection([target]).findings() if _is_damage(one)]
         if found:
             first = found[0]
             more = f" (and {len(found) - 1:,} more)" if found[1:] else ""
             result.problem = f"{first.reason} at {first.offset}: {first.message}{more}"
     return result
+
+
+def _is_damage(finding: Finding) -> bool:
+    """Whether content may be damaged; a digest that its writer cut does not show that it is."""
+    if finding.reason in ("block-digest", "payload-digest"):
+        return finding.message != CUT_AT_ZERO
+    return finding.level == DAMAGE
 
 
 def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:

@@ -42,6 +42,7 @@ _SINGLE = frozenset(
 _VERSIONS = frozenset((b"WARC/0.17", b"WARC/0.18", b"WARC/1.0", b"WARC/1.1", b"WARC/1.2"))
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 _MAX_CACHED = 300  # bytes of a digest field
+CUT_AT_ZERO = "its payload digest was cut at its first zero byte"
 _NO_HTTP = HttpHead(b"", 0, b"", b"", -1, False, False)
 Issue = tuple[str, str]  # reason, message
 
@@ -176,7 +177,7 @@ def examine(record: AnyRecord, issues: list[Issue]) -> tuple[Facts, HttpHead | N
     elif block_differs:
         issues.append(("block-digest", "its block has another digest than WARC-Block-Digest"))
     if payload_differs and payload and payload.raw in map(_cut, computed):
-        issues.append(("payload-digest", "its payload digest was cut at its first zero byte"))
+        issues.append(("payload-digest", CUT_AT_ZERO))
     elif payload_differs:
         issues.append(("payload-digest", "its payload has another digest than is stated"))
     if not length:

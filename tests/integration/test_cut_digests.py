@@ -334,6 +334,21 @@ def test_deduplication_keeps_records_with_cut_digests(tmp_path: Path) -> None:
     assert json.loads(out)["findings"] == {}
 
 
+def test_undedup_does_not_call_a_cut_digest_damage(tmp_path: Path) -> None:
+    """Neither in a record that is restored by itself nor in a file that is copied."""
+    source, body = tmp_path / "in", body_whose_digest_is_cut(0, b"." * 2000)
+    cut_page = page(1, body, Payload_Digest=stated(body))
+    write(source / "a.warc.gz", [cut_page, page(3), page(4)])
+    write(source / "b.warc.gz", [page(2, body, Payload_Digest=stated(body))])
+    typed("dedup", source, "--out", tmp_path / "out")
+    _, err = typed("undedup", tmp_path / "out", "--out", tmp_path / "back")
+    assert "damage" not in err
+    typed("verify", "--against", source, tmp_path / "back", "--records")
+    write(tmp_path / "out" / "c.warc.gz", [page(5, Payload_Digest=stated(body))])
+    _, err = typed("undedup", tmp_path / "out", "--out", tmp_path / "back", status=7)
+    assert "c.warc.gz has damage that was copied: payload-digest" in err
+
+
 def test_a_corpus_never_groups_cut_digests(tmp_path: Path) -> None:
     """`--first digest` of twelve pages with cut digests, four of which have the same."""
     out, again = tmp_path / "pages.jsonl", tmp_path / "again.jsonl"
