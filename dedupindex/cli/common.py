@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
 _FILE = "dedupindex.settings"  # key of a context: its settings file
+_LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 UNSOUND = 8  # exit status: something is lost or will not replay
 STATUSES = """\
@@ -239,10 +241,18 @@ def status_7(message: str) -> int:
 
 
 def warn(problems: Iterable[Problem]) -> None:
-    """Print a line on stderr for each damaged input."""
+    """Print a line on stderr for each damaged input; of the lines of a text, the first few."""
+    lines = Counter[str]()
     for container, offset, message in problems:
+        if message.startswith("line "):
+            lines[container] += 1
+            if lines[container] > _LINES_SHOWN:
+                continue
         place = f"{container} at {offset}" if offset >= 0 else container
         say(f"warning: {place}: {message}")
+    for container, count in lines.items():
+        if count > _LINES_SHOWN:
+            say(f"warning: {container}: and {count - _LINES_SHOWN:,} more lines like these")
 
 
 def warn_of_lines(refused: int) -> None:

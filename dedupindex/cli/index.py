@@ -31,6 +31,7 @@ from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, sa
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources import KINDS
+from dedupindex.sources.discover import NO_ZSTD
 from dedupindex.warc.record import REMARKS
 
 _OUTCOMES = {
@@ -218,11 +219,30 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
 def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
-    content = {**built.tally.as_json(), "problems": len(built.problems), "skipped": built.skipped}
+    content = {
+        **built.tally.as_json(),
+        "problems": len(built.problems),
+        "skipped": built.skipped,
+        "not_read_zstd": _zstd_files(built),
+    }
     print_result(content, _text_of(built, sources, printable(index_name(index))))
-    if built.problems:
-        return status_7("damaged data was left out, everything else is in the index")
-    return 0
+    return status_7(_left_out(built)) if built.problems else 0
+
+
+def _zstd_files(built: Built) -> int:
+    """Return how many files were not read because they are compressed with zstd."""
+    return sum(problem.message == NO_ZSTD for problem in built.problems)
+
+
+def _left_out(built: Built) -> str:
+    """Describe what is not in the index because of problems."""
+    zstd = _zstd_files(built)
+    what = []
+    if zstd:
+        what.append(f"{zstd:,} {'file was' if zstd == 1 else 'files were'} not read (zstd)")
+    if len(built.problems) > zstd:
+        what.append("damaged or unreadable data was left out")
+    return f"{' and '.join(what)}; all other data was read"
 
 
 def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:
@@ -246,6 +266,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     if refused:
         yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)
+    if zstd := _zstd_files(built):
+        yield f"  files not read (zstd): {zstd:,}"
     if built.skipped:
         yield f"  files skipped, not of a known kind: {built.skipped:,}"
     if tally.known or any(outcomes.values()):

@@ -1,7 +1,8 @@
 """The columns of CDX lines, as a header line states them, or guessed from their number.
 
-A header is a line of a delimiter, ``CDX``, and one letter per column. These letters are used (the
-CDX file format of archive.org; ``u`` is wget's), all others are ignored:
+A header is a line of a delimiter, ``CDX``, and one letter per column; some tools strip the first
+delimiter. A line with longer names is text that mentions CDX. These letters are used (the CDX file
+format of archive.org; ``u`` is wget's), all others are ignored:
 
     a  original URL    b  date, 14 or 17 digits    m  mime          s  status    k  digest
     S  record size     V  offset                   g  file name     u  record id
@@ -105,8 +106,9 @@ def header(line: bytes) -> tuple[bytes, list[str]] | None:
     match = _HEADER.fullmatch(line)
     if match is None or match[1] not in (b"", match[2]):
         return None
-    letters = match[3].decode("latin-1").split(match[2].decode("latin-1"))
-    return match[2], [letter[:1] for letter in letters if letter]
+    names = match[3].decode("latin-1").split(match[2].decode("latin-1"))
+    letters = [name for name in names if name]
+    return (match[2], letters) if letters and max(map(len, letters)) == 1 else None
 
 
 def guess(line: bytes) -> Layout | None:

@@ -77,3 +77,31 @@ def test_a_misspelled_name_is_refused_and_makes_nothing(
     status = main([word.replace("TYPO", str(tmp_path / "typo")) for word in words.split()])
     assert status in (4, 6)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_build_counts_zstd_files_as_not_read(tmp_path: Path) -> None:
+    zstd = b"\x28\xb5\x2f\xfd\0\0\0\0"
+    sources = tmp_path / "in"
+    sources.mkdir()
+    (sources / "a.warc.zst").write_bytes(zstd)
+    (sources / "dictionary.warc.zst").write_bytes(b"\x5d\x2a\x4d\x18\0\0\0\0" + zstd)
+    out, err = typed("index", sources, tmp_path / "index", status=7)
+    assert "files read: 0," in out and "  files not read (zstd): 2\n" in out
+    assert err.endswith("status 7: 2 files were not read (zstd); all other data was read\n")
+    (sources / "empty.warc").touch()
+    out, err = typed("index", sources, tmp_path / "other", "--json", status=7)
+    counts = json.loads(out)
+    assert (counts["containers"], counts["problems"], counts["not_read_zstd"]) == (0, 3, 2)
+    assert err.endswith(
+        "2 files were not read (zstd) and damaged or unreadable data was left out; "
+        "all other data was read\n"
+    )
+
+
+def test_few_of_many_bad_lines_are_shown(tmp_path: Path) -> None:
+    source = tmp_path / "x.cdx"
+    source.write_text(HEADER + "junk\n" * 30 + cdx_line(1, 1, 1))
+    out, err = typed("index", "--json", source, tmp_path / "index", status=7)
+    assert json.loads(out)["problems"] == 30
+    assert err.count(": line ") == 10
+    assert f"warning: {source}: and 20 more lines like these\n" in err

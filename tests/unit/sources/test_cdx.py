@@ -310,4 +310,13 @@ def test_headers() -> None:
     assert header(b"\tCDX\ta\tk") == (b"\t", ["a", "k"])
     assert header(b" CDX") is None
     assert header(b"\tCDX a k") is None
+    assert header(b" CDX ") is None
+    assert header(b"CDX files are in the archive") is None
+    assert header(b" CDX a b offset") is None
+
+
+def test_text_about_cdx_between_rows_is_a_bad_line() -> None:
+    row = (GOOD + "\n").encode()
+    found = items("cdx", HEADER + row + b"CDX files are below\n" + row)
+    assert [type(item) for item in found] == [Capture, Problem, Refusal, Capture]
     assert guess(b"a b c") is None

@@ -50,6 +50,7 @@ def write(path: Path, data: bytes) -> str:
         (b"\r\n" + WARC, "warc"),
         (b"filedesc://x.arc 0.0.0.0 20050101000000 text/plain 76\n", "warc"),
         (b"<html><p>no</p></html>\n", ""),
+        (b"# Files\n\nCDX files are in `cdx/`.\nCDX: see there.\n CDX and WARC\n", ""),
         (b"com,a)/ 20140101000000\tcdx-00000.gz\t0\t1234\t1\n", ""),
         (b'{"a": 1}\n', ""),
         (b"BZh91AY&SY", ""),
@@ -169,6 +170,7 @@ def test_expand(tmp_path: Path) -> None:
         ".hidden": CDX,
         ".git/x.cdx": CDX,
         "README": b"words\n",
+        "README.md": b"CDX files are in indexes/\n",
         "z.warc.zst": ZSTD,
         "zero.warc": b"",
         "index/index.json": b'{"format": 1, "canonicaliser": "surt"}',
@@ -180,7 +182,7 @@ def test_expand(tmp_path: Path) -> None:
     found = expand([str(tmp_path)])
     names = [os.path.relpath(path, tmp_path) for path in found.paths]
     assert names == ["a.warc.gz", "b/x.cdx", "b/deep/crawl.log.cp00001-2022"]
-    assert found.skipped == 5
+    assert found.skipped == 6
     assert {os.path.basename(problem.container) for problem in found.problems} == {
         "z.warc.zst",
         "zero.warc",
