@@ -120,7 +120,7 @@ def dedup(
     if not roots:
         raise BadInput(NOTHING)
     if options.out is not None:
-        check_names([*found.files, *found.others], options.out)
+        check_names([*found.files, *found.others], options.out, found.searched)
     with working(options.work or _work_directory(roots, options.out), sources) as work:
         return _DedupRun(found, options, work, say, on_progress).report()
 
@@ -160,8 +160,9 @@ class _DedupRun:
             copied = (file for file in self._found.others if not is_unfinished(file.name))
             reserved = sum(file.size for file in copied if not (out / file.name).exists())
         job = RewriteJob(
-            plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved
-        )
+            plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved,
+            searched=self._found.searched,
+        )  # fmt: skip
         if self._work.unfinished_options is None:
             (self._work.top / _OUTCOMES).unlink(missing_ok=True)
         with self._clock("rewriting"):

@@ -156,7 +156,7 @@ class _Rehearsal:
     def steps(self) -> Iterator[Step]:
         if not self._files:
             raise BadInput("the sources contain no WARC or ARC file")
-        check_names(self._files, self._top)
+        check_names(self._files, self._top, self._found.searched)
         steps = (
             (self._test, "test", "the sources read to their ends"),
             (self._list, "manifest", "a line for every response of the sources"),

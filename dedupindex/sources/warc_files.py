@@ -48,6 +48,7 @@ class Sources:
     skipped: int = 0  # files of directories and globs that are neither WARC nor ARC
     problems: list[Problem] = field(default_factory=list)
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
+    searched: set[str] = field(default_factory=set)  # directories, also those of globs
 
 
 def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
@@ -70,6 +71,8 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
         sources.skipped += expanded.skipped
         sources.problems += expanded.problems
         root = _root(source)
+        if not is_remote(source) and not os.path.isfile(source):
+            sources.searched.add(root)
         for path in expanded.paths:
             if path not in found:
                 if path in (source, os.path.abspath(source)):

@@ -470,6 +470,9 @@ def test_impossible_runs_are_refused_before_anything_is_read(
     for words, status in (
         ([source, other, "--out", tmp_path / "out"], 4),
         ([source, "--out", source / "out"], 4),
+        ([source / "*.warc.gz", "--out", source / "out"], 4),
+        ([source / "single.warc.gz", source, "--out", source / "out"], 4),
+        ([source / "single.warc.gz", "--out", source], 4),
         ([source, other, "--in-place"], 4),
         ([source], 2),
         ([source, "--in-place", "--out", tmp_path / "out"], 2),
@@ -480,6 +483,20 @@ def test_impossible_runs_are_refused_before_anything_is_read(
     assert main(["dedup", str(tmp_path / "empty"), "--out", str(tmp_path / "out")]) == 4
     assert not list(tmp_path.glob("*.dedup"))
     capsys.readouterr()
+
+
+def test_results_of_files_may_be_below_their_directory(source: Path, dedup: Dedup) -> None:
+    """Nothing searches the directory of files that are named one by one."""
+    files = sorted(path for path in source.iterdir() if path.is_file())
+    before, out = content(source), source / "out"
+    dry = dedup(*files, "--out", out, "--dry-run")
+    done = dedup(*files, "--out", out)
+    assert numbers(done) == numbers(dry) and done["revisits"]
+    again = dedup(*files, "--out", out)
+    assert numbers(again) == numbers(done)
+    assert main(["undedup", str(out), "--out", str(source / "back")]) == 0
+    assert {path.name for path in (source / "back").iterdir()} == {path.name for path in files}
+    assert {name: data for name, data in content(source).items() if name in before} == before
 
 
 def test_the_report_as_text(

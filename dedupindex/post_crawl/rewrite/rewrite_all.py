@@ -11,7 +11,7 @@ import errno
 import os
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
@@ -67,7 +67,7 @@ def rewrite(
     for container in containers:
         check_local(container.path)
     if job.out is not None:
-        check_names(containers, job.out)
+        check_names(containers, job.out, job.searched)
     else:
         _check_resumed(job, containers)
         job = job._replace(aliased=_aliased(containers))
@@ -171,8 +171,14 @@ def locked(places: list[Path]) -> Iterator[None]:
         yield
 
 
-def check_names(files: Sequence[ManifestContainer | SourceFile], out: Path) -> None:
-    """Raise `BadInput` if two files have the same name below `out`, or `out` is in a source."""
+def check_names(
+    files: Sequence[ManifestContainer | SourceFile], out: Path, searched: Set[str] | None = None
+) -> None:
+    """Raise `BadInput` if two files have the same name below `out`, or `out` is in a source.
+
+    Sources are the `searched` directories, or the directories of all files. The results of a file
+    that was named itself may stand below its directory, but not in it, beside the file.
+    """
     names: dict[str, ManifestContainer | SourceFile] = {}
     for file in files:
         other = names.setdefault(file.name, file)
@@ -181,10 +187,13 @@ def check_names(files: Sequence[ManifestContainer | SourceFile], out: Path) -> N
                 f"{file.path} and {other.path} would both become {out / file.name}: "
                 "name the folder above both, or rewrite them in two runs"
             )
-    above = {out.resolve(), *out.resolve().parents}
-    for root in {file.root for file in files}:
-        if Path(root).resolve() in above:
+    target = out.resolve()
+    roots = {file.root for file in files}
+    for root in roots if searched is None else searched:
+        if Path(root).resolve() in (target, *target.parents):
             raise BadInput(f"{out} is in {root}, where the next scan would read it")
+    if any(Path(root).resolve() == target for root in roots):
+        raise BadInput(f"{out} has the sources in it: name another directory")
 
 
 def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], processes: int) -> None:

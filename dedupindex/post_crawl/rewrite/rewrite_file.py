@@ -84,6 +84,7 @@ class RewriteJob(NamedTuple):
     busy: Set[int] = frozenset()  # files that others wrote to when the run began; in place only
     aliased: Set[int] = frozenset()  # files that are in the plan by several names; in place only
     reserved: int = 0  # bytes that will be written to `out` afterwards
+    searched: Set[str] | None = None  # directories that the scan searched; None: perhaps all
 
     @property
     def options(self) -> str:
