@@ -73,7 +73,7 @@ def test_sources_of_several_kinds(tmp_path: Path) -> None:
     cdx = archive(tmp_path / "2", Page("http://z.org/", 9, html("more"), file="z.warc.gz"))
     warc = tmp_path / "2" / "z.warc.gz"
     assert titles(Corpus.of(warc, path)) == [*TITLES, "more"]
-    with pytest.raises(BadSource, match=r"x\.wacz is no CDX .* give it to --containers"):
+    with pytest.raises(BadSource, match=r"x\.wacz is not a CDX .* give it to --containers"):
         Corpus.of(path, warc, cdx).count()
     assert titles(Corpus.of(cdx, tmp_path / "all.cdx", containers=path)) == [*TITLES, "more"]
 

@@ -400,7 +400,7 @@ def test_invalid_sources(tmp_path: Path) -> None:
         packed.writestr("datapackage.json", "{}")
     for corpus, word in (
         (Corpus.from_warcs(tmp_path / "x.wacz"), "as a WACZ: holds no WARC file"),
-        (Corpus.from_cdx(tmp_path / "a.warc.gz"), "no CDX or CDXJ file"),
+        (Corpus.from_cdx(tmp_path / "a.warc.gz"), "not a CDX or CDXJ file"),
         (Corpus.from_cdx(tmp_path / "nothing"), "cannot be read"),
         (Corpus.from_warcs(cdx), "is cdx"),
     ):
