@@ -192,14 +192,13 @@ def test_a_damaged_filter_is_reported_and_made_anew(tmp_path: Path, kind: str, h
 @engines
 def test_a_load_that_is_killed_denies_nothing(tmp_path: Path, engine: str) -> None:
     bench, store = make(tmp_path, engine, some(range(300)))
-    longest, first, killed = 0.3, 300, 0
-    for step in range(5):
+    seconds, first = bench.seconds_of(some(range(300, 2300))), 2300
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):
         last = first + 2000
-        ended = bench.load_elsewhere(some(range(first, last)), delay=longest * (step + 1) / 5)
-        killed += not ended
+        while bench.load_elsewhere(some(range(first, last)), delay=seconds * share):
+            first, last, share = last, last + 2000, share * 0.7  # it had ended before
         assert store.problems() == [] and not lacks(store, bench)
         first = last
-    assert killed
     bench.load(some(range(first, first + 10)))
     assert not lacks(store, bench)
     assert not list(store.directory.glob(".new-*"))  # what killed loads have left
