@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -196,14 +196,24 @@ class LookupCounter:
 def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     """Add counts to the statistics, except those of unknown and dropped crawls."""
     numbers: dict[str, int] = {}
-    sums: dict[bytes, list[int]] = {}
-    for heading, amounts in counted.rows.items():
-        number = _number(writing, heading[0], numbers)
-        for key in _keys(number, heading) if number else ():
-            row = sums.setdefault(key, [0] * WIDTH)
-            row[:] = map(int.__add__, row, amounts)
-    for key in sorted(sums):
-        writing.add(key, sums[key])
+    sums: dict[int, list[dict[bytes, list[int]]]] = {}  # by crawl, kind and heading
+    for (name, hour, strategy, host, mime, status), amounts in counted.rows.items():
+        number = _number(writing, name, numbers)
+        if not number:
+            continue
+        changed = [(column, amount) for column, amount in enumerate(amounts) if amount]
+        code = b"%d" % status if status else b""
+        headings = (b"", host, mime, code, hour, strategy.encode())
+        for rows, heading in zip(
+            sums.setdefault(number, [{} for _ in _KINDS]), headings, strict=True
+        ):
+            row = rows.get(heading)
+            if row is None:
+                row = rows[heading] = [0] * WIDTH
+            for column, amount in changed:
+                row[column] += amount
+    for key, row in sorted(_keyed(sums)):
+        writing.add(key, row)
     for name, times in counted.times.items():
         if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.TIMES), times)
@@ -247,13 +257,22 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
     return numbers[name]
 
 
-def _keys(number: int, heading: _Heading) -> Iterator[bytes]:
-    """Yield the keys of the rows that a heading counts in."""
-    _, hour, strategy, host, mime, status = heading
-    yield key_of(number, StatisticsKind.TOTAL)
-    yield key_of(number, StatisticsKind.HOST, host)
-    yield key_of(number, StatisticsKind.MIME, mime)
-    yield key_of(number, StatisticsKind.STATUS, b"%d" % status if status else b"")
-    yield key_of(number, StatisticsKind.HOUR, hour)
-    if strategy:
-        yield key_of(number, StatisticsKind.STRATEGY, strategy.encode())
+_KINDS = (
+    StatisticsKind.TOTAL,
+    StatisticsKind.HOST,
+    StatisticsKind.MIME,
+    StatisticsKind.STATUS,
+    StatisticsKind.HOUR,
+    StatisticsKind.STRATEGY,
+)
+
+
+def _keyed(
+    sums: Mapping[int, Sequence[Mapping[bytes, list[int]]]],
+) -> Iterator[tuple[bytes, list[int]]]:
+    """Yield sums of crawls with their keys; reports of captures have no strategy."""
+    for number, of_kinds in sums.items():
+        for kind, rows in zip(_KINDS, of_kinds, strict=True):
+            for heading, row in rows.items():
+                if heading or kind is not StatisticsKind.STRATEGY:
+                    yield key_of(number, kind, heading), row
