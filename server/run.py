@@ -5,7 +5,7 @@ are accepted (`listeners.shut`); then the workers end.
 
 Workers are forked, at start and whenever one has died, so the main process never has a second
 thread: a lock that another thread holds would stay locked in the child. Granian's thread for each
-worker is replaced by `_MainLoop`; the index is opened in a process of its own, as the driver of
+worker is replaced by `MainLoop`; the index is opened in a process of its own, as the driver of
 Cassandra leaves a thread behind. A test counts the threads.
 """
 
@@ -16,6 +16,7 @@ import mmap
 import multiprocessing
 import os
 import resource
+import select
 import signal
 import socket
 import threading
@@ -100,16 +101,38 @@ def _counts(index: Path) -> IndexCounts:
         return view.counts()
 
 
-class _MainLoop(threading.Event):
-    """The event that wakes Granian's main loop; waiting for it also supervises the workers."""
+class MainLoop(threading.Event):
+    """The event that wakes Granian's main loop; waiting for it also supervises the workers.
+
+    Granian sets it in a handler of signals, which may interrupt the thread that waits just when
+    `Event.wait` holds the lock that `Event.set` needs: the server would never stop. So a pipe takes
+    the place of the lock.
+    """
 
     def __init__(self, check: Callable[[], None]) -> None:
         super().__init__()
-        self._check = check
+        self._check, self._happened = check, False
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._reader, select.POLLIN)
+
+    def set(self) -> None:
+        self._happened = True
+        with suppress(BlockingIOError):  # it is full: that wakes, too
+            os.write(self._writer, b"\0")
+
+    def clear(self) -> None:
+        self._happened = False
+
+    def is_set(self) -> bool:
+        return self._happened
 
     def wait(self, timeout: float | None = None) -> bool:
-        while not super().wait(_CHECK_EVERY):
-            self._check()
+        while not self._happened:
+            if self._poll.poll(_CHECK_EVERY * 1000):
+                os.read(self._reader, 1 << 16)
+            else:
+                self._check()
         return True
 
 
@@ -145,7 +168,7 @@ class _GranianServer(MPServer):
         self._starting = config.workers
         self._shd: Any = None
         self._sso: Any = None
-        self.main_loop_interrupt = _MainLoop(self._supervise)
+        self.main_loop_interrupt = MainLoop(self._supervise)
         self._main = os.getpid()
 
     def _init_shared_socket(self) -> None:

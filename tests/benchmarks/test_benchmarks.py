@@ -31,10 +31,13 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
+NEED_WRK |= {"crawl-lookup", "crawl-report"}
 NEED_B3SUM = {"hash-documents"}
 NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failure of the job
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
+    "crawl-lookup": [f"crawl-lookup-{kind}" for kind in (1, 10, 200, "short")],
+    "client": ["client", "client-async"],
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],
