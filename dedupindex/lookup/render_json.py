@@ -6,12 +6,12 @@ The URL of an original is bytes from the web, which neither JSON nor a header li
 from __future__ import annotations
 
 import codecs
-import re
 from base64 import b64encode
 from typing import Any
 
 from dedupindex.capture import Capture, Evidence, Uncommitted
 from dedupindex.errors import Damaged
+from dedupindex.index.format.fast_answer import UNWRITABLE
 
 
 def original_as_json(capture: Capture) -> dict[str, Any]:
@@ -60,8 +60,6 @@ def _percent(error: UnicodeError) -> tuple[str, int]:
 
 codecs.register_error("dedupindex.percent", _percent)
 
-_UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")
-
 
 def header_lines(capture: Capture) -> bytes:
     """Return the WARC-Refers-To lines of a revisit of `capture` (WARC 1.1 section 6.7.2), CRLF.
@@ -70,10 +68,10 @@ def header_lines(capture: Capture) -> bytes:
     inject another.
     """
     for value in (capture.url, capture.date):
-        if _UNWRITABLE.search(value):
+        if UNWRITABLE.search(value):
             raise Damaged(f"no header line can carry the stored value {value[:200]!r}")
     original = capture.url, capture.date
     lines = b"WARC-Refers-To-Target-URI: %b\r\nWARC-Refers-To-Date: %b\r\n" % original
-    if capture.record_id and not _UNWRITABLE.search(capture.record_id):  # it is optional
+    if capture.record_id and not UNWRITABLE.search(capture.record_id):  # it is optional
         return b"WARC-Refers-To: <%b>\r\n" % capture.record_id + lines
     return lines

@@ -32,7 +32,7 @@ from dedupindex.index.format.cells import (
 from dedupindex.index.format.packing import MIMES, SIXES, unpack
 
 NONE = b'{"duplicate":false}'  # the answer when there is no original
-_UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")  # as `lookup.render_json.header_lines` has it
+UNWRITABLE = re.compile(rb"[\x00-\x1f\x7f]")  # in a header line: it could end the line
 BROKEN = (struct.error, IndexError, KeyError, ValueError)  # raised by decoding damaged entries
 
 
@@ -187,7 +187,7 @@ class PlainAnswers:
         if kind & ALSO or kind & 15 != encoding or (covers and own and not covers & own):
             return None
         url = unpack(cell[38 if flags & _UUID else 22 :])
-        if _UNWRITABLE.search(url):
+        if UNWRITABLE.search(url):
             return None  # the full lookup reports the damage
         hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
