@@ -373,7 +373,8 @@ def test_lookups_leave_no_lines_in_the_log_of_the_crawler(
                     assert isinstance(await other.lookup(OLD, PAGE), Hit)
 
         asyncio.run(run())
-    assert caplog.records == []
+    # Threads of other tests, such as those of a cluster's driver, may log meanwhile.
+    assert [one for one in caplog.records if one.thread == threading.get_ident()] == []
 
 
 def test_every_request_has_a_content_length(index: Path) -> None:
