@@ -19,7 +19,7 @@ from dedupindex.warc.gzip_members import (
     SHORT,
     Inflater,
     IsalError,
-    LongMember,
+    LongGzipMember,
     Member,
     Walk,
 )
@@ -124,4 +124,4 @@ def _walk(window: Window, offset: int, inflater: Inflater, at: int, data: bytes)
     held = window.view[offset - window.start : window.filled]
     if len(held) > 3 and held[3] & RESERVED:
         return gzip_members.irregular(window, offset)
-    return gzip_members.long_member(window, LongMember(window, offset, inflater, at), data)
+    return gzip_members.long_member(window, LongGzipMember(window, offset, inflater, at), data)

@@ -33,11 +33,14 @@ from dedupindex.warc.record import (
     Record,
 )
 from dedupindex.warc.window import Cursor, Window, cursor_at
+from dedupindex.warc.zstd_frames import is_zstd
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 _CLOSING = re.compile(rb"(?:\r?\n){0,2}")
 _VERSION_LINE = re.compile(rb"WARC/[0-9]{1,4}\.[0-9]{1,4}[ \t]*\r?\n", re.IGNORECASE)
 _LONGEST_VERSION = 32  # bytes
+_CONTENT_LENGTH = re.compile(rb"\nContent-Length: ([0-9]{1,18})\r?\n")
+_END = b"\r\n\r\n"
 _FORMS_TRIED = 8
 _OVERLAP = 16  # bytes; no match of `Framing.candidates` is longer
 UNCLOSED = "a record is followed by neither line ends nor a record where its Content-Length ends"
@@ -65,6 +68,13 @@ class Framing(Protocol):
     def form(self, data: bytes, at: int = 0) -> tuple[Form, re.Match[bytes]] | None:
         """Return the form of the record at `at`, and its match; None if it has none."""
         return None
+
+    def record_length(self, start: bytes) -> int:
+        """Return the length of the record that begins `start`, with the line ends after it.
+
+        0 if it cannot be told, -1 if more bytes are needed.
+        """
+        return 0
 
 
 class WarcFraming(Framing):
@@ -102,6 +112,20 @@ class WarcFraming(Framing):
                     self._forms.insert(0, self._forms.pop(index))
                 return form, match
         return None
+
+    def record_length(self, start: bytes) -> int:
+        blank = BLANK_LINE.search(start)
+        if blank is None:
+            begins = start != b"" and start[:5].upper() == b"WARC/"[: len(start)]
+            return -1 if begins and len(start) <= LONGEST else 0
+        stated = _CONTENT_LENGTH.search(start, 0, blank.start() + 2)
+        if stated is not None and blank.end() + int(stated[1]) + len(_END) == len(start):
+            return len(start)  # nearly always
+        try:
+            head = parse(start[: blank.start()])
+        except BadHead:
+            return 0
+        return blank.end() + head.length + (len(_END) if head.crlf else len(_END) // 2)
 
     def after(self, window: Window, offset: int) -> int:
         head, end = _head_and_end(window, offset)
@@ -198,7 +222,8 @@ def close(cursor: Cursor, record: Record) -> str:
     if lines < 2:
         return "" if _VERSION_LINE.match(cursor.buffer, cursor.at) else UNCLOSED
     start = cursor.buffer[cursor.at : cursor.at + 5].upper()
-    return "" if start == b"WARC/" or start[:1] in b"\0\x1f" else ASTRAY
+    expected = start == b"WARC/" or start[:1] in b"\0\x1f" or is_zstd(start)
+    return "" if expected else ASTRAY
 
 
 def skip_line_ends(window: Window, offset: int) -> int:

@@ -13,6 +13,7 @@ mistaken for records.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -158,6 +159,7 @@ class Member(NamedTuple):
     offset: int
     stored: int  # bytes in the file
     data: bytes
+    remark: str = ""  # a key of `record.REMARKS` that holds for all its records
 
 
 class Filler(NamedTuple):
@@ -186,26 +188,37 @@ class Inflater(Protocol):
     def decompress(self, data: memoryview, /) -> bytes: ...
 
 
-class LongMember:
-    """A member too large to be held; `piece` inflates it piece by piece."""
+class LongMember(ABC):
+    """A member too large to be held."""
 
-    def __init__(self, window: Window, offset: int, inflater: Inflater, position: int) -> None:
+    def __init__(self, offset: int) -> None:
         self.offset = offset
         self.end = -1  # in the file, once it is known
         self.broken = False
         self.start = b""  # the first `SHORT` bytes or so, inflated
-        self._window = window
-        self._inflater = inflater
-        self._position = position  # of the next byte to feed
-        self._find_end()
+        self.remark = ""  # as of `Member`
 
     @property
     def stored(self) -> int:
         """Bytes in the file, once the end is known."""
         return self.end - self.offset
 
+    @abstractmethod
     def piece(self) -> bytes:
         """Return the next inflated bytes; none when the member has ended or is broken."""
+
+
+class LongGzipMember(LongMember):
+    """A gzip member too large to be held."""
+
+    def __init__(self, window: Window, offset: int, inflater: Inflater, position: int) -> None:
+        super().__init__(offset)
+        self._window = window
+        self._inflater = inflater
+        self._position = position  # of the next byte to feed
+        self._find_end()
+
+    def piece(self) -> bytes:
         window = self._window
         while self.end < 0 and not self.broken:
             index = self._position - window.start
@@ -258,7 +271,7 @@ def members(window: Window) -> Walk:
             yield Member(position, stored, data)
             position += stored
         else:
-            member = LongMember(window, position, inflater, position + stop - index)
+            member = LongGzipMember(window, position, inflater, position + stop - index)
             position = yield from long_member(window, member, data)
     return position
 
@@ -267,7 +280,9 @@ Step = Member | LongMember | Filler | Damage
 Walk = Generator[Step, None, int]
 
 
-def long_member(window: Window, member: LongMember, data: bytes, *, again: bool = False) -> Walk:
+def long_member(
+    window: Window, member: LongGzipMember, data: bytes, *, again: bool = False
+) -> Walk:
     """Yield a member that does not inflate in one piece; return where to resume.
 
     If ISA-L fails and zlib does not, it is inflated `again` with zlib.
@@ -305,7 +320,7 @@ def irregular(window: Window, offset: int) -> Walk:
         return (yield from _resumed(window, offset, f"{what} is between gzip members", False))
     state = examine(window, offset)
     if state.sound:  # ISA-L misreads gzip headers that are divided between two feeds
-        member = LongMember(window, offset, zlib.decompressobj(31), offset)
+        member = LongGzipMember(window, offset, zlib.decompressobj(31), offset)
         return (yield from long_member(window, member, b"", again=True))
     return (yield from _damaged(window, offset, state))
 

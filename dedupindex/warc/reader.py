@@ -1,4 +1,4 @@
-"""Read the records of a WARC or ARC file, plain or gzipped member by member.
+"""Read the records of a WARC or ARC file: plain, or compressed by records with gzip or zstd.
 
 The `stored` bytes of all events add up to the size of the file. Bytes without a record are a
 `Filler`. What cannot be read is a `Damage`; reading resumes after it where that is certain.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Iterator
 
+from dedupindex.warc import zstd_frames
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
 from dedupindex.warc.gzip_members import (
@@ -28,8 +29,6 @@ from dedupindex.warc.window import Cursor, Window, cursor_at
 
 Event = Record | Filler | Damage
 START = 1 << 16  # bytes from which the kind of a file is detected
-_ZSTD = b"\x28\xb5\x2f\xfd"
-_ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # after a first byte of 0x50 to 0x5f
 
 
 def read(window: Window) -> Iterator[Event]:
@@ -37,11 +36,20 @@ def read(window: Window) -> Iterator[Event]:
     framing = gzip_framing(window)
     if framing is not None:
         return in_members(members(window), framing)
-    start = window.read(0, START)
-    if start.startswith(_ZSTD) or (start[1:4] == _ZSTD_SKIPPABLE and 0x50 <= start[0] <= 0x5F):
-        message = "is compressed with zstd, which cannot be read; decompress it first"
-        return iter((Damage(0, window.size, message, False),))
-    return _read_plain(window, framing_of(start))
+    framing = zstd_framing(window)
+    if framing is not None:
+        return in_members(zstd_frames.members(window, framing.record_length), framing)
+    return _read_plain(window, framing_of(window.read(0, START)))
+
+
+def zstd_framing(window: Window) -> WarcFraming | ArcFraming | None:
+    """Return the framing of a zstd file; None if it is not one."""
+    if not zstd_frames.is_zstd(window.read(0, len(zstd_frames.MAGIC))):
+        return None
+    try:
+        return framing_of(zstd_frames.content_start(window.read, START))
+    except zstd_frames.UnreadableFrame:  # reading reports it
+        return WarcFraming()
 
 
 def gzip_framing(window: Window) -> WarcFraming | ArcFraming | None:
@@ -72,7 +80,7 @@ def framing_of(start: bytes) -> WarcFraming | ArcFraming:
 
 
 def in_members(walk: Walk, framing: Framing) -> Generator[Event, None, int]:
-    """Yield the records of a walk over gzip members; return where it ended."""
+    """Yield the records of a walk over members or frames; return where it ended."""
     end = -1
 
     def steps() -> Iterator[Step]:
@@ -102,6 +110,7 @@ def in_member(member: Member | LongMember, framing: Framing) -> Iterator[Event]:
             record.shared = first is not None
             if line_ends_before and first is None and record.type not in (HEADER, DOCUMENT):
                 record.remark = record.remark or LEADING
+            record.remark = record.remark or member.remark
             if first is None and isinstance(member, Member):
                 record.stored = member.stored
             yield record
@@ -162,6 +171,8 @@ def _plain_damage(
     message = str(error)
     if window.read(offset, len(MAGIC)) == MAGIC:
         message = "a gzip member is between uncompressed records"
+    elif zstd_frames.is_zstd(window.read(offset, len(zstd_frames.MAGIC))):
+        message = "a zstd frame is between uncompressed records"
     position = next_framed(window, framing, offset)
     stored = position - offset
     rest = "to the end of the file" if position == window.size else "up to the next sound record"

@@ -14,12 +14,14 @@ MISSING = "missing-line-ends"
 EXTRA = "extra-line-ends"
 BARE = "bare-line-feeds"
 LOWER_CASE = "lower-case-version"
+NO_CHECKSUM = "no-checksum"
 REMARKS = {  # irregularities of records that were read
     LEADING: "line ends precede the record in its gzip member",
     MISSING: "fewer than two line ends (in an ARC file, none) follow its block",
     EXTRA: "more than two line ends (in an ARC file, one) follow its block",
     BARE: "bare line feeds are in its header or after its block in place of CRLF",
     LOWER_CASE: "its version line is not in upper case, as warc/1.0",
+    NO_CHECKSUM: "its zstd frame has no checksum, so that damage may go unnoticed",
 }
 
 

@@ -238,13 +238,6 @@ def test_case_13_with_a_wrong_checksum_of_the_header(path: Path) -> None:
     assert answer.words == ["capture", "problem", "damaged", "capture"]
 
 
-@pytest.mark.parametrize("start", [b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18"])
-def test_case_14_zstd_is_refused_by_name(path: Path, start: bytes) -> None:
-    answer = ask(path, start + b"rest")
-    assert answer.words == ["problem"]
-    assert "zstd" in answer.problem
-
-
 def test_case_15_the_name_does_not_matter(tmp_path: Path) -> None:
     assert ask(tmp_path / "plain.warc.gz", A + B + C).words == GOOD
     assert ask(tmp_path / "gzipped.warc", gz(A) + gz(B) + gz(C)).words == GOOD

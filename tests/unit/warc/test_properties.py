@@ -16,7 +16,7 @@ from dedupindex.warc import gzip_members as walk
 from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.window import open_window
 from tests.support.budgets import examples
-from tests.support.warc_cases import END, ask, gz, record_id, request, response, revisit
+from tests.support.warc_cases import END, ask, gz, record_id, request, response, revisit, zst
 
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
 SMALL = settings(
@@ -27,7 +27,15 @@ SMALL = settings(
 
 bodies = st.one_of(
     st.binary(min_size=1, max_size=60),
-    st.sampled_from([b"x\r\n\r\nWARC/1.0\r\n", gz(response(b"inner")), response(b"inner"), END]),
+    st.sampled_from(
+        [
+            b"x\r\n\r\nWARC/1.0\r\n",
+            gz(response(b"inner")),
+            zst(response(b"inner")),
+            response(b"inner"),
+            END,
+        ]
+    ),
 )
 
 

@@ -1,0 +1,571 @@
+"""Divide a file into zstd frames, and recover from damage.
+
+The format is RFC 8878, and the IIPC's "Zstandard Compression for WARC Files 1.0".
+
+The steps are those of `gzip_members`. A record may take several frames: frames are joined if the
+record that begins in the first one ends exactly where a later one ends. Skippable frames, empty
+frames and zeros are a `Filler`. A dictionary is in a skippable frame at the beginning of the file,
+or in a file that `VARIABLE` names.
+
+After damage, reading resumes only where that is certain: where the headers of a frame's blocks lead
+to another frame or to the end of the file, or at the first frame from which sound frames follow
+each other to the end of the file. Damage in a frame without a checksum is noticed only if it breaks
+the frame or the record.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import NamedTuple
+
+from dedupindex.warc.gzip_members import (
+    FEED,
+    SHORT,
+    Damage,
+    Filler,
+    LongMember,
+    Member,
+    Walk,
+    first_chain,
+    zeros_end,
+)
+from dedupindex.warc.record import NO_CHECKSUM
+from dedupindex.warc.window import Window
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdDecompressor, ZstdDict, ZstdError, get_frame_size
+else:
+    from backports.zstd import ZstdDecompressor, ZstdDict, ZstdError, get_frame_size
+
+VARIABLE = "DEDUPINDEX_ZSTD_DICTIONARY"
+"""The environment variable with the files of further dictionaries, separated by colons.
+
+Processes that this one starts, also those of Spark, find them there.
+"""
+
+MAGIC = b"\x28\xb5\x2f\xfd"
+_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
+_DICTIONARY = b"\x37\xa4\x30\xec"
+_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+_SKIPPABLE_HEADER = 8  # bytes: magic and size
+_LONGEST_HEADER = 18  # bytes of a frame's header
+_CHECKSUM, _RESERVED = 4, 8  # bits of a frame's fifth byte
+_RESERVED_BLOCK, _REPEATED_BLOCK = 3, 1  # types of blocks
+_LONGEST_BLOCK = 1 << 17
+_LONGEST_WINDOW = 1 << 27  # bytes of memory that a frame may ask for
+_LONGEST_DICTIONARY = 1 << 23  # bytes, compressed or not
+_PIECE = 1 << 18  # bytes that are decompressed at a time
+_MOST_WASTED = 1 << 26  # bytes decompressed in vain, in frames that were not one record's
+
+Read = Callable[[int, int], bytes]
+"""``read(offset, count)``: bytes of a container, fewer only at its end."""
+
+RecordLength = Callable[[bytes], int]
+"""The length of the record that begins with these bytes, with the line ends after it.
+
+0 if no record begins there, -1 if more bytes are needed to tell.
+"""
+
+
+class UnreadableFrame(Exception):
+    """The frame may be sound, but it cannot be decompressed."""
+
+
+class FrameHeader(NamedTuple):
+    """The header of a frame (RFC 8878 section 3.1.1.1)."""
+
+    size: int  # bytes of the header
+    window: int  # bytes of memory that decompressing needs
+    dictionary: int  # id, 0 if it is not stated
+    checksum: bool
+
+
+def is_zstd(start: bytes) -> bool:
+    """Return whether a file begins with a frame or a skippable frame."""
+    return start.startswith(MAGIC) or _SKIPPABLE.match(start) is not None
+
+
+def frame_header(start: bytes) -> FrameHeader | None:
+    """Return the header of the frame that begins `start`; None if there is no whole one."""
+    if len(start) < 5 or not start.startswith(MAGIC) or start[4] & _RESERVED:
+        return None
+    flags = start[4]
+    single = flags >> 5 & 1  # without a window: the content is held at once
+    at = 5 + (1 - single)
+    after_id = at + (0, 1, 2, 4)[flags & 3]
+    size = after_id + (single, 2, 4, 8)[flags >> 6]
+    if len(start) < size:
+        return None
+    if single:
+        window = int.from_bytes(start[after_id:size], "little") + (256 if flags >> 6 == 1 else 0)
+    else:
+        base = 1 << (10 + (start[5] >> 3))
+        window = base + base // 8 * (start[5] & 7)
+    dictionary = int.from_bytes(start[at:after_id], "little")
+    return FrameHeader(size, window, dictionary, bool(flags & _CHECKSUM))
+
+
+def frame_end(window: Window, offset: int) -> int:
+    """Return where a frame ends, from the headers of its blocks, without decompressing it.
+
+    -1 if they are not those of a frame; more than the size of the file if the frame is cut.
+    """
+    start = window.read(offset, _LONGEST_HEADER)
+    header = frame_header(start)
+    if header is None:
+        cut = len(start) < _LONGEST_HEADER and not (len(start) > 4 and start[4] & _RESERVED)
+        return window.size + 1 if cut and MAGIC.startswith(start[:4]) else -1
+    at, last = offset + header.size, False
+    while not last:
+        block = window.read(at, 3)
+        if len(block) < 3:
+            return window.size + 1
+        number = int.from_bytes(block, "little")
+        last, kind, size = bool(number & 1), number >> 1 & 3, number >> 3
+        if kind == _RESERVED_BLOCK or size > _LONGEST_BLOCK:
+            return -1
+        at += 3 + (1 if kind == _REPEATED_BLOCK else size)
+    return at + 4 * header.checksum
+
+
+def skippable_end(read: Read, offset: int) -> int:
+    """Return where a skippable frame ends as it states; -1 if none begins at `offset`."""
+    start = read(offset, _SKIPPABLE_HEADER)
+    if len(start) < _SKIPPABLE_HEADER or _SKIPPABLE.match(start) is None:
+        return -1
+    return offset + _SKIPPABLE_HEADER + int.from_bytes(start[4:], "little")
+
+
+class Dictionaries:
+    """The dictionary of a file, and those that users give."""
+
+    def __init__(self, own: ZstdDict | None = None, problem: str = "") -> None:
+        """`problem`: why the dictionary of the file cannot be read."""
+        self.default = own  # for most frames
+        self.problem = problem
+
+    @classmethod
+    def read(cls, read: Read) -> Dictionaries:
+        """Return the dictionary at the beginning of a file."""
+        start = read(0, _SKIPPABLE_HEADER)
+        end = skippable_end(read, 0)
+        if end < 0 or not start.startswith(_DICTIONARY_FRAME):
+            return cls()
+        try:
+            if end > _SKIPPABLE_HEADER + _LONGEST_DICTIONARY:
+                raise UnreadableFrame(f"is longer than {_LONGEST_DICTIONARY:,} bytes")
+            data = read(_SKIPPABLE_HEADER, end - _SKIPPABLE_HEADER)
+            if len(data) < end - _SKIPPABLE_HEADER:
+                raise UnreadableFrame("is cut short")
+            return cls(parse_dictionary(data))
+        except UnreadableFrame as error:
+            return cls(problem=f": that at the beginning of the file {error}")
+
+    def decompressor(self, header: FrameHeader) -> ZstdDecompressor:
+        """Return what decompresses a frame; raises `UnreadableFrame`."""
+        if header.window > _LONGEST_WINDOW:
+            limit = _LONGEST_WINDOW >> 20
+            raise UnreadableFrame(
+                f"need {header.window >> 20:,} MiB of memory, and at most {limit} are allowed"
+            )
+        wanted = header.dictionary
+        if wanted and (self.default is None or self.default.dict_id != wanted):
+            missing = f"need the zstd dictionary {wanted}, which is missing (--zstd-dictionary)"
+            try:
+                found = given_dictionaries().get(wanted)
+            except UnreadableFrame as error:
+                raise UnreadableFrame(f"{missing}: {error}") from error
+            if found is None:
+                raise UnreadableFrame(missing + self.problem)
+            if self.default is None:
+                self.default = found
+            return ZstdDecompressor(found)
+        return ZstdDecompressor(self.default)
+
+
+def parse_dictionary(data: bytes) -> ZstdDict:
+    """Return a dictionary, as it is or compressed with zstd; raises `UnreadableFrame`."""
+    try:
+        if data.startswith(MAGIC):
+            decompressor = ZstdDecompressor()
+            data = decompressor.decompress(data, _LONGEST_DICTIONARY + 1)
+            if len(data) > _LONGEST_DICTIONARY:
+                raise UnreadableFrame(f"is longer than {_LONGEST_DICTIONARY:,} bytes")
+            if not decompressor.eof:
+                raise UnreadableFrame("is cut short")
+        if data.startswith(_DICTIONARY):
+            dictionary = ZstdDict(data)
+            ZstdDecompressor(dictionary)  # which checks it
+            return dictionary
+    except (ZstdError, ValueError) as error:
+        raise UnreadableFrame(f"is damaged: {error}") from error
+    raise UnreadableFrame("is not a zstd dictionary")
+
+
+def given_dictionaries() -> Mapping[int, ZstdDict]:
+    """Return the dictionaries that `VARIABLE` names, by id; raises `UnreadableFrame`."""
+    return _given(os.environ.get(VARIABLE, ""))
+
+
+@cache
+def _given(paths: str) -> Mapping[int, ZstdDict]:
+    found = {}
+    for path in filter(None, paths.split(os.pathsep)):
+        try:
+            with open(path, "rb") as stream:
+                dictionary = parse_dictionary(stream.read(_LONGEST_DICTIONARY + 1))
+        except OSError as error:
+            raise UnreadableFrame(f"{path} cannot be read: {error.strerror}") from error
+        except UnreadableFrame as error:
+            raise UnreadableFrame(f"{path} {error}") from error
+        found[dictionary.dict_id] = dictionary
+    return found
+
+
+def content_start(read: Read, most: int) -> bytes:
+    """Return the first bytes of a file's content, at most `most`, as far as they are sound.
+
+    Raises `UnreadableFrame`.
+    """
+    dictionaries, content, at = Dictionaries.read(read), b"", 0
+    while len(content) < most:
+        while (skipped := skippable_end(read, at)) >= 0:
+            at = skipped
+        data = read(at, _LONGEST_BLOCK + _LONGEST_HEADER + 3)
+        header = frame_header(data)
+        if header is None:
+            break
+        try:
+            decompressor = dictionaries.decompressor(header)
+            content += decompressor.decompress(data, most - len(content))
+        except ZstdError:
+            break
+        if not decompressor.eof:
+            break
+        at += len(data) - len(decompressor.unused_data)
+    return content
+
+
+class Unpacked(NamedTuple):
+    """The content of the frames of a record."""
+
+    data: bytes
+    stored: int  # bytes of the frames
+
+
+def unpack(
+    data: bytes,
+    dictionaries: Dictionaries,
+    most: int,
+    record_length: RecordLength,
+    *,
+    ended: bool = False,
+) -> Unpacked | None:
+    """Return the content of the first frame of `data`, and of those that its record goes on in.
+
+    None if the frames do not end in `data`, or if their content is longer than `most` bytes.
+    `ended`: the container ends with `data`. Raises `UnreadableFrame`.
+    """
+    first: Unpacked | None = None
+    whole, at, wanted = b"", 0, -1
+    while True:
+        while (skipped := skippable_end(lambda offset, count: data[offset:][:count], at)) >= 0:
+            at = skipped
+        start = data[at : at + _LONGEST_HEADER]
+        header = frame_header(start)
+        if header is None:
+            if len(start) < _LONGEST_HEADER and not ended:
+                return None
+            if first is not None:
+                return first
+            raise UnreadableFrame("the header of its zstd frame is damaged")
+        try:
+            decompressor = dictionaries.decompressor(header)
+            whole += decompressor.decompress(data[at:], most + 1 - len(whole))
+        except ZstdError as error:
+            raise UnreadableFrame(f"its zstd frame is damaged: {error}") from error
+        except UnreadableFrame as error:
+            raise UnreadableFrame(f"its zstd frames {error}") from error
+        if not decompressor.eof or len(whole) > most:
+            return first if ended else None
+        at = len(data) - len(decompressor.unused_data)
+        wanted = record_length(whole) if wanted < 0 else wanted
+        first = first or Unpacked(whole, at)
+        if 0 <= wanted <= len(whole):
+            return Unpacked(whole, at) if wanted == len(whole) else first
+
+
+class LongFrames(LongMember):
+    """The frames of one record, decompressed piece by piece."""
+
+    def __init__(
+        self, window: Window, dictionaries: Dictionaries, offset: int, record_length: RecordLength
+    ) -> None:
+        """Begin the first frame; raises `UnreadableFrame`, also if there is none."""
+        super().__init__(offset)
+        self.first_end = -1  # of the first frame, once it is known
+        self.length = 0  # bytes decompressed
+        self.mismatch = False  # whether the frames were found not to be those of one record
+        self._window, self._dictionaries = window, dictionaries
+        self._record_length = record_length
+        self._wanted = -1  # length of the record, once it is known
+        self._text = b""  # what was decompressed until then
+        self._begin(offset)
+
+    def _begin(self, offset: int) -> None:
+        header = frame_header(self._window.read(offset, _LONGEST_HEADER))
+        if header is None:
+            raise UnreadableFrame("have a damaged header")
+        if not header.checksum:
+            self.remark = NO_CHECKSUM
+        self._decompressor = self._dictionaries.decompressor(header)
+        self.frame = self._position = offset  # the frame, and the next byte to feed
+
+    def piece(self) -> bytes:
+        while self.end < 0 and not self.broken:
+            try:
+                data = self._decompress()
+                if data and self._belongs(data):
+                    return data
+                if not data and not self.broken:
+                    self._end_frame()
+            except (ZstdError, UnreadableFrame):
+                self.broken = True
+        return b""
+
+    def _decompress(self) -> bytes:
+        """Return the next bytes of the frame; none at its end, or if it is broken."""
+        decompressor, window = self._decompressor, self._window
+        while not decompressor.eof:
+            feed: bytes | memoryview = b""
+            if decompressor.needs_input:
+                index = self._position - window.start
+                if not 0 <= index < window.filled:
+                    if self._position < window.size:
+                        window.load(self._position)
+                    if self._position >= window.size:
+                        self.broken = True
+                        return b""
+                    continue
+                feed = window.view[index : min(index + FEED, window.filled)]
+            data = decompressor.decompress(feed, _PIECE)
+            self._position += len(feed)
+            if decompressor.eof:
+                self._position -= len(decompressor.unused_data)
+            if data:
+                return data
+        return b""
+
+    def _belongs(self, data: bytes) -> bool:
+        """Return whether `data` goes on with the record; if not, the frames do not belong together.
+
+        The first frame is not judged: there may be more in it than a record.
+        """
+        self.length += len(data)
+        if self._wanted < 0:
+            self._text += data
+            self._wanted = self._record_length(self._text)
+            if self._wanted >= 0:
+                self._text = b""
+        if self.first_end >= 0 and 0 <= self._wanted < self.length:
+            self.mismatch = self.broken = True
+        return not self.broken
+
+    def _end_frame(self) -> None:
+        end = self._position
+        if self.first_end < 0:
+            self.first_end = end
+        if not self.length or 0 <= self._wanted <= self.length:
+            self.end = end
+            return
+        while (skipped := skippable_end(self._window.read, end)) >= 0:
+            end = skipped
+        try:
+            self._begin(end)
+        except UnreadableFrame:  # it is reported where it begins
+            self.mismatch = self.broken = True
+
+
+def members(window: Window, record_length: RecordLength) -> Walk:
+    """Yield all frames of the file, and what is between them; return its size."""
+    return _FrameWalk(window, record_length).steps()
+
+
+class _FrameWalk:
+    def __init__(self, window: Window, record_length: RecordLength) -> None:
+        self._window = window
+        self._record_length = record_length
+        self._dictionaries = Dictionaries.read(window.read)
+        self._wasted = 0
+
+    def steps(self) -> Walk:
+        window, dictionaries, position = self._window, self._dictionaries, 0
+        buffer, view = window.buffer, window.view
+        while position < window.size:
+            index, filled = position - window.start, window.filled
+            if not 0 <= index < filled:
+                window.load(position)
+                continue
+            try:
+                stored = get_frame_size(view[index:filled])
+            except ZstdError:
+                stored = 0
+            if not stored and index and window.start + filled < window.size:
+                window.load(position)  # it may be whole then
+                continue
+            if not buffer.startswith(MAGIC, index):
+                position = yield from self._irregular(position)
+                continue
+            if stored:
+                decompressor = ZstdDecompressor(dictionaries.default)
+                try:
+                    data = decompressor.decompress(view[index : index + stored], SHORT + 1)
+                except ZstdError:
+                    data = b""
+                if decompressor.eof and 0 <= self._record_length(data) <= len(data):
+                    remark = "" if buffer[index + 4] & _CHECKSUM else NO_CHECKSUM
+                    yield Member(position, stored, data, remark)
+                    position += stored
+                    continue
+            position = yield from self._joined(position)
+        return position
+
+    def _joined(self, offset: int, *, joining: bool = True) -> Walk:
+        """Yield the frames of a record, or a frame that is not decompressed in one piece.
+
+        Returns where to resume.
+        """
+        joining = joining and self._wasted <= _MOST_WASTED + offset
+        record_length = self._record_length if joining else _no_record
+        try:
+            member = LongFrames(self._window, self._dictionaries, offset, record_length)
+        except UnreadableFrame as error:
+            return (yield from self._unreadable(offset, str(error)))
+        pieces, length = [b""], 0
+        while length <= SHORT and (data := member.piece()):
+            pieces.append(data)
+            length += len(data)
+        whole = b"".join(pieces)
+        if member.end >= 0:
+            yield Member(offset, member.stored, whole, member.remark)
+            return member.end
+        if not member.broken:
+            member.start = whole
+            del pieces, data, whole
+            yield member
+            while member.piece():
+                pass
+        if member.end >= 0:
+            return member.end
+        if member.mismatch:
+            self._wasted += member.length
+            return (yield from self._joined(offset, joining=False))
+        return (yield from self._damaged(offset, member.frame))
+
+    def _irregular(self, offset: int) -> Walk:
+        """Yield what is between frames; return where to resume."""
+        window = self._window
+        end = zeros_end(window, offset)
+        if end == offset:
+            end = skippable_end(window.read, offset)
+        if offset < end <= window.size and self._frame_follows(end):
+            yield Filler(offset, end - offset)
+            return end
+        start = window.read(offset, 5)
+        if MAGIC.startswith(start):
+            return (yield from self._damaged(offset, offset))
+        what = "an uncompressed record" if start.upper() == b"WARC/" else "something else"
+        return (yield from self._resumed(offset, f"{what} is between zstd frames", record=False))
+
+    def _unreadable(self, offset: int, reason: str) -> Walk:
+        """Yield the frames that cannot be read for one reason; return where to resume."""
+        window, end, count = self._window, offset, 0
+        while end < window.size:
+            following = frame_end(window, end)
+            sound = end < following <= window.size and self._frame_follows(following)
+            if not sound or self._reason(end) != reason:
+                break
+            end, count = following, count + 1
+        if not count:
+            return (yield from self._damaged(offset, offset))
+        what = "1 zstd frame needs" if count == 1 else f"{count:,} zstd frames need"
+        message = f"{what}{reason.removeprefix('need')}: {end - offset:,} bytes were not read"
+        yield Damage(offset, end - offset, message, record=True)
+        return end
+
+    def _reason(self, offset: int) -> str:
+        """Return why the frame at `offset` cannot be read, or ""."""
+        header = frame_header(self._window.read(offset, _LONGEST_HEADER))
+        try:
+            if header is not None:
+                self._dictionaries.decompressor(header)
+        except UnreadableFrame as error:
+            return str(error)
+        return ""
+
+    def _damaged(self, offset: int, frame: int) -> Walk:
+        """Yield the damage of a record that begins at `offset`; return where to resume.
+
+        `frame` is where the frame begins that could not be decompressed.
+        """
+        window = self._window
+        end = frame_end(window, frame)
+        if end > window.size:
+            stored = window.size - offset
+            message = f"the last zstd frame is cut short: its {stored:,} bytes were not used"
+            yield Damage(offset, stored, message, record=True)
+            return window.size
+        if end >= 0 and self._frame_follows(end):
+            stored = end - offset
+            message = f"a zstd frame is damaged: {stored:,} bytes were left out"
+            yield Damage(offset, stored, message, record=True)
+            return end
+        return (yield from self._resumed(offset, "a zstd frame is damaged", record=True))
+
+    def _frame_follows(self, offset: int) -> bool:
+        """Return whether a frame, padding or the end of the file is at `offset`."""
+        start = self._window.read(offset, len(MAGIC))
+        return is_zstd(start) or not start.strip(b"\0")
+
+    def _resumed(self, offset: int, what: str, *, record: bool) -> Walk:
+        window = self._window
+        position = first_chain(window, offset + 1, partial(_find_magic, window), self._after)
+        stored = position - offset
+        at_end = position == window.size
+        rest = "to the end of the file" if at_end else "up to the next sound frame"
+        yield Damage(offset, stored, f"{what}: {stored:,} bytes {rest} were not read", record)
+        return position
+
+    def _after(self, offset: int) -> int:
+        """Return the position after a sound frame or filler, -1 if neither is at `offset`."""
+        window = self._window
+        end = max(skippable_end(window.read, offset), zeros_end(window, offset))
+        if end > offset:
+            return end if end <= window.size else -1
+        try:
+            frame = LongFrames(window, self._dictionaries, offset, _no_record)
+        except UnreadableFrame:
+            return -1
+        while frame.piece():
+            pass
+        return frame.end
+
+
+def _no_record(data: bytes) -> int:
+    """A `RecordLength` with which frames are not joined."""
+    return 0
+
+
+def _find_magic(window: Window, offset: int) -> int:
+    while feed := window.read(offset, 1 << 20):
+        found = feed.find(MAGIC)
+        if found >= 0:
+            return offset + found
+        if len(feed) < len(MAGIC):
+            break
+        offset += len(feed) - len(MAGIC) + 1
+    return window.size
