@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from dedupindex.verify.http_message import ChunkedDecoder, HttpHead, parse_http
-from dedupindex.verify.issues import Broken
+from dedupindex.verify.issues import Broken, Issue
 from dedupindex.verify.parse_records import (
     LONGEST_HEAD,
     AnyRecord,
@@ -44,7 +44,6 @@ _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64
 _MAX_CACHED = 300  # bytes of a digest field
 CUT_AT_ZERO = "its payload digest was cut at its first zero byte"
 _NO_HTTP = HttpHead(b"", 0, b"", b"", -1, False, False)
-Issue = tuple[str, str]  # reason, message
 
 
 class StatedDigest(NamedTuple):

@@ -20,14 +20,13 @@ from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
     FULL,
     Facts,
-    Issue,
     capture_key,
     read_digest,
     timestamp14,
     try_examine,
 )
 from dedupindex.verify.file_bytes import UnreadableFile, opened
-from dedupindex.verify.issues import Finding
+from dedupindex.verify.issues import Finding, Issue
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
 from dedupindex.verify.walk_file import Container, is_archive
 

@@ -22,7 +22,6 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadSource
 from dedupindex.verify import revisits
 from dedupindex.verify.block_facts import (
-    Issue,
     examine,
     is_standard_spelling,
     open_body,
@@ -30,7 +29,7 @@ from dedupindex.verify.block_facts import (
 )
 from dedupindex.verify.collection import archives_below, in_order
 from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
-from dedupindex.verify.issues import Broken, Finding
+from dedupindex.verify.issues import Broken, Finding, Issue
 from dedupindex.verify.locate_originals import (
     FindOriginal,
     OriginalReader,
@@ -87,7 +86,7 @@ class _Pair:
             length = common(old.file, self._at, new.file, self._there)
             if self._at + length == old.file.size and self._there + length == new.file.size:
                 return
-            if old.kind != new.kind or old.kind not in ("warc", "warc.gz"):
+            if old.kind != new.kind or not old.kind.startswith("warc"):
                 kind = old.kind or "no archive"
                 message = f"it differs from {old.name} ({kind}), which is never rewritten"
                 yield new.finding("bytes-changed", self._there + length, message)
@@ -103,7 +102,7 @@ class _Pair:
     def _beginning(self, length: int) -> int:
         """How far on the record begins that holds the first difference, `length` bytes on."""
         position, stop = self._at, self._at + length
-        if self._old.zipped:
+        if self._old.kind == "warc.gz":
             beginnings, file = self._old.beginnings, self._old.file
             beginnings.add(position)
             offsets = chain([stop], candidates(file, position, stop))
@@ -111,7 +110,7 @@ class _Pair:
                 # The bytes before are equal, so what begins in one file begins in the other.
                 if file.read(offset, len(MAGIC)) == MAGIC and beginnings.certain(offset):
                     return offset - position
-        while position < stop:  # follow the records
+        while position < stop:  # follow the records, or frames
             end = _end_of(self._old, position)
             if not position < end <= stop:
                 break
@@ -120,6 +119,8 @@ class _Pair:
 
     def _differing(self) -> Generator[Finding, None, bool]:
         """Compare the records that begin here in both files; returns whether to go on."""
+        if (yield from self._skippable()):
+            return True
         try:
             mine, theirs = self._old.at(self._at), self._new.at(self._there)
         except Broken:  # damaged, or the end of a file
@@ -134,6 +135,20 @@ class _Pair:
         if skipped is None or not (olds or news) or (skipped[0] == skipped[1] and same_url):
             return (yield from self._compare(mine, theirs))
         yield from self._skip(olds[: skipped[0]], news[: skipped[1]])
+        return True
+
+    def _skippable(self) -> Generator[Finding, None, bool]:
+        """Report skippable frames (of a dictionary) that differ; returns whether there are any."""
+        at, there = self._at, self._there
+        try:
+            self._at = self._old.beginnings.skipped(at)
+            self._there = self._new.beginnings.skipped(there)
+        except Broken:
+            return False
+        if (self._at, self._there) == (at, there):
+            return False
+        message = "its skippable frames (the dictionary) are not what they were"
+        yield self._new.finding("bytes-changed", there, message)
         return True
 
     def _at_an_end(self) -> Generator[Finding, None, bool]:
@@ -264,7 +279,10 @@ def _first_common(olds: list[_RecordRange], news: list[_RecordRange]) -> tuple[i
 
 
 def _end_of(container: Container, offset: int) -> int:
-    """The end of the member at `offset`, or record in an uncompressed file; -1 if uncertain."""
+    """The end of the member at `offset`, or record in an uncompressed file; -1 if uncertain.
+
+    Of a zstd frame, it is the end that its blocks state: it need not be sound.
+    """
     try:
         if container.zipped:
             return container.beginnings.end(offset)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from zlib_ng import zlib_ng
 
-from dedupindex.verify.issues import Broken
+from dedupindex.verify.issues import Broken, Issue
 
 _MIN_COMPARED, _MAX_COMPARED = 1 << 14, 1 << 20  # bytes compared at once
 MAGIC = b"\x1f\x8b\x08"
@@ -128,7 +129,111 @@ def _first_difference(mine: bytes, theirs: bytes) -> int:
     return ((different & -different).bit_length() - 1) // 8 if different else size
 
 
-class MemberReader:
+class MemberReader(ABC):
+    """Reads what a compressed member holds: a gzip member, or zstd frames."""
+
+    file: File
+    offset: int
+    end: int  # the offset after it, once all was read
+    frames = 1  # that hold the record
+    issues: Sequence[Issue] = ()
+
+    @abstractmethod
+    def piece(self) -> bytes:
+        """The next bytes; none at the end. Raises `Broken`, also for a wrong checksum."""
+
+    def skip(self) -> None:
+        while self.piece():
+            pass
+
+    def proceed(self, continues: Callable[[bytes], bool]) -> bool:
+        """Whether it goes on with a further frame, whose first bytes `continues` accepts."""
+        return False
+
+    def rewind(self) -> None:
+        """Leave the further frames to be read for themselves."""
+        self.frames = 1
+
+
+class Beginnings(ABC):
+    """The offsets of a file where a member certainly begins, as far as known."""
+
+    unit: str  # what a member is called
+    magic: bytes  # with which each begins
+
+    def __init__(self, file: File) -> None:
+        self.file = file
+        self._known = {0: -1}  # and the end of that member; -1 until it was read
+
+    def add(self, offset: int) -> None:
+        """Add a certain offset, such as the end of a sound member that certainly begins."""
+        if len(self._known) >= _MAX_KNOWN:
+            self._known = {0: -1}
+        self._known.setdefault(offset, -1)
+
+    def learn(self, offset: int, end: int) -> None:
+        """Add a certain offset and the end of its member, without a check."""
+        self.add(offset)
+        self._known[offset] = end
+        self.add(end)
+
+    def known(self, offset: int) -> bool:
+        return offset in self._known
+
+    def is_at(self, offset: int) -> bool:
+        """Whether a member may begin at `offset`."""
+        return self.file.read(offset, len(self.magic)) == self.magic
+
+    def skipped(self, offset: int, count: int = -1) -> int:
+        """The end of the skippable frames at `offset`, `count` at most; raises `Broken`."""
+        return offset
+
+    def only_skippable(self) -> bool:
+        """Whether the file has nothing but skippable frames."""
+        try:
+            return self.skipped(0) == self.file.size
+        except Broken:
+            return False
+
+    def skipped_issues(self, offset: int) -> Iterable[Issue]:
+        """What is wrong with the skippable frame at `offset`."""
+        return ()
+
+    def alike(self, offset: int) -> tuple[int, int]:
+        """Skip the frames from `offset` on that need the same dictionary: end and number."""
+        return offset, 0
+
+    def reached(self, start: int, offset: int) -> bool:
+        """Whether members follow each other from the certain offset `start` up to `offset`."""
+        try:
+            while start < offset:
+                start = self.end(start)
+        except Broken:
+            return False
+        return start == offset
+
+    def magics(self, start: int, stop: int) -> Iterator[int]:
+        """Yield where a member may begin, from `start` up to `stop`."""
+        return find_all(self.file, self.magic, start, stop)
+
+    @abstractmethod
+    def open(self, offset: int) -> MemberReader:
+        """Return a reader of the member at `offset`; raises `Broken`."""
+
+    @abstractmethod
+    def end(self, offset: int) -> int:
+        """The end of the member at a certain offset, which is certain too; raises `Broken`."""
+
+    @abstractmethod
+    def certain(self, offset: int) -> bool:
+        """Whether a member certainly begins at `offset`, reading what must be."""
+
+    @abstractmethod
+    def starts(self) -> Iterator[tuple[int, bytes]]:
+        """Yield where a member may begin, and its first bytes."""
+
+
+class GzipReader(MemberReader):
     def __init__(self, file: File, offset: int) -> None:
         self.file, self.offset = file, offset
         self.end = -1  # the offset after it, once all was inflated
@@ -139,7 +244,6 @@ class MemberReader:
         self._full = False  # whether the inflater may hold more without being fed
 
     def piece(self) -> bytes:
-        """The next bytes; none at the end. Raises `Broken`, also for a wrong checksum."""
         while not self._inflater.eof:
             feed = self._left or (b"" if self._full else self._feed())
             try:
@@ -165,56 +269,37 @@ class MemberReader:
         self._position += len(feed)
         return feed
 
-    def skip(self) -> None:
-        while self.piece():
-            pass
 
-
-class Beginnings:
-    """The offsets of a file where a gzip member certainly begins, as far as known.
+class GzipMembers(Beginnings):
+    """The gzip members of a file.
 
     A member may itself hold gzip members, in a stored block or in a field of its header. So an
     offset is certain only if members follow each other from it beyond the end of any block or
     field that may hold it, or to another certain offset.
     """
 
-    def __init__(self, file: File) -> None:
-        self.file = file
-        self._known = {0: -1}  # and the end of that member; -1 until it was inflated
+    unit = "gzip member"
+    magic = MAGIC
 
-    def add(self, offset: int) -> None:
-        """Add a certain offset, such as the end of a sound member that certainly begins."""
-        if len(self._known) >= _MAX_KNOWN:
-            self._known = {0: -1}
-        self._known.setdefault(offset, -1)
-
-    def learn(self, offset: int, end: int) -> None:
-        """Add a certain offset and the end of its member, without a check."""
-        self.add(offset)
-        self._known[offset] = end
-        self.add(end)
-
-    def known(self, offset: int) -> bool:
-        return offset in self._known
+    def open(self, offset: int) -> GzipReader:
+        return GzipReader(self.file, offset)
 
     def end(self, offset: int) -> int:
-        """The end of the member at a certain offset, which is certain too; raises `Broken`."""
         end = self._known.get(offset, -1)
         if end < 0:
-            member = MemberReader(self.file, offset)
+            member = self.open(offset)
             member.skip()
             end = member.end
             self.learn(offset, end)
         return end
 
     def certain(self, offset: int) -> bool:
-        """Whether a member certainly begins at `offset`, inflating what must be."""
         if offset in self._known:
             return True
         position, until = offset, _stored_blocks_end(self.file, offset)
         passed = []
         while position not in self._known and position <= until and position < self.file.size:
-            member = MemberReader(self.file, position)
+            member = self.open(position)
             try:
                 member.skip()
             except Broken:
@@ -230,14 +315,12 @@ class Beginnings:
             self.learn(position, end)
         return True
 
-    def reached(self, start: int, offset: int) -> bool:
-        """Whether members follow each other from the certain offset `start` up to `offset`."""
-        try:
-            while start < offset:
-                start = self.end(start)
-        except Broken:
-            return False
-        return start == offset
+    def starts(self) -> Iterator[tuple[int, bytes]]:
+        """Yield where a member may begin, and its first bytes, at most `_START`."""
+        for offset in self.magics(0, self.file.size):
+            with suppress(_InflateError):
+                inflater = zlib_ng.decompressobj(31)
+                yield offset, inflater.decompress(self.file.read(offset, _PEEKED), _START)
 
 
 def _stored_blocks_end(file: File, offset: int) -> int:
@@ -290,23 +373,15 @@ def candidates(file: File, low: int, high: int) -> Iterator[int]:
         stop = start + len(MAGIC) - 1
 
 
-def magics(file: File, start: int, stop: int) -> Iterator[int]:
-    """Yield where a member may begin, from `start` up to `stop`."""
+def find_all(file: File, magic: bytes, start: int, stop: int) -> Iterator[int]:
+    """Yield where some bytes are, from `start` up to `stop`."""
     base = start
     while base < stop:
         data = file.read(base, _PIECE)
-        at = data.find(MAGIC)
+        at = data.find(magic)
         while at >= 0 and base + at < stop:
             yield base + at
-            at = data.find(MAGIC, at + 1)
+            at = data.find(magic, at + 1)
         if base + len(data) >= file.size:
             break
-        base += len(data) - len(MAGIC) + 1
-
-
-def starts(file: File) -> Iterator[tuple[int, bytes]]:
-    """Yield where a member may begin, and its first inflated bytes, at most `_START`."""
-    for offset in magics(file, 0, file.size):
-        with suppress(_InflateError):
-            inflater = zlib_ng.decompressobj(31)
-            yield offset, inflater.decompress(file.read(offset, _PEEKED), _START)
+        base += len(data) - len(magic) + 1

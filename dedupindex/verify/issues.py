@@ -9,6 +9,7 @@ LOSS = "loss"  # content is gone, or is no longer what was captured
 BROKEN = "broken"  # content is there, but some replay tool will not show it
 REMARK = "remark"  # against the standard or unusual; replays all the same
 LEVELS = (DAMAGE, LOSS, BROKEN, REMARK)
+Issue = tuple[str, str]  # reason, message
 
 
 class Broken(Exception):
@@ -35,7 +36,9 @@ class Finding(NamedTuple):
 
 # Reasons by level; docs/post-crawl.md explains them.
 _REASONS = {
-    DAMAGE: ("unreadable damaged-member not-a-member misframed bad-length bad-header"),
+    DAMAGE: (
+        "unreadable damaged-member no-dictionary not-a-member misframed bad-length bad-header"
+    ),
     LOSS: (
         "block-digest empty-block cut-digest self-reference dangling wrong-digest "
         "file-missing record-missing record-extra record-changed recompressed bytes-changed "
@@ -53,7 +56,7 @@ _REASONS = {
         "digest-not-checked empty-block-digest profile-version no-refers-to not-truncated "
         "no-http-headers http-headers body-kept redirect wrong-record-id later-original "
         "date-spelling status ambiguous-original same-second partial file-extra digest-form "
-        "field-added larger"
+        "field-added larger no-content-size no-checksum large-window"
     ),
 }
 REASONS = {reason: level for level, names in _REASONS.items() for reason in names.split()}

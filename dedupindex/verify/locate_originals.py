@@ -20,7 +20,7 @@ from dedupindex.verify.block_facts import (
     timestamp14,
 )
 from dedupindex.verify.collection import in_order
-from dedupindex.verify.file_bytes import File, UnreadableFile, magics, opened, starts
+from dedupindex.verify.file_bytes import File, UnreadableFile, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
 from dedupindex.verify.walk_file import Container
@@ -142,7 +142,7 @@ class OriginalReader:
 
 
 def _places(path: Path) -> Iterator[tuple[bytes, int]]:
-    """Yield the key and offset of each full record of a file, by the headers of its gzip members.
+    """Yield the key and offset of each full record of a file, by the beginnings of its members.
 
     Some may be wrong, as a gzip file in a payload looks like members: `OriginalReader` proves them.
     """
@@ -153,12 +153,12 @@ def _places(path: Path) -> Iterator[tuple[bytes, int]]:
 
 def _full_records(container: Container) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield offset, URL and date of each full record."""
-    if container.kind == "warc.gz":
-        for offset, start in starts(container.file):
+    if container.zipped and container.kind.startswith("warc"):
+        for offset, start in container.beginnings.starts():
             if start.startswith(b"WARC/"):
-                yield from _gzip_record(container, offset, start)
-    elif container.kind == "arc.gz":
-        for offset in magics(container.file, 0, container.file.size):
+                yield from _zipped_record(container, offset, start)
+    elif container.zipped:
+        for offset in container.beginnings.magics(0, container.file.size):
             yield from _parsed_record(container, offset)
     else:
         for item in container.each() if container.kind else ():
@@ -166,7 +166,7 @@ def _full_records(container: Container) -> Iterator[tuple[int, bytes, bytes]]:
                 yield item.offset, item.url, item.date
 
 
-def _gzip_record(
+def _zipped_record(
     container: Container, offset: int, start: bytes
 ) -> Iterator[tuple[int, bytes, bytes]]:
     kind = _KIND.search(start)

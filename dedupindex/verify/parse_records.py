@@ -51,11 +51,23 @@ def unbracket(text: bytes) -> bytes:
     return text.removeprefix(b"<").removesuffix(b">")
 
 
+Proceed = Callable[[Callable[[bytes], bool]], bool]
+
+
+def _never(continues: Callable[[bytes], bool]) -> bool:
+    return False
+
+
+def _anything(first: bytes) -> bool:
+    return True
+
+
 class PieceReader:
     """A buffer over pieces of a stream; holds what was asked for and at most one piece more."""
 
-    def __init__(self, piece: Callable[[], bytes]) -> None:
+    def __init__(self, piece: Callable[[], bytes], proceed: Proceed = _never) -> None:
         self._piece = piece
+        self.proceed = proceed  # with a further frame, at the end of one, see `MemberReader`
         self.buffer = b""
         self.at = 0  # where the next byte is in the buffer
         self.consumed = 0  # bytes
@@ -81,7 +93,7 @@ class PieceReader:
     def take(self, size: int) -> Iterator[bytes]:
         """Consume the next `size` bytes in pieces; raises `Broken` if there are fewer."""
         while size:
-            if not self.hold(1):
+            if not self.hold(1) and not (self.proceed(_anything) and self.hold(1)):
                 raise Broken("misframed", f"its block ends {size:,} bytes before its stated length")
             piece = self.read(min(size, len(self.buffer) - self.at))
             size -= len(piece)
@@ -146,6 +158,10 @@ class AnyRecord(ABC):
             pass
         reader = self._reader
         line_ends = reader.line_ends()
+        while len(line_ends) < len(_CLOSING) and not reader.hold(1):
+            if not reader.proceed(lambda first: first[0] in b"\r\n"):
+                break
+            line_ends += reader.line_ends()
         self.more = reader.hold(1)
         if self.more and not self._followed(line_ends):
             raise Broken("misframed", self._not_followed)
@@ -204,6 +220,8 @@ def _read_head(reader: PieceReader) -> bytes:
     size = 1 << 10
     while True:
         whole = not reader.hold(size)
+        if whole and blank_line_end(reader.buffer, reader.at) < 0 and reader.proceed(_anything):
+            continue
         end = blank_line_end(reader.buffer, reader.at)
         if 0 <= end <= reader.at + LONGEST_HEAD:
             return reader.read(end - reader.at)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dedupindex.verify.block_facts import Facts, Issue, is_date, read_digest, timestamp14
+from dedupindex.verify.block_facts import Facts, is_date, read_digest, timestamp14
 from dedupindex.verify.http_message import HttpHead
+from dedupindex.verify.issues import Issue
 from dedupindex.verify.parse_records import CheckedRecord, unbracket
 
 _PROFILE = re.compile(

@@ -1,6 +1,6 @@
 """Read a file from its beginning to its end: all records, and all bytes outside of records.
 
-After damage, reading resumes at the next offset where a gzip member certainly begins
+After damage, reading resumes at the next offset where a gzip member or zstd frame certainly begins
 (`file_bytes.Beginnings`), or, in an uncompressed file, at the first offset from which records to
 the letter follow each other to its end.
 """
@@ -8,7 +8,7 @@ the letter follow each other to its end.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,12 +17,12 @@ from dedupindex.verify.file_bytes import (
     MAGIC,
     Beginnings,
     File,
+    GzipMembers,
     MemberReader,
     UnreadableFile,
-    magics,
     opened,
 )
-from dedupindex.verify.issues import Broken, Finding
+from dedupindex.verify.issues import Broken, Finding, Issue
 from dedupindex.verify.parse_records import (
     AnyRecord,
     ArcDocument,
@@ -31,8 +31,9 @@ from dedupindex.verify.parse_records import (
     fields_of,
     is_arc,
 )
+from dedupindex.verify.walk_frames import ZstdFrames
 
-SUFFIXES = (".warc", ".warc.gz", ".arc", ".arc.gz")
+SUFFIXES = (".warc", ".warc.gz", ".warc.zst", ".arc", ".arc.gz")
 _ARCHIVE_NAME = re.compile(r"\.w?arc((?:\.[a-z0-9]+)*)$")
 _SIDECAR_SUFFIXES = frozenset(
     ["cdx", "cdxj", "idx", "md5", "sha1", "sha256", "sha512", "txt", "log", "json", "csv", "xml"]
@@ -66,34 +67,41 @@ def is_named(path: Path) -> bool:
     )
 
 
-def kind_of(file: File) -> str:
-    """``warc``, ``arc``, with ``.gz`` if compressed; "" for anything else."""
+def _members_of(file: File) -> tuple[Beginnings, str]:
+    """The members of a file, and the ending of its kind, "" if it is not compressed."""
+    if _ZSTD.match(file.read(0, 4)):
+        return ZstdFrames(file), ".zst"
     start = file.read(0, _START)
-    begin = len(start) - len(start.lstrip(b"\0"))
-    end = ""
-    if start.startswith(MAGIC, begin):
-        start, end = _first_text(file, begin), ".gz"
+    return GzipMembers(file), ".gz" if start.lstrip(b"\0").startswith(MAGIC) else ""
+
+
+def kind_of(file: File) -> str:
+    """``warc``, ``arc``, with ``.gz`` or ``.zst`` if compressed; "" for anything else."""
+    start = file.read(0, _START)
+    members, end = _members_of(file)
+    if end:
+        start = _first_text(members, len(start) - len(start.lstrip(b"\0")))
     start = start.lstrip(b"\r\n\0")
     if start[:5].upper() == b"WARC/":
         return "warc" + end
     if is_arc(start):
         return "arc" + end
-    other = not end and (not start or _ZSTD.match(start) is not None)
-    if file.path.name.lower().endswith(SUFFIXES) and not other:
+    if file.path.name.lower().endswith(SUFFIXES) and (start or end):
         # Its beginning may be empty or damaged.
         return ("arc" if ".arc" in file.path.suffixes else "warc") + end
     return ""
 
 
-def _first_text(file: File, offset: int) -> bytes:
-    """The first inflated bytes that are not only line ends and zeros."""
+def _first_text(members: Beginnings, offset: int) -> bytes:
+    """The first decompressed bytes that are not only line ends and zeros."""
     try:
-        while file.read(offset, len(MAGIC)) == MAGIC:
-            member = MemberReader(file, offset)
+        offset = members.skipped(offset)
+        while members.is_at(offset):
+            member = members.open(offset)
             while piece := member.piece():
                 if piece.strip(b"\r\n\0"):
                     return piece
-            offset = member.end
+            offset = members.skipped(member.end)
     except Broken:
         pass
     return b""
@@ -104,17 +112,17 @@ class Container:
         self.file = file
         self.name = str(file.path)
         self.kind = kind_of(file)
-        self.beginnings = Beginnings(file)
+        self.beginnings = _members_of(file)[0]
         self._followed = 0  # in an uncompressed file, the offset up to which records were followed
         self._fields = -1  # of an ARC file, once its version block was read
 
     @property
     def zipped(self) -> bool:
-        return self.kind.endswith(".gz")
+        return self.kind.endswith((".gz", ".zst"))
 
     def at(self, offset: int) -> AnyRecord:
         """Return the record at `offset`; raises `Broken`."""
-        member = MemberReader(self.file, offset) if self.zipped else None
+        member = self.beginnings.open(offset) if self.zipped else None
         record = self._next(self._reader(offset, member), offset)
         record.member = member
         return record
@@ -125,14 +133,15 @@ class Container:
         if record.member is None:
             return record.end
         if record.more:
-            raise Broken("misframed", "another record follows in its gzip member")
+            raise Broken("misframed", f"another record follows in its {self.beginnings.unit}")
         record.member.skip()
         self.beginnings.add(record.member.end)
         return record.member.end
 
     def _reader(self, offset: int, member: MemberReader | None = None) -> PieceReader:
-        plain = partial(next, _plain_pieces(self.file, offset), b"")
-        return PieceReader(member.piece if member else plain)
+        if member:
+            return PieceReader(member.piece, member.proceed)
+        return PieceReader(partial(next, _plain_pieces(self.file, offset), b""))
 
     def begins(self, offset: int) -> bool:
         """Whether a record certainly begins at `offset`."""
@@ -151,7 +160,7 @@ class Container:
     def _next(self, reader: PieceReader, offset: int) -> AnyRecord:
         if self.kind.startswith("arc"):
             if self._fields < 0:
-                member = MemberReader(self.file, 0) if self.zipped else None
+                member = self.beginnings.open(0) if self.zipped else None
                 self._fields = fields_of(self._reader(0, member))
             document = ArcDocument(reader, offset, self._fields)
             self._fields = document.fields
@@ -164,7 +173,8 @@ class Container:
         if not self.file.size:
             yield self.finding("unreadable", 0, "it is empty: it holds no record")
         elif not self.kind:
-            yield self.finding("unreadable", 0, "this is neither WARC nor ARC, gzip or plain")
+            message = "this is neither WARC nor ARC, gzip, zstd or plain"
+            yield self.finding("unreadable", 0, message)
         elif self.zipped:
             yield from self._members()
         else:
@@ -208,13 +218,14 @@ class Container:
         return base + reader.consumed
 
     def _in_member(
-        self, reader: PieceReader, offset: int
+        self, member: MemberReader, offset: int
     ) -> Generator[AnyRecord | Finding, None, bool]:
-        """Yield the records of a member; returns whether it cannot be inflated to its end."""
+        """Yield the records of a member; returns whether it cannot be read to its end."""
+        reader, unit = self._reader(offset, member), self.beginnings.unit
         line_ends_before, first = bool(reader.line_ends()), True
         more = reader.hold(1)
         if not more:
-            yield self.finding("not-exact", offset, "a gzip member without a record is here")
+            yield self.finding("not-exact", offset, f"a {unit} without a record is here")
         while more:
             record_id = b""
             try:
@@ -224,11 +235,14 @@ class Container:
                 odd, more = record.close(), record.more
             except Broken as broken:
                 yield self.finding(broken.reason, offset, str(broken), record_id)
+                member.rewind()
                 return broken.reason == "damaged-member"
-            if self.kind == "warc.gz" and not first:
-                odd = odd or "it is not the first record of its gzip member"
-            elif self.kind == "warc.gz" and line_ends_before:
-                odd = odd or "line ends precede it in its gzip member"
+            if self.kind.startswith("warc") and not first:
+                odd = odd or f"it is not the first record of its {unit}"
+            elif self.kind.startswith("warc") and line_ends_before:
+                odd = odd or f"line ends precede it in its {unit}"
+            elif member.frames > 1:
+                odd = odd or f"it takes {member.frames:,} zstd frames"
             if odd:
                 yield self.finding("not-exact", offset, odd, record_id)
             first = False
@@ -236,20 +250,43 @@ class Container:
 
     def _members(self) -> Iterator[AnyRecord | Finding]:
         position = 0
+        if self.beginnings.only_skippable():
+            yield self.finding("unreadable", 0, "it holds no record")
         while position < self.file.size:
-            if self.file.read(position, len(MAGIC)) != MAGIC:
-                position = yield from self._resumed(position, "not-a-member", "no gzip member")
-                continue
-            member = MemberReader(self.file, position)
             try:
-                if (yield from self._in_member(PieceReader(member.piece), position)):
+                after = self.beginnings.skipped(position, 1)
+                if after > position:
+                    yield from self._issues(position, self.beginnings.skipped_issues(position))
+                    position = after
+                    continue
+                if not self.beginnings.is_at(position):
+                    raise Broken("not-a-member", f"no {self.beginnings.unit}")
+                member = self.beginnings.open(position)
+                if (yield from self._in_member(member, position)):
                     position = self.resume(position)
                     continue
                 member.skip()
+                yield from self._issues(position, member.issues)
             except Broken as broken:
-                position = yield from self._resumed(position, broken.reason, str(broken))
+                if broken.reason == "no-dictionary":
+                    position = yield from self._undecoded(position, str(broken))
+                else:
+                    position = yield from self._resumed(position, broken.reason, str(broken))
                 continue
             position = member.end
+
+    def _issues(self, position: int, issues: Iterable[Issue]) -> Iterator[Finding]:
+        for reason, message in issues:
+            yield self.finding(reason, position, message)
+
+    def _undecoded(self, position: int, message: str) -> Generator[Finding, None, int]:
+        """Yield one finding for the frames that need the same dictionary; returns their end."""
+        after, count = self.beginnings.alike(position)
+        if not count:  # its blocks are damaged as well
+            return (yield from self._resumed(position, "no-dictionary", message))
+        frames = f"{count:,} frames ({after - position:,} bytes) were not read"
+        yield self.finding("no-dictionary", position, f"{message}; {frames}")
+        return after
 
     def _resumed(self, position: int, reason: str, message: str) -> Generator[Finding, None, int]:
         """Yield what was not read; returns where to resume."""
@@ -259,8 +296,8 @@ class Container:
         return after
 
     def resume(self, position: int) -> int:
-        """Where the next record certainly begins in a gzip file that is damaged at `position`."""
-        for offset in magics(self.file, position + 1, self.file.size):
+        """Where the next record certainly begins in a compressed file, damaged at `position`."""
+        for offset in self.beginnings.magics(position + 1, self.file.size):
             with suppress(Broken):
                 self.at(offset)
                 if self.beginnings.certain(offset):

@@ -28,9 +28,9 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import blake3
 
 from dedupindex.errors import BadSource
-from dedupindex.verify.block_facts import Issue, read_digest, try_examine
+from dedupindex.verify.block_facts import read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
-from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding
+from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding, Issue
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
 from dedupindex.verify.walk_file import Container
 from dedupindex.warc.gzip_members import LONGEST_HEADER, header_length

@@ -232,13 +232,13 @@ def test_equal_records_are_never_inflated(tmp_path: Path, monkeypatch: pytest.Mo
     old = write(tmp_path / "old.warc.gz", before)
     new = write(tmp_path / "new.warc.gz", after)
     inflated: list[int] = []
-    real = file_bytes.MemberReader.__init__
+    real = file_bytes.GzipReader.__init__
 
-    def counted(self: file_bytes.MemberReader, file: object, offset: int) -> None:
+    def counted(self: file_bytes.GzipReader, file: object, offset: int) -> None:
         inflated.append(offset)
         real(self, file, offset)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(file_bytes.MemberReader, "__init__", counted)
+    monkeypatch.setattr(file_bytes.GzipReader, "__init__", counted)
     findings = list(verify_pair(old, new, lambda wanted: [OriginalHint(new, 0)]))
     assert findings == []
     assert len(set(inflated)) < 60 < len(before)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.file_bytes import Beginnings, opened
+from dedupindex.verify.file_bytes import GzipMembers, opened
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK
 from tests.support.budgets import examples
 from tests.support.commands import typed
@@ -41,6 +41,7 @@ from tests.support.warc_cases import (
     request,
     sha1,
 )
+from tests.support.zstd_files import trained, with_window, zst
 
 IDENTICAL_11 = IDENTICAL.replace(b"1.0", b"1.1")
 NEW = b"WARC/1.1"
@@ -212,15 +213,24 @@ def vanished(tmp_path: Path) -> set[str]:
 
 ALONE: dict[str, list[Case]] = {
     "unreadable": [
-        lambda path: raw(path, b"\x28\xb5\x2f\xfd zstd"),
+        lambda path: raw(path, zst(b"text"), "text.zst"),
         lambda path: raw(path, b"\0\0"),
         lambda path: raw(path, gz(b"text"), "some.txt.gz"),
         vanished,
     ],
-    "damaged-member": [cut, lambda path: raw(path, gz(page(1))[:40])],
+    "damaged-member": [
+        cut,
+        lambda path: raw(path, gz(page(1))[:40]),
+        lambda path: raw(path, b"\x28\xb5\x2f\xfd zstd"),
+    ],
+    "no-dictionary": [lambda path: raw(path, zst(page(1), trained()))],
+    "no-content-size": [lambda path: raw(path, zst(page(1), size=False))],
+    "no-checksum": [lambda path: raw(path, zst(page(1), checksum=False))],
+    "large-window": [lambda path: raw(path, with_window(page(1), 24))],
     "not-a-member": [
         lambda path: raw(path, gz(page(1)) + b"\0" * 512),
         lambda path: raw(path, gz(page(1)) + page(2)),
+        lambda path: raw(path, zst(page(1)) + gz(page(2))),
     ],
     "misframed": [
         records(page(1, Content_Length=b"99999")),
@@ -516,8 +526,8 @@ def test_a_gzip_header_that_jumps_is_no_proof_of_a_beginning(tmp_path: Path) -> 
         path.write_bytes(whole)
         assert zlib.decompressobj(31).decompress(whole[offset:]).startswith(b"WARC/")
         with opened(path) as file:
-            assert Beginnings(file).certain(offset) is False
-            assert Beginnings(file).certain(file.size - len(after))
+            assert GzipMembers(file).certain(offset) is False
+            assert GzipMembers(file).certain(file.size - len(after))
 
 
 def test_real_archives_have_known_findings() -> None:
