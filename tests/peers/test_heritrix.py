@@ -398,7 +398,8 @@ def test_new_payloads_are_found_in_the_digest_filter(
                 path, bearer = f"/crawls/{name}/report?by=host", f"Bearer {token}"
                 return dict(json.loads(server.get(path, Authorization=bearer)[1]))
 
-            assert until(lambda: report()["merged"] and report()["lookups"] == asked)
+            until(lambda: report()["merged"] and report()["lookups"] == asked)
+            assert report()["merged"] and report()["lookups"] == asked, report()
             reports.append(report())
             crawls.append(crawl)
     first, second, third = reports

@@ -1,0 +1,159 @@
+"""The connections over which the script for Heritrix sends its lookups, beside odd servers."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.peers.heritrix import heritrix_home
+
+pytestmark = pytest.mark.peer
+SCRIPT = Path(__file__).resolve().parents[2] / "conf" / "heritrix" / "dedupindex.groovy"
+TIMEOUT = 4000  # milliseconds until a lookup is given up
+DRIVER = """
+def loader = new GroovyClassLoader()
+loader.parseClass(new File(args[0]))
+def connections = loader.loadClass('LookupConnections').newInstance(new URI(args[1]), 'secret', Integer.parseInt(args[2]))
+for (path in args[3..-1]) {
+    try {
+        def answer = connections.get(path)
+        println(answer == null ? 'left' : answer.status + ' ' + answer.text.replace('\\n', '|'))
+    } catch (IOException e) {
+        println(e.class.simpleName)
+    }
+}
+"""  # noqa: E501
+HIT = b"WARC-Refers-To-Date: 2020\nWARC-Refers-To-Target-URI: http://a.example/\xc3\xa9\n"
+TEXT = HIT.decode().replace("\n", "|")
+
+
+def whole(head: bytes, body: bytes = HIT) -> bytes:
+    return b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body)
+
+
+OK = whole(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain")
+MISS = b"HTTP/1.1 204 No Content\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+LONG = whole(b"HTTP/1.1 200 OK", b"x" * 20_000)
+ANSWERS: dict[str, tuple[list[bytes], str]] = {  # in pieces; the connection is closed after b""
+    "hit": ([OK], f"200 {TEXT}"),
+    "miss": ([MISS], "204 "),
+    "capitals": ([OK.replace(b"content-length", b"CONTENT-LENGTH")], f"200 {TEXT}"),
+    "byte-by-byte": ([OK[at : at + 1] for at in range(len(OK))], f"200 {TEXT}"),
+    "in-two": ([OK[:-30], OK[-30:]], f"200 {TEXT}"),
+    "closing": ([whole(b"HTTP/1.1 200 OK\r\nConnection: close"), b""], f"200 {TEXT}"),
+    "refused": ([whole(b"HTTP/1.1 429 Too Many Requests", b"slower")], "429 slower"),
+    "chunked": ([CHUNKED], "left"),
+    "endless": ([b"HTTP/1.1 200 OK\r\n\r\nabc", b""], "left"),
+    "two-answers": ([MISS + OK], "left"),
+    "interim": ([b"HTTP/1.1 100 Continue\r\n\r\n"], "left"),
+    "old": ([OK.replace(b"1.1", b"1.0", 1), b""], "left"),
+    "packed": ([whole(b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip")], "left"),
+    "wrong-length": ([b"HTTP/1.1 200 OK\r\nContent-Length: 9 9\r\n\r\n"], "left"),
+    "too-long": ([LONG], "left"),
+    "endless-head": ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000], "left"),
+    "no-http": ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], "left"),
+    "silent": ([], "SocketTimeoutException"),
+    "cut-head": ([OK[:20], b""], "left"),
+    "cut-body": ([OK[:-1], b""], "left"),
+}
+
+
+class Odd:
+    """Answers the path ``/NAME`` as `ANSWERS` says, and notes what came on which connection."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, bytes]] = []
+        self.closed_once = False
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/base"
+        Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        number = 0
+        with suppress(OSError):
+            while True:
+                connection = self._listener.accept()[0]
+                number += 1
+                Thread(target=self._answer, args=(connection, number), daemon=True).start()
+
+    def _answer(self, connection: socket.socket, number: int) -> None:
+        with suppress(OSError), connection, connection.makefile("rb") as stream:
+            while head := b"".join(iter(stream.readline, b"\r\n")):
+                self.requests.append((number, head))
+                name = head.split()[1].decode().removeprefix("/base/")
+                if name == "closed-when-kept":
+                    if not self.closed_once:
+                        self.closed_once = True
+                        return
+                    name = "hit"
+                for piece in ANSWERS[name][0]:
+                    if not piece:
+                        return
+                    connection.sendall(piece)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+Get = Callable[..., tuple[list[str], list[tuple[int, bytes]]]]
+
+
+@pytest.fixture
+def get(tmp_path: Path) -> Get:
+    """What the script gets for paths, one after the other, and what the server got."""
+    home, driver = heritrix_home(), tmp_path / "driver.groovy"
+    driver.write_text(DRIVER)
+
+    def get(*names: str) -> tuple[list[str], list[tuple[int, bytes]]]:
+        odd = Odd()
+        try:
+            words = [
+                "java",
+                "-cp",
+                f"{home}/lib/*",
+                "groovy.ui.GroovyMain",
+                driver,
+                SCRIPT,
+                odd.url,
+            ]
+            paths = [f"/{name}" for name in names]
+            done = subprocess.run(
+                [*words, str(TIMEOUT), *paths], stdout=subprocess.PIPE, text=True, check=True
+            )
+        finally:
+            odd.close()
+        return done.stdout.splitlines(), odd.requests
+
+    return get
+
+
+def test_what_is_not_a_simple_answer_is_left_to_the_general_client(get: Get) -> None:
+    """Each answer is followed by a hit: nothing of one is left over for the next."""
+    names = [name for odd in ANSWERS for name in (odd, "hit")]
+    answers, requests = get(*names)
+    assert dict(zip(names[::2], answers[::2], strict=True)) == {
+        name: expected for name, (_, expected) in ANSWERS.items()
+    }
+    assert set(answers[1::2]) == {f"200 {TEXT}"}
+    assert len(requests) == len(names)  # none is asked for again here
+
+
+def test_a_cut_answer_on_a_new_connection_is_a_failure(get: Get) -> None:
+    assert get("cut-head", "cut-body", "hit")[0] == ["EOFException", "EOFException", f"200 {TEXT}"]
+
+
+def test_a_connection_is_kept_until_the_server_closes_it(get: Get) -> None:
+    answers, requests = get("hit", "miss", "closed-when-kept", "hit")
+    assert answers == [f"200 {TEXT}", "204 ", f"200 {TEXT}", f"200 {TEXT}"]
+    assert [number for number, _ in requests] == [1, 1, 1, 2, 2]
+    head = requests[0][1]
+    assert head.startswith(b"GET /base/hit HTTP/1.1\r\nHost: 127.0.0.1:")
+    assert b"\r\nAuthorization: Bearer secret\r\n" in head
+    assert b"\r\nAccept: text/plain\r\n" in head
