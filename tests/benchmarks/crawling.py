@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from hashlib import shake_128
 from itertools import count
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from demo.steps import free_port
 from tests.benchmarks.load import Server, serving
 from tests.benchmarks.measure import Failed, environment, processor_time, run, running
-from tests.benchmarks.peers import Missing, wait_for
+from tests.benchmarks.peers import DeDuplicator, Missing, wait_for
 from tests.benchmarks.suite import INDEX, Bench, Line, Target
 from tests.peers.heritrix import Crawl, heritrix_home
 
@@ -36,6 +37,7 @@ class Crawled:
     server: float
     revisits: int
     responses: int
+    log: Path  # crawl.log
 
 
 def heritrix(bench: Bench) -> Iterator[Line]:
@@ -46,14 +48,18 @@ def heritrix(bench: Bench) -> Iterator[Line]:
         raise Missing(str(skipped)) from skipped
     with _site(bench) as seeds:
         crawls = _Crawls(bench, home, seeds)
-        found = bench.interleaved(
-            {
-                "none": crawls.without,
-                "filtered": crawls.filtered,
-                "new": crawls.first,
-                "known": crawls.second,
-            }
-        )
+        jobs = {
+            "none": crawls.without,
+            "filtered": crawls.filtered,
+            "new": crawls.first,
+            "known": crawls.second,
+        }
+        try:
+            crawls.peer = bench.peers.deduplicator()
+            jobs["deduplicator"] = crawls.with_deduplicator
+        except Missing as missing:
+            bench.say(f"heritrix: without the DeDuplicator: {missing}")
+        found = bench.interleaved(jobs)
     without = _median(found["none"], lambda crawl: crawl.seconds)
     later = _later(found["none"])
     targets = {"new": Target(0.85), "filtered": Target(0.85), "known": Target(0.9)}
@@ -70,6 +76,15 @@ def heritrix(bench: Bench) -> Iterator[Line]:
         )
         line = Line(f"heritrix-{name}", "s", seconds, "without dedup", without, note=note)
         line.ratio, line.target = without / seconds, target
+        yield line
+    if peer := found.get("deduplicator"):
+        known = _median(found["known"], lambda crawl: crawl.seconds)
+        seconds, crawler = (
+            _median(peer, lambda crawl: crawl.seconds), _median(peer, lambda crawl: crawl.crawler),
+        )  # fmt: skip
+        note = f"{peer[-1].revisits:,} revisits; {crawler:.1f} s of Heritrix's processor time"
+        line = Line("heritrix-known", "s", known, "with the DeDuplicator", seconds, note=note)
+        line.ratio = seconds / known
         yield line
 
 
@@ -132,9 +147,22 @@ class _Crawls:
         self._bench, self._home, self._seeds = bench, home, seeds
         self._numbers = count(1)
         self._index = bench.scratch / "heritrix-index"
+        self.peer: DeDuplicator | None = None
 
     def without(self) -> Crawled:
-        return self._crawl("none", "http://127.0.0.1:9", None)
+        crawl = self._crawl("none", None, change=_take_out)
+        self._log = crawl.log
+        return crawl
+
+    def with_deduplicator(self) -> Crawled:
+        """Crawl with the processor of the DeDuplicator, which knows what `without` stored."""
+        assert self.peer is not None
+        if not self.peer.target.exists():
+            lines = self._log.read_text().splitlines()
+            records = sum(line.split()[1] == "200" for line in lines)
+            self.peer.index(self._log, "CrawlLogIterator", self._bench.cores, records=records)
+        change = partial(_put_deduplicator_in, self.peer.target)
+        return self._crawl("deduplicator", None, change=change, jars=self.peer.processor())
 
     def first(self) -> Crawled:
         self._make_empty()
@@ -155,9 +183,17 @@ class _Crawls:
 
     def _asking(self, name: str, *options: str) -> Crawled:
         with serving(self._bench, self._index) as server:
-            return self._crawl(name, server.address, server, *options)
+            return self._crawl(name, server, *options)
 
-    def _crawl(self, name: str, address: str, server: Server | None, *options: str) -> Crawled:
+    def _crawl(
+        self,
+        name: str,
+        server: Server | None,
+        *options: str,
+        change: Callable[[Path], None] = lambda profile: None,
+        jars: Sequence[Path] = (),
+    ) -> Crawled:
+        address = server.address if server else "http://127.0.0.1:9"
         folder = self._bench.fresh(f"heritrix-{next(self._numbers)}")
         job = folder / "jobs" / name
         job.parent.mkdir(parents=True)
@@ -167,10 +203,10 @@ class _Crawls:
             *("--server", address, "--contact", "http://a.example/", "--no-delay", "--everything"),
         ]
         run([*make, *seeds, *options], self._bench.cores.both)
-        if server is None:
-            _take_out(job / "crawler-beans.cxml")
+        change(job / "crawler-beans.cxml")
+        classes = ":".join([f"{self._home}/lib/*", *map(str, jars)])
         command = [
-            *("java", "-Xmx512m", f"-Dheritrix.home={folder}", "-cp", f"{self._home}/lib/*"),
+            *("java", "-Xmx512m", f"-Dheritrix.home={folder}", "-cp", classes),
             *("org.archive.crawler.Heritrix", "-a", "admin:admin", "-b", "127.0.0.1"),
             *("-p", free_port(), "-j", job.parent, "-r", name),
             *("-l", f"{self._home}/conf/logging.properties"),
@@ -183,10 +219,10 @@ class _Crawls:
         revisits, responses = (
             crawl.report_number("duplicate-by-hash URIs"), crawl.report_number("novel URIs"),
         )  # fmt: skip
-        if responses + revisits < self._bench.size.crawled or (revisits > 0) != bool(server):
+        if responses + revisits < self._bench.size.crawled or (revisits > 0) == (name == "none"):
             raise Failed(f"Heritrix stored {responses} responses, {revisits} revisits: {spent.out}")
-        seconds, later = _lasted(crawl.launch / "logs" / "crawl.log")
-        return Crawled(seconds, later, spent.cpu, after - before, revisits, responses)
+        log = crawl.launch / "logs" / "crawl.log"
+        return Crawled(*_lasted(log), spent.cpu, after - before, revisits, responses, log)
 
 
 def _take_out(profile: Path) -> None:
@@ -199,6 +235,32 @@ def _take_out(profile: Path) -> None:
     ):
         assert text.count(ours) == 1, ours
         text = text.replace(ours, "")
+    profile.write_text(text)
+
+
+_DEDUPLICATOR = """ <bean id="deduplicator" class="{package}.DeDuplicator">
+  <property name="index">
+   <bean class="{package}.LuceneIndexSearcher">
+    <property name="indexLocation" value="{index}"/>
+    <property name="searchStrategy" value="DIGEST_ANY"/>
+   </bean>
+  </property>
+ </bean>
+ <bean id="extractorHttp" """
+
+
+def _put_deduplicator_in(index: Path, profile: Path) -> None:
+    """Replace our processors of a profile with that of the DeDuplicator."""
+    _take_out(profile)
+    text = profile.read_text()
+    beans = _DEDUPLICATOR.format(package="is.landsbokasafn.deduplicator.heritrix", index=index)
+    fetch = '<ref bean="fetchHttp"/>'
+    for old, new in (
+        (' <bean id="extractorHttp" ', beans),
+        (fetch, f'{fetch}<ref bean="deduplicator"/>'),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     profile.write_text(text)
 
 

@@ -80,13 +80,23 @@ class DeDuplicator:
     """
 
     def __init__(self, home: Path, scratch: Path) -> None:
-        self._script, self._target = home / "bin" / "index", scratch / "deduplicator-index"
+        self._home, self._script = home, home / "bin" / "index"
+        self.target = scratch / "deduplicator-index"
+
+    def processor(self) -> list[Path]:
+        """The jars that a Heritrix of today needs for the DeDuplicator's processor."""
+        names = ("deduplicator-heritrix-*", "deduplicator-commons-*", "lucene-*", "openwayback-*")
+        return [
+            jar
+            for name in (*names, "commons-httpclient-3.1")
+            for jar in sorted((self._home / "lib").glob(f"{name}.jar"))
+        ]
 
     def index(self, source: Path, iterator: str, cores: Cores, *, records: int) -> Spent:
         """Index a file or directory on one core; raises `Failed` unless all of it was indexed."""
-        shutil.rmtree(self._target, ignore_errors=True)
+        shutil.rmtree(self.target, ignore_errors=True)
         command = ["sh", self._script, "-m", ".+", "-w", "-i", _INDEXER + iterator]
-        command += [source.absolute(), self._target]
+        command += [source.absolute(), self.target]
         spent = run(command, cores.one, env=environment(JAVA_OPTS=_HEAP))
         if f"Indexed {records} items" not in spent.out:
             raise Failed(f"the DeDuplicator did not index {records:,} records: {spent.out[-500:]}")
