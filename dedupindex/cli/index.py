@@ -67,7 +67,8 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 @flag("-e", "--etag", help="Store ETag and Last-Modified.")
 @option(
     "-i", "--iterator", metavar="KIND",
-    help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator). "
+    help=f"Force the kind of source: {', '.join(KINDS)} (or a class name of the DeDuplicator, "
+    "or a kind that a package adds: docs/sources.md). "
     "Default: recognised by content.",
 )  # fmt: skip
 @option("-m", "--mime", default="^text/.*", help="Leave these media types out.")
@@ -116,9 +117,10 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     """Build an index of originals from SOURCEs, or maintain the one in INDEX.
 
     A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
-    for standard input, or the redis:// address at which Browsertrix keeps its hashes. Files,
-    directories and globs may be addresses: s3://, https:// and the like (docs/batch.md). INDEX is a
-    directory, or the cassandra:// address of a cluster.
+    for standard input, a database of warcprox, the redis:// address at which Browsertrix keeps its
+    hashes, or outbackcdx+http://host:port/collection. Files, directories and globs may be
+    addresses: s3://, https:// and the like (docs/batch.md). INDEX is a directory, or the
+    cassandra:// address of a cluster.
     """
     sources, where = sources_and_index(sources, index, options)
     if actions := [name for name in _ACTIONS if options[name]]:

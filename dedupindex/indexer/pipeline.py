@@ -39,8 +39,7 @@ from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
-from dedupindex.sources import Expanded, SourceOptions, expand, is_stream
-from dedupindex.sources.browsertrix import is_redis_address, without_password
+from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
 from dedupindex.sources.source import annotation
 
 _RECORDED = 20  # containers that show whether an interrupted load was finished
@@ -213,8 +212,8 @@ def _complete(
 
 def _recorded_name(source: str) -> str:
     """Return a source as an index records it: an absolute path, or an address without password."""
-    if is_redis_address(source):
-        return without_password(source)
+    if service := service_of(source):
+        return service.name
     return redacted(source) if is_remote(source) else os.path.abspath(local(source))
 
 

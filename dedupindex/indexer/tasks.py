@@ -10,7 +10,7 @@ from blake3 import blake3
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.engine import View
 from dedupindex.object_store import RemoteFile, is_remote, redacted
-from dedupindex.sources import Expanded, is_stream
+from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
 
 _READ_BYTES = 1 << 20
@@ -27,7 +27,9 @@ class Input:
 
     @property
     def name(self) -> str:
-        """The name under which the container is registered."""
+        """The name under which the container is registered, without credentials."""
+        if service := service_of(self.path):
+            return service.name
         return redacted(self.path) if is_remote(self.path) else self.path
 
 

@@ -12,6 +12,7 @@ WEB = ("http", "https")
 S3 = ("s3", "s3a")
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
 _OTHERS = ("file", "local", "redis", "rediss", "unix")  # files here; Redis: see `browsertrix`
+_SERVICE = "+"  # in the scheme of a service that is a source, see `sources.service_address`
 _TAKEN_FOR_PATH = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _LOCAL = re.compile(r"(?:file|local)://(?:localhost(?=/))?")
 _PASSWORD = re.compile(r"[^/@:]*:[^/@]*@")
@@ -26,7 +27,7 @@ _SIGNED = re.compile(  # query parameters of a signed URL
 def is_remote(path: str) -> bool:
     """Return whether this is an address of an object, not a local path."""
     match = _ADDRESS.match(path)
-    return match is not None and match[1].lower() not in _OTHERS
+    return match is not None and match[1].lower() not in _OTHERS and _SERVICE not in match[1]
 
 
 def local(source: str) -> str:

@@ -54,7 +54,11 @@ class CdxjSource(TextSource):
         url = _bytes(row.get("url"))
         if not url:
             raise ValueError("no url in the JSON")
-        return self._rows.item(RowFields(url, digits, *[_bytes(row.get(key)) for key in _KEYS]))
+        return self._rows.item(self._fields(url, digits, row))
+
+    def _fields(self, url: bytes, digits: bytes, row: dict[str, Any]) -> RowFields:
+        """Return the columns of a row; raises `TypeError`."""
+        return RowFields(url, digits, *[_bytes(row.get(key)) for key in _KEYS])
 
 
 def _bytes(value: Any) -> bytes:

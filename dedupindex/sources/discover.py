@@ -33,12 +33,16 @@ from dedupindex.object_store import (
     open_anywhere,
     redacted,
 )
-from dedupindex.sources.browsertrix import is_redis_address
 from dedupindex.sources.cdx_columns import is_cdx
 from dedupindex.sources.crawl_log import is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
+from dedupindex.sources.plugins import plugin_kinds
+from dedupindex.sources.service_address import service_of
+from dedupindex.sources.warcprox_db import is_warcprox_database
 
-KINDS = ("warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix")
+KINDS = (
+    "warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix", "outbackcdx", "warcprox",
+)  # fmt: skip
 HEAD = 1 << 15  # bytes of a file that are examined
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 ZSTD = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")  # a frame; the dictionary of a .warc.zst
@@ -94,8 +98,8 @@ def expand(sources: Sequence[str], *kinds: str | None) -> Expanded:
 
 
 def is_stream(path: str) -> bool:
-    """Return whether a source is standard input or a Redis, which differ each time."""
-    return path == STDIN or is_redis_address(path)
+    """Return whether a source is standard input or a service, which differ each time."""
+    return path == STDIN or service_of(path) is not None
 
 
 def is_unfinished(path: str) -> bool:
@@ -222,7 +226,9 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
         found.problems.append(Problem(path, 0, NO_ZSTD))
     elif not head:
         found.problems.append(Problem(path, 0, "is empty"))
-    elif kind in wanted:
+    elif kind == "warcprox" and is_remote(path):
+        found.skipped += 1  # only a local database can be read
+    elif kind in wanted or (not kind and not wanted & set(KINDS)):  # only a plugin may know it
         found.paths.append(path)
     else:
         found.skipped += 1
@@ -237,14 +243,15 @@ def _is_index(directory: Path) -> bool:
 
 
 def kind_named(name: str) -> str:
-    """Return the kind that an option names: one of `KINDS`, or an iterator class of Heritrix.
+    """Return the kind that an option names.
 
-    ``arc`` is ``warc``, because one reader reads both. Raises `BadSource`.
+    It is one of `KINDS`, an iterator class of Heritrix, or one that a package adds. ``arc`` is
+    ``warc``, because one reader reads both. Raises `BadSource`.
     """
     plain = name.rpartition(".")[2].lower()
     kind = _ALIASES.get(plain, plain)
-    if kind not in KINDS:
-        raise BadSource(f"no kind of source {name!r}; there are {', '.join(KINDS)}")
+    if kind not in KINDS and kind not in (added := plugin_kinds()):
+        raise BadSource(f"no kind of source {name!r}; there are {', '.join([*KINDS, *added])}")
     return kind
 
 
@@ -265,6 +272,8 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
     """
     if head.startswith(ZIP):
         return "wacz" if whole is None or _is_wacz(whole) else ""
+    if is_warcprox_database(head):
+        return "warcprox"
     if head.startswith(GZIP):
         head = inflated(head, HEAD)
     if head.lstrip()[:5].upper() == b"WARC/" or head.startswith(b"filedesc:"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from typing import BinaryIO
 
@@ -109,13 +110,17 @@ class TextSource(Source):
         """Read and hash the bytes on disk."""
         running = blake3.blake3()
         try:
-            while data := self._stream.read(self._block):
+            for data in self._read():
                 running.update(data)
                 self._position += len(data)
                 yield data
         except OSError as error:
             raise BadSource(f"{self.name} cannot be read: {error}") from error
         self.content_hash = running.hexdigest()
+
+    def _read(self) -> Iterator[bytes]:
+        """Yield the bytes on disk."""
+        return iter(partial(self._stream.read, self._block), b"")
 
 
 def _inflated(raw: Iterator[bytes]) -> Iterator[bytes]:

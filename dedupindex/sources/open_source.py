@@ -10,12 +10,8 @@ from typing import BinaryIO
 
 from dedupindex.capture import Item, Problem
 from dedupindex.errors import BadSource
-from dedupindex.object_store import RemoteFile, is_remote
-from dedupindex.sources.browsertrix import (
-    BrowsertrixSource,
-    is_redis_address,
-    without_password,
-)
+from dedupindex.object_store import RemoteFile, is_remote, redacted
+from dedupindex.sources.browsertrix import BrowsertrixSource
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.cdx_columns import NO_HEADER
 from dedupindex.sources.cdxj import CdxjSource
@@ -32,9 +28,13 @@ from dedupindex.sources.discover import (
     kind_of,
 )
 from dedupindex.sources.line_source import TextSource
+from dedupindex.sources.outbackcdx import OutbackCdxSource
+from dedupindex.sources.plugins import PluginSource
+from dedupindex.sources.service_address import ServiceAddress, service_of
 from dedupindex.sources.source import DEFAULTS, Source, SourceOptions
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc_records import WarcSource
+from dedupindex.sources.warcprox_db import WarcproxSource
 
 _TEXT: dict[str, type[TextSource]] = {
     "cdx": CdxSource,
@@ -46,25 +46,32 @@ _ARCHIVES: dict[str, Callable[[str, str | BinaryIO, SourceOptions], Source]] = {
     "warc": WarcSource,
     "arc": WarcSource,
     "wacz": WaczSource,
+    "warcprox": WarcproxSource,
 }
+
+_SERVICES: dict[str, Callable[[ServiceAddress, SourceOptions], Source]] = {
+    "browsertrix": lambda service, options: BrowsertrixSource(service.address),
+    "outbackcdx": lambda service, options: OutbackCdxSource(service.name, service.address, options),
+}
+_WRITTEN = {"browsertrix": "redis://…", "outbackcdx": "outbackcdx+http://…"}
 
 
 def open_source(path: str, kind: str | None = None, options: SourceOptions = DEFAULTS) -> Source:
     """Open a file, an address, or standard input (``-``), as `kind` or as its content shows.
 
-    The address of a Redis is opened as ``browsertrix``.
+    The address of a service is opened as its kind says, see `service_address`.
 
     Raises `BadSource`: missing, unreadable, of unknown kind, or clearly not of `kind`.
     """
     forced = kind_named(kind) if kind else ""
-    if is_redis_address(path):
-        if forced not in ("", "browsertrix"):
-            raise BadSource(
-                f"{without_password(path)} can only be read as browsertrix, not as {forced}"
-            )
-        return BrowsertrixSource(path)
-    if forced == "browsertrix":
-        raise BadSource(f"{path} is a file; browsertrix is read from an address, redis://…")
+    if service := service_of(path):
+        return _open_service(service, forced, options)
+    if forced in _SERVICES:
+        raise BadSource(
+            f"{path} is no service; {forced} is read from an address, {_WRITTEN[forced]}"
+        )
+    if forced and forced not in KINDS:
+        return _open_for_plugin(forced, path, options)
     name, size, stream = _open(path)
     try:
         head = stream.read(HEAD)
@@ -89,6 +96,28 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions = DEF
         if size >= 0:
             stream.close()
         raise
+
+
+def _open_service(service: ServiceAddress, forced: str, options: SourceOptions) -> Source:
+    if forced not in ("", service.kind):
+        raise BadSource(f"{service.name} can only be read as {service.kind}, not as {forced}")
+    if service.kind in _SERVICES:
+        return _SERVICES[service.kind](service, options)
+    if service.kind in KINDS:
+        raise BadSource(
+            f"{service.name}: {service.kind} is read from files, without {service.kind}+"
+        )
+    return PluginSource(kind_named(service.kind), service.name, service.address, options)
+
+
+def _open_for_plugin(kind: str, path: str, options: SourceOptions) -> Source:
+    if path == STDIN or is_remote(path):
+        raise BadSource(
+            f"{redacted(path)}: {kind} reads files of this machine; an address that it opens "
+            f"itself is written {kind}+ADDRESS"
+        )
+    name = check_regular_file(os.path.abspath(path))
+    return PluginSource(kind, name, name, options)
 
 
 def _open(path: str) -> tuple[str, int, BinaryIO]:
