@@ -1,4 +1,4 @@
-"""``bin/export``: an index for wget or Browsertrix, or a self-contained part of a collection."""
+"""``bin/export``: an index as CDX, wget's or Browsertrix'; a self-contained part of archives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
 from dedupindex.errors import BadInput, Damaged
-from dedupindex.export import wget_cdx
+from dedupindex.export import cdx_file, wget_cdx
 from dedupindex.export.browsertrix_redis import (
     ENCODINGS,
     BrowsertrixExport,
@@ -32,6 +32,7 @@ from dedupindex.export.browsertrix_redis import (
     originals,
     writing,
 )
+from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
 from dedupindex.index import open_index
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
@@ -40,6 +41,9 @@ from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
 _Command = Callable[..., int]
 EXAMPLES = """
+bin/export --cdx my-index --out my-index.cdx
+curl --data-binary @my-index.cdx http://outbackcdx.example:8080/my-collection
+bin/export --cdxj my-index --out collections/mine/indexes/my-index.cdxj
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
 wget --warc-file=harvest --warc-dedup=dedup.cdx --input-file=seeds.txt
 bin/export --redis redis://127.0.0.1:6379/0 my-index
@@ -59,6 +63,8 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[INDEX | SOURCE...]")
+@flag("--cdx", setting=False, help="Write a sorted CDX of 11 columns.")
+@flag("--cdxj", setting=False, help="Write a sorted CDXJ.")
 @flag("--wget", setting=False, help="Write the CDX that wget --warc-dedup reads.")
 @option(
     "--redis", metavar="URL",
@@ -67,7 +73,8 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
     "-o", "--out", type=PATH, setting=False,
-    help="Where to write. --wget: a file; default: standard output. --self-contained: "
+    help="Where to write. --cdx, --cdxj, --wget: a file; default: standard output. "
+    "--self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
 @_subset(
@@ -93,7 +100,12 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
     "--hosts", type=click.File("rb"),
     help="Hosts, one a line: a URL of these or of their subdomains is preferred, after seeds.",
 )  # fmt: skip
-@flag("--bridge", help="Also originals whose own record states another digest.")
+@flag(
+    "--bridge",
+    help="Also originals whose own record states another digest; --cdx, --cdxj: write every SHA-1 "
+    "in base32.",
+)
+@flag("--placeless", setting=False, help="--cdxj: also originals whose file or offset is unknown.")
 @option("--crawl", "crawls", multiple=True, metavar="NAME", help="--redis: only these crawls.")
 @option(
     "--as", "other", metavar="NAME",
@@ -107,44 +119,83 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @option("--cancel", metavar="CRAWL", setting=False, help="--redis: remove this crawl.")
 @shared_options("--json")
 def command(
-    sources: tuple[str, ...], wget: bool, redis: str | None, self_contained: bool, **options: Any
+    sources: tuple[str, ...], redis: str | None, self_contained: bool, **options: Any
 ) -> int:
-    """Write the originals in INDEX for a crawler: --wget or --redis.
+    """Write the originals in INDEX: as --cdx or --cdxj, or for a crawler, --wget or --redis.
 
     Or, with --self-contained, copy records of SOURCEs byte for byte, and the originals that their
     revisits need. The exit status is 8 if an original is missing, or if the check of the result,
     which is that of bin/verify, finds a record that will not replay (level broken or loss).
     """
+    files = [name for name in _FILES if options[name]]
+    if len(files) + bool(redis) + self_contained > 1:
+        raise click.UsageError(f"give only one of {_FORMS}")
+    if options["placeless"] and files != ["cdxj"]:
+        raise click.UsageError("--placeless takes --cdxj")
     if self_contained:
-        if wget or redis:
-            raise click.UsageError("--self-contained goes with neither --wget nor --redis")
         return _self_contained(sources, options)
     _check_no_subset_options(options)
     if len(sources) > 1:
         raise click.UsageError("name one INDEX")
     index = any_index(sources[0]) if sources else None
     ended = [name for name in ("commit", "cancel") if options[name]]
-    if not wget and not redis:
-        raise click.UsageError("give one of --wget, --redis and --self-contained")
-    if ended and (wget or index or len(ended) > 1):
+    if not files and not redis:
+        raise click.UsageError(f"give one of {_FORMS}")
+    if ended and (files or index or len(ended) > 1):
         raise click.UsageError(f"--{ended[0]} takes --redis and a crawl, and no INDEX")
     if ended:
         return _end(redis or "", ended[0], options[ended[0]])
     if index is None:
         raise click.UsageError("name an INDEX")
-    if wget:
-        return _wget(index, options)
+    if files:
+        return _FILES[files[0]](index, _output_file(options["out"]), options)
     if options["out"]:
-        raise click.UsageError("--out is for --wget")
+        raise click.UsageError("--out is not for --redis")
     return _redis(index, redis or "", options)
 
 
-def _wget(index: Path, options: dict[str, Any]) -> int:
-    out: Path = options["out"] or Path("-")
-    if out.is_dir():
+def _output_file(out: Path | None) -> Path:
+    """Return the file to write, ``-`` for standard output."""
+    if out is not None and out.is_dir():
         raise click.UsageError(f"{out} is a directory")
-    if wants_json() and out == Path("-"):
-        raise click.UsageError("--json needs --out: standard output carries the CDX")
+    if wants_json() and out in (None, Path("-")):
+        raise click.UsageError("--json needs --out: standard output carries the rows")
+    return out or Path("-")
+
+
+def _cdx(index: Path, out: Path, options: dict[str, Any]) -> int:
+    form = CdxForm(options["cdxj"], options["bridge"], options["placeless"])
+    exported = CdxExport()
+    with closing(open_index(index)) as engine, engine.view() as view, text_output(out) as stream:
+        stream.writelines(cdx_file.rows(view, form, exported))
+        stream.flush()
+    print_result(exported, notes=_cdx_notes(exported, form))
+    return 0
+
+
+def _cdx_notes(exported: CdxExport, form: CdxForm) -> Iterator[str]:
+    yield singular(f"{exported.written:,} originals written")
+    if exported.no_size:
+        yield f"  {exported.no_size:,} without the size of the record: the index does not know it"
+    if exported.placeless:
+        yield f"  {exported.placeless:,} without file and offset: replay cannot open these"
+    if exported.full_names:
+        yield f"  {exported.full_names:,} with the full name of a file, because another ends alike"
+    if exported.not_base32:
+        yield (
+            f"  {exported.not_base32:,} whose digest is no SHA-1 in base32: OutbackCDX damages it"
+            + ("" if form.base32 else " (--bridge writes every SHA-1 in base32)")
+        )
+    yield from count_lines("left out: ", exported.left_out)
+    if exported.left_out[NO_PLACE]:
+        yield (
+            "no-place: the index does not know the file and offset of these originals, because "
+            "revisits, logs or rows without them name them; --cdxj --placeless writes them, for "
+            "lookups"
+        )
+
+
+def _wget(index: Path, out: Path, options: dict[str, Any]) -> int:
     wanted = wget_cdx.read_scope(options["seeds"] or (), options["hosts"] or ())
     exported = wget_cdx.WgetExport()
     with (
@@ -157,6 +208,10 @@ def _wget(index: Path, options: dict[str, Any]) -> int:
         stream.flush()
     print_result(exported, notes=_wget_notes(exported))
     return 0
+
+
+_FILES = {"cdx": _cdx, "cdxj": _cdx, "wget": _wget}
+_FORMS = "--cdx, --cdxj, --wget, --redis and --self-contained"
 
 
 def _wget_notes(exported: wget_cdx.WgetExport) -> Iterator[str]:

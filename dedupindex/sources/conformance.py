@@ -1,9 +1,4 @@
-"""What every source keeps to, as checks: for the tests of ours and of those that packages add.
-
->>> from dedupindex.sources import open_source
->>> from dedupindex.sources.conformance import check_source
->>> items = check_source(lambda: open_source("my-warcs/example.warc.gz"))
-"""
+"""What every source keeps to, as checks: for the tests of ours and of those that packages add."""
 
 from __future__ import annotations
 

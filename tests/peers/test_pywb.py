@@ -85,3 +85,25 @@ def test_pywb_replays_and_lists_all_captures_of_the_index(tmp_path: Path) -> Non
     (logo,) = [one for one in stored if one.url == base + "/logo.png"]
     (line,) = listing.splitlines()
     assert logo.digest.removeprefix("sha1:") in line and "/logo.png" in line
+
+
+@pytest.mark.parametrize("form", ["cdx", "cdxj"])
+def test_pywb_replays_from_an_exported_index(form: str, tmp_path: Path) -> None:
+    """The file is put where a collection of pywb has its indexes, and nothing else is done."""
+    with site() as base:
+        stored = harvest(tmp_path, "one", [base + path for path in (*PAGES, *COPIES)])
+        served = bodies(base)
+    index, port, log = tmp_path / "index", free_port(), tmp_path / "pywb.log"
+    dedupindex("index", "-w", "-m", ".*", tmp_path / "one.warc.gz", index)
+    collection = tmp_path / "collections" / "all"
+    for name in ("archive", "indexes"):
+        (collection / name).mkdir(parents=True)
+    (tmp_path / "one.warc.gz").rename(collection / "archive" / "one.warc.gz")
+    dedupindex("export", f"--{form}", index, "-o", collection / "indexes" / f"index.{form}")
+    wayback = environment("pywb", PYWB) / "wayback"
+    words = [wayback, "-b", "127.0.0.1", "-p", str(port), "-t", "4"]
+    with running(words, log, lambda: listening(port)):
+        archive = Archive(port, log)
+        for one in stored:
+            answer = archive.get(one.url, one.date)
+            assert answer == (200, served[one.url], one.date), log.read_text()
