@@ -213,7 +213,9 @@ def test_wrong_usage_of_the_command(make_index: MakeIndex) -> None:
     assert "name an INDEX" in typed("export", "--redis", address, status=2)[1]
     for words in (["--cancel", "x", index], ["--cancel", "x", "--commit", "x"]):
         assert "no INDEX" in typed("export", "--redis", address, *words, status=2)[1]
-    assert "not for --redis" in typed("export", "--redis", address, "--out", "x", index, status=2)[1]
+    assert (
+        "not for --redis" in typed("export", "--redis", address, "--out", "x", index, status=2)[1]
+    )
     assert "address" in typed("export", "--redis", "redis://:p@h:x/0", index, status=4)[1]
     assert "refused" in typed("export", "--redis", address, index, status=3)[1]
 
