@@ -282,7 +282,7 @@ def _unbrotlied(data: bytes) -> bytes:
 
 
 def _unzstded(data: bytes) -> bytes:
-    import zstandard  # an extra
+    import zstandard  # most runs need none
 
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
         return _within(stream.read(MAX_RECORD + 1))

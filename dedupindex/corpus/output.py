@@ -16,7 +16,7 @@ import orjson
 from dedupindex.corpus.enrich import Entry, flat
 from dedupindex.corpus.extract import KeptCapture
 from dedupindex.corpus.row import CorpusRow, RecordPlace
-from dedupindex.errors import BadInput, to_install
+from dedupindex.errors import BadInput
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import is_remote, local
 from dedupindex.runtime.duckdb import from_json, open_database, write_parquet
@@ -40,10 +40,8 @@ def write_lines(captures: Iterable[KeptCapture], path: Path) -> None:
 def compressed(stream: BinaryIO, name: str) -> Iterator[Callable[[bytes], object]]:
     """Yield a function that writes to a stream, compressed by the ending of the name."""
     if name.endswith(".zst"):
-        try:
-            import zstandard  # an extra
-        except ImportError as error:
-            raise BadInput(f"{name} needs a package: {to_install('corpus')}") from error
+        import zstandard  # most runs need none
+
         with zstandard.ZstdCompressor().stream_writer(stream, closefd=False) as writer:
             yield writer.write
     elif name.endswith(".gz"):

@@ -27,7 +27,7 @@ from dedupindex.corpus.select import SpooledChunks
 from dedupindex.counts import OnProgress
 from dedupindex.cover.document_lines import document
 from dedupindex.cover.relation import content_of, shingles, terms
-from dedupindex.errors import BadInput, BadSource, to_install
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.runtime.files import named_errors
 
 BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
@@ -251,23 +251,17 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         if head.startswith(_GZIP):
             yield cast(BinaryIO, gzip.GzipFile(fileobj=stream))
         elif head == _ZSTD:
-            yield _unzstded(stream, path)
+            yield io.BufferedReader(_Frames(stream), 1 << 20)
         else:
             yield stream
-
-
-def _unzstded(stream: BinaryIO, path: Path) -> BinaryIO:
-    try:
-        import zstandard  # an extra
-    except ImportError as error:
-        raise BadInput(f"{path} needs a package: {to_install('corpus')}") from error
-    return io.BufferedReader(_Frames(stream, zstandard), 1 << 20)
 
 
 class _Frames(io.RawIOBase):
     """The content of zstd frames; unlike zstandard's reader, it rejects a truncated one."""
 
-    def __init__(self, stream: BinaryIO, zstandard: Any) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
+        import zstandard  # most runs need none
+
         self._stream, self._damage = stream, zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor()
         self._frame: Any = None
