@@ -77,6 +77,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Processes that read records; with 1, a page that crashes the reader ends the run.",
 )
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk.")
+@shared_options("--zstd-dictionary")
 @shared_options("--spark", "--verbose")
 @shared_options("--json", help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:

@@ -84,6 +84,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 @option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
 @option("--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts.")
 @option("--list", "listed", type=FILE, metavar="FILE", help="Write the covered documents as CSV.")
+@shared_options("--zstd-dictionary")
 @shared_options("--memory", "--jobs", "--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],

@@ -53,6 +53,7 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
 @shared_options("--any-status", "--same-type", "--other-second")
+@shared_options("--zstd-dictionary")
 @shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],

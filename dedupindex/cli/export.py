@@ -117,6 +117,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 )  # fmt: skip
 @option("--commit", metavar="CRAWL", setting=False, help="--redis: commit this crawl.")
 @option("--cancel", metavar="CRAWL", setting=False, help="--redis: remove this crawl.")
+@shared_options("--zstd-dictionary")
 @shared_options("--json")
 def command(
     sources: tuple[str, ...], redis: str | None, self_contained: bool, **options: Any

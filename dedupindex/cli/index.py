@@ -92,6 +92,7 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 )  # fmt: skip
 @option("--crawl", default="", metavar="NAME", help="The crawl that made these files.")
 @shared_options("--jobs", help="Processes that read files.")
+@shared_options("--zstd-dictionary")
 @shared_options("--spark")
 @flag("--replace", help="As --add; changed files replace their old captures.")
 @flag("--reread", help="As --add; reads known files again, as a repair.")
@@ -232,8 +233,8 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
 
 
 def _zstd_files(built: Built) -> int:
-    """Return how many files were not read because they are compressed with zstd."""
-    return sum(problem.message == NO_ZSTD for problem in built.problems)
+    """Return how many files were not read that are compressed with zstd."""
+    return sum(problem.message.startswith(NO_ZSTD) for problem in built.problems)
 
 
 def _left_out(built: Built) -> str:

@@ -61,6 +61,7 @@ _SHOWN = 1000  # differences that are named
     help="Compare lines of warcsum or warccollres with the files; - is stdin.",
 )  # fmt: skip
 @shared_options("--jobs", help="Processes that read files.")
+@shared_options("--zstd-dictionary")
 @shared_options("--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import click
 
+from dedupindex.errors import BadSource
+
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
 
@@ -53,6 +55,21 @@ def _note_json(context: click.Context, option: click.Parameter, given: bool) -> 
     context.meta[_JSON] = given
 
 
+def _give_dictionaries(
+    context: click.Context, option: click.Parameter, files: tuple[Path, ...]
+) -> None:
+    """Let this process and those that it starts read zstd with dictionaries; see `VARIABLE`."""
+    if not files:
+        return
+    from dedupindex.warc import zstd_format  # most runs need none
+
+    paths = [os.path.abspath(file) for file in files]
+    try:
+        zstd_format.give_dictionaries(paths)
+    except zstd_format.UnreadableFrame as error:
+        raise BadSource(f"--zstd-dictionary: {error}") from error
+
+
 def cores() -> int:
     """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
@@ -73,6 +90,7 @@ _LET_NO = "Let no record be a revisit of one with"
 _LET_ANY = "Let a record be a revisit of one with another HTTP status, such as 404 of 200."
 _SPARK = "Run on Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
 _WHERE = "Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold."
+_DICTIONARY = "A dictionary of .warc.zst files that do not hold theirs; repeatable, chosen by id."
 _SHARED = {
     next(name for name in added.args if name.startswith("--")): added
     for added in (
@@ -93,6 +111,8 @@ _SHARED = {
         partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
         partial(option, "--containers", multiple=True, metavar="WHERE", help=_CONTAINERS),
         partial(option, "--revisit-annotation", default="", metavar="REGEX", help=_ANNOTATION),
+        partial(option, "--zstd-dictionary", multiple=True, type=FILE, metavar="FILE",
+                help=_DICTIONARY, expose_value=False, callback=_give_dictionaries),
         partial(option, "--where", multiple=True, metavar="EXPR", help=_WHERE),
     )
 }  # fmt: skip

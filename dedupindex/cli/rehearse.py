@@ -27,6 +27,7 @@ bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 )  # fmt: skip
 @option("--sample", type=COUNT, default=100, help="Revisits to rebuild.")
 @option("--seed", default=0, help="Chooses the sample.")
+@shared_options("--zstd-dictionary")
 @shared_options("--memory", "--jobs", "--verbose")
 @shared_options("--json", help="JSON on stdout, a line for each step.")
 def command(sources: tuple[str, ...], verbose: bool, **options: Any) -> int:

@@ -34,7 +34,7 @@ Row = dict[str, str | int | bool | None]
 _CAPTURE_TYPES = frozenset((b"response", b"revisit", b"resource", b"conversion", DOCUMENT))
 _MEDIA_TYPE = re.compile(rb"[^\s;,\"]+")
 _UNKNOWN = "{:,} records without URL or time are left out"
-_SHARED = "several records share one gzip member: all but the first are left out"
+_SHARED = "several records share one gzip member or zstd frame: all but the first are left out"
 
 
 class CorpusScanTask(NamedTuple):

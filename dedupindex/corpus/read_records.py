@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.corpus.row import CorpusRow, RecordPlace, as_text
@@ -18,6 +19,7 @@ from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import RecordAt, Unreadable, record_at
 from dedupindex.warc.record import Record
 from dedupindex.warc.record_facts import refers_to, says_not_modified, timestamp14
+from dedupindex.warc.zstd_format import DictionaryCache
 
 MAX_RECORD = 64 << 20  # bytes of a record in memory, stored or inflated
 _MAX_OPEN = 16  # WARC files
@@ -44,6 +46,7 @@ class Containers:
         self.max_record = max_record
         self.opened = self.records = self.bytes = 0
         self._open: OrderedDict[str, _OpenContainer] = OrderedDict()
+        self._dictionaries = DictionaryCache()
         self._failed: dict[str, str] = {}  # error messages of files that could not be opened
 
     def stored(self, capture: CorpusRow) -> RecordParts:
@@ -98,10 +101,9 @@ class Containers:
             raise MissingRecord("its offset in its container is not known")
         file = self._file(place.container)
         try:
-            found = record_at(
-                lambda offset, count: self._read(file, offset, count),
-                place.offset, place.length, self.max_record,
-            )  # fmt: skip
+            read = partial(self._read, file)
+            dictionaries = partial(self._dictionaries.get, place.container, read)
+            found = record_at(read, place.offset, place.length, self.max_record, dictionaries)
         except Unreadable as error:
             at = f"{place.container} at {place.offset}"
             raise MissingRecord(f"no record can be read in {at}: {error}") from error

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from itertools import chain, groupby
 from pathlib import Path
@@ -52,6 +53,13 @@ from dedupindex.warc.record_facts import (
     timestamp14,
 )
 from dedupindex.warc.window import open_window
+from dedupindex.warc.zstd_format import (
+    Dictionaries,
+    UnreadableFrame,
+    dictionary_end,
+    frame_pieces,
+    is_zstd,
+)
 
 _FULL = frozenset((b"response", b"resource", b"conversion", DOCUMENT))  # possible originals
 _INFO = frozenset((b"warcinfo", HEADER))
@@ -157,7 +165,7 @@ class _SourceScan(NamedTuple):
 
     spool: Path
     arc: bool
-    zipped: bool
+    compression: str  # "gzip", "zstd" or ""
     problems: list[tuple[int, str]]  # offset (-1: the whole file) and message
 
 
@@ -170,10 +178,11 @@ class _ScanTask(NamedTuple):
 def _scan(_: None, task: _ScanTask) -> _SourceScan:
     """Read a source to its end; no rows if it cannot be read, or changes meanwhile."""
     path, problems = task.file.path, list[tuple[int, str]]()
-    arc = zipped = False
+    arc, compression = False, ""
     try:
         with closing(open_window(path, path)) as window, open(task.spool, "wb") as spool:
-            zipped = window.read(0, 2) == b"\x1f\x8b"
+            start = window.read(0, 4)
+            compression = "gzip" if start[:2] == b"\x1f\x8b" else "zstd" if is_zstd(start) else ""
             batch: list[_Row] = []
             last: Record | None = None  # its size is known when the reader has gone on
             for event in chain(read(window), [None]):
@@ -196,7 +205,7 @@ def _scan(_: None, task: _ScanTask) -> _SourceScan:
     except BadSource as error:
         task.spool.write_bytes(b"")
         problems.append((-1, str(error)))
-    return _SourceScan(task.spool, arc, zipped, problems)
+    return _SourceScan(task.spool, arc, compression, problems)
 
 
 def _row(record: Record, wanted: SubsetFilter | None) -> list[_Row]:
@@ -400,11 +409,16 @@ def _copy(table: _RecordTable, sources: list[_SubsetSource]) -> None:
             sink = FileSink(part)
             for number, spans in groupby(spans_of_target, lambda span: span.file):
                 file, scan, _, single = sources[number]
-                line_ends = b"" if scan.zipped else b"\n" if scan.arc else b"\r\n\r\n"
+                line_ends = b"" if scan.compression else b"\n" if scan.arc else b"\r\n\r\n"
                 with _open_unchanged(file) as source:
+                    read_source, dictionaries = partial(_read, source), None
+                    if scan.compression == "zstd":
+                        dictionaries = Dictionaries.read(read_source)
+                        if not single:
+                            sink.copy(source, 0, dictionary_end(read_source))
                     for span in spans:
-                        if single and not scan.zipped:
-                            _compress(source, span, sink)
+                        if single and scan.compression != "gzip":
+                            _compress(_pieces(source, span, dictionaries), sink)
                         else:
                             sink.copy(source, span.offset, span.stored)
                             if span.open:  # so that every reader finds the next record
@@ -422,12 +436,33 @@ def _open_unchanged(file: SourceFile) -> BinaryIO:
     return source
 
 
-def _compress(source: BinaryIO, span: _RecordSpan, sink: FileSink) -> None:
+def _read(source: BinaryIO, offset: int, count: int) -> bytes:
+    return os.pread(source.fileno(), count, offset)
+
+
+def _pieces(
+    source: BinaryIO, span: _RecordSpan, dictionaries: Dictionaries | None
+) -> Iterator[bytes]:
+    """Yield records without compression; raises `DedupError` for frames that are damaged now.
+
+    `dictionaries` are those of a zstd file; None if the file has no compression.
+    """
+    offset, end, read = span.offset, span.offset + span.stored, partial(_read, source)
+    if dictionaries is None:
+        while data := read(offset, min(end - offset, _PIECE)):
+            yield data
+            offset += len(data)
+        return
+    try:
+        yield from frame_pieces(read, offset, end, dictionaries)
+    except UnreadableFrame as error:
+        raise DedupError(f"{source.name} at {offset}: its zstd frames {error}") from error
+
+
+def _compress(pieces: Iterable[bytes], sink: FileSink) -> None:
     compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    offset, end = span.offset, span.offset + span.stored
-    while data := os.pread(source.fileno(), min(end - offset, _PIECE), offset):
+    for data in pieces:
         sink.write(compressor.compress(data))
-        offset += len(data)
     sink.write(compressor.flush())
 
 

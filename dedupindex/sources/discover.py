@@ -39,24 +39,21 @@ from dedupindex.sources.line_source import GZIP, inflated
 from dedupindex.sources.plugins import plugin_kinds
 from dedupindex.sources.service_address import service_of
 from dedupindex.sources.warcprox_db import is_warcprox_database
+from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
 
 KINDS = (
     "warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix", "outbackcdx", "warcprox",
 )  # fmt: skip
 HEAD = 1 << 15  # bytes of a file that are examined
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
-ZSTD = (b"\x28\xb5\x2f\xfd", b"\x5d\x2a\x4d\x18")  # a frame; the dictionary of a .warc.zst
-NO_ZSTD = (
-    "is compressed with zstd, which is not supported; decompress it first "
-    "(zstd -d, or warc.zst tools where it carries a dictionary)"
-)
+NO_ZSTD = "is compressed with zstd and was not read: "
+"""The beginning of the problem of such a file."""
 _ALIASES = {"warciterator": "warc", "crawllogiterator": "crawllog", "arc": "warc"}
 _LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
 UNFINISHED = (".part", ".open")  # endings of files that are still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
-_ZSTD_BYTES = 8  # enough to recognise zstd
 _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
 
 
@@ -76,8 +73,8 @@ def expand(sources: Sequence[str], *kinds: str | None) -> Expanded:
 
     Directories are searched recursively, in the order of names. Hidden and unfinished files and
     indexes are left out; files of other kinds than `kinds` are counted. Files whose kind
-    cannot be detected (empty, unreadable, zstd) are problems. A file named by the user is always
-    included. Raises `BadSource` for a source that does not exist or is not a file.
+    cannot be detected (empty, unreadable, some with zstd) are problems. A file named by the user is
+    always included. Raises `BadSource` for a source that does not exist or is not a file.
     """
     wanted = frozenset(map(kind_named, filter(None, kinds))) or frozenset(KINDS)
     found = Expanded()
@@ -193,8 +190,8 @@ def _is_sidecar(name: str) -> bool:
 class _Probe(NamedTuple):
     """The beginning of a file."""
 
-    head: bytes = b""  # its first bytes
     kind: str = ""
+    problem: str = ""  # why its kind cannot be detected
     error: str = ""  # why it cannot be read
 
 
@@ -205,7 +202,11 @@ def _probe(path: str, known: ObjectFacts | None = None) -> _Probe:
             return _Probe(error="is not a regular file")
         with open(path, "rb") if known is None else RemoteFile(path, known) as stream:
             head = stream.read(HEAD)
-            return _Probe(head[:_ZSTD_BYTES], kind_of(head, stream))
+            if not head:
+                return _Probe(problem="is empty")
+            if problem := zstd_problem(head, stream):
+                return _Probe(problem=problem)
+            return _Probe(kind_of(head, stream))
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
     except BadSource as error:
@@ -217,15 +218,13 @@ def _probe_object(found: FoundObject) -> _Probe:
 
 
 def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, probe: _Probe) -> None:
-    head, kind, error = probe
+    kind, problem, error = probe
     if error:
         found.problems.append(Problem(path, -1, error))
     elif wanted == {"warc"} and not kind and not _ARCHIVES.search(name):
-        found.skipped += 1  # it may be empty or zstd, but is not named like an archive
-    elif head.startswith(ZSTD):
-        found.problems.append(Problem(path, 0, NO_ZSTD))
-    elif not head:
-        found.problems.append(Problem(path, 0, "is empty"))
+        found.skipped += 1  # it may be empty, but is not named like an archive
+    elif problem:
+        found.problems.append(Problem(path, 0, problem))
     elif kind == "warcprox" and is_remote(path):
         found.skipped += 1  # only a local database can be read
     elif kind in wanted or (not kind and not wanted & set(KINDS)):  # only a plugin may know it
@@ -260,6 +259,8 @@ def detect_kind(path: str) -> tuple[str, bytes]:
     try:
         with open_anywhere(path) as stream:
             head = stream.read(HEAD)
+            if problem := zstd_problem(head, stream):
+                raise BadSource(f"{path} {problem}")
             return kind_of(head, stream), head
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
@@ -274,9 +275,11 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
         return "wacz" if whole is None or _is_wacz(whole) else ""
     if is_warcprox_database(head):
         return "warcprox"
+    if is_zstd(head):
+        return "" if zstd_problem(head, whole) else "warc"
     if head.startswith(GZIP):
         head = inflated(head, HEAD)
-    if head.lstrip()[:5].upper() == b"WARC/" or head.startswith(b"filedesc:"):
+    if _begins_with_record(head):
         return "warc"
     lines = head.split(b"\n")
     if len(lines) > 1:
@@ -286,6 +289,31 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
         for line in lines[:_LINES]
     )
     return next(filter(None, kinds), "")
+
+
+def zstd_problem(head: bytes, whole: BinaryIO | None = None) -> str:
+    """Return why a source that is compressed with zstd is not read.
+
+    "" if it is a WARC or ARC, or not compressed with zstd. A WARC may be compressed with a
+    dictionary that is longer than `head`; of a pipe, without `whole`, this is not found out.
+    """
+    if not is_zstd(head) or whole is None:
+        return ""
+
+    def read(offset: int, count: int) -> bytes:
+        whole.seek(offset)
+        return whole.read(count)
+
+    try:
+        if _begins_with_record(content_start(read, HEAD)):
+            return ""
+    except UnreadableFrame as error:
+        return f"{NO_ZSTD}its frames {error}"
+    return f"{NO_ZSTD}no WARC or ARC record begins in it"
+
+
+def _begins_with_record(content: bytes) -> bool:
+    return content.lstrip()[:5].upper() == b"WARC/" or content.startswith(b"filedesc:")
 
 
 def _kind_of_line(line: bytes) -> str:

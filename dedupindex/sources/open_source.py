@@ -19,13 +19,12 @@ from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.discover import (
     HEAD,
     KINDS,
-    NO_ZSTD,
     STDIN,
     ZIP,
-    ZSTD,
     check_regular_file,
     kind_named,
     kind_of,
+    zstd_problem,
 )
 from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.outbackcdx import OutbackCdxSource
@@ -75,8 +74,8 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions = DEF
     name, size, stream = _open(path)
     try:
         head = stream.read(HEAD)
-        if head.startswith(ZSTD):
-            raise BadSource(f"{name} {NO_ZSTD}")
+        if problem := zstd_problem(head, stream if size >= 0 else None):
+            raise BadSource(f"{name} {problem}")
         if head.startswith(ZIP) and size < 0:
             raise BadSource("a WACZ cannot be read from a pipe; give its file name")
         detected = kind_of(head, stream if size >= 0 else None)

@@ -19,7 +19,7 @@ from dedupindex.object_store import (
     redacted,
 )
 from dedupindex.sources import Expanded, expand, is_stream
-from dedupindex.sources.discover import NO_ZSTD, ZSTD, detect_kind, is_unfinished
+from dedupindex.sources.discover import detect_kind, is_unfinished
 
 UNFINISHED = "by its name it is still being written"
 NOTHING = "no WARC or ARC file was found under the given names"
@@ -144,8 +144,6 @@ def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
 
 def _check_kind(path: str) -> None:
     """Raise `BadSource` if a file that the user named is of another kind."""
-    kind, head = detect_kind(path)
-    if head.startswith(ZSTD):
-        raise BadSource(f"{path} {NO_ZSTD}")
+    kind, _ = detect_kind(path)
     if kind not in ("", "warc"):
         raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files")

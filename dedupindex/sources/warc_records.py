@@ -144,8 +144,8 @@ class WarcSource(ArchiveSource):
             if not self._shared:
                 self._shared = True
                 message = (
-                    "several records share one gzip member, so that replay tools find only the "
-                    "first: recompress the file record by record"
+                    "several records share one gzip member or zstd frame, so that replay tools "
+                    "find only the first: recompress the file record by record"
                 )
                 self._pairing.add(Problem(self.name, record.offset, message))
             return _refusal(record, "shared-member")

@@ -33,7 +33,7 @@ from dedupindex.warc.record import (
     Record,
 )
 from dedupindex.warc.window import Cursor, Window, cursor_at
-from dedupindex.warc.zstd_frames import is_zstd
+from dedupindex.warc.zstd_format import is_zstd
 
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 _CLOSING = re.compile(rb"(?:\r?\n){0,2}")

@@ -7,10 +7,13 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import BinaryIO, NamedTuple
 
 from isal.isal_zlib import decompressobj
 
+from dedupindex.runtime.atomic_replace import identity
+from dedupindex.warc import zstd_format
 from dedupindex.warc.arc import ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming
 from dedupindex.warc.gzip_members import MAGIC, RESERVED, SHORT, IsalError
@@ -18,10 +21,12 @@ from dedupindex.warc.headers import BLANK_LINE, LONGEST, BadHead, Head, parse
 from dedupindex.warc.reader import inflated_start
 from dedupindex.warc.record import CUT, BrokenRecord, Record
 from dedupindex.warc.window import Cursor
+from dedupindex.warc.zstd_format import Dictionaries, DictionaryCache, Read, UnreadableFrame
 
 _END = b"\r\n\r\n"
 _LONG = 1 << 23  # bytes in the file above which a record is streamed
 _PIECE = 1 << 18  # bytes of a streamed record at a time
+_DICTIONARIES = DictionaryCache()
 
 
 class NotExact(Exception):
@@ -38,13 +43,15 @@ class ExactRecord:
     def __init__(self, file: BinaryIO, offset: int, stored: int, *, last: bool = False) -> None:
         """Read the header; raises `NotExact`. `last`: the file may end after the record.
 
+        `stored` are the bytes of the record, or of its gzip member or zstd frames.
+
         Only `block` finds what is wrong after the header of a long record.
         """
         self._file, self.offset, self._stored = file, offset, stored
         if offset < 0 or stored <= 0:
             raise NotExact("there is no such place")
-        start = os.pread(file.fileno(), 4, offset)
-        self.gzipped = start.startswith(MAGIC)
+        start = self._read(offset, 4)
+        self.gzipped, self.zstd = start.startswith(MAGIC), start.startswith(zstd_format.MAGIC)
         if self.gzipped and (len(start) < 4 or start[3] & RESERVED):
             raise NotExact("its gzip header has reserved flags")
         self.data = self._short()
@@ -58,8 +65,8 @@ class ExactRecord:
             raise NotExact("some lines of its header end with a bare line feed")
         if self.data is not None and not (len(self.data) == whole and self.data.endswith(_END)):
             raise NotExact("it is not followed by two line ends and nothing else")
-        if not self.gzipped:
-            follows = os.pread(file.fileno(), 5, offset + stored)
+        if not self.gzipped and not self.zstd:
+            follows = self._read(offset + stored, 5)
             if stored != whole or not (last or follows in (b"WARC/", b"")):
                 raise NotExact("no other record follows it")
 
@@ -106,12 +113,24 @@ class ExactRecord:
                 break
         raise NotExact("its header has no end")
 
+    def _read(self, offset: int, count: int) -> bytes:
+        return os.pread(self._file.fileno(), count, offset)
+
     def _pieces(self) -> Iterator[bytes]:
         """Yield the inflated record; raises `NotExact` if its member is damaged."""
+        if self.zstd:
+            key = identity(os.fstat(self._file.fileno()))
+            dictionaries = _DICTIONARIES.get(key, self._read)
+            end = self.offset + self._stored
+            try:
+                yield from zstd_format.frame_pieces(self._read, self.offset, end, dictionaries)
+            except UnreadableFrame as error:
+                raise NotExact(f"its zstd frames {error}") from error
+            return
         inflater = decompressobj(31) if self.gzipped else None
         position, end = self.offset, self.offset + self._stored
         while position < end:
-            data = os.pread(self._file.fileno(), min(end - position, _PIECE), position)
+            data = self._read(position, min(end - position, _PIECE))
             if not data:
                 raise NotExact("the file is shorter than it was")
             position += len(data)
@@ -140,9 +159,6 @@ _HEADER = 1 << 16  # bytes of an ARC file's version block, or of one of its line
 _CLOSING = 4  # bytes of line ends after a record
 _LINE_ENDS = re.compile(rb"[\r\n]*")
 
-Read = Callable[[int, int], bytes]
-"""``read(offset, count)``: bytes of a container, fewer only at its end."""
-
 
 class Unreadable(Exception):
     """There is no complete record, or it is too long."""
@@ -152,9 +168,9 @@ class RecordAt(NamedTuple):
     """A record, and its bytes in the container."""
 
     record: Record
-    raw: bytes  # as stored: of a gzip file the member
+    raw: bytes  # as stored: of a gzip file the member, of a zstd file the frames
     gzipped: bool
-    alone: bool  # whether nothing else is in its member
+    alone: bool  # whether nothing else is in its member or frames
 
     def block(self) -> bytes:
         """Return the whole block; raises `Unreadable`."""
@@ -164,17 +180,25 @@ class RecordAt(NamedTuple):
             raise Unreadable(str(error)) from error
 
 
-def record_at(read: Read, offset: int, stored: int, most: int) -> RecordAt:
+def record_at(
+    read: Read,
+    offset: int,
+    stored: int,
+    most: int,
+    dictionaries: Callable[[], Dictionaries] | None = None,
+) -> RecordAt:
     """Return the record at `offset`, which takes `stored` bytes (0: unknown).
 
-    At most `most` bytes are held, as stored or inflated. Raises `Unreadable`.
+    At most `most` bytes are held, as stored or inflated. `dictionaries` returns those of the
+    container, if they are known. Raises `Unreadable`.
     """
+    unpacker = _Unpacker(read, most, dictionaries or partial(Dictionaries.read, read))
     count = min(max(stored, _LEAST) if stored > 0 else FIRST, most)
     while True:
         data = read(offset, count)
         if not data:
             raise Unreadable("its container ends before it")
-        found = _found(read, offset, data, most, ended=len(data) < count)
+        found = unpacker.record(offset, data, ended=len(data) < count)
         if found is not None:
             return found
         if len(data) < count:
@@ -184,47 +208,63 @@ def record_at(read: Read, offset: int, stored: int, most: int) -> RecordAt:
         count = min(4 * count, most)
 
 
-def _found(read: Read, offset: int, data: bytes, most: int, *, ended: bool) -> RecordAt | None:
-    """Return the record that begins `data`, None if it does not end in it.
+class _Unpacker:
+    """Finds the record that begins some bytes of a container."""
 
-    `ended`: the container ends with `data`.
-    """
-    gzipped = data.startswith(MAGIC)
-    if gzipped:
-        inflated = _inflated(data, most)
-        if inflated is None:
-            return None
-        text, stored = inflated
-    else:
-        text, stored = data, len(data)
-    framing: Framing = WarcFraming()
-    if text.lstrip(b"\r\n")[:5].upper() != b"WARC/":
-        framing = _arc(read)
-    elif not gzipped:
-        end = _end(text)
-        if end + _CLOSING > most:
-            raise _too_long(most)
-        if end < 0 or end + (0 if ended else _CLOSING) > len(text):
-            return None
-        closing = _LINE_ENDS.match(text, end, end + _CLOSING)
-        assert closing is not None
-        stored = closing.end()
-        text = text[:stored]
-    cursor = Cursor(bytes, text)
-    cursor.skip_line_ends()
-    try:
-        record = framing.record(cursor, offset)
-    except BrokenRecord as error:
-        if not gzipped and (str(error) == CUT or not ended and cursor.held < _HEADER):
-            return None  # it is cut, or perhaps a line after it
-        raise Unreadable(str(error)) from error
-    except BadHead as error:
-        if not gzipped and len(text) < _HEADER:
-            return None  # a line of an ARC file may be cut
-        raise Unreadable(str(error)) from error
-    if not gzipped and record.end >= 0:
-        stored = record.end
-    return RecordAt(record, data[:stored], gzipped, not cursor.held)
+    def __init__(self, read: Read, most: int, dictionaries: Callable[[], Dictionaries]) -> None:
+        self._read, self._most, self._dictionaries = read, most, dictionaries
+
+    def record(self, offset: int, data: bytes, *, ended: bool) -> RecordAt | None:
+        """Return the record that begins `data`, None if it does not end in it.
+
+        `ended`: the container ends with `data`.
+        """
+        packed = data.startswith((MAGIC, zstd_format.MAGIC))
+        if packed:
+            unpacked = self._unpacked(data, ended=ended)
+            if unpacked is None:
+                return None
+            text, stored = unpacked
+        else:
+            text, stored = data, len(data)
+        framing: Framing = WarcFraming()
+        if text.lstrip(b"\r\n")[:5].upper() != b"WARC/":
+            framing = _arc(self._read)
+        elif not packed:
+            end = _end(text)
+            if end + _CLOSING > self._most:
+                raise _too_long(self._most)
+            if end < 0 or end + (0 if ended else _CLOSING) > len(text):
+                return None
+            closing = _LINE_ENDS.match(text, end, end + _CLOSING)
+            assert closing is not None
+            stored = closing.end()
+            text = text[:stored]
+        cursor = Cursor(bytes, text)
+        cursor.skip_line_ends()
+        try:
+            record = framing.record(cursor, offset)
+        except BrokenRecord as error:
+            if not packed and (str(error) == CUT or not ended and cursor.held < _HEADER):
+                return None  # it is cut, or perhaps a line after it
+            raise Unreadable(str(error)) from error
+        except BadHead as error:
+            if not packed and len(text) < _HEADER:
+                return None  # a line of an ARC file may be cut
+            raise Unreadable(str(error)) from error
+        if not packed and record.end >= 0:
+            stored = record.end
+        return RecordAt(record, data[:stored], data.startswith(MAGIC), not cursor.held)
+
+    def _unpacked(self, data: bytes, *, ended: bool) -> tuple[bytes, int] | None:
+        """Return the content of a gzip member or of zstd frames, and its bytes; None if cut."""
+        if data.startswith(MAGIC):
+            return _inflated(data, self._most)
+        length = WarcFraming().record_length
+        try:
+            return zstd_format.unpack(data, self._dictionaries(), self._most, length, ended=ended)
+        except UnreadableFrame as error:
+            raise Unreadable(str(error)) from error
 
 
 def _inflated(data: bytes, most: int) -> tuple[bytes, int] | None:
@@ -265,6 +305,9 @@ def _arc(read: Read) -> ArcFraming:
     start = read(0, _HEADER)
     if start.startswith(MAGIC):
         start = inflated_start(start)
+    elif zstd_format.is_zstd(start):
+        with suppress(UnreadableFrame):  # the document is unreadable, too
+            start = zstd_format.content_start(read, _HEADER)
     if start.startswith(b"filedesc:"):
         with suppress(BadHead, BrokenRecord):  # the document will be unreadable, too
             framing.record(Cursor(bytes, start), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Iterator
 
-from dedupindex.warc import zstd_frames
+from dedupindex.warc import zstd_format, zstd_frames
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
 from dedupindex.warc.gzip_members import (
@@ -26,29 +26,36 @@ from dedupindex.warc.gzip_members import (
 from dedupindex.warc.headers import BadHead, NoRecord
 from dedupindex.warc.record import LEADING, BrokenRecord, Record
 from dedupindex.warc.window import Cursor, Window, cursor_at
+from dedupindex.warc.zstd_format import Dictionaries
 
 Event = Record | Filler | Damage
 START = 1 << 16  # bytes from which the kind of a file is detected
 
 
-def read(window: Window) -> Iterator[Event]:
-    """Yield all records in order, the filler between them, and damage."""
+def read(window: Window, dictionaries: Dictionaries | None = None) -> Iterator[Event]:
+    """Yield all records in order, the filler between them, and damage.
+
+    `dictionaries` are those of a zstd file of which the window is a part.
+    """
     framing = gzip_framing(window)
     if framing is not None:
         return in_members(members(window), framing)
-    framing = zstd_framing(window)
+    framing = zstd_framing(window, dictionaries)
     if framing is not None:
-        return in_members(zstd_frames.members(window, framing.record_length), framing)
+        walk = zstd_frames.members(window, framing.record_length, dictionaries)
+        return in_members(walk, framing)
     return _read_plain(window, framing_of(window.read(0, START)))
 
 
-def zstd_framing(window: Window) -> WarcFraming | ArcFraming | None:
+def zstd_framing(
+    window: Window, dictionaries: Dictionaries | None = None
+) -> WarcFraming | ArcFraming | None:
     """Return the framing of a zstd file; None if it is not one."""
-    if not zstd_frames.is_zstd(window.read(0, len(zstd_frames.MAGIC))):
+    if not zstd_format.is_zstd(window.read(0, len(zstd_format.MAGIC))):
         return None
     try:
-        return framing_of(zstd_frames.content_start(window.read, START))
-    except zstd_frames.UnreadableFrame:  # reading reports it
+        return framing_of(zstd_format.content_start(window.read, START, dictionaries))
+    except zstd_format.UnreadableFrame:  # reading reports it
         return WarcFraming()
 
 
@@ -171,7 +178,7 @@ def _plain_damage(
     message = str(error)
     if window.read(offset, len(MAGIC)) == MAGIC:
         message = "a gzip member is between uncompressed records"
-    elif zstd_frames.is_zstd(window.read(offset, len(zstd_frames.MAGIC))):
+    elif zstd_format.is_zstd(window.read(offset, len(zstd_format.MAGIC))):
         message = "a zstd frame is between uncompressed records"
     position = next_framed(window, framing, offset)
     stored = position - offset

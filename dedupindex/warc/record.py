@@ -16,7 +16,7 @@ BARE = "bare-line-feeds"
 LOWER_CASE = "lower-case-version"
 NO_CHECKSUM = "no-checksum"
 REMARKS = {  # irregularities of records that were read
-    LEADING: "line ends precede the record in its gzip member",
+    LEADING: "line ends precede the record in its gzip member or zstd frame",
     MISSING: "fewer than two line ends (in an ARC file, none) follow its block",
     EXTRA: "more than two line ends (in an ARC file, one) follow its block",
     BARE: "bare line feeds are in its header or after its block in place of CRLF",

@@ -23,7 +23,7 @@ from dedupindex.object_store import RemoteFile, is_remote
 BROKEN = (BadZipFile, OSError, ValueError, EOFError, zlib.error, NotImplementedError, RuntimeError)
 """Exceptions of reading a broken zip file."""
 
-_ARCHIVED = re.compile(r"archive/.+\.(?:w?arc)(?:\.gz)?", re.IGNORECASE)
+_ARCHIVED = re.compile(r"archive/.+\.(?:w?arc)(?:\.gz|\.zst)?", re.IGNORECASE)
 _INDEXES = re.compile(r"indexes/[^/]+\.cdxj?(?:\.gz)?", re.IGNORECASE)
 _WITHIN = re.compile("/(?=archive/.)")
 _ENDING = ".wacz"

@@ -1,11 +1,8 @@
 """Divide a file into zstd frames, and recover from damage.
 
-The format is RFC 8878, and the IIPC's "Zstandard Compression for WARC Files 1.0".
-
 The steps are those of `gzip_members`. A record may take several frames: frames are joined if the
 record that begins in the first one ends exactly where a later one ends. Skippable frames, empty
-frames and zeros are a `Filler`. A dictionary is in a skippable frame at the beginning of the file,
-or in a file that `VARIABLE` names.
+frames and zeros are a `Filler`.
 
 After damage, reading resumes only where that is certain: where the headers of a frame's blocks lead
 to another frame or to the end of the file, or at the first frame from which sound frames follow
@@ -15,12 +12,8 @@ the frame or the record.
 
 from __future__ import annotations
 
-import os
-import re
 import sys
-from collections.abc import Callable, Mapping
-from functools import cache, partial
-from typing import NamedTuple
+from functools import partial
 
 from dedupindex.warc.gzip_members import (
     FEED,
@@ -35,78 +28,28 @@ from dedupindex.warc.gzip_members import (
 )
 from dedupindex.warc.record import NO_CHECKSUM
 from dedupindex.warc.window import Window
+from dedupindex.warc.zstd_format import (
+    CHECKSUM,
+    LONGEST_BLOCK,
+    LONGEST_HEADER,
+    MAGIC,
+    PIECE,
+    RESERVED,
+    Dictionaries,
+    RecordLength,
+    UnreadableFrame,
+    frame_header,
+    is_zstd,
+    skippable_end,
+)
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdDecompressor, ZstdDict, ZstdError, get_frame_size
+    from compression.zstd import ZstdDecompressor, ZstdError, get_frame_size
 else:
-    from backports.zstd import ZstdDecompressor, ZstdDict, ZstdError, get_frame_size
+    from backports.zstd import ZstdDecompressor, ZstdError, get_frame_size
 
-VARIABLE = "DEDUPINDEX_ZSTD_DICTIONARY"
-"""The environment variable with the files of further dictionaries, separated by colons.
-
-Processes that this one starts, also those of Spark, find them there.
-"""
-
-MAGIC = b"\x28\xb5\x2f\xfd"
-_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
-_DICTIONARY = b"\x37\xa4\x30\xec"
-_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-_SKIPPABLE_HEADER = 8  # bytes: magic and size
-_LONGEST_HEADER = 18  # bytes of a frame's header
-_CHECKSUM, _RESERVED = 4, 8  # bits of a frame's fifth byte
 _RESERVED_BLOCK, _REPEATED_BLOCK = 3, 1  # types of blocks
-_LONGEST_BLOCK = 1 << 17
-_LONGEST_WINDOW = 1 << 27  # bytes of memory that a frame may ask for
-_LONGEST_DICTIONARY = 1 << 23  # bytes, compressed or not
-_PIECE = 1 << 18  # bytes that are decompressed at a time
 _MOST_WASTED = 1 << 26  # bytes decompressed in vain, in frames that were not one record's
-
-Read = Callable[[int, int], bytes]
-"""``read(offset, count)``: bytes of a container, fewer only at its end."""
-
-RecordLength = Callable[[bytes], int]
-"""The length of the record that begins with these bytes, with the line ends after it.
-
-0 if no record begins there, -1 if more bytes are needed to tell.
-"""
-
-
-class UnreadableFrame(Exception):
-    """The frame may be sound, but it cannot be decompressed."""
-
-
-class FrameHeader(NamedTuple):
-    """The header of a frame (RFC 8878 section 3.1.1.1)."""
-
-    size: int  # bytes of the header
-    window: int  # bytes of memory that decompressing needs
-    dictionary: int  # id, 0 if it is not stated
-    checksum: bool
-
-
-def is_zstd(start: bytes) -> bool:
-    """Return whether a file begins with a frame or a skippable frame."""
-    return start.startswith(MAGIC) or _SKIPPABLE.match(start) is not None
-
-
-def frame_header(start: bytes) -> FrameHeader | None:
-    """Return the header of the frame that begins `start`; None if there is no whole one."""
-    if len(start) < 5 or not start.startswith(MAGIC) or start[4] & _RESERVED:
-        return None
-    flags = start[4]
-    single = flags >> 5 & 1  # without a window: the content is held at once
-    at = 5 + (1 - single)
-    after_id = at + (0, 1, 2, 4)[flags & 3]
-    size = after_id + (single, 2, 4, 8)[flags >> 6]
-    if len(start) < size:
-        return None
-    if single:
-        window = int.from_bytes(start[after_id:size], "little") + (256 if flags >> 6 == 1 else 0)
-    else:
-        base = 1 << (10 + (start[5] >> 3))
-        window = base + base // 8 * (start[5] & 7)
-    dictionary = int.from_bytes(start[at:after_id], "little")
-    return FrameHeader(size, window, dictionary, bool(flags & _CHECKSUM))
 
 
 def frame_end(window: Window, offset: int) -> int:
@@ -114,10 +57,10 @@ def frame_end(window: Window, offset: int) -> int:
 
     -1 if they are not those of a frame; more than the size of the file if the frame is cut.
     """
-    start = window.read(offset, _LONGEST_HEADER)
+    start = window.read(offset, LONGEST_HEADER)
     header = frame_header(start)
     if header is None:
-        cut = len(start) < _LONGEST_HEADER and not (len(start) > 4 and start[4] & _RESERVED)
+        cut = len(start) < LONGEST_HEADER and not (len(start) > 4 and start[4] & RESERVED)
         return window.size + 1 if cut and MAGIC.startswith(start[:4]) else -1
     at, last = offset + header.size, False
     while not last:
@@ -126,177 +69,10 @@ def frame_end(window: Window, offset: int) -> int:
             return window.size + 1
         number = int.from_bytes(block, "little")
         last, kind, size = bool(number & 1), number >> 1 & 3, number >> 3
-        if kind == _RESERVED_BLOCK or size > _LONGEST_BLOCK:
+        if kind == _RESERVED_BLOCK or size > LONGEST_BLOCK:
             return -1
         at += 3 + (1 if kind == _REPEATED_BLOCK else size)
     return at + 4 * header.checksum
-
-
-def skippable_end(read: Read, offset: int) -> int:
-    """Return where a skippable frame ends as it states; -1 if none begins at `offset`."""
-    start = read(offset, _SKIPPABLE_HEADER)
-    if len(start) < _SKIPPABLE_HEADER or _SKIPPABLE.match(start) is None:
-        return -1
-    return offset + _SKIPPABLE_HEADER + int.from_bytes(start[4:], "little")
-
-
-class Dictionaries:
-    """The dictionary of a file, and those that users give."""
-
-    def __init__(self, own: ZstdDict | None = None, problem: str = "") -> None:
-        """`problem`: why the dictionary of the file cannot be read."""
-        self.default = own  # for most frames
-        self.problem = problem
-
-    @classmethod
-    def read(cls, read: Read) -> Dictionaries:
-        """Return the dictionary at the beginning of a file."""
-        start = read(0, _SKIPPABLE_HEADER)
-        end = skippable_end(read, 0)
-        if end < 0 or not start.startswith(_DICTIONARY_FRAME):
-            return cls()
-        try:
-            if end > _SKIPPABLE_HEADER + _LONGEST_DICTIONARY:
-                raise UnreadableFrame(f"is longer than {_LONGEST_DICTIONARY:,} bytes")
-            data = read(_SKIPPABLE_HEADER, end - _SKIPPABLE_HEADER)
-            if len(data) < end - _SKIPPABLE_HEADER:
-                raise UnreadableFrame("is cut short")
-            return cls(parse_dictionary(data))
-        except UnreadableFrame as error:
-            return cls(problem=f": that at the beginning of the file {error}")
-
-    def decompressor(self, header: FrameHeader) -> ZstdDecompressor:
-        """Return what decompresses a frame; raises `UnreadableFrame`."""
-        if header.window > _LONGEST_WINDOW:
-            limit = _LONGEST_WINDOW >> 20
-            raise UnreadableFrame(
-                f"need {header.window >> 20:,} MiB of memory, and at most {limit} are allowed"
-            )
-        wanted = header.dictionary
-        if wanted and (self.default is None or self.default.dict_id != wanted):
-            missing = f"need the zstd dictionary {wanted}, which is missing (--zstd-dictionary)"
-            try:
-                found = given_dictionaries().get(wanted)
-            except UnreadableFrame as error:
-                raise UnreadableFrame(f"{missing}: {error}") from error
-            if found is None:
-                raise UnreadableFrame(missing + self.problem)
-            if self.default is None:
-                self.default = found
-            return ZstdDecompressor(found)
-        return ZstdDecompressor(self.default)
-
-
-def parse_dictionary(data: bytes) -> ZstdDict:
-    """Return a dictionary, as it is or compressed with zstd; raises `UnreadableFrame`."""
-    try:
-        if data.startswith(MAGIC):
-            decompressor = ZstdDecompressor()
-            data = decompressor.decompress(data, _LONGEST_DICTIONARY + 1)
-            if len(data) > _LONGEST_DICTIONARY:
-                raise UnreadableFrame(f"is longer than {_LONGEST_DICTIONARY:,} bytes")
-            if not decompressor.eof:
-                raise UnreadableFrame("is cut short")
-        if data.startswith(_DICTIONARY):
-            dictionary = ZstdDict(data)
-            ZstdDecompressor(dictionary)  # which checks it
-            return dictionary
-    except (ZstdError, ValueError) as error:
-        raise UnreadableFrame(f"is damaged: {error}") from error
-    raise UnreadableFrame("is not a zstd dictionary")
-
-
-def given_dictionaries() -> Mapping[int, ZstdDict]:
-    """Return the dictionaries that `VARIABLE` names, by id; raises `UnreadableFrame`."""
-    return _given(os.environ.get(VARIABLE, ""))
-
-
-@cache
-def _given(paths: str) -> Mapping[int, ZstdDict]:
-    found = {}
-    for path in filter(None, paths.split(os.pathsep)):
-        try:
-            with open(path, "rb") as stream:
-                dictionary = parse_dictionary(stream.read(_LONGEST_DICTIONARY + 1))
-        except OSError as error:
-            raise UnreadableFrame(f"{path} cannot be read: {error.strerror}") from error
-        except UnreadableFrame as error:
-            raise UnreadableFrame(f"{path} {error}") from error
-        found[dictionary.dict_id] = dictionary
-    return found
-
-
-def content_start(read: Read, most: int) -> bytes:
-    """Return the first bytes of a file's content, at most `most`, as far as they are sound.
-
-    Raises `UnreadableFrame`.
-    """
-    dictionaries, content, at = Dictionaries.read(read), b"", 0
-    while len(content) < most:
-        while (skipped := skippable_end(read, at)) >= 0:
-            at = skipped
-        data = read(at, _LONGEST_BLOCK + _LONGEST_HEADER + 3)
-        header = frame_header(data)
-        if header is None:
-            break
-        try:
-            decompressor = dictionaries.decompressor(header)
-            content += decompressor.decompress(data, most - len(content))
-        except ZstdError:
-            break
-        if not decompressor.eof:
-            break
-        at += len(data) - len(decompressor.unused_data)
-    return content
-
-
-class Unpacked(NamedTuple):
-    """The content of the frames of a record."""
-
-    data: bytes
-    stored: int  # bytes of the frames
-
-
-def unpack(
-    data: bytes,
-    dictionaries: Dictionaries,
-    most: int,
-    record_length: RecordLength,
-    *,
-    ended: bool = False,
-) -> Unpacked | None:
-    """Return the content of the first frame of `data`, and of those that its record goes on in.
-
-    None if the frames do not end in `data`, or if their content is longer than `most` bytes.
-    `ended`: the container ends with `data`. Raises `UnreadableFrame`.
-    """
-    first: Unpacked | None = None
-    whole, at, wanted = b"", 0, -1
-    while True:
-        while (skipped := skippable_end(lambda offset, count: data[offset:][:count], at)) >= 0:
-            at = skipped
-        start = data[at : at + _LONGEST_HEADER]
-        header = frame_header(start)
-        if header is None:
-            if len(start) < _LONGEST_HEADER and not ended:
-                return None
-            if first is not None:
-                return first
-            raise UnreadableFrame("the header of its zstd frame is damaged")
-        try:
-            decompressor = dictionaries.decompressor(header)
-            whole += decompressor.decompress(data[at:], most + 1 - len(whole))
-        except ZstdError as error:
-            raise UnreadableFrame(f"its zstd frame is damaged: {error}") from error
-        except UnreadableFrame as error:
-            raise UnreadableFrame(f"its zstd frames {error}") from error
-        if not decompressor.eof or len(whole) > most:
-            return first if ended else None
-        at = len(data) - len(decompressor.unused_data)
-        wanted = record_length(whole) if wanted < 0 else wanted
-        first = first or Unpacked(whole, at)
-        if 0 <= wanted <= len(whole):
-            return Unpacked(whole, at) if wanted == len(whole) else first
 
 
 class LongFrames(LongMember):
@@ -317,7 +93,7 @@ class LongFrames(LongMember):
         self._begin(offset)
 
     def _begin(self, offset: int) -> None:
-        header = frame_header(self._window.read(offset, _LONGEST_HEADER))
+        header = frame_header(self._window.read(offset, LONGEST_HEADER))
         if header is None:
             raise UnreadableFrame("have a damaged header")
         if not header.checksum:
@@ -352,7 +128,7 @@ class LongFrames(LongMember):
                         return b""
                     continue
                 feed = window.view[index : min(index + FEED, window.filled)]
-            data = decompressor.decompress(feed, _PIECE)
+            data = decompressor.decompress(feed, PIECE)
             self._position += len(feed)
             if decompressor.eof:
                 self._position -= len(decompressor.unused_data)
@@ -390,19 +166,29 @@ class LongFrames(LongMember):
             self.mismatch = self.broken = True
 
 
-def members(window: Window, record_length: RecordLength) -> Walk:
-    """Yield all frames of the file, and what is between them; return its size."""
-    return _FrameWalk(window, record_length).steps()
+def members(
+    window: Window, record_length: RecordLength, dictionaries: Dictionaries | None = None
+) -> Walk:
+    """Yield all frames of the file, and what is between them; return its size.
+
+    `dictionaries` are those of the file, if the window does not begin where the file does.
+    """
+    return FrameWalk(window, record_length, dictionaries or Dictionaries.read(window.read)).steps()
 
 
-class _FrameWalk:
-    def __init__(self, window: Window, record_length: RecordLength) -> None:
+class FrameWalk:
+    """A walk over the frames of a file."""
+
+    def __init__(
+        self, window: Window, record_length: RecordLength, dictionaries: Dictionaries
+    ) -> None:
         self._window = window
         self._record_length = record_length
-        self._dictionaries = Dictionaries.read(window.read)
+        self._dictionaries = dictionaries
         self._wasted = 0
 
     def steps(self) -> Walk:
+        """See `members`."""
         window, dictionaries, position = self._window, self._dictionaries, 0
         buffer, view = window.buffer, window.view
         while position < window.size:
@@ -427,7 +213,7 @@ class _FrameWalk:
                 except ZstdError:
                     data = b""
                 if decompressor.eof and 0 <= self._record_length(data) <= len(data):
-                    remark = "" if buffer[index + 4] & _CHECKSUM else NO_CHECKSUM
+                    remark = "" if buffer[index + 4] & CHECKSUM else NO_CHECKSUM
                     yield Member(position, stored, data, remark)
                     position += stored
                     continue
@@ -499,7 +285,7 @@ class _FrameWalk:
 
     def _reason(self, offset: int) -> str:
         """Return why the frame at `offset` cannot be read, or ""."""
-        header = frame_header(self._window.read(offset, _LONGEST_HEADER))
+        header = frame_header(self._window.read(offset, LONGEST_HEADER))
         try:
             if header is not None:
                 self._dictionaries.decompressor(header)

@@ -358,6 +358,7 @@ def _captures(database: Database, where: str) -> MissingCaptures:
 
 REASONS = {
     "arc": "an ARC document: ARC files are never rewritten",
+    "zstd": "in a file compressed with zstd, which is never rewritten and holds no originals",
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",
@@ -377,7 +378,7 @@ REASONS = {
     "redirect": "a redirect (3xx): replay tools show no body of a revisit to one",
     "repeated-field": "a field that is allowed once occurs twice",
     "segmented": "one segment of a record",
-    "shared-member": "several records in one gzip member",
+    "shared-member": "several records in one gzip member or zstd frame",
     "status": "a status without a body of its own (1xx, 204, 304), or none at all",
     "too-long": "fields of more than 256 KiB, of which only the beginning is kept",
     "truncated": "cut short by the crawler",

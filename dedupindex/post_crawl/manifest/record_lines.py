@@ -58,6 +58,7 @@ from dedupindex.warc.record_facts import (
 )
 from dedupindex.warc.request_pairing import FULL, RequestPairing
 from dedupindex.warc.window import open_window
+from dedupindex.warc.zstd_format import is_zstd
 
 LINE_VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _VERSION = re.compile(rb"WARC/1\.[01]\s", re.IGNORECASE)
@@ -246,6 +247,10 @@ class FastLines:
         ))  # fmt: skip
 
 
+ZSTD = "zstd"
+"""The reason of lines of files that are compressed with zstd: these are never rewritten."""
+
+
 class ManifestTask(NamedTuple):
     number: int
     file: SourceFile
@@ -261,7 +266,7 @@ class FileRead(NamedTuple):
 
 
 class Scan:
-    """A WARC or ARC file, plain or gzipped.
+    """A WARC or ARC file, plain or compressed.
 
     When `lines` has ended, `records` has the counts of records by type, `problems` the offset and
     message of each damage, and `changed` says whether the file changed meanwhile, so that nothing
@@ -283,7 +288,8 @@ class Scan:
         self.size = self._window.size
         self.mark = self._window.version
         start = self._window.read(0, 1 << 16).lstrip(b"\0")
-        self._gzip = start.startswith(MAGIC)
+        self._zstd = is_zstd(start)
+        self._packed = self._zstd or start.startswith(MAGIC)
         self._reader, self._fast = LineReader(container, options), FastLines(container, options)
         self._skip_empty = options.skip_empty
         self._container, self._on_revisit = container, on_revisit
@@ -311,6 +317,8 @@ class Scan:
                     requests += 1
                 elif isinstance(event, Sound) and (line := fast.line(event)) is not None:
                     responses += 1
+                    if self._zstd:
+                        line = _with_reason(line, ZSTD)
                     pairing.add(line, event.values[_CONCURRENT])
                     if len(pairing.items) >= FULL:
                         yield pairing.pop_settled()
@@ -360,18 +368,20 @@ class Scan:
         if self._skip_empty and line.not_original_reason == "empty":
             return
         shared = record.shared or (
-            self._gzip and isinstance(event, Record | Damage) and event.offset == record.offset
+            self._packed and isinstance(event, Record | Damage) and event.offset == record.offset
         )
         if shared:
             line = _with_reason(line, "shared-member")
         elif record.remark or self._has_prefix(record):
             line = _with_reason(line, "not-exact")
+        if self._zstd:
+            line = _with_reason(line, ZSTD)
         line = line._replace(stored=record.stored)
         self._pairing.add(line, record.values[_CONCURRENT])
 
     def _has_prefix(self, record: Record) -> bool:
         """Whether there are bytes before the record in its member."""
-        begin = 0 if self._gzip else record.offset
+        begin = 0 if self._packed else record.offset
         return record.end not in (-1, begin + record.start + record.length + 4)
 
     def _damage(self, offset: int, message: str) -> None:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -28,6 +29,7 @@ from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
+from dedupindex.warc.zstd_format import MAGIC, DictionaryCache, is_zstd
 
 if TYPE_CHECKING:
     from dedupindex.object_store.http_ranges import RangeServer
@@ -48,6 +50,7 @@ class RecordReader:
 
             self._servers += map(RangeServer, bases)
         self._preferred: dict[str, RangeServer] = {}  # the server that had a file
+        self._dictionaries = DictionaryCache()
         self.counts: Counter[str] = Counter()  # of records read here, in stores, from servers
         self.fetching = 0.0  # seconds
 
@@ -60,9 +63,15 @@ class RecordReader:
     ) -> Generator[bytes, None, None]:
         """Yield the last `length` bytes of the block of a record, in pieces; raises `BadSource`."""
         where = f"{container.path} at {offset}"
-        with self._opened(container, offset, stored) as (file, base):
+        with self._opened(container, offset, stored) as (file, base, origin):
+            self.counts[origin] += 1
             window = Window(file, container.path, base=base, size=stored)
-            record = next(read(window), None)
+            dictionaries = None
+            if is_zstd(window.read(0, len(MAGIC))):
+                dictionaries = self._dictionaries.get(
+                    container.path, partial(self._range, container)
+                )
+            record = next(read(window, dictionaries), None)
             if not isinstance(record, Record):
                 raise BadSource(f"{where}: no record begins there")
             skipped = record.length - length
@@ -76,30 +85,31 @@ class RecordReader:
             except BrokenRecord as error:
                 raise BadSource(f"{where}: {error}") from error
 
+    def _range(self, container: ManifestContainer, offset: int, count: int) -> bytes:
+        with self._opened(container, offset, count) as (file, base, _):
+            return Window(file, container.path, base=base, size=count).read(0, count)
+
     @contextmanager
     def _opened(
         self, container: ManifestContainer, offset: int, stored: int
-    ) -> Iterator[tuple[BinaryIO, int]]:
-        """Yield a file with the record, and the offset of the record in that."""
+    ) -> Iterator[tuple[BinaryIO, int, str]]:
+        """Yield a file with a range of a container, its offset in that, and where it was read."""
         if is_remote(container.path) and not self._servers:
             with RemoteFile(container.path) as remote:
-                self.counts["remote"] += 1
-                yield remote, offset
+                yield remote, offset, "remote"
         elif not self._servers or os.path.exists(container.path):
             try:
                 file: BinaryIO = open(container.path, "rb")  # noqa: SIM115
             except OSError as error:
                 raise BadSource(f"{container.path} cannot be read: {error.strerror}") from error
             with file:
-                self.counts["local"] += 1
-                yield file, offset
+                yield file, offset, "local"
         else:
             begin = time.monotonic()
             with tempfile.TemporaryFile() as fetched:
                 self._fetch(container, offset, stored, fetched)
                 self.fetching += time.monotonic() - begin
-                self.counts["fetched"] += 1
-                yield fetched, 0
+                yield fetched, 0, "fetched"
 
     def _fetch(
         self, container: ManifestContainer, offset: int, stored: int, target: BinaryIO

@@ -79,6 +79,16 @@ def test_a_misspelled_name_is_refused_and_makes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_dictionaries_that_cannot_be_used(tmp_path: Path) -> None:
+    for name, data in (("text", b"text"), ("a:b", b"")):
+        (tmp_path / name).write_bytes(data)
+    for name in ("text", "a:b", "missing"):
+        for command in ("index", "manifest", "corpus"):
+            words = ("--zstd-dictionary", tmp_path / name, tmp_path, "-o", tmp_path / "o.jsonl")
+            _, err = typed(command, *(words if command != "index" else words[:3]), status=4)
+            assert "--zstd-dictionary" in err and name in err
+
+
 def test_a_build_counts_zstd_files_as_not_read(tmp_path: Path) -> None:
     zstd = b"\x28\xb5\x2f\xfd\0\0\0\0"
     sources = tmp_path / "in"

@@ -22,6 +22,7 @@ from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.discover import kind_named, kind_of
 from dedupindex.sources.warc_records import WarcSource
 from tests.support.text_sources import BASE32, DATA, items
+from tests.support.warc_cases import skippable, zst
 
 CDX = f"com,a)/ 20261120091417 http://a.com/ text/html 200 {BASE32} - - 10 20 x.warc.gz\n".encode()
 WARC = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"
@@ -62,6 +63,8 @@ def test_kind_is_detected_from_content(data: bytes, kind: str) -> None:
     assert kind_of(data) == kind
     assert kind_of(gzip.compress(data)) == kind
     assert kind_of(gzip.compress(b"") + gzip.compress(data)) == kind
+    packed = skippable(b"x") + zst(b"") + zst(data[:3]) + zst(data[3:])
+    assert kind_of(packed, io.BytesIO(packed)) == (kind if kind == "warc" else "")
     if len(data) > 100:
         assert kind_of(gzip.compress(data)[:-9]) == kind
 
@@ -96,7 +99,8 @@ def test_detected_and_forced_kinds(tmp_path: Path) -> None:
         (gzip.compress(WARC, mtime=0), "cdx", "is warc, not cdx"),
         (CDX, "warc", "is cdx, not warc"),
         (ZSTD, None, "zstd"),
-        (ZSTD, "warc", "decompress it"),
+        (ZSTD, "warc", "zstd and was not read: no WARC or ARC record"),
+        (zst(CDX), None, "zstd and was not read: no WARC or ARC record"),
         (b"\x5d\x2a\x4d\x18\0\0", None, "zstd"),
         (CDX, "Lucene", "Lucene"),
     ],

@@ -15,21 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zstandard import ZstdCompressionDict
 
-from dedupindex.warc import gzip_members, window, zstd_frames
+from dedupindex.warc import gzip_members, window, zstd_format, zstd_frames
 from dedupindex.warc.framing import WarcFraming
 from dedupindex.warc.gzip_members import Damage
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record
 from dedupindex.warc.window import open_window
-from dedupindex.warc.zstd_frames import (
+from dedupindex.warc.zstd_format import (
     Dictionaries,
     UnreadableFrame,
     content_start,
-    frame_end,
     frame_header,
     parse_dictionary,
     unpack,
 )
+from dedupindex.warc.zstd_frames import frame_end
 from tests.support import paths
 from tests.support.warc_cases import (
     END,
@@ -72,7 +72,7 @@ def given_files(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Give dictionaries as ``--zstd-dictionary`` does."""
 
     def give(*files: Path) -> None:
-        monkeypatch.setenv(zstd_frames.VARIABLE, os.pathsep.join(map(str, files)))
+        monkeypatch.setenv(zstd_format.VARIABLE, os.pathsep.join(map(str, files)))
 
     return give
 
@@ -276,7 +276,7 @@ def test_records_that_are_not_joined_cost_linear_time(
     answer = ask(path, data)
     assert answer.words == ["problem", "damaged"] * 300
     with closing(open_window(path.name, path)) as opened:
-        walk = zstd_frames._FrameWalk(opened, WarcFraming().record_length)
+        walk = zstd_frames.FrameWalk(opened, WarcFraming().record_length, Dictionaries())
         for _ in walk.steps():
             pass
         assert walk._wasted < 10_000 + 2 * len(long) * 300
