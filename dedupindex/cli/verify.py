@@ -51,6 +51,7 @@ PLACE = _Here(path_type=Path)
 @flag(
     "--remarks", "list_remarks", help="List remarks (unusual, but replays), not only their counts."
 )
+@shared_options("--zstd-dictionary")
 @shared_options("--json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],
