@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from dedupindex.errors import BadSource
 from dedupindex.sources.cdxj import CdxjSource
@@ -30,6 +30,7 @@ _TIMEOUT = 120.0  # seconds without a byte
 _LONGEST_LINE = 16 << 20  # bytes
 _INCOMPLETE = b"warning: "  # begins the last line of an answer that an error has ended
 _QUERY = {"output": "cdxj", "omitSelfRedirects": "false"}
+_IN_PATH = "/%:@!$&'()*+,;=~"
 _HEX_IN_BASE32 = re.compile(rb"[A-F2-7]{24}")  # by chance, one SHA-1 in sixteen billion
 
 
@@ -75,7 +76,7 @@ class _CollectionReader:
         self._name = name
         parts = urlsplit(address)
         try:
-            host, port = parts.hostname, parts.port
+            host, port = (parts.hostname or "").encode("idna").decode("ascii"), parts.port
         except ValueError as error:
             raise BadSource(f"{name} is not an address: {error}") from error
         if "@" in parts.netloc:
@@ -87,7 +88,7 @@ class _CollectionReader:
             )
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         self._connection = kind(host, port, timeout=_TIMEOUT)
-        self._path = parts.path.rstrip("/")
+        self._path = quote(parts.path.rstrip("/"), safe=_IN_PATH)
         self._count = 0  # of lines read; the last of them is where reading goes on:
         self._urlkey, self._timestamp = b"", -1
         self._lines = set[bytes]()  # read of this key and second

@@ -32,7 +32,9 @@ from dedupindex.export.browsertrix_redis import (
     writing,
 )
 from dedupindex.index.identity import Settings
+from dedupindex.sources import open_source
 from dedupindex.sources.browsertrix import BrowsertrixEntry
+from dedupindex.sources.conformance import check_source
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import serving
 from tests.peers.redis import Crawl, redis_server, state
@@ -203,6 +205,11 @@ def _record(kind: str, said: dict[str, str], block: bytes) -> bytes:
     lines |= {"Content-Length": str(len(block))}
     text = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return gzip.compress(f"WARC/1.1\r\n{text}\r\n".encode() + block + b"\r\n\r\n")
+
+
+def test_it_conforms(address: str, make_index: MakeIndex) -> None:
+    dedupindex("export", "--redis", address, make_index(CAPTURES, EVERYTHING))
+    assert check_source(lambda: open_source(address))
 
 
 def test_a_report_takes_a_redis_for_a_crawl(address: str, make_index: MakeIndex) -> None:

@@ -233,6 +233,21 @@ def test_an_index_is_copied_to_a_cluster_and_back(
     assert held(searched)[:2] == held(index)[:2]
 
 
+@pytest.mark.parametrize("form", ["cdx", "cdxj"])
+def test_an_index_of_a_cluster_is_exported_as_one_in_a_file(
+    form: str, address: str, run: Run, tmp_path: Path
+) -> None:
+    index, moved = tmp_path / "index", tmp_path / "moved"
+    path = cdx(tmp_path, 0, 350)
+    for where in (index, address):
+        assert run("index", path, where)[0] == 0
+    status, _, talk = run("export", f"--{form}", address, "-o", moved)
+    assert status == 0 and "350 originals written" in talk
+    assert run("export", f"--{form}", index, "-o", tmp_path / "same")[0] == 0
+    assert moved.read_bytes() == (tmp_path / "same").read_bytes()
+    assert moved.read_bytes().count(b"\n") == 350 + (form == "cdx")
+
+
 def test_a_copy_has_committed_captures_of_crawls(address: str, run: Run, tmp_path: Path) -> None:
     assert run("index", cdx(tmp_path, 0, 10), address)[0] == 0
     [home] = (tmp_path / "state" / "dedupindex").iterdir()

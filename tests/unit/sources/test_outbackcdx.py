@@ -104,6 +104,11 @@ def test_an_empty_collection_has_no_rows() -> None:
         assert read(address) == []
 
 
+def test_names_of_collections_are_quoted() -> None:
+    with stub_server(replying(404)) as url, pytest.raises(BadSource, match="answers 404"):
+        read(f"outbackcdx+{url}/k\u00f6ln 1%20")
+
+
 def test_it_differs_each_time_like_a_pipe() -> None:
     address = "outbackcdx+http://localhost:1/coll"
     assert expand([address]).paths == [address]
@@ -116,6 +121,7 @@ def test_it_differs_each_time_like_a_pipe() -> None:
         ("outbackcdx+http://localhost/", "not the address of a collection"),
         ("outbackcdx+http://localhost/coll?url=x", "not the address of a collection"),
         ("outbackcdx+http://localhost:x/coll", "not an address"),
+        ("outbackcdx+http://a..example/coll", "not an address"),
         ("outbackcdx+http://me:secret@localhost/coll", "password"),
         ("cdx+http://localhost/x.cdx", "without cdx+"),
         ("nothing+http://localhost/x", "no kind of source 'nothing'"),
