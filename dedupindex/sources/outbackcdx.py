@@ -117,16 +117,23 @@ class _CollectionReader:
             count, urlkey = self._count, self._urlkey
             yield from self._page("range", urlkey)
             if self._count == count and urlkey:  # the answer had only rows of this key
-                yield from self._page("exact", urlkey, since=str(self._timestamp))
+                yield from self._page("exact", urlkey, self._timestamp)
+            if self._count == count and urlkey:  # there are none behind, or -r hides them
+                yield from self._page("exact", urlkey, self._timestamp + 1)
+                if self._count > count:
+                    raise BadSource(
+                        f"{self._name} answers with fewer rows than {urlkey!r} has in one second; "
+                        "start it with a larger -r"
+                    )
             if self._count == count and urlkey:
                 yield from self._page("range", urlkey + b"\x01")  # the next possible key
             if self._count == count:
                 return
 
-    def _page(self, match: str, urlkey: bytes, since: str = "") -> Iterator[bytes]:
+    def _page(self, match: str, urlkey: bytes, since: int = 0) -> Iterator[bytes]:
         """Yield the new lines of one answer."""
         query = {"urlkey": urlkey, "matchType": match, "limit": PAGE, **_QUERY}
-        answer = self._get({**query, "from": since} if since else query)
+        answer = self._get(query | ({"from": since} if since else {}))
         count = self._count
         for line in _lines_of(answer):
             if line.startswith(_INCOMPLETE):

@@ -37,6 +37,7 @@ _SHAPES = (("key", "value"), ("digest_key", "url", "date", "id"))
 _AT_ONCE = 1000  # rows of a transaction
 _READ_BYTES = 1 << 20
 _PATIENCE = 60.0  # seconds to wait for a writer
+_DAMAGE = (sqlite3.Error, UnicodeDecodeError)  # the second: of names in a damaged schema
 _WAL_MODE = 2  # at byte 19 of the file (SQLite's "Database File Format", 1.3)
 
 
@@ -72,7 +73,7 @@ class WarcproxSource(Source):
         self.content_hash = _hash_of(self._file, self._log)
         try:
             yield from self._items()
-        except sqlite3.Error as error:
+        except _DAMAGE as error:
             raise BadSource(f"{self.name} cannot be read: {error}") from error
         yield from self._further_unreadable(-1, "rows")
         if self._immutable and self._file.stat().st_mtime_ns != self._modified:
@@ -96,11 +97,14 @@ class WarcproxSource(Source):
         query = (
             f"SELECT rowid, {', '.join(shape)} FROM dedup WHERE rowid > ? ORDER BY rowid LIMIT ?"
         )
-        row_id = -(1 << 63)
-        while rows := self._database.execute(query, (row_id, _AT_ONCE)).fetchall():
+        last_id = -(1 << 63)
+        while rows := self._database.execute(query, (last_id, _AT_ONCE)).fetchall():
             for row_id, *values in rows:
+                if row_id <= last_id:
+                    raise BadSource(f"{self.name} cannot be read: its rows are out of order")
+                last_id = row_id
                 yield from self._item(row_id, values)
-            self._position = min(self.size, self.size * max(row_id, 0) // max(last or 1, 1))
+            self._position = min(self.size, self.size * max(last_id, 0) // max(last or 1, 1))
 
     def _item(self, row_id: int, values: list[Any]) -> Iterator[Item]:
         try:
@@ -144,7 +148,7 @@ def _connect(file: Path, *, immutable: bool) -> sqlite3.Connection:
         database = sqlite3.connect(address, uri=True, timeout=_PATIENCE)
         database.text_factory = bytes
         database.execute("PRAGMA schema_version").fetchone()
-    except sqlite3.Error as error:
+    except _DAMAGE as error:
         raise BadSource(
             f"{file} cannot be opened: {error}; if a writer was killed, open it once with warcprox "
             "or sqlite3, which completes or takes back what was begun"

@@ -99,6 +99,16 @@ def test_requests_state_all_that_is_relied_on() -> None:
         assert (query["output"], query["omitSelfRedirects"]) == ("cdxj", "false")
 
 
+def test_a_cap_within_one_second_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [capture_row("com,a)/", 20200101000000, offset) for offset in range(4)]
+    later = capture_row("com,a)/", 20200101000009)
+    with (
+        outbackcdx_model([*lines, later], cap=3) as (address, _),
+        pytest.raises(BadSource, match="in one second; start it with a larger -r"),
+    ):
+        read(address)
+
+
 def test_an_empty_collection_has_no_rows() -> None:
     with outbackcdx_model([]) as (address, _):
         assert read(address) == []

@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import sqlite3
 from contextlib import closing
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import blake3
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence, Item, Problem
 from dedupindex.errors import BadSource, ContainerChanged
@@ -121,6 +125,30 @@ def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with open_source(str(path)) as source, pytest.raises(BadSource, match=f"{path} cannot be read"):
         list(source.items())
+
+
+@given(st.lists(st.tuples(st.integers(0, 20479), st.integers(0, 255)), min_size=1, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_any_bytes_may_be_damaged(changes: list[tuple[int, int]]) -> None:
+    """Each database gives items or is refused, and is read to an end."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "x")
+        path.write_bytes(_whole())
+        data = bytearray(path.read_bytes())
+        for place, byte in changes:
+            data[place % len(data)] = byte
+        path.write_bytes(data)
+        try:
+            assert len(read(str(path), "warcprox")) <= 200
+        except BadSource as error:
+            assert str(path) in str(error)
+
+
+@cache
+def _whole() -> bytes:
+    with TemporaryDirectory() as folder:
+        rows: list[tuple[object, object]] = [(f"sha1:{n:040x}|", value()) for n in range(60)]
+        return Path(make_database(Path(folder, "x"), rows)).read_bytes()
 
 
 def test_a_database_is_only_read_as_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
