@@ -120,13 +120,19 @@ class PluginSource(Source):
     def _as_row(self, item: Item) -> Item:
         if isinstance(item, Capture):
             evidence = Evidence.NAMED if item.evidence == Evidence.NAMED else Evidence.ROW
-            return item._replace(evidence=evidence, container=item.container or self.name)
+            return item._replace(evidence=evidence, container=self._named(item.container))
         if isinstance(item, Revisit):
             return item._replace(capture=self._as_revisit(item.capture))
         if isinstance(item, Refusal) and item.itself is not None:
             return item._replace(itself=self._as_revisit(item.itself))
+        if isinstance(item, Problem):
+            return item._replace(container=self._named(item.container))
         return item
 
     def _as_revisit(self, itself: Capture) -> Capture:
-        container = itself.container or self.name
+        container = self._named(itself.container)
         return itself._replace(evidence=Evidence.REVISIT, container=container)
+
+    def _named(self, container: str) -> str:
+        """Return a container's name; that of the source itself without credentials."""
+        return self.name if container in ("", self._where) else container

@@ -206,13 +206,17 @@ def test_captures_are_rows_whatever_they_state(packages: Path, tmp_path: Path) -
 
 
 def test_addresses_are_passed_on_and_have_no_credentials_in_names(packages: Path) -> None:
-    code = "def read(where, options):\n yield GOOD._replace(url=where.encode())"
+    code = """def read(where, options):
+    yield GOOD._replace(url=where.encode(), container=where)
+    yield Problem(where, 1, "is damaged")
+"""
     install(packages, "service", START + code, "service")
     address = "service+postgresql://me:secret@db.example/captures"
     assert expand([address]).paths == [address]
     with open_source(address) as source:
-        (item,) = source.items()
+        item, problem = source.items()
         assert isinstance(source, PluginSource) and isinstance(item, Capture)
+        assert problem == Problem(source.name, 1, "is damaged")
         assert item.url == b"postgresql://me:secret@db.example/captures"
         assert source.name == item.container == "service+postgresql://db.example/captures"
         assert source.size == -1 and len(source.content_hash) == 64
