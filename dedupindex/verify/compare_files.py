@@ -249,7 +249,7 @@ class _Pair:
             if found:  # read the old record again
                 _, body = open_body(self._old.at(at))
             found = True
-            if _equal(body, original.body):
+            if equal_pieces(body, original.body):
                 for reason, text in revisits.original_issues(facts, original.facts()):
                     if reason != "claimed-length":  # so it was before, above the same body
                         yield reason, text
@@ -342,7 +342,7 @@ def _differences(before: AnyRecord, after: AnyRecord) -> Iterator[Issue]:
             if name in _CHANGE_REASONS and line not in after.head.lines:
                 yield _CHANGE_REASONS[name], _was(name, value)
         same = before.head == after.head
-        if not same or not _equal(before.pieces(), after.pieces()):
+        if not same or not equal_pieces(before.pieces(), after.pieces()):
             what = "block" if same else "header"
             yield "record-changed", f"its {what} is not what it was"
 
@@ -355,7 +355,7 @@ def _end_or_resume(container: Container, offset: int) -> int:
         return container.resume(offset)
 
 
-def _equal(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
+def equal_pieces(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
     """Whether two streams are the same bytes; stops at the first difference."""
     mine = theirs = b""
     while True:

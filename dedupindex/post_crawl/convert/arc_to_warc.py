@@ -13,7 +13,7 @@ import os
 import re
 import zlib
 from base64 import b32encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +85,9 @@ class ConvertTask(NamedTuple):
     target: Path
     keep: bool = True  # the stored bytes of members that zlib does not reproduce
     size: int = 0  # bytes of the file
+    kind: str = ""  # the compression that `recompress` writes
+    name: str = ""  # the file in a map of offsets
+    offsets: Path | None = None  # where `recompress` writes such a map
 
 
 @dataclass
@@ -94,6 +97,7 @@ class ConvertOutcome:
     name: str
     state: str  # converted, existing (of an earlier run) or left_alone
     problem: str = ""  # why it was left alone
+    records: int = 0  # that `recompress` copied
     responses: int = 0
     resources: int = 0
     kept: int = 0  # stored bytes of members that zlib does not reproduce
@@ -461,19 +465,25 @@ def restore_tasks(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask],
 
 
 def convert_all(
-    tasks: list[ConvertTask], out: Path, processes: int, *, back: bool = False
+    tasks: list[ConvertTask],
+    out: Path,
+    processes: int,
+    work: Callable[[ConvertTask], ConvertOutcome] = convert,
 ) -> Iterator[ConvertOutcome]:
-    """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails."""
+    """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails.
+
+    `work` converts one: `convert`, `restore_arc` or `recompress`.
+    """
     needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
     check_free_space(out, needed)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out):
-        yield from side_by_side(_run, back, tasks, processes)
+        yield from side_by_side(_run, work, tasks, processes)
 
 
-def _run(back: bool, task: ConvertTask) -> ConvertOutcome:
+def _run(work: Callable[[ConvertTask], ConvertOutcome], task: ConvertTask) -> ConvertOutcome:
     try:
-        return restore_arc(task) if back else convert(task)
+        return work(task)
     except OSError as error:
         raise DedupError(
             f"{task.path}: {error.strerror or error}; the files before it are complete: run the "

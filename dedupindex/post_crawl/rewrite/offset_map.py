@@ -20,6 +20,7 @@ from dedupindex.urlkey import urlkey
 from dedupindex.warc.record_facts import timestamp14
 
 HEADER = b"file\toffset\tbytes\tnew_offset\tnew_bytes\n"
+ROW = b"%b\t%d\t%d\t%d\t%d\n"
 _PARAMETERS = re.compile(rb"[;,]")
 _SAFE = "/ !#$&'()*+,;=:@[]{}"
 
@@ -85,15 +86,19 @@ def offset_lines(directories: Iterable[Path]) -> Iterator[bytes]:
             yield from _ranges(journal)
 
 
+def quoted_name(name: str) -> bytes:
+    """Return the name of a file as it is in a map of offsets."""
+    return quote_from_bytes(name.encode("utf-8", "surrogateescape"), _SAFE).encode()
+
+
 def _ranges(journal: Journal) -> Iterator[bytes]:
     before, after = journal.summary()
-    name = quote_from_bytes(before.name.encode("utf-8", "surrogateescape"), _SAFE).encode()
-    row = b"%b\t%d\t%d\t%d\t%d\n"
+    name = quoted_name(before.name)
     old = new = 0
     for entry in entries(journal.lines):
         if entry.offset > old:
-            yield row % (name, old, entry.offset - old, new, entry.offset - old)
-        yield row % (name, entry.offset, entry.stored, entry.new_offset, entry.new_stored)
+            yield ROW % (name, old, entry.offset - old, new, entry.offset - old)
+        yield ROW % (name, entry.offset, entry.stored, entry.new_offset, entry.new_stored)
         old, new = entry.offset + entry.stored, entry.new_offset + entry.new_stored
     if before.size > old:
-        yield row % (name, old, before.size - old, new, after.size - new)
+        yield ROW % (name, old, before.size - old, new, after.size - new)

@@ -1,0 +1,355 @@
+"""Compress WARC files anew, with gzip or zstd; the records stay as they are.
+
+Headers and blocks are copied byte for byte, one record in a member or frame, each with two line
+ends after it. Empty members and skippable frames are left out. A file gets its name once `verify`,
+which shares no code with the reader used here, has read the same records from it and from the file
+before. A file with any damage is left alone.
+
+In a ``.warc.zst``, frames have a checksum and state the size of their content, and a dictionary is
+in a skippable frame at the beginning, compressed
+(https://iipc.github.io/warc-specifications/specifications/warc-zstd/).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import chain, zip_longest
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO
+
+import blake3
+import zstandard
+
+from dedupindex.errors import BadInput, BadSource
+from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, arc_framing
+from dedupindex.post_crawl.rewrite import offset_map
+from dedupindex.runtime.atomic_replace import (
+    being_written,
+    copy_metadata,
+    create_file,
+    open_part,
+    part_path,
+    remove_stale_parts,
+    removing,
+    reopen_read_only,
+)
+from dedupindex.sources.warc_files import Sources, find
+from dedupindex.verify.compare_files import equal_pieces
+from dedupindex.verify.file_bytes import UnreadableFile, opened
+from dedupindex.verify.issues import DAMAGE, Broken, Finding
+from dedupindex.verify.parse_records import CheckedRecord
+from dedupindex.verify.walk_file import Container
+from dedupindex.warc.gzip_members import MAGIC, Damage
+from dedupindex.warc.reader import read
+from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.window import Window, open_window
+
+GZIP, ZSTD = "gzip", "zstd"
+ENDINGS = {GZIP: ".warc.gz", ZSTD: ".warc.zst"}
+_SUFFIX = re.compile(r"\.warc(?:\.gz|\.zst)?$", re.IGNORECASE)
+_END = b"\r\n\r\n"  # of a record
+_GZIP_LEVEL = 6  # as most crawlers compress
+_ZSTD_LEVEL = 9  # the time of gzip at level 6, and smaller
+_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
+_DICTIONARY_LEVEL = 19
+_DICTIONARY = 112_640  # bytes at most, as the zstd program trains it
+_SAMPLES = 100 * _DICTIONARY  # bytes of samples at most; more does not help
+_SAMPLE = 1 << 14  # bytes of a record at most; a dictionary helps only with its beginning
+_SAMPLES_PER_DICTIONARY = 8  # bytes of samples for a byte of dictionary, at least
+_SEGMENT, _MATCH = 1024, 8  # parameters of the training: k and d
+_CHECKED = 4  # of so many samples, one is kept from the training to see if the dictionary pays
+_LEAST_ID, _IDS = 1 << 15, (1 << 31) - (1 << 15)  # of dictionaries that nobody registers
+
+
+class NotConverted(Exception):
+    """The file cannot be converted; the text says why."""
+
+
+class _Writer(ABC):
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def begin(self, window: Window) -> None:
+        """Write what precedes the records."""
+        return
+
+    @abstractmethod
+    def write(self, pieces: Iterable[bytes | memoryview], length: int) -> None:
+        """Append a record of `length` bytes."""
+
+
+class _GzipWriter(_Writer):
+    def write(self, pieces: Iterable[bytes | memoryview], length: int) -> None:
+        compressor = zlib.compressobj(_GZIP_LEVEL, zlib.DEFLATED, 31)
+        for piece in pieces:
+            self._file.write(compressor.compress(piece))
+        self._file.write(compressor.flush())
+
+
+class _ZstdWriter(_Writer):
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(file)
+        self._compressor = _compressor(None)
+
+    def begin(self, window: Window) -> None:
+        """Write a dictionary if it makes the file smaller."""
+        dictionary = train(window)
+        if dictionary is not None:
+            self._compressor = _compressor(dictionary)
+            self._file.write(dictionary_frame(dictionary))
+
+    def write(self, pieces: Iterable[bytes | memoryview], length: int) -> None:
+        frame = self._compressor.compressobj(size=length)
+        for piece in pieces:
+            self._file.write(frame.compress(piece))
+        self._file.write(frame.flush())
+
+
+_WRITERS: dict[str, type[_Writer]] = {GZIP: _GzipWriter, ZSTD: _ZstdWriter}
+
+
+def _compressor(
+    dictionary: zstandard.ZstdCompressionDict | None, level: int = _ZSTD_LEVEL
+) -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=level, dict_data=dictionary, write_checksum=True)
+
+
+def dictionary_frame(dictionary: zstandard.ZstdCompressionDict) -> bytes:
+    """Return the skippable frame with a dictionary, compressed."""
+    data = _compressor(None, _DICTIONARY_LEVEL).compress(dictionary.as_bytes())
+    return _DICTIONARY_FRAME + len(data).to_bytes(4, "little") + data
+
+
+def train(window: Window) -> zstandard.ZstdCompressionDict | None:
+    """Return a dictionary of the records of a file; None if the file is smaller without one.
+
+    It depends only on the records. Raises `NotConverted`.
+    """
+    samples, count = _samples(window)
+    checked = samples[::_CHECKED]
+    del samples[::_CHECKED]
+    size = min(_DICTIONARY, sum(map(len, samples)) // _SAMPLES_PER_DICTIONARY)
+    found = int.from_bytes(blake3.blake3(b"".join(samples)).digest()[:8], "little")
+    try:
+        dictionary = zstandard.train_dictionary(
+            size, samples, k=_SEGMENT, d=_MATCH, dict_id=_LEAST_ID + found % _IDS
+        )
+    except zstandard.ZstdError:  # there are too few samples
+        return None
+    alone, helped = _compressor(None), _compressor(dictionary)
+    saved = sum(len(alone.compress(one)) - len(helped.compress(one)) for one in checked)
+    pays = saved * count > len(dictionary_frame(dictionary)) * len(checked)
+    return dictionary if pays else None
+
+
+def _samples(window: Window) -> tuple[list[bytes | bytearray | memoryview], int]:
+    """Beginnings of some records, any as likely as the others, and the number of all."""
+    chosen, held, count = list[bytes | bytearray | memoryview](), 0, 0
+    choice = random.Random(0)  # noqa: S311
+    for count, record in enumerate(_records(window), 1):
+        sample = record.text
+        for piece in record.pieces():
+            sample += piece[: _SAMPLE - len(sample)]
+            if len(sample) >= _SAMPLE:
+                break
+        if held < _SAMPLES:
+            chosen.append(sample[:_SAMPLE])
+            held += len(chosen[-1])
+        elif (at := choice.randrange(count)) < len(chosen):
+            held += len(sample[:_SAMPLE]) - len(chosen[at])
+            chosen[at] = sample[:_SAMPLE]
+    choice.shuffle(chosen)
+    return chosen, count
+
+
+def _records(window: Window) -> Iterator[Record]:
+    """All records of a file; raises `NotConverted` for damage."""
+    for event in read(window):
+        if isinstance(event, Damage):
+            raise NotConverted(f"at {event.offset}: {event.message}")
+        if isinstance(event, Record):
+            yield event
+
+
+def recompress_tasks(
+    sources: Sequence[str], out: Path, kind: str, maps: Path | None
+) -> tuple[list[ConvertTask], Sources]:
+    """Return tasks for WARC files, the largest first; raises `BadInput` if two get one name.
+
+    Files that are gzipped already are skipped if `kind` is `GZIP`. Maps of offsets are written in
+    the directory `maps`.
+    """
+    found = find(sources)
+    tasks: dict[Path, ConvertTask] = {}
+    for number, file in enumerate(found.files):
+        with closing(open_window(file.path, file.path)) as window:
+            is_arc = arc_framing(window)[0] is not None
+            done = kind == GZIP and window.read(0, len(MAGIC)) == MAGIC
+        if is_arc or done:
+            found.skipped += 1
+            continue
+        target = out / (_SUFFIX.sub("", file.name) + ENDINGS[kind])
+        if target in tasks:
+            raise BadInput(
+                f"{file.path} and {tasks[target].path} would both become {target}: convert them "
+                "in two runs"
+            )
+        offsets = None if maps is None else maps / str(number)
+        tasks[target] = ConvertTask(
+            file.path, target, size=file.size, kind=kind, name=file.name, offsets=offsets
+        )
+    return sorted(tasks.values(), key=lambda task: -task.size), found
+
+
+def recompress(task: ConvertTask) -> ConvertOutcome:
+    """Compress one file anew; raises `OSError` where writing fails, and leaves no file then."""
+    outcome = ConvertOutcome(task.path, "left_alone")
+    try:
+        with closing(open_window(task.path, task.path)) as window:
+            outcome.bytes_before = window.size
+            outcome.state = _recompress(task, window, outcome)
+            outcome.bytes_after = task.target.stat().st_size
+    except (NotConverted, BadSource, BrokenRecord) as error:
+        outcome.problem = str(error)
+    return outcome
+
+
+def _recompress(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
+    """Return the state of the outcome; raises `NotConverted`, `BadSource` or `BrokenRecord`."""
+    if being_written(window.file):
+        raise NotConverted("another process is writing to it")
+    target = task.target
+    if target.exists():
+        try:
+            outcome.records = compare(task, target)
+        except NotConverted as error:
+            raise NotConverted(f"{target} exists already: {error}") from error
+        return "existing"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale_parts([target])  # remove what interrupted runs left
+    part = part_path(target)
+    with removing(part):
+        with open_part(part, -1) as file:
+            writer = _WRITERS[task.kind](file)
+            writer.begin(window)
+            for record in _records(window):
+                length = len(record.text) + record.length + len(_END)
+                writer.write(chain([record.text], record.pieces(), [_END]), length)
+            file.flush()
+            copy_metadata(window.file, file)
+            os.fsync(file.fileno())
+            whole = reopen_read_only(part, file)
+        with whole:
+            outcome.records = compare(task, part)
+            if window.changed():
+                raise NotConverted("it was changed while it was read")
+            try:
+                create_file(part, whole, target)
+            except FileExistsError as error:  # of another process
+                raise NotConverted(f"{target} was created by another process meanwhile") from error
+    return "converted"
+
+
+def compare(task: ConvertTask, path: Path) -> int:
+    """Return the number of records, which must be the same in `path`; raises `NotConverted`.
+
+    Writes the map of offsets of the task.
+    """
+    count = 0
+    with (
+        _MapWriter(task) as offsets,
+        closing(_sound_records(Path(task.path))) as olds,
+        closing(_sound_records(path)) as news,
+    ):
+        for old, new in zip_longest(olds, news):
+            count += 1
+            if old is None or new is None:
+                raise NotConverted(f"{path} has not as many records as {task.path}")
+            same = old.head_size == new.head_size and old.head == new.head
+            if not same or not equal_pieces(old.pieces(), new.pieces()):
+                raise NotConverted(
+                    f"the record at {old.offset} is not the one at {new.offset} of {path}"
+                )
+            offsets.add(old.offset, new.offset)
+        if not count:
+            raise NotConverted("it holds no record")
+        offsets.finish(path)
+    return count
+
+
+def _sound_records(path: Path) -> Generator[CheckedRecord, None, None]:
+    """All records as `verify` reads them; raises `NotConverted` for damage."""
+    try:
+        with opened(path) as file:
+            for item in Container(file).each():
+                if isinstance(item, CheckedRecord):
+                    yield item
+                elif not isinstance(item, Finding) or item.level == DAMAGE:
+                    why = item.message if isinstance(item, Finding) else "it is no WARC record"
+                    raise NotConverted(f"at {item.offset}: {why}")
+    except (UnreadableFile, Broken) as error:
+        raise NotConverted(f"{path}: {error}") from error
+
+
+class _MapWriter:
+    """Writes where the records of a file are in another, see `offset_map.HEADER`.
+
+    The bytes of a record are those up to the next one. Of several records in a member only the
+    first has a line: no offset leads to the others.
+    """
+
+    def __init__(self, task: ConvertTask) -> None:
+        self._task = task
+        self._name = offset_map.quoted_name(task.name)
+        self._lines = None if task.offsets is None else TemporaryFile(dir=task.offsets.parent)  # noqa: SIM115
+        self._old = self._new = self._new_end = -1
+
+    def __enter__(self) -> _MapWriter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def add(self, old: int, new: int) -> None:
+        if self._new_end < 0:
+            self._new_end = new
+        if old == self._old:
+            return
+        self._write(old)
+        self._old, self._new, self._new_end = old, new, -1
+
+    def finish(self, path: Path) -> None:
+        """Write the last line, and the file; `path` is the new file."""
+        if self._new_end < 0:
+            self._new_end = path.stat().st_size
+        self._write(os.path.getsize(self._task.path))
+        if self._lines is not None and self._task.offsets is not None:
+            self._lines.seek(0)
+            with open(self._task.offsets, "wb") as whole:
+                shutil.copyfileobj(self._lines, whole)
+
+    def _write(self, old_end: int) -> None:
+        if self._lines is not None and self._old >= 0:
+            self._lines.write(
+                offset_map.ROW
+                % (self._name, self._old, old_end - self._old, self._new,
+                   self._new_end - self._new)
+            )  # fmt: skip
+
+
+def map_lines(tasks: Iterable[ConvertTask]) -> Iterator[bytes]:
+    """Yield the map of offsets of the files that were converted, by name."""
+    yield offset_map.HEADER
+    for task in sorted(tasks, key=lambda task: task.name):
+        if task.offsets is not None and task.offsets.exists():
+            with open(task.offsets, "rb") as lines:
+                yield from lines
