@@ -58,6 +58,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 )  # fmt: skip
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, beside PLAN.")
 @shared_options("--threads", "--spark")
+@shared_options("--zstd-dictionary")
 @option(
     "--text", type=PATH_OR_DASH, metavar="FILE",
     help="Write all lines with extension, copy number and the original's URI and date, as "

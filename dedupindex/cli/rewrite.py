@@ -49,6 +49,7 @@ bin/rewrite my-plan --commit                           discards it for good
     "--manifest", "manifests", multiple=True, type=PATH,
     help="A manifest of the plan, for --cdxj; repeatable.",
 )  # fmt: skip
+@shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
 def command(
     plan: Path,

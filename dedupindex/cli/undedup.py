@@ -35,6 +35,7 @@ _COPY = "it is in the directory that bin/dedup wrote: copy it here"
 @click.argument("directories", nargs=-1, required=True, type=PATH)
 @shared_options("--out")
 @shared_options("--in-place", help="Replace the files that were rewritten in place.")
+@shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
 def command(directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int) -> int:
     """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import heapq
 import os
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
@@ -59,7 +58,8 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
-from dedupindex.warc.random_access import ExactRecord, NotExact
+from dedupindex.warc.headers import BadHead, parse
+from dedupindex.warc.random_access import ExactRecord, NotExact, dictionaries_of
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.record_facts import refers_to
@@ -173,7 +173,7 @@ class OriginalFinder:
         offset = entry.original
         for run in reversed(runs[: sizes.index(entry.original_size)]):
             if run.offsets.is_revisit(offset):
-                return self._replaced(run, offset)
+                return self._replaced(run, offset, file)
             offset = run.offsets.new(offset)
         return ExactRecord(file, offset, entry.original_stored)
 
@@ -189,13 +189,18 @@ class OriginalFinder:
                 return found
         raise NotExact(f"{path} has a size that no journal has, and the original is not in it")
 
-    def _replaced(self, run: RewriteRun, offset: int) -> ExactRecord | WrittenRevisit:
+    def _replaced(
+        self, run: RewriteRun, offset: int, file: BinaryIO
+    ) -> ExactRecord | WrittenRevisit:
         for found in revisits_of_run(run, []):
             if found.entry.offset == offset:
                 if found.dropped is None or self._final:
                     return found
                 dropped, at = found.dropped
-                return ExactRecord(self.opened(dropped)[0], at, found.entry.stored, last=True)
+                return ExactRecord(
+                    self.opened(dropped)[0], at, found.entry.stored, last=True,
+                    dictionaries=dictionaries_of(file),
+                )  # fmt: skip
         raise NotExact("its journal has changed")
 
 
@@ -247,13 +252,15 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
     if found.dropped is not None:
         path, at = found.dropped
         dropped, _ = originals.opened(path)
-        record = ExactRecord(dropped, at, entry.stored, last=True)
+        record = ExactRecord(
+            dropped, at, entry.stored, last=True, dictionaries=dictionaries_of(source)
+        )
         _check(entry, chain([record.header], record.block(), [END]))
         sink.copy(dropped, at, entry.stored)
         return
     revisit = ExactRecord(source, found.offset, entry.new_stored)
     original = originals.original(found, revisit)
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31) if revisit.gzipped else None
+    packer = revisit.packer(_size(entry), _LEVEL)
 
     def written() -> Iterator[bytes | memoryview]:
         for piece in _pieces(entry, revisit, original):
@@ -263,6 +270,15 @@ def _write(found: WrittenRevisit, source: BinaryIO, originals: OriginalFinder, s
     _check(entry, written())
     if packer:
         sink.write(packer.flush())
+
+
+def _size(entry: JournalEntry) -> int:
+    """Return the bytes of a dropped record, decompressed; raises `NotExact`."""
+    header = entry.header.encode("latin-1")
+    try:
+        return len(header) + parse(header[: -len(END)]).length + len(END)
+    except BadHead as error:
+        raise NotExact(str(error)) from error
 
 
 def _check(entry: JournalEntry, pieces: Iterator[bytes | memoryview]) -> None:

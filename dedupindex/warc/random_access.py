@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, Protocol
 
 from isal.isal_zlib import decompressobj
 
@@ -21,7 +21,14 @@ from dedupindex.warc.headers import BLANK_LINE, LONGEST, BadHead, Head, parse
 from dedupindex.warc.reader import inflated_start
 from dedupindex.warc.record import CUT, BrokenRecord, Record
 from dedupindex.warc.window import Cursor
-from dedupindex.warc.zstd_format import Dictionaries, DictionaryCache, Read, UnreadableFrame
+from dedupindex.warc.zstd_format import (
+    LONGEST_HEADER,
+    Dictionaries,
+    DictionaryCache,
+    Read,
+    UnreadableFrame,
+    frame_header,
+)
 
 _END = b"\r\n\r\n"
 _LONG = 1 << 23  # bytes in the file above which a record is streamed
@@ -33,6 +40,24 @@ class NotExact(Exception):
     """There is no complete record, or one that tools read differently."""
 
 
+def dictionaries_of(file: BinaryIO) -> Dictionaries:
+    """Return the zstd dictionaries of a file as it is now."""
+    read = partial(_read, file)
+    return _DICTIONARIES.get(identity(os.fstat(file.fileno())), read)
+
+
+def _read(file: BinaryIO, offset: int, count: int) -> bytes:
+    return os.pread(file.fileno(), count, offset)
+
+
+class Packer(Protocol):
+    """What compresses a record piece by piece; `flush` returns the end."""
+
+    def compress(self, data: bytes | memoryview, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
 class ExactRecord:
     """A record that is alone in its member, or followed by another record in a plain file.
 
@@ -40,19 +65,23 @@ class ExactRecord:
     record; `block` streams a long one, whatever the inflated size of its member.
     """
 
-    def __init__(self, file: BinaryIO, offset: int, stored: int, *, last: bool = False) -> None:
+    def __init__(
+        self, file: BinaryIO, offset: int, stored: int, *, last: bool = False,
+        dictionaries: Dictionaries | None = None,
+    ) -> None:  # fmt: skip
         """Read the header; raises `NotExact`. `last`: the file may end after the record.
 
-        `stored` are the bytes of the record, or of its gzip member or zstd frames.
-
+        `stored` are the bytes of the record, or of its gzip member or zstd frames. `dictionaries`
+        are those of zstd frames that stand in another file than the one they were written for.
         Only `block` finds what is wrong after the header of a long record.
         """
         self._file, self.offset, self._stored = file, offset, stored
         if offset < 0 or stored <= 0:
             raise NotExact("there is no such place")
         start = self._read(offset, 4)
-        self.gzipped, self.zstd = start.startswith(MAGIC), start.startswith(zstd_format.MAGIC)
-        if self.gzipped and (len(start) < 4 or start[3] & RESERVED):
+        self._gzipped, self._zstd = start.startswith(MAGIC), start.startswith(zstd_format.MAGIC)
+        self.dictionaries = (dictionaries or dictionaries_of(file)) if self._zstd else None
+        if self._gzipped and (len(start) < 4 or start[3] & RESERVED):
             raise NotExact("its gzip header has reserved flags")
         self.data = self._short()
         self.header = self._header()
@@ -65,7 +94,7 @@ class ExactRecord:
             raise NotExact("some lines of its header end with a bare line feed")
         if self.data is not None and not (len(self.data) == whole and self.data.endswith(_END)):
             raise NotExact("it is not followed by two line ends and nothing else")
-        if not self.gzipped and not self.zstd:
+        if not self._gzipped and not self._zstd:
             follows = self._read(offset + stored, 5)
             if stored != whole or not (last or follows in (b"WARC/", b"")):
                 raise NotExact("no other record follows it")
@@ -113,21 +142,37 @@ class ExactRecord:
                 break
         raise NotExact("its header has no end")
 
+    def packer(self, size: int, level: int) -> Packer | None:
+        """Return what compresses a record of `size` bytes as this one is; None if it is plain.
+
+        `level` is that of gzip. Raises `NotExact`.
+        """
+        if self._gzipped:
+            return zlib.compressobj(level, zlib.DEFLATED, 31)
+        if self.dictionaries is None:
+            return None
+        header = frame_header(self._read(self.offset, LONGEST_HEADER))
+        if header is None:
+            raise NotExact("its first zstd frame is damaged")
+        try:
+            return self.dictionaries.compressor(header, size)
+        except UnreadableFrame as error:
+            raise NotExact(f"its zstd frames {error}") from error
+
     def _read(self, offset: int, count: int) -> bytes:
-        return os.pread(self._file.fileno(), count, offset)
+        return _read(self._file, offset, count)
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the inflated record; raises `NotExact` if its member is damaged."""
-        if self.zstd:
-            key = identity(os.fstat(self._file.fileno()))
-            dictionaries = _DICTIONARIES.get(key, self._read)
+        if self._zstd:
+            assert self.dictionaries is not None
             end = self.offset + self._stored
             try:
-                yield from zstd_format.frame_pieces(self._read, self.offset, end, dictionaries)
+                yield from zstd_format.frame_pieces(self._read, self.offset, end, self.dictionaries)
             except UnreadableFrame as error:
                 raise NotExact(f"its zstd frames {error}") from error
             return
-        inflater = decompressobj(31) if self.gzipped else None
+        inflater = decompressobj(31) if self._gzipped else None
         position, end = self.offset, self.offset + self._stored
         while position < end:
             data = self._read(position, min(end - position, _PIECE))

@@ -1,4 +1,4 @@
-"""Read zstd frames and their dictionaries (RFC 8878).
+"""Read and write zstd frames and their dictionaries (RFC 8878).
 
 The IIPC's "Zstandard Compression for WARC Files 1.0" says where the dictionary of a file is: in a
 skippable frame at its beginning, as it is or compressed. Some crawlers write it elsewhere; then
@@ -17,9 +17,21 @@ from threading import Lock
 from typing import NamedTuple
 
 if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdDecompressor, ZstdDict, ZstdError
+    from compression.zstd import (
+        CompressionParameter,
+        ZstdCompressor,
+        ZstdDecompressor,
+        ZstdDict,
+        ZstdError,
+    )
 else:
-    from backports.zstd import ZstdDecompressor, ZstdDict, ZstdError
+    from backports.zstd import (
+        CompressionParameter,
+        ZstdCompressor,
+        ZstdDecompressor,
+        ZstdDict,
+        ZstdError,
+    )
 
 VARIABLE = "DEDUPINDEX_ZSTD_DICTIONARY"
 """The environment variable with the files of further dictionaries, separated by colons.
@@ -39,6 +51,7 @@ _LONGEST_WINDOW = 1 << 27  # bytes of memory that a frame may ask for
 _LONGEST_DICTIONARY = 1 << 23  # bytes, compressed or not
 _MOST_KNOWN = 1024  # containers whose dictionary, or that they have none, is remembered
 PIECE = 1 << 18  # bytes that are decompressed at a time
+_LEVEL = 9  # of the frames that are written
 
 Read = Callable[[int, int], bytes]
 """``read(offset, count)``: bytes of a container, fewer only at its end."""
@@ -135,6 +148,24 @@ class Dictionaries:
             raise UnreadableFrame(
                 f"need {header.window >> 20:,} MiB of memory, and at most {limit} are allowed"
             )
+        return ZstdDecompressor(self._of(header))
+
+    def compressor(self, header: FrameHeader, size: int) -> ZstdCompressor:
+        """Return what compresses `size` bytes into a frame with the dictionary of another one.
+
+        The frame states its size and has a checksum. Raises `UnreadableFrame`.
+        """
+        dictionary = self._of(header)
+        compressor = ZstdCompressor(
+            options={CompressionParameter.compression_level: _LEVEL,
+                     CompressionParameter.checksum_flag: 1},
+            zstd_dict=dictionary.as_digested_dict if dictionary is not None else None,
+        )  # fmt: skip
+        compressor.set_pledged_input_size(size)
+        return compressor
+
+    def _of(self, header: FrameHeader) -> ZstdDict | None:
+        """Return the dictionary of a frame; raises `UnreadableFrame` if it is missing."""
         wanted = header.dictionary
         if wanted and (self.default is None or self.default.dict_id != wanted):
             missing = f"need the zstd dictionary {wanted}, which is missing (--zstd-dictionary)"
@@ -146,8 +177,8 @@ class Dictionaries:
                 raise UnreadableFrame(missing + self.problem)
             if self.default is None:
                 self.default = found
-            return ZstdDecompressor(found)
-        return ZstdDecompressor(self.default)
+            return found
+        return self.default
 
 
 def parse_dictionary(data: bytes) -> ZstdDict:

@@ -30,10 +30,12 @@ from tests.support.warc_cases import (
     revisit,
     sha1,
 )
+from tests.support.zstd_files import trained
 from tests.unit.post_crawl.test_compare_payloads import SHATTERED, WANG
 
 CASES: dict[str, Make] = {}
 PLAIN: dict[str, Make] = {}  # of those, what makes sense in plain files, too
+ZSTD: dict[str, Make] = {}  # the same in zstd frames
 
 
 def case(*names: str, plain: bool = False) -> Callable[[Make], Make]:
@@ -44,6 +46,7 @@ def case(*names: str, plain: bool = False) -> Callable[[Make], Make]:
             CASES[name] = make
             if plain:
                 PLAIN[f"{name} plain"] = make
+                ZSTD[f"{name} zstd"] = make
         return make
 
     return register
@@ -194,7 +197,7 @@ def _(one: Case) -> None:
         "negative": {"Content_Length": b"-1"},
         "missing": {"Content_Length": None},
         "lengths": {"more": [(b"Content-Length", b"1")]},
-    }[one.name.removesuffix(" plain").split()[-1]]
+    }[one.name.removesuffix(" plain").removesuffix(" zstd").split()[-1]]
     bad = one.pack(one.record(2, **given))
     # In a plain file nobody knows where the next record begins.
     behind = one.kept("damaged", one.record(3))
@@ -487,9 +490,12 @@ def _(one: Case) -> None:
 
 def made() -> list[Case]:
     cases = []
-    for number, name in enumerate([*CASES, *PLAIN], 1):
-        one = Case(name.replace("/", "-"), number, packed=name in CASES)
-        {**CASES, **PLAIN}[name](one)
+    makes = {**CASES, **PLAIN, **ZSTD}
+    for number, name in enumerate(makes, 1):
+        one = Case(name.replace("/", "-"), number, packed=name not in PLAIN)
+        if name in ZSTD:
+            one.zstd = b"" if number % 3 == 0 else trained()
+        makes[name](one)
         cases.append(one)
     return cases
 

@@ -25,6 +25,7 @@ import pytest
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
 from tests.support.post_crawl import Case, CommandResult, Run, tree, typed
 from tests.support.rewriting import records_of
+from tests.support.zstd_files import trained
 from tests.unit.post_crawl.test_rewrite_in_place import wait_for
 
 KILLS = int(os.environ.get("DEDUPINDEX_KILLS", "10"))
@@ -36,7 +37,8 @@ def collection(top: Path, files: int, each: int, size: int) -> Run:
     run, random = Run(top), Random(4)
     bodies = [random.randbytes(size) for _ in range(each)]
     for number in range(files):
-        one = Case(f"{number:02}", 500 + number, packed=bool(number % 3))
+        zstd = trained() if number % 3 == 2 else None
+        one = Case(f"{number:02}", 500 + number, packed=bool(number % 3), zstd=zstd)
         pieces = [
             one.kept("", one.record(1, body, number=number * 1000 + at, Date=date(number, at),
                                      Target_URI=b"http://f%d.test/%d" % (number, at)))

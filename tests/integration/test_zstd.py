@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import zstandard
 
-from dedupindex.errors import BadSource
 from dedupindex.post_crawl.plan.compare_payloads import RecordReader
 from dedupindex.post_crawl.plan.index_originals import read_line
 from dedupindex.warc.random_access import ExactRecord, NotExact, record_at
@@ -22,7 +22,8 @@ from tests.support import paths
 from tests.support.commands import typed
 from tests.support.manifests import container
 from tests.support.stores import web
-from tests.support.warc_cases import END, gz, response, zst
+from tests.support.warc_cases import END, gz, response
+from tests.support.zstd_files import dictionary_frame, zst
 
 REAL = paths.DATA / "wget-at"
 DICTIONARY = REAL / "dict.zstdict"
@@ -128,19 +129,67 @@ def test_manifest_leaves_them_whole(pair: tuple[Path, Path], tmp_path: Path) -> 
         assert reports[0][name] == reports[1][name]
 
 
-def test_dedup_copies_them(tmp_path: Path) -> None:
-    """Neither rewritten nor an original of others, counted by a reason of its own."""
-    zstd, gzip = twins(FILES["external"], tmp_path)
-    source = tmp_path / "in"
-    source.mkdir()
-    (source / "a.warc.zst").write_bytes(zstd.read_bytes())
-    (source / "b.warc.zst").write_bytes(zst(response(b"x" * 5000)) + zst(response(b"x" * 5000)))
-    out, _ = typed("dedup", *GIVEN, source, "--out", tmp_path / "out", "--json")
-    done = json.loads(out)
-    assert (done["captures"], done["originals"], done["revisits"]) == (250, 0, 0)
-    assert done["refused"]["zstd"] > 1
-    for name in ("a.warc.zst", "b.warc.zst"):
-        assert (tmp_path / "out" / name).read_bytes() == (source / name).read_bytes()
+@pytest.fixture(params=["own", "plain", "external"])
+def harvests(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    """Two harvests of the same pages, the real one and a later one; once zstd, once gzip."""
+    zstd, gzip = twins(FILES[request.param], tmp_path)
+    words = DICTIONARY.read_bytes()
+    start = b"" if request.param == "external" else dictionary_frame(words)
+    later = [
+        data.replace(b"\r\nWARC-Date: 2026-", b"\r\nWARC-Date: 2027-", 1).replace(
+            b"<urn:uuid:", b"<urn:uuid:later-", 1
+        )
+        + END
+        for _, _, data in places(gzip)
+    ]
+    (zstd.parent / "u.warc").write_bytes(start + b"".join(zst(one, words) for one in later))
+    (gzip.parent / "u.warc").write_bytes(b"".join(gz(one) for one in later))
+    return zstd.parent, gzip.parent
+
+
+def test_dedup_rewrites_them(harvests: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that stay are the same bytes; revisits have the dictionary of the file."""
+    monkeypatch.setenv(VARIABLE, str(DICTIONARY))
+    reports, results = [], []
+    for source in harvests:
+        out = source.with_name(f"{source.name}-out")
+        text, _ = typed("dedup", *GIVEN, source, "--out", out, "--json")
+        reports.append(json.loads(text))
+        results.append(out)
+        for name in ("t.warc", "u.warc"):
+            before, after = places(source / name), places(out / name)
+            assert len(before) == len(after)
+            old, new = ((folder / name).read_bytes() for folder in (source, out))
+            for (offset, stored, data), (offset_2, stored_2, data_2) in zip(
+                before, after, strict=True
+            ):
+                same = old[offset : offset + stored] == new[offset_2 : offset_2 + stored_2]
+                assert same == (data == data_2)
+                assert same or b"WARC-Type: revisit" in data_2
+            assert old[: before[0][0]] == new[: after[0][0]]  # the dictionary
+    for name in ("captures", "originals", "revisits", "refused", "files"):
+        assert reports[0][name] == reports[1][name], name
+    assert reports[0]["revisits"] > 50 and reports[0]["verified"]["findings"] == {}
+    for name in ("t.warc", "u.warc"):
+        texts = [[data for _, _, data in places(out / name)] for out in results]
+        assert texts[0] == texts[1]
+
+
+def test_rewritten_files_are_restored(harvests: tuple[Path, Path], tmp_path: Path) -> None:
+    """Bit for bit while what was dropped is there; then each record."""
+    source, kept = harvests[0], tmp_path / "kept"
+    shutil.copytree(source, kept)
+    typed("dedup", *GIVEN, source, "--in-place", "--work", tmp_path / "work")
+    typed("undedup", *GIVEN, source, "--out", tmp_path / "exact")
+    typed("rewrite", *GIVEN, tmp_path / "work" / "plan", "--commit")
+    typed("undedup", *GIVEN, source, "--out", tmp_path / "records")
+    for name in ("t.warc", "u.warc"):
+        before = (kept / name).read_bytes()
+        assert (source / name).stat().st_size <= len(before)
+        assert (tmp_path / "exact" / name).read_bytes() == before
+        again = [data for _, _, data in places(tmp_path / "records" / name)]
+        assert again == [data for _, _, data in places(kept / name)]
+    assert (source / "u.warc").stat().st_size < (kept / "u.warc").stat().st_size
 
 
 def test_a_missing_dictionary_is_named_once(tmp_path: Path) -> None:
@@ -212,7 +261,7 @@ def test_records_at_their_offsets(pair: tuple[Path, Path], monkeypatch: Any) -> 
                 assert at.record.data == text and at.raw == data[offset : offset + stored]
                 assert not at.gzipped
             exact = ExactRecord(file, offset, stored)
-            assert exact.data == text + END and not exact.gzipped
+            assert exact.data == text + END
             for wrong in (stored - 1, stored + 1):
                 with pytest.raises(NotExact):
                     ExactRecord(file, offset, wrong)
@@ -226,8 +275,17 @@ def test_reading_for_comparison(pair: tuple[Path, Path], monkeypatch: Any) -> No
         body = text[-10:]
         assert b"".join(reader.body(whole, offset, stored, 10)) == body
     assert reader.counts == {"local": min(20, len(places(zstd)))}
-    with pytest.raises(BadSource, match="compressed with zstd"):
-        read_line(str(zstd), places(zstd)[1][0])
+
+
+def test_originals_of_an_index(pair: tuple[Path, Path], monkeypatch: Any) -> None:
+    monkeypatch.setenv(VARIABLE, str(DICTIONARY))
+    found = [
+        [read_line(str(file), at) for at, _, data in places(file) if b"Type: response" in data]
+        for file in pair
+    ]
+    assert found[0]
+    for one, other in zip(*found, strict=True):
+        assert one == other._replace(offset=one.offset, stored=one.stored)
 
 
 @pytest.mark.parametrize("size", [1, 5 << 20, 9 << 20])

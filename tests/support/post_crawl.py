@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import zlib
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,8 +21,11 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+import zstandard
+
 from dedupindex.cli import main
 from tests.support.warc_cases import gz, response
+from tests.support.zstd_files import dictionary_frame, zst
 
 DAY = b"20%02d-11-20T09:14:17Z"
 _HTTP_HEADER = re.compile(rb"\A.*?\n\r?\n", re.DOTALL)
@@ -44,6 +48,7 @@ class Case:
     name: str
     number: int
     packed: bool = True
+    zstd: bytes | None = None  # the dictionary of zstd frames, b"" for none; None: gzip members
     files: dict[str, list[Piece]] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)  # files that are named, and left as they are
     remarks: set[str] = field(default_factory=set)  # of bin/verify, on revisits as they must be
@@ -60,7 +65,14 @@ class Case:
         return b"something else: " + self.name.encode()
 
     def pack(self, data: bytes) -> bytes:
-        return gz(data) if self.packed else data
+        if not self.packed:
+            return data
+        return gz(data) if self.zstd is None else zst(data, self.zstd)
+
+    @property
+    def start(self) -> bytes:
+        """What each file begins with: the frame of its dictionary."""
+        return dictionary_frame(self.zstd, compressed=self.number % 2 == 0) if self.zstd else b""
 
     def record(self, year: int, body: bytes | None = None, **options: Any) -> bytes:
         """A response: its year, URL and record id have the number `year` (1 to 25) in them."""
@@ -102,13 +114,15 @@ class Case:
         for name, pieces in self.files.items():
             path = top / self.name / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"".join(piece.stored for piece in pieces))
+            path.write_bytes(self.start + b"".join(piece.stored for piece in pieces))
 
     def check(self, top: Path) -> None:
         """Check every file byte for byte."""
         for name, pieces in self.files.items():
             new = (top / self.name / name).read_bytes()
             place = f"{self.name}/{name}"
+            assert new.startswith(self.start), f"{place}: its dictionary is not as it was"
+            new = new[len(self.start) :]
             for piece in pieces:
                 if piece.word != "revisit":
                     assert new.startswith(piece.stored), f"{place}: a piece is not as it was"
@@ -116,7 +130,7 @@ class Case:
                     continue
                 expected = becomes(piece)
                 if self.packed:
-                    new, content = _member(new)
+                    new, content = _member(new, self.zstd)
                     assert content == expected, place
                 else:
                     assert new.startswith(expected), place
@@ -124,14 +138,21 @@ class Case:
             assert not new, f"{place}: there is more than there was"
 
 
-def _member(data: bytes) -> tuple[bytes, bytes]:
-    """Return the data after the first gzip member, and its content."""
-    import zlib
-
-    inflater = zlib.decompressobj(31)
-    content = inflater.decompress(data)
-    assert inflater.eof
-    return inflater.unused_data, content
+def _member(data: bytes, dictionary: bytes | None) -> tuple[bytes, bytes]:
+    """Return the data after the first gzip member or zstd frame, and its content."""
+    if dictionary is None:
+        inflater = zlib.decompressobj(31)
+        content = inflater.decompress(data)
+        assert inflater.eof
+        return inflater.unused_data, content
+    words = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    frame = zstandard.ZstdDecompressor(dict_data=words).decompressobj()
+    content = frame.decompress(data)
+    assert frame.eof
+    used = zstandard.get_frame_parameters(data)
+    assert used.has_checksum and used.content_size == len(content)
+    assert used.dict_id == (words.dict_id() if words else 0)
+    return frame.unused_data, content
 
 
 def _field(record: bytes, name: bytes) -> bytes:

@@ -358,7 +358,6 @@ def _captures(database: Database, where: str) -> MissingCaptures:
 
 REASONS = {
     "arc": "an ARC document: ARC files are never rewritten",
-    "zstd": "in a file compressed with zstd, which is never rewritten and holds no originals",
     "ambiguous-line": "a URL record of an ARC file that can be read in two ways",
     "bad-date": "no WARC-Date, or none that names a second",
     "bad-digest": "a WARC-Payload-Digest that is not a digest",

@@ -247,10 +247,6 @@ class FastLines:
         ))  # fmt: skip
 
 
-ZSTD = "zstd"
-"""The reason of lines of files that are compressed with zstd: these are never rewritten."""
-
-
 class ManifestTask(NamedTuple):
     number: int
     file: SourceFile
@@ -288,8 +284,7 @@ class Scan:
         self.size = self._window.size
         self.mark = self._window.version
         start = self._window.read(0, 1 << 16).lstrip(b"\0")
-        self._zstd = is_zstd(start)
-        self._packed = self._zstd or start.startswith(MAGIC)
+        self._packed = is_zstd(start) or start.startswith(MAGIC)
         self._reader, self._fast = LineReader(container, options), FastLines(container, options)
         self._skip_empty = options.skip_empty
         self._container, self._on_revisit = container, on_revisit
@@ -317,8 +312,6 @@ class Scan:
                     requests += 1
                 elif isinstance(event, Sound) and (line := fast.line(event)) is not None:
                     responses += 1
-                    if self._zstd:
-                        line = _with_reason(line, ZSTD)
                     pairing.add(line, event.values[_CONCURRENT])
                     if len(pairing.items) >= FULL:
                         yield pairing.pop_settled()
@@ -374,8 +367,6 @@ class Scan:
             line = _with_reason(line, "shared-member")
         elif record.remark or self._has_prefix(record):
             line = _with_reason(line, "not-exact")
-        if self._zstd:
-            line = _with_reason(line, ZSTD)
         line = line._replace(stored=record.stored)
         self._pairing.add(line, record.values[_CONCURRENT])
 

@@ -39,7 +39,7 @@ from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
-from dedupindex.warc.zstd_format import MAGIC, is_zstd
+from dedupindex.warc.zstd_format import MAGIC, Dictionaries, is_zstd
 
 LIMIT = 100  # captures of a digest that are looked at
 TRIED = 8  # of these that are read
@@ -190,9 +190,10 @@ def read_line(path: str, offset: int) -> Line:
 
 
 def _response(window: Window, offset: int) -> Line:
+    dictionaries = None
     if is_zstd(window.read(0, len(MAGIC))):
-        raise BadSource(f"{window.file.name} is compressed with zstd: it holds no originals")
-    events = read(window)
+        dictionaries = Dictionaries.read(Window(window.file, window.file.name).read)
+    events = read(window, dictionaries)
     record = next(events, None)
     if not isinstance(record, Record) or record.type != b"response" or offset < 0:
         raise BadSource(f"{window.file.name} at {offset}: no response begins there")

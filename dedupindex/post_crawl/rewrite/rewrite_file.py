@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Set
 from contextlib import closing
@@ -428,11 +427,9 @@ def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple
 
 
 def _compressed(pair: CheckedPair) -> bytes:
-    """Return a revisit as it is stored: a gzip member, or plain if the response is plain."""
-    if not pair.response.single.gzipped:
-        return pair.record
-    packer = zlib.compressobj(_DEFLATE_LEVEL, zlib.DEFLATED, 31)
-    return packer.compress(pair.record) + packer.flush()
+    """Return a revisit as it is stored: compressed as the response is."""
+    packer = pair.response.single.packer(len(pair.record), _DEFLATE_LEVEL)
+    return packer.compress(pair.record) + packer.flush() if packer else pair.record
 
 
 def _check_written(
@@ -440,7 +437,9 @@ def _check_written(
 ) -> None:
     """Read a revisit back; raises `Damaged` unless it and its original make what was dropped."""
     try:
-        sound = restores(ExactRecord(file, offset, stored, last=True), pair)
+        dictionaries = pair.response.single.dictionaries
+        written = ExactRecord(file, offset, stored, last=True, dictionaries=dictionaries)
+        sound = restores(written, pair)
     except NotExact:
         sound = False
     if not sound:
