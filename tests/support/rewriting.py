@@ -13,6 +13,7 @@ from dedupindex.post_crawl.rewrite.rewrite_all import rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import content_hash
 from dedupindex.warc import http
+from dedupindex.warc.gzip_members import Filler
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record
 from dedupindex.warc.window import open_window
@@ -148,6 +149,8 @@ def records_of(path: Path) -> list[tuple[bytes, bytes]]:
     window = open_window(path.name, path)
     records = []
     for event in read(window):
+        if isinstance(event, Filler) and not event.offset:  # a zstd dictionary
+            continue
         assert isinstance(event, Record), event
         block = b"".join(bytes(piece) for piece in event.pieces())
         event.finish()
