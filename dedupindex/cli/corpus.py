@@ -39,8 +39,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
-@shared_options("--containers")
-@shared_options("--where")
+@shared_options("--containers", "--columns", "--where")
 @option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
     help="Only captures whose value at PATH matches REGEX.",
@@ -81,7 +80,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 @shared_options("--spark", "--verbose")
 @shared_options("--json", help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
-    """Extract a corpus from SOURCE: CDX, CDXJ, WARC, ARC or WACZ files, an index, a CDX server.
+    """Extract a corpus from SOURCE: CDX, CDXJ, Parquet, WARC, ARC, WACZ, an index, a CDX server.
 
     Captures are selected by their metadata; then only the selected records are read, by byte
     range. A derived value is nested below the value it was derived from. A failure is reported for
@@ -104,7 +103,9 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         raise BadInput(
             "a corpus cannot be read from stdin, because sources are read twice: name a file"
         )
-    corpus = Corpus.of(*sources, containers=options["containers"]).having(
+    corpus = Corpus.of(
+        *sources, containers=options["containers"], columns=options["columns"]
+    ).having(
         revisits=options["revisits"],
         originals=options["originals"],
         jobs=options["jobs"],

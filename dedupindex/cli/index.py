@@ -97,7 +97,7 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 @flag("--replace", help="As --add; changed files replace their old captures.")
 @flag("--reread", help="As --add; reads known files again, as a repair.")
 @flag("--resume", help="Resume a build that was killed.")
-@shared_options("--revisit-annotation")
+@shared_options("--revisit-annotation", "--columns")
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
 @flag("--check", setting=False, help="Read the whole index and verify it.")
 @flag("--stats", setting=False, help="Print what the index holds.")
@@ -117,11 +117,11 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **options: Any) -> int:
     """Build an index of originals from SOURCEs, or maintain the one in INDEX.
 
-    A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ or Heritrix crawl.log, a directory of them, a glob, -
-    for standard input, a database of warcprox, the redis:// address at which Browsertrix keeps its
-    hashes, or outbackcdx+http://host:port/collection. Files, directories and globs may be
-    addresses: s3://, https:// and the like (docs/batch.md). INDEX is a directory, or the
-    cassandra:// address of a cluster.
+    A SOURCE is a WARC, ARC, WACZ, CDX, CDXJ, Parquet table or Heritrix crawl.log, a directory of
+    them, a glob, - for standard input, a database of warcprox, the redis:// address at which
+    Browsertrix keeps its hashes, or outbackcdx+http://host:port/collection. Files, directories and
+    globs may be addresses: s3://, https:// and the like (docs/batch.md). INDEX is a directory, or
+    the cassandra:// address of a cluster.
     """
     sources, where = sources_and_index(sources, index, options)
     if actions := [name for name in _ACTIONS if options[name]]:
@@ -177,7 +177,7 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
         settings=settings,
         engine=engine,
         kind=options["iterator"],
-        options=source_options(settings),
+        options=source_options(settings, options["columns"]),
         add=options["add"] or options["reread"],
         **{name: options[name] for name in _BUILD_OPTIONS},
     )

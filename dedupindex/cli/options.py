@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from dedupindex.errors import BadSource
+from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
@@ -79,6 +80,7 @@ _CONTAINERS = (
     "Where WARC files are, if not beside the CDX: a directory, file, or address that ends with /."
 )
 _ANNOTATION = "crawl.log: further annotations that mark duplicates."
+_COLUMNS = "Columns of Parquet tables that have other names than usual (docs/formats.md)."
 _MIN_SIZE = "Smallest body to replace, in bytes."
 _MIN_GAIN = "Smallest gain of a revisit, in bytes."
 _NUMBER: dict[str, Any] = {
@@ -113,6 +115,8 @@ _SHARED = {
         partial(option, "--revisit-annotation", default="", metavar="REGEX", help=_ANNOTATION),
         partial(option, "--zstd-dictionary", multiple=True, type=FILE, metavar="FILE",
                 help=_DICTIONARY, expose_value=False, callback=_give_dictionaries),
+        partial(option, "--columns", default="", metavar="NAME=COLUMN,…", help=_COLUMNS,
+                callback=lambda context, option, text: parse_names(text)),
         partial(option, "--where", multiple=True, metavar="EXPR", help=_WHERE),
     )
 }  # fmt: skip

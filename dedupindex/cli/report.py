@@ -38,7 +38,6 @@ from dedupindex.sources import (
     is_stream,
     open_source,
 )
-from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.source import annotation
 from dedupindex.urlkey import urlkey
 
@@ -167,7 +166,7 @@ _PROGRESS_EVERY = 2048  # records
     "--limit", "--top", type=COUNT,
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
 )  # fmt: skip
-@shared_options("--revisit-annotation")
+@shared_options("--revisit-annotation", "--columns")
 @option(
     "--format", type=click.Choice(list(FORMATS)), default="text",
     help="csv has groups only; html is a page.",
@@ -224,7 +223,13 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     report = DuplicationReport(filters, by=options["by"] or "host", status=status)
     with closing(open_index(index)) as engine, engine.view() as view:
         settings = engine.identity.settings
-        kinds = _read(report, expand(sources, options["iterator"]), options, view, settings)
+        kinds = _read(
+            report,
+            expand(sources, options["iterator"], columns=options["columns"]),
+            options,
+            view,
+            settings,
+        )
         head = report.head(settings, view.counts().captures)
     warn(report.problems)
     _warn_of_overlaps(report, kinds)
@@ -239,7 +244,9 @@ def _read(
 ) -> set[str]:  # fmt: skip
     """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
     kind = options["iterator"]
-    reading = SourceOptions(revisit_annotation=annotation(options["revisit_annotation"]))
+    reading = SourceOptions(
+        revisit_annotation=annotation(options["revisit_annotation"]), columns=options["columns"]
+    )
     urlkey(b"http://[::1]:1/")  # keeps its imports for unusual URLs out of the lookup times
     report.problems += found.problems
     unsized = any(map(is_stream, found.paths))
@@ -250,7 +257,7 @@ def _read(
     with show_progress(verbose=False) as progress:
         for path in found.paths:
             with open_source(path, kind, reading) as source:
-                kinds.add("rows" if isinstance(source, TextSource) else "records")
+                kinds.add("records" if source.reads_records else "rows")
                 report.add(_watched(source, progress, before, of, report), view, settings)
                 before += max(source.size, 0)
     return kinds

@@ -22,8 +22,9 @@ from dedupindex.corpus.cdx_server import CdxServerCaptures, is_server
 from dedupindex.corpus.enrich import Enrichment, Entry, check_path, makers_of, named, of_value
 from dedupindex.corpus.extract import ExtractionPlan, Keep, KeptCapture, Run, Test, nested, nothing
 from dedupindex.corpus.extract_report import CorpusReport
-from dedupindex.corpus.from_cdx import CdxCaptures, line_files
+from dedupindex.corpus.from_cdx import CdxCaptures, list_files
 from dedupindex.corpus.from_index import IndexCaptures
+from dedupindex.corpus.from_table import reading_tables
 from dedupindex.corpus.from_warc import WaczCaptures, WarcCaptures, is_wacz_file
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
@@ -35,6 +36,7 @@ from dedupindex.index.identity import FILE
 from dedupindex.object_store import check_reader, is_many, is_remote, local
 from dedupindex.runtime.duckdb import open_database, show_progress
 from dedupindex.runtime.files import check_name
+from dedupindex.sources.table_columns import NO_NAMES, Names
 from dedupindex.sources.warc_files import find
 
 Step = MetadataCondition | Best | Enrichment | Keep
@@ -80,8 +82,10 @@ def split_steps(
     )
 
 
-def detect(sources: Sequence[str], containers: Sequence[str]) -> CaptureSource:
-    """Detect an index, WACZ files, CDX and CDXJ files, or else WARC and ARC files.
+def detect(
+    sources: Sequence[str], containers: Sequence[str], columns: Names = NO_NAMES
+) -> CaptureSource:
+    """Detect an index, WACZ files, CDX, CDXJ and Parquet files, or else WARC and ARC files.
 
     If directories hold both CDX and WARC files, the WARC files are used, because the CDX may be
     incomplete. Raises `BadSource`.
@@ -94,10 +98,10 @@ def detect(sources: Sequence[str], containers: Sequence[str]) -> CaptureSource:
         return WaczCaptures(tuple(sources), tuple(containers))
     directories = [source for source in sources if _is_directory(source)]
     files = [source for source in sources if source not in directories]
-    lists = line_files(files or sources, [])[0]
+    lists = list_files(files or sources, [], columns)[0]
     if lists and (files or not find(directories, elsewhere=True).files):
         directories = [source for source in map(local, sources) if os.path.isdir(source)]
-        return CdxCaptures(tuple(sources), (*containers, *directories))
+        return CdxCaptures(tuple(sources), (*containers, *directories), columns)
     return WarcCaptures(tuple(sources), tuple(containers))
 
 
@@ -142,14 +146,20 @@ class Corpus:
 
     @classmethod
     def from_cdx(
-        cls, *sources: str | Path, containers: str | Path | tuple[str, ...] = ()
+        cls,
+        *sources: str | Path,
+        containers: str | Path | tuple[str, ...] = (),
+        columns: Names = NO_NAMES,
     ) -> Corpus:
-        """Return the captures of CDX and CDXJ files, given as files, directories or addresses.
+        """Return the captures of CDX and CDXJ files and Parquet tables.
+
+        They are given as files, directories or addresses. `columns` are the columns of tables, by
+        the names of Common Crawl's, if they have other names.
 
         `containers` locates their WARC files if these are elsewhere: directories, which are
         searched recursively, or addresses that end with a slash.
         """
-        return cls(CdxCaptures(_names(sources), _names(containers)))
+        return cls(CdxCaptures(_names(sources), _names(containers), columns))
 
     @classmethod
     def from_warcs(cls, *sources: str | Path) -> Corpus:
@@ -174,11 +184,16 @@ class Corpus:
         return cls(CdxServerCaptures(address, parameters, _names(containers)))
 
     @classmethod
-    def of(cls, *sources: str | Path, containers: str | Path | tuple[str, ...] = ()) -> Corpus:
+    def of(
+        cls,
+        *sources: str | Path,
+        containers: str | Path | tuple[str, ...] = (),
+        columns: Names = NO_NAMES,
+    ) -> Corpus:
         """Detect the kind of the sources; a CDX server is given by the address of a query."""
         if len(sources) == 1 and is_server(str(sources[0])):
             return cls(CdxServerCaptures(str(sources[0]), (), _names(containers)))
-        return cls(detect(_names(sources), _names(containers)))
+        return cls(detect(_names(sources), _names(containers), columns))
 
     def having(self, **settings: Any) -> Corpus:
         """Return this corpus with other `CorpusSettings`."""
@@ -317,8 +332,9 @@ class Corpus:
                 show_progress(database, settings.on_progress) as at,
             ):
                 at("reading metadata")
-                choose(database, source, early, settings.revisits, settings.originals, report,
-                       keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
+                with reading_tables(database, source, self.source.sources):
+                    choose(database, source, early, settings.revisits, settings.originals, report,
+                           keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
                 chunks, locator = SpooledChunks(home), ContainerLocator(self.source.containers)
                 chunks.fill(database, plan.best, locator, settings.processes, report.chosen)
                 if settings.excluded_revisits is not None:

@@ -16,7 +16,9 @@ from dedupindex.runtime.duckdb import from_json
 from dedupindex.runtime.files import check_name, named_errors
 
 KINDS = ("cdx", "cdxj")
-"""The kinds of files that list captures, of `sources.discover`."""
+"""The kinds of text that list captures, of `sources.discover`."""
+TABLE = "parquet"
+"""The kind of tables that list captures."""
 
 
 class SourceContext(NamedTuple):

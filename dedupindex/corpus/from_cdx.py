@@ -1,4 +1,4 @@
-"""CDX and CDXJ files, read by DuckDB.
+"""CDX and CDXJ files and Parquet tables, read by DuckDB.
 
 The letters of a CDX header name the columns (`sources.cdx_columns`). A line with other columns, or
 without URL or time, is counted as refused: it gets ``good`` false, or DuckDB lists it as a reject.
@@ -10,13 +10,14 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.corpus.capture_list import KINDS, Revisits, SourceContext
+from dedupindex.corpus.capture_list import KINDS, TABLE, Revisits, SourceContext
+from dedupindex.corpus.from_table import select_tables
 from dedupindex.corpus.row import COLUMNS
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, is_remote
@@ -25,6 +26,7 @@ from dedupindex.sources import expand
 from dedupindex.sources.cdx_columns import NO_HEADER, Layout, guess, header, layout_of
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.line_source import GZIP, gunzip, inflated, parted
+from dedupindex.sources.table_columns import NO_NAMES, Names
 
 MAX_LINE = 1 << 21  # bytes of a line
 _BLOCK = 1 << 16  # bytes, in which a line mostly ends
@@ -249,24 +251,30 @@ def _has_long_lines(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class CdxCaptures:
-    """CDX and CDXJ files, plain or gzipped; remote ones are downloaded first."""
+    """CDX and CDXJ files, plain or gzipped, and tables. Remote text is downloaded first."""
 
     revisits: ClassVar[Revisits] = Revisits.LISTED
     sources: tuple[str, ...]
     containers: tuple[str, ...] = ()
+    columns: Names = field(default_factory=dict)  # of tables, see `sources.table_columns`
 
     def relation(self, context: SourceContext) -> str:
-        files, others = line_files(self.sources, context.problems)
+        files, others = list_files(self.sources, context.problems, self.columns)
         if others:
             raise BadSource(
-                f"{others[0]} is not a CDX or CDXJ file, but other SOURCEs are: if these list its "
-                "captures, give it to --containers, or containers=; if not, make a corpus of each "
-                "kind"
+                f"{others[0]} is no CDX, CDXJ or table of captures, but other SOURCEs are: if "
+                "these list its captures, give it to --containers, or containers=; if not, make a "
+                "corpus of each kind"
             )
         if not files:
-            raise BadSource(f"there is no CDX or CDXJ file in {', '.join(self.sources)}")
+            raise BadSource(
+                f"there is no CDX, CDXJ or table of captures in {', '.join(self.sources)}"
+            )
         lines = []
+        tables = [path for path, (kind, _) in files.items() if kind == TABLE]
         for number, (path, (kind, head)) in enumerate(files.items()):
+            if kind == TABLE:
+                continue
             file = Path(path)
             if is_remote(path):
                 file = context.home / f"{number}.lines"
@@ -274,20 +282,21 @@ class CdxCaptures:
                     shutil.copyfileobj(source, target, 1 << 20)
             text = context.home / f"{number}.text"
             lines.append(file_of(file, kind, head, path.rpartition("/")[0], text))
-        return select(lines)
+        queries = [select(lines)] if lines else []
+        return " UNION ALL ".join([*queries, *select_tables(tables, self.columns)])
 
 
-def line_files(
-    sources: Sequence[str], problems: list[Problem]
+def list_files(
+    sources: Sequence[str], problems: list[Problem], columns: Names = NO_NAMES
 ) -> tuple[dict[str, tuple[str, bytes]], list[str]]:
-    """Return the CDX and CDXJ files of sources, with kind and beginning, and all other files."""
+    """Return the files that list captures, with kind and beginning, and all other files."""
     found: dict[str, tuple[str, bytes]] = {}
     others = []
-    expanded = expand(sources, *KINDS)
+    expanded = expand(sources, *KINDS, TABLE, columns=columns)
     problems.extend(expanded.problems)
     for path in expanded.paths:
-        detected = detect_kind(path)
-        if detected[0] in KINDS:
+        detected = detect_kind(path, columns)
+        if detected[0] in (*KINDS, TABLE):
             found[path] = detected
         else:
             others.append(path)

@@ -178,10 +178,9 @@ def choose(
         wanted += ["NOT revisit", *(step.sql for step in late)]
     elif late:
         wanted.append(f"(revisit OR ({_all(step.sql for step in late)}))")
-    where = f"good AND {_all(wanted)}" if wanted else "good"
     database.execute(
         "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
-        f"FROM source WHERE ({where}) OR NOT good"
+        f"FROM source WHERE ({_all(wanted) or 'true'}) OR NOT good"
     )
     report.refused += _remove_invalid(database)
     if revisits != SKIP:

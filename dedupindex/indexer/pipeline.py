@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -41,6 +41,7 @@ from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
 from dedupindex.sources.source import annotation
+from dedupindex.sources.table_columns import NO_NAMES
 
 _RECORDED = 20  # containers that show whether an interrupted load was finished
 
@@ -71,15 +72,17 @@ class Build:
             "engine": self.engine,
             "kind": self.kind,
             "crawl": self.crawl,
+            **({"columns": dict(self.options.columns)} if self.options.columns else {}),
         }
 
 
-def source_options(settings: Settings) -> SourceOptions:
+def source_options(settings: Settings, columns: Mapping[str, str] = NO_NAMES) -> SourceOptions:
     """Return how sources are read for an index with these settings; raises `BadInput`."""
     return SourceOptions(
         also=tuple(filter(None, settings.also_digest.split(","))),
         etag=settings.etag,
         revisit_annotation=annotation(settings.revisit_annotation),
+        columns=columns,
     )
 
 
@@ -156,12 +159,13 @@ def build_index(
     kind: str | None = None,
     crawl: str = "",
     jobs: int = 0,
+    columns: Mapping[str, str] = NO_NAMES,
     **settings: Any,
 ) -> Built:
     """Build an index of originals, or add to one, as ``bin/index`` does; return how it went.
 
-    sources   WARC, ARC, WACZ, CDX, CDXJ files, crawl logs, directories, globs or addresses; none:
-              an empty index, for crawls to write to
+    sources   WARC, ARC, WACZ, CDX, CDXJ files, Parquet tables, crawl logs, directories, globs or
+              addresses; none: an empty index, for crawls to write to
     index     a directory, new or empty, or ``cassandra://host,host/keyspace``
     add       add to an existing index, with its settings; known files are skipped
     replace   the same, and replace the captures of files that have changed
@@ -169,6 +173,7 @@ def build_index(
     kind      kind of the sources; by default detected from their content
     crawl     name of the crawl that wrote the files
     jobs      parallel processes; 0: one for each core
+    columns   columns of Parquet tables, by the names of Common Crawl's, if they have other names
     settings  fields of the index's settings: mime, whitelist, status, min_size (bytes), url_index,
               canonical, by_url, etag, also_digest, keep, revisit_annotation. By default text is
               left out; ``mime=".*", whitelist=True`` takes everything
@@ -190,7 +195,7 @@ def build_index(
         engine = str(Address.parse(index))
     chosen, engine = _complete(home, settings, engine, add or replace)
     job = Build(
-        [str(path) for path in paths], home, chosen, engine, kind, source_options(chosen),
+        [str(path) for path in paths], home, chosen, engine, kind, source_options(chosen, columns),
         add=add, replace=replace, crawl=crawl, jobs=jobs or len(os.sched_getaffinity(0)),
     )  # fmt: skip
     return build(job)
@@ -220,12 +225,12 @@ def _recorded_name(source: str) -> str:
 def _find_sources(job: Build) -> Expanded:
     """Find the containers; raises `DedupError` for bad options before anything is written."""
     admission_filter(job.settings)
-    found = expand(job.sources, job.kind)
+    found = expand(job.sources, job.kind, columns=job.options.columns)
     if job.sources and not found.paths and not found.problems:
         passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
         raise BadSource(
-            f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ or "
-            f"crawl log was found{passed}"
+            f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "
+            f"Parquet table or crawl log was found{passed}"
         )
     return found
 

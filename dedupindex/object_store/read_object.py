@@ -79,6 +79,11 @@ class RemoteFile(_BinaryFile):
         return self.facts.version, 0, 0
 
     @property
+    def address(self) -> str:
+        """The address as it was given."""
+        return self._address
+
+    @property
     def name(self) -> str:
         """The address, without credentials."""
         return redacted(self._address)

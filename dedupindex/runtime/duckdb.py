@@ -82,6 +82,23 @@ def one_thread() -> Database:
     return duckdb.connect(config={"threads": 1})
 
 
+@contextmanager
+def errors_as(failure: type[DedupError]) -> Iterator[None]:
+    """Raise errors of DuckDB in the block as `failure`, but a lack of memory as `DedupError`."""
+    try:
+        yield
+    except duckdb.OutOfMemoryException as error:
+        raise DedupError(f"DuckDB has too little memory: {_first_line(error)}") from error
+    except (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException):
+        raise  # a mistake in the query
+    except duckdb.Error as error:
+        raise failure(_first_line(error)) from error
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 

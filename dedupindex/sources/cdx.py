@@ -7,25 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
-from operator import itemgetter
 
 from dedupindex.capture import Item, Problem, Refusal, Rows
-from dedupindex.digest import FROM_BASE32
 from dedupindex.sources.cdx_columns import (
     NO_HEADER,
     Layout,
-    Row,
     finder,
     guess,
     header,
     layout_of,
 )
 from dedupindex.sources.line_source import TextSource
-from dedupindex.sources.rows import UNLABELLED, RowReader, other_method
+from dedupindex.sources.rows import Row, RowFields, RowReader, other_method
 
-_PRINTABLE = bytes(range(0x20, 0x7F))
-_BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
-_DAY = itemgetter(slice(8))
+_CONTAINER = RowFields._fields.index("container")
 
 
 class CdxSource(TextSource):
@@ -70,20 +65,11 @@ class CdxSource(TextSource):
         count = block.count(b"\n")
         if len(rows) != count:
             return None, range(count)
+        self._add_containers({row[_CONTAINER] for row in rows})
         try:
-            return self._columns(rows), ()
+            return self._rows.columns(zip(*rows, strict=True)), ()
         except (KeyError, ValueError):
-            values = self._rows.values
-        plain = [
-            url != b""
-            and not url.translate(None, _PRINTABLE)
-            and date[:8] in values.days
-            and mime in values.mimes
-            and status in values.statuses
-            and not digest.translate(None, _BASE32)
-            and container in values.containers
-            for url, date, mime, status, digest, _, _, container, _ in rows
-        ]
+            plain = self._rows.plain(rows)
         if b"CDX" in block:
             lines = block.split(b"\n")
             others = (at for at, good in enumerate(plain) if not good)
@@ -91,42 +77,18 @@ class CdxSource(TextSource):
             plain[end:] = [False] * (count - end)
         chosen = list(compress(rows, plain))
         indexes = [at for at, good in enumerate(plain) if not good]
-        return self._columns(chosen) if chosen else None, indexes
+        return self._rows.columns(zip(*chosen, strict=True)) if chosen else None, indexes
 
     def _changes_layout(self, line: bytes) -> bool:
         stated = header(line)
         return stated is not None and layout_of(*stated) != self._layout
 
-    def _columns(self, rows: list[Row]) -> Rows:
-        """Return plain rows as columns; raises `KeyError` or `ValueError` for other rows."""
-        values, count = self._rows.values, len(rows)
-        (urls, dates, mimes, statuses, digests, sizes, offsets, containers,
-         record_ids) = zip(*rows, strict=True)  # fmt: skip
-        known = values.add_days(set(map(_DAY, dates)))
-        known &= self._add_containers(set(containers))
-        if not known or b"".join(urls).translate(None, _PRINTABLE):
-            raise ValueError("not plain")
-        status_of, mime_of = values.statuses.__getitem__, values.mimes.__getitem__
-        raw = int(b"".join(digests).translate(FROM_BASE32), 32).to_bytes(20 * count)
-        return Rows(
-            UNLABELLED,
-            [raw[at : at + 20] for at in range(0, len(raw), 20)],
-            urls,
-            dates,
-            list(zip(map(status_of, statuses), map(mime_of, mimes), strict=True)),
-            list(map(int, sizes)) if sizes[0] else [-1] * count,
-            list(map(int, offsets)) if offsets[0] else [-1] * count,
-            list(map(values.containers.__getitem__, containers)),
-            record_ids,
-        )
-
-    def _add_containers(self, names: set[bytes]) -> bool:
-        """Cache valid names of containers; return whether all are valid."""
+    def _add_containers(self, names: set[bytes]) -> None:
+        """Cache valid names of containers."""
         values, layout = self._rows.values, self._layout
         for name in names - values.containers.keys():
             if layout and name != b"-" and layout.delimiter not in name:
                 values.container(name)
-        return values.containers.keys() >= names
 
     def _parse_line(self, number: int, line: bytes) -> Iterator[Item]:
         """Yield the items of any line."""

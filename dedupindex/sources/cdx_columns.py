@@ -19,7 +19,7 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import NamedTuple
 
-from dedupindex.sources.rows import METHOD_MARK, RowFields
+from dedupindex.sources.rows import METHOD_MARK, Row, RowFields
 
 NO_HEADER = (
     "not a CDX line of a layout that is recognised without a header line; if another tool wrote "
@@ -44,8 +44,6 @@ _PATTERNS = {  # letter -> the column on a plain line
     "V": rb"(\d{1,12}+)",
     "u": rb"<(urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})>",
 }
-
-Row = tuple[bytes, ...]  # in the order of `RowFields`
 
 
 class Layout(NamedTuple):

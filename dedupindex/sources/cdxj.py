@@ -17,6 +17,7 @@ from dedupindex.sources.line_source import TextSource
 from dedupindex.sources.rows import RowFields, RowReader, other_method
 
 _KEYS = ("mime", "status", "digest", "length", "offset", "filename")  # in the order of `RowFields`
+_TRUNCATED = "truncated"  # Common Crawl: length, time or disconnect
 
 
 class CdxjSource(TextSource):
@@ -58,7 +59,8 @@ class CdxjSource(TextSource):
 
     def _fields(self, url: bytes, digits: bytes, row: dict[str, Any]) -> RowFields:
         """Return the columns of a row; raises `TypeError`."""
-        return RowFields(url, digits, *[_bytes(row.get(key)) for key in _KEYS])
+        fields = RowFields(url, digits, *[_bytes(row.get(key)) for key in _KEYS])
+        return fields._replace(truncated=_bytes(row[_TRUNCATED])) if _TRUNCATED in row else fields
 
 
 def _bytes(value: Any) -> bytes:

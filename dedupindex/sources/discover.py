@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -38,11 +39,13 @@ from dedupindex.sources.crawl_log import is_crawl_log
 from dedupindex.sources.line_source import GZIP, inflated
 from dedupindex.sources.plugins import plugin_kinds
 from dedupindex.sources.service_address import service_of
+from dedupindex.sources.table_columns import MAGIC, NO_NAMES, Names, is_table
 from dedupindex.sources.warcprox_db import is_warcprox_database
 from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
 
 KINDS = (
-    "warc", "arc", "wacz", "cdx", "cdxj", "crawllog", "browsertrix", "outbackcdx", "warcprox",
+    "warc", "arc", "wacz", "cdx", "cdxj", "parquet", "crawllog", "browsertrix", "outbackcdx",
+    "warcprox",
 )  # fmt: skip
 HEAD = 1 << 15  # bytes of a file that are examined
 ZIP = (b"PK\x03\x04", b"PK\x05\x06")
@@ -66,9 +69,10 @@ class Expanded:
     problems: list[Problem] = field(default_factory=list)  # such files that may be sources
     archives: list[str] = field(default_factory=list)  # both, if they are named like archives
     remote: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
+    columns: Names = field(default_factory=dict)  # of tables, see `table_columns`
 
 
-def expand(sources: Sequence[str], *kinds: str | None) -> Expanded:
+def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES) -> Expanded:
     """Find the containers that `sources` name.
 
     Directories are searched recursively, in the order of names. Hidden and unfinished files and
@@ -77,7 +81,7 @@ def expand(sources: Sequence[str], *kinds: str | None) -> Expanded:
     always included. Raises `BadSource` for a source that does not exist or is not a file.
     """
     wanted = frozenset(map(kind_named, filter(None, kinds))) or frozenset(KINDS)
-    found = Expanded()
+    found = Expanded(columns=columns)
     visited: set[tuple[int, int]] = set()
     for source in map(local, sources):
         if is_stream(source):
@@ -158,7 +162,8 @@ def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:
     objects = [each for each in find_objects(source) if _is_visible(each.address, hidden)]
     found.remote.update(objects)
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        for (address, _), probe in zip(objects, pool.map(_probe_object, objects), strict=True):
+        probing = partial(_probe_object, columns=found.columns)
+        for (address, _), probe in zip(objects, pool.map(probing, objects), strict=True):
             _add(address, wanted, found, probe)
 
 
@@ -177,7 +182,7 @@ def _add(path: str, wanted: frozenset[str], found: Expanded, probe: _Probe | Non
     if _is_sidecar(name):
         found.skipped += 1
     else:
-        _classify(path, name, wanted, found, probe or _probe(path))
+        _classify(path, name, wanted, found, probe or _probe(path, columns=found.columns))
     if len(found.paths) == count and _ARCHIVES.search(name):
         found.archives.append(path)
 
@@ -195,7 +200,7 @@ class _Probe(NamedTuple):
     error: str = ""  # why it cannot be read
 
 
-def _probe(path: str, known: ObjectFacts | None = None) -> _Probe:
+def _probe(path: str, known: ObjectFacts | None = None, columns: Names = NO_NAMES) -> _Probe:
     """Read the beginning of a file, or of an object with `known` facts."""
     try:
         if known is None and not stat.S_ISREG(os.stat(path).st_mode):
@@ -206,15 +211,15 @@ def _probe(path: str, known: ObjectFacts | None = None) -> _Probe:
                 return _Probe(problem="is empty")
             if problem := zstd_problem(head, stream):
                 return _Probe(problem=problem)
-            return _Probe(kind_of(head, stream))
+            return _Probe(kind_of(head, stream, columns))
     except OSError as error:
         return _Probe(error=f"cannot be read: {error.strerror}")
     except BadSource as error:
         return _Probe(error=str(error).removeprefix(f"{redacted(path)} "))
 
 
-def _probe_object(found: FoundObject) -> _Probe:
-    return _Probe() if _is_sidecar(os.path.basename(found.address)) else _probe(*found)
+def _probe_object(found: FoundObject, columns: Names) -> _Probe:
+    return _Probe() if _is_sidecar(os.path.basename(found.address)) else _probe(*found, columns)
 
 
 def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, probe: _Probe) -> None:
@@ -254,22 +259,23 @@ def kind_named(name: str) -> str:
     return kind
 
 
-def detect_kind(path: str) -> tuple[str, bytes]:
+def detect_kind(path: str, columns: Names = NO_NAMES) -> tuple[str, bytes]:
     """Return the kind of a file, and its first `HEAD` bytes; raises `BadSource`."""
     try:
         with open_anywhere(path) as stream:
             head = stream.read(HEAD)
             if problem := zstd_problem(head, stream):
                 raise BadSource(f"{path} {problem}")
-            return kind_of(head, stream), head
+            return kind_of(head, stream, columns), head
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
 
 
-def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
+def kind_of(head: bytes, whole: BinaryIO | None = None, columns: Names = NO_NAMES) -> str:
     """Return the kind of a source that begins with `head`, "" if unknown.
 
-    A zip file is a WACZ only if `whole`, the file, has the members of one.
+    A zip file is a WACZ only if `whole`, the file, has the members of one, and a Parquet file is
+    a table of captures only if it has the columns of one, with `columns` in place of usual names.
     """
     if head.startswith(ZIP):
         return "wacz" if whole is None or _is_wacz(whole) else ""
@@ -277,6 +283,8 @@ def kind_of(head: bytes, whole: BinaryIO | None = None) -> str:
         return "warcprox"
     if is_zstd(head):
         return "" if zstd_problem(head, whole) else "warc"
+    if head.startswith(MAGIC):
+        return "parquet" if whole is None or is_table(whole, columns) else ""
     if head.startswith(GZIP):
         head = inflated(head, HEAD)
     if _begins_with_record(head):

@@ -31,6 +31,7 @@ from dedupindex.sources.outbackcdx import OutbackCdxSource
 from dedupindex.sources.plugins import PluginSource
 from dedupindex.sources.service_address import ServiceAddress, service_of
 from dedupindex.sources.source import DEFAULTS, Source, SourceOptions
+from dedupindex.sources.table_columns import MAGIC
 from dedupindex.sources.wacz import WaczSource
 from dedupindex.sources.warc_records import WarcSource
 from dedupindex.sources.warcprox_db import WarcproxSource
@@ -41,11 +42,19 @@ _TEXT: dict[str, type[TextSource]] = {
     "crawllog": CrawlLogSource,
 }
 
+
+def _parquet(name: str, source: str | BinaryIO, options: SourceOptions) -> Source:
+    from dedupindex.sources.parquet_table import ParquetSource  # slow: it imports DuckDB
+
+    return ParquetSource(name, source, options)
+
+
 _ARCHIVES: dict[str, Callable[[str, str | BinaryIO, SourceOptions], Source]] = {
     "warc": WarcSource,
     "arc": WarcSource,
     "wacz": WaczSource,
     "warcprox": WarcproxSource,
+    "parquet": _parquet,
 }
 
 _SERVICES: dict[str, Callable[[ServiceAddress, SourceOptions], Source]] = {
@@ -76,9 +85,10 @@ def open_source(path: str, kind: str | None = None, options: SourceOptions = DEF
         head = stream.read(HEAD)
         if problem := zstd_problem(head, stream if size >= 0 else None):
             raise BadSource(f"{name} {problem}")
-        if head.startswith(ZIP) and size < 0:
-            raise BadSource("a WACZ cannot be read from a pipe; give its file name")
-        detected = kind_of(head, stream if size >= 0 else None)
+        if head.startswith((*ZIP, MAGIC)) and size < 0:
+            what = "Parquet table" if head.startswith(MAGIC) else "WACZ"
+            raise BadSource(f"a {what} cannot be read from a pipe; give its file name")
+        detected = kind_of(head, stream if size >= 0 else None, options.columns)
         if size >= 0:
             stream.seek(0)
         whole = stream if size >= 0 else io.BufferedReader(_Rewound(stream, head))

@@ -7,12 +7,21 @@ algorithm. Captures from rows are therefore weak evidence (`Evidence.ROW`, `Cove
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cache
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from dedupindex.capture import Capture, Covers, Evidence, Refusal, Revisit
-from dedupindex.digest import CANONICAL, Digest, Spelling, parse_spelled, sha1_of_base32
+from dedupindex.capture import Capture, Covers, Evidence, Refusal, Revisit, Rows
+from dedupindex.digest import (
+    CANONICAL,
+    FROM_BASE32,
+    Digest,
+    Spelling,
+    parse_spelled,
+    sha1_of_base32,
+)
 from dedupindex.errors import BadDate, BadDigest
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http, unbracket
@@ -26,6 +35,9 @@ _METHOD = re.compile(rb"__wb_method=([A-Za-z-]*)")
 _MIME = re.compile(rb"[^\s;,\"]+")
 _STATUS = re.compile(rb"-?\d{1,5}")
 _HEX = re.compile(rb"[0-9a-fA-F]+")
+_PRINTABLE = bytes(range(0x20, 0x7F))
+_BASE32 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_DAY = itemgetter(slice(8))
 _MAX_CACHED = 65536  # distinct values of a column
 _LONGEST_CACHED = 300  # bytes of such a value
 _T = TypeVar("_T")
@@ -43,6 +55,11 @@ class RowFields(NamedTuple):
     offset: bytes = b""
     container: bytes = b""
     record_id: bytes = b""
+    truncated: bytes = b""  # why the payload is not whole
+
+
+Row = tuple[bytes, ...]
+"""The columns of `RowFields` up to the record id."""
 
 
 class ColumnValues:
@@ -154,6 +171,8 @@ class RowReader:
             return Refusal("bad-date")
         except BadDigest:
             return Refusal("bad-digest")
+        if fields.truncated not in (b"", b"-"):
+            return Refusal("truncated")
         mime = self.values.mime(fields.mime)
         revisit = mime == REVISIT_MIME or fields.container == b"-"
         record_id = unbracket(fields.record_id)
@@ -170,9 +189,48 @@ class RowReader:
             size >= 0,
             b"" if record_id == b"-" else record_id,
             self.name if fields.container == b"-" else self.values.container(fields.container),
-            offset,
+            -1 if fields.container in (b"", b"-") else offset,
         )
         return Revisit(capture, None) if revisit else capture
+
+    def columns(self, columns: Iterable[Sequence[bytes]]) -> Rows:
+        """Return plain rows, given as the columns of `Row`.
+
+        The caller has cached the names of containers, and checked date, size and offset, and that
+        digests have 32 characters. Raises `KeyError` or `ValueError` for other rows.
+        """
+        urls, dates, mimes, statuses, digests, sizes, offsets, containers, record_ids = columns
+        values, count = self.values, len(urls)
+        if not values.add_days(set(map(_DAY, dates))) or b"".join(urls).translate(None, _PRINTABLE):
+            raise ValueError("not plain")
+        status_of, mime_of = values.statuses.__getitem__, values.mimes.__getitem__
+        names = list(map(values.containers.__getitem__, containers))
+        raw = int(b"".join(digests).translate(FROM_BASE32), 32).to_bytes(20 * count)
+        return Rows(
+            UNLABELLED,
+            [raw[at : at + 20] for at in range(0, len(raw), 20)],
+            urls,
+            dates,
+            list(zip(map(status_of, statuses), map(mime_of, mimes), strict=True)),
+            list(map(int, sizes)) if sizes[0] else [-1] * count,
+            list(map(int, offsets)) if offsets[0] and containers[0] else [-1] * count,
+            names,
+            record_ids,
+        )
+
+    def plain(self, rows: Iterable[Row]) -> list[bool]:
+        """Return which rows `columns` accepts."""
+        values = self.values
+        return [
+            url != b""
+            and not url.translate(None, _PRINTABLE)
+            and date[:8] in values.days
+            and mime in values.mimes
+            and status in values.statuses
+            and not digest.translate(None, _BASE32)
+            and container in values.containers
+            for url, date, mime, status, digest, _, _, container, _ in rows
+        ]
 
 
 def other_method(urlkey: bytes) -> bool:

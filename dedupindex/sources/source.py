@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
 
@@ -83,6 +83,7 @@ class SourceOptions:
     etag: bool = False  # WARC: keep ETag and Last-Modified
     digest_algorithm: str = "sha1"  # text: algorithm of digests without a label
     revisit_annotation: re.Pattern[bytes] | None = None  # crawl.log: marks further duplicates
+    columns: Mapping[str, str] = field(default_factory=dict)  # tables: see `table_columns.Names`
 
 
 DEFAULTS = SourceOptions()

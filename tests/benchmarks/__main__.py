@@ -37,6 +37,7 @@ JOBS: dict[str, Job] = {
     "warc": building.warc,
     "warc-two": building.warc_two,
     "cdx": building.cdx,
+    "parquet": building.parquet,
     "crawl-log": building.crawl_log,
     "warc-deduplicator": building.warc_deduplicator,
     "size": building.size,

@@ -121,6 +121,37 @@ def cdx(bench: Bench) -> Iterator[Line]:
     yield compare("cdx", "lines/s", count, walls["ours"], walls["peer"], beside, target)
 
 
+_BARE_SCAN = """
+import duckdb, sys
+with duckdb.connect(config={"threads": 1}) as database:
+    columns = "url, fetch_time, content_mime_type, fetch_status, content_digest, " \\
+        "warc_record_length, warc_record_offset, warc_filename, url_surtkey"
+    query = f"SELECT bit_xor(hash({columns})), count(*) FROM read_parquet(?)"
+    print(database.execute(query, [sys.argv[1]]).fetchone()[1])
+"""
+
+
+def parquet(bench: Bench) -> Iterator[Line]:
+    """A Parquet table to index on one core, by processor time, beside DuckDB's bare scan of it."""
+    count = bench.size.lines
+    source = bench.inputs.table(count)
+    scan = [sys.executable, "-c", _BARE_SCAN, source]
+
+    def ours() -> Spent:
+        return index(bench, source, bench.fresh("parquet"), records=count)
+
+    def theirs() -> Spent:
+        spent = run(scan, bench.cores.one)
+        if int(spent.out) != count:
+            raise Failed(f"the scan says {spent.out}")
+        return spent
+
+    rounds = bench.interleaved({"ours": ours, "scan": theirs})
+    cpu = {name: [spent.cpu for spent in spents] for name, spents in rounds.items()}
+    target, beside = Target(200_000, of="ours"), "DuckDB's scan"
+    yield compare("parquet", "rows/s", count, cpu["ours"], cpu["scan"], beside, target)
+
+
 def _posting(peer: OutbackCDX, source: Path) -> Callable[[], float]:
     return lambda: peer.post(source)
 

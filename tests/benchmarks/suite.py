@@ -9,6 +9,8 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
+import duckdb
+
 from dedupindex.documents.generate import GeneratorOptions, generate, generate_shards
 from tests.benchmarks import harvest
 from tests.benchmarks.captures import (
@@ -246,6 +248,11 @@ class Inputs:
         """A CDX file of 11 columns."""
         return self._lines(f"cdx-{count}.cdx", CDX_HEADER, cdx(Captures(), 0, count))
 
+    def table(self, count: int) -> Path:
+        """The captures of `cdx` as a Parquet table with the columns of Common Crawl."""
+        lines = self.cdx(count)
+        return self._made(f"table-{count}.parquet", lambda path: _table(lines, path))
+
     def more_cdx(self, after: int, count: int) -> Path:
         """The captures that follow the first so many."""
         lines = cdx(Captures(), after, after + count)
@@ -291,6 +298,20 @@ class Inputs:
                 stream.writelines(lines)
 
         return self._made(name, make)
+
+
+def _table(lines: Path, path: Path) -> None:
+    with duckdb.connect() as database:
+        database.execute(
+            "COPY (SELECT c[1] AS url_surtkey, c[3] AS url, "
+            "strptime(c[2], '%Y%m%d%H%M%S') AS fetch_time, c[5]::SMALLINT AS fetch_status, "
+            "c[6] AS content_digest, c[4] AS content_mime_type, c[11] AS warc_filename, "
+            "c[10]::BIGINT AS warc_record_offset, c[9]::INTEGER AS warc_record_length "
+            "FROM (SELECT string_split(line, ' ') AS c FROM read_csv("
+            f"'{lines}', columns = {{'line': 'VARCHAR'}}, delim = '\x1f', quote = '', "
+            "escape = '', header = false, skip = 1, auto_detect = false))) "
+            f"TO '{path}' (FORMAT parquet, COMPRESSION gzip)"
+        )
 
 
 def _corpus(path: Path, size: int) -> None:

@@ -59,7 +59,15 @@ def reasons_in_code() -> set[str]:
     for room in ("indexer", "sources"):
         for path in (ROOT / "dedupindex" / room).glob("*.py"):
             found.update(re.findall(r'return "([a-z-]+)"', path.read_text()))
-    return found - {"warc", "cdx", "cdxj", "crawllog", "wacz", "warcprox"}  # kinds of sources
+    return found - {
+        "warc",
+        "cdx",
+        "cdxj",
+        "parquet",
+        "crawllog",
+        "wacz",
+        "warcprox",
+    }  # kinds of sources
 
 
 def test_every_reason_of_refusal_is_documented() -> None:

@@ -24,6 +24,7 @@ from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.runtime.files import exclusive
 from tests.support.captures import sha1
 from tests.support.commands import with_small_files
+from tests.support.tables import table_of_cdx
 
 EVERYTHING = Settings(mime=".*", whitelist=True)
 HEADER = " CDX N b a m s k r M S V g\n"
@@ -51,6 +52,30 @@ def crawls(tmp_path: Path) -> Path:
         lines.append("this is no CDX line\n")
         (folder / f"{name}.cdx").write_text("".join(lines))
     return folder
+
+
+def test_a_table_and_the_cdx_of_its_captures_make_equal_indexes(tmp_path: Path) -> None:
+    rnd = random.Random(5)
+    lines = [HEADER]
+    for _ in range(5000):
+        number = rnd.randrange(4000)
+        mime = rnd.choice(["image/png", "text/html", "warc/revisit", "-"])
+        url = rnd.choice(["", "", "", f"http://é.org/{number}", "dns:a.org"])
+        lines.append(cdx_line(number, 1 + number // 2, rnd.randint(1, 28), url, mime))
+    cdx = tmp_path / "all.cdx"
+    cdx.write_text("".join(lines))
+    table = table_of_cdx(cdx, tmp_path / "all.parquet")
+    built = {
+        source: build(Build([str(source)], tmp_path / source.suffix, EVERYTHING, "lmdb"))
+        for source in (cdx, table)
+    }
+    found = {source: content(tmp_path / source.suffix) for source in built}
+    assert found[cdx] == found[table]
+    assert len(found[cdx]) > 1000
+    tallies = [vars(result.tally) | {"seconds": 0} for result in built.values()]
+    assert tallies[0] == tallies[1]
+    added = build(Build([str(table)], tmp_path / ".parquet", EVERYTHING, "lmdb", add=True))
+    assert (added.tally.known, added.tally.records) == (1, 0)
 
 
 def content(index: Path) -> list[tuple[Digest, Capture]]:

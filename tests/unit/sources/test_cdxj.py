@@ -50,6 +50,19 @@ def test_dialects_yield_the_same_items(changed: dict[str, Any]) -> None:
     assert plain.evidence == Evidence.ROW
 
 
+def test_a_truncated_payload() -> None:
+    for why in ("length", "time", "disconnect"):  # as in Common Crawl
+        assert one("cdxj", line(truncated=why)) == Refusal("truncated")
+    for why in ("", "-"):
+        assert isinstance(one("cdxj", line(truncated=why)), Capture)
+
+
+def test_a_place_needs_the_name_of_a_file() -> None:
+    found = one("cdxj", line(filename=None))
+    assert isinstance(found, Capture)
+    assert (found.container, found.offset) == ("source", -1)
+
+
 def test_missing_values() -> None:
     bare = {key: None for key in ROW if key not in ("url", "digest")}
     for changed in (bare, dict.fromkeys(bare, "-") | {"filename": None}):

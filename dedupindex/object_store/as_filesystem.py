@@ -1,0 +1,99 @@
+"""Objects as a file system that DuckDB reads from: ``object://`` and the address.
+
+DuckDB asks for ranges. Each range is one request of a `RemoteFile`, with its retries.
+"""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from dedupindex.errors import BadSource
+from dedupindex.object_store.read_object import RemoteFile
+from dedupindex.object_store.store_address import redacted
+from dedupindex.object_store.stores import ObjectFacts, facts, facts_or_none
+
+if TYPE_CHECKING:
+    from dedupindex.runtime.duckdb import Database
+
+PREFIX = "object://"
+_LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # when all objects were changed, for DuckDB
+
+
+class ObjectFiles:
+    """The objects that a database reads, by address.
+
+    DuckDB reports an error of a Python file as one of its own: `failure` is the original.
+    """
+
+    def __init__(self, database: Database) -> None:
+        """Let a database read ``object://`` addresses until it is closed."""
+        self.failure: BadSource | None = None
+        self._facts: dict[str, ObjectFacts] = {}
+        database.execute("SET enable_external_file_cache = false")  # it would hold what was read
+        database.register_filesystem(_file_system(self))
+
+    def facts(self, path: str) -> ObjectFacts:
+        """Return the facts of an object when it was first read."""
+        address = path.removeprefix(PREFIX)
+        if address not in self._facts:
+            self._facts[address] = facts(address)
+        return self._facts[address]
+
+    def open(self, path: str) -> _RangeFile:
+        return _RangeFile(path.removeprefix(PREFIX), self)
+
+    def changed(self) -> list[str]:
+        """Return the names of objects that have changed since they were first read."""
+        return [
+            redacted(address)
+            for address, known in self._facts.items()
+            if facts_or_none(address) != known
+        ]
+
+
+class _RangeFile(RemoteFile):
+    """An object of which each `read` is one request."""
+
+    def __init__(self, address: str, files: ObjectFiles) -> None:
+        self._files = files
+        super().__init__(address, files.facts(address))
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            data = self.range(self.size if size < 0 else size, self._at)
+        except BadSource as error:
+            self._files.failure = error
+            raise OSError(str(error)) from None
+        self._at += len(data)
+        return data
+
+
+def _file_system(files: ObjectFiles) -> Any:
+    from fsspec import AbstractFileSystem  # an extra
+
+    class Objects(AbstractFileSystem):  # type: ignore[misc]
+        protocol = PREFIX.removesuffix("://")
+        cachable = False
+
+        @classmethod
+        def _strip_protocol(cls, path: str) -> str:
+            return path  # an address must not be changed
+
+        def open(self, path: str, mode: str = "rb", **_: Any) -> io.RawIOBase:
+            return files.open(path)
+
+        def glob(self, path: str, **_: Any) -> list[str]:
+            return [path]
+
+        def info(self, path: str, **_: Any) -> dict[str, Any]:
+            return {"name": path, "size": files.facts(path).size, "type": "file"}
+
+        def modified(self, path: str) -> datetime:
+            return _LONG_AGO
+
+        def exists(self, path: str, **_: Any) -> bool:
+            return True
+
+    return Objects()
