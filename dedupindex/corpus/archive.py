@@ -26,6 +26,7 @@ from dedupindex.corpus.from_cdx import CdxCaptures, list_files
 from dedupindex.corpus.from_index import IndexCaptures
 from dedupindex.corpus.from_table import reading_tables
 from dedupindex.corpus.from_warc import WaczCaptures, WarcCaptures, is_wacz_file
+from dedupindex.corpus.from_zipnum import ZipNumCaptures, query_of
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
@@ -38,6 +39,7 @@ from dedupindex.runtime.duckdb import open_database, show_progress
 from dedupindex.runtime.files import check_name
 from dedupindex.sources.table_columns import NO_NAMES, Names
 from dedupindex.sources.warc_files import find
+from dedupindex.sources.zipnum import ENDING
 
 Step = MetadataCondition | Best | Enrichment | Keep
 
@@ -177,10 +179,15 @@ class Corpus:
     ) -> Corpus:
         """Query a CDX server: ``from_archive("https://…/cdx", url="example.com/*", …)``.
 
+        Or a ZipNum cluster, by the path or address of its index, ``….idx``: with `url` and, if
+        need be, `matchType` (exact, prefix, host or domain).
+
         `query` is sent unchanged, with `from_` as ``from``. `containers` locates the WARC files
         that the server names.
         """
         parameters = tuple((name.rstrip("_"), value) for name, value in query.items())
+        if address.endswith(ENDING):
+            return cls(ZipNumCaptures(local(address), parameters, _names(containers)))
         return cls(CdxServerCaptures(address, parameters, _names(containers)))
 
     @classmethod
@@ -190,7 +197,9 @@ class Corpus:
         containers: str | Path | tuple[str, ...] = (),
         columns: Names = NO_NAMES,
     ) -> Corpus:
-        """Detect the kind of the sources; a CDX server is given by the address of a query."""
+        """Detect the kind of the sources; a CDX server or ZipNum cluster is given with a query."""
+        if len(sources) == 1 and (found := query_of(str(sources[0]))):
+            return cls(ZipNumCaptures(*found, _names(containers)))
         if len(sources) == 1 and is_server(str(sources[0])):
             return cls(CdxServerCaptures(str(sources[0]), (), _names(containers)))
         return cls(detect(_names(sources), _names(containers), columns))

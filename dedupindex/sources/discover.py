@@ -42,6 +42,7 @@ from dedupindex.sources.service_address import service_of
 from dedupindex.sources.table_columns import MAGIC, NO_NAMES, Names, is_table
 from dedupindex.sources.warcprox_db import is_warcprox_database
 from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
+from dedupindex.sources.zipnum import Cluster, is_cluster
 
 KINDS = (
     "warc", "arc", "wacz", "cdx", "cdxj", "parquet", "crawllog", "browsertrix", "outbackcdx",
@@ -75,10 +76,11 @@ class Expanded:
 def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES) -> Expanded:
     """Find the containers that `sources` name.
 
-    Directories are searched recursively, in the order of names. Hidden and unfinished files and
-    indexes are left out; files of other kinds than `kinds` are counted. Files whose kind
-    cannot be detected (empty, unreadable, some with zstd) are problems. A file named by the user is
-    always included. Raises `BadSource` for a source that does not exist or is not a file.
+    The index of a ZipNum cluster that the user names is replaced by its parts. Directories are
+    searched recursively, in the order of names. Hidden and unfinished files and indexes are left
+    out; files of other kinds than `kinds` are counted. Files whose kind cannot be detected (empty,
+    unreadable, some with zstd) are problems. A file named by the user is always included. Raises
+    `BadSource` for a source that does not exist or is not a file.
     """
     wanted = frozenset(map(kind_named, filter(None, kinds))) or frozenset(KINDS)
     found = Expanded(columns=columns)
@@ -86,16 +88,29 @@ def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES
     for source in map(local, sources):
         if is_stream(source):
             found.paths.append(source)
+        elif not (is_remote(source) and is_many(source)) and is_cluster(source):
+            with Cluster(source) as cluster:
+                _add_named(cluster.parts(), found)
         elif is_remote(source):
             _find_remote(source, wanted, found)
         elif os.path.isdir(source):
             _search(os.path.abspath(source), wanted, found, visited)
         elif os.path.lexists(source) or not glob.has_magic(source):
-            found.paths.append(check_regular_file(os.path.abspath(source)))
+            _add_named([source], found)
         else:
             _find_by_glob(source, wanted, found, visited)
     found.paths = list(dict.fromkeys(found.paths))
     return found
+
+
+def _add_named(paths: Sequence[str], found: Expanded) -> None:
+    """Add files and objects that the user, or an index that the user named, names."""
+    for path in paths:
+        if is_remote(path):
+            found.remote[path] = facts(path)
+            found.paths.append(path)
+        else:
+            found.paths.append(check_regular_file(os.path.abspath(path)))
 
 
 def is_stream(path: str) -> bool:
@@ -155,8 +170,7 @@ def _search(
 
 def _find_remote(source: str, wanted: frozenset[str], found: Expanded) -> None:
     if not is_many(source):
-        found.remote[source] = facts(source)
-        found.paths.append(source)
+        _add_named([source], found)
         return
     hidden = [part for part in source.split("/") if part.startswith(".")]  # by intention
     objects = [each for each in find_objects(source) if _is_visible(each.address, hidden)]

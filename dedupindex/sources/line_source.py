@@ -70,7 +70,7 @@ class TextSource(Source):
         """Yield blocks of whole lines, each with the number of its first line."""
         raw = self._raw()
         try:
-            for block in _whole_lines(_inflated(raw)):
+            for block in whole_lines(_inflated(raw)):
                 yield self._line, block
                 self._line += block.count(b"\n")
         except zlib.error as error:
@@ -231,7 +231,7 @@ def inflated(head: bytes, most: int) -> bytes:
     return text
 
 
-def _whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
     """Divide text after line ends; a last line without one comes in a block of its own."""
     tail = b""
     overlong, first = False, True

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import pytest
 
 from dedupindex.capture import Capture
+from dedupindex.corpus import Corpus
 from dedupindex.sources import open_source
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.file_bytes import opened
@@ -168,6 +169,19 @@ def _rows(path: Path) -> list[Row]:
         if mime != "warc/revisit" and name in WHOLE:
             rows.append(Row(name, int(offset), b32decode(digest).hex()))
     return rows
+
+
+def test_a_query_of_their_zipnum_is_a_selection_from_all_of_it(samples: Path) -> None:
+    index = samples / "zipcdx" / "zipnum-sample.idx"
+    assert Corpus.of(index).count() == ROWS
+    for prefix, where in (
+        ("iana.org/_css/*", "surt =~ '^org,iana\\)/_css/'"),
+        ("http://www.iana.org/domains*", "surt =~ '^org,iana\\)/domains'"),
+        ("example.com/", "surt == 'com,example)/'"),
+        ("*.iana.org", "surt =~ '^org,iana[),]'"),
+    ):
+        found = Corpus.from_archive(str(index), url=prefix).count()
+        assert found == Corpus.of(index).where(where).count() > 0
 
 
 def test_every_row_of_their_zipnum_is_read(samples: Path) -> None:
