@@ -26,7 +26,7 @@ from dedupindex.sources import expand
 from dedupindex.sources.cdx_columns import NO_HEADER, Layout, guess, header, layout_of
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.line_source import GZIP, gunzip, inflated, parted
-from dedupindex.sources.table_columns import NO_NAMES, Names
+from dedupindex.sources.table_columns import MAGIC, NO_NAMES, Names
 
 MAX_LINE = 1 << 21  # bytes of a line
 _BLOCK = 1 << 16  # bytes, in which a line mostly ends
@@ -262,14 +262,13 @@ class CdxCaptures:
         files, others = list_files(self.sources, context.problems, self.columns)
         if others:
             raise BadSource(
-                f"{others[0]} is no CDX, CDXJ or table of captures, but other SOURCEs are: if "
-                "these list its captures, give it to --containers, or containers=; if not, make a "
-                "corpus of each kind"
+                f"{others[0]} is not a CDX or CDXJ file or table of captures, but other SOURCEs "
+                "are: if these list its captures, give it to --containers, or containers=; if not, "
+                "make a corpus of each kind"
             )
         if not files:
-            raise BadSource(
-                f"there is no CDX, CDXJ or table of captures in {', '.join(self.sources)}"
-            )
+            sources = ", ".join(self.sources)
+            raise BadSource(f"there is no CDX or CDXJ file or table of captures in {sources}")
         lines = []
         tables = [path for path, (kind, _) in files.items() if kind == TABLE]
         for number, (path, (kind, head)) in enumerate(files.items()):
@@ -295,9 +294,11 @@ def list_files(
     expanded = expand(sources, *KINDS, TABLE, columns=columns)
     problems.extend(expanded.problems)
     for path in expanded.paths:
-        detected = detect_kind(path, columns)
-        if detected[0] in (*KINDS, TABLE):
-            found[path] = detected
+        kind, head = detect_kind(path, columns)
+        if head.startswith(MAGIC):
+            found[path] = TABLE, head  # if it lacks a column, its query says so
+        elif kind in KINDS:
+            found[path] = kind, head
         else:
             others.append(path)
     return found, others

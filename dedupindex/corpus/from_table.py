@@ -52,8 +52,8 @@ def reading_tables(database: Database, query: str, sources: Sequence[str]) -> It
         with errors_as(Damaged):
             yield
     except Damaged as error:
-        if files is not None and files.failure is not None:
-            raise files.failure from error
+        if files is not None and (failure := files.take_failure()):
+            raise failure from error
         if str(error).startswith("IO Error"):  # perhaps of temporary files
             raise DedupError(f"DuckDB failed: {error}") from error
         names = ", ".join(map(redacted, sources))
@@ -72,8 +72,8 @@ def _query(path: str, names: Names, database: Database, files: ObjectFiles | Non
             )
             is_good = _is_good(found, place, database)
     except Damaged as error:
-        if files is not None and files.failure is not None:
-            raise files.failure from error
+        if files is not None and (failure := files.take_failure()):
+            raise failure from error
         raise BadSource(f"{name} is no whole Parquet file: {error}") from error
     values = {
         ours: _typed(found[theirs], COLUMNS[ours])

@@ -21,7 +21,7 @@ from dedupindex.object_store import local
 from dedupindex.sources.cdx_columns import header
 from dedupindex.sources.discover import HEAD, kind_of
 from dedupindex.sources.line_source import gunzip, parted, whole_lines
-from dedupindex.sources.zipnum import ENDING, Block, Cluster, read_blocks
+from dedupindex.sources.zipnum import ENDING, ZipNumBlock, ZipNumCluster, read_blocks
 from dedupindex.urlkey import urlkey
 
 _MATCHES = ("exact", "prefix", "host", "domain")
@@ -44,7 +44,7 @@ class ZipNumCaptures:
     def relation(self, context: SourceContext) -> str:
         prefixes = key_prefixes(dict(self.query))
         lines = context.home / "cluster.lines"
-        with Cluster(self.index) as cluster, open(lines, "wb") as output:
+        with ZipNumCluster(self.index) as cluster, open(lines, "wb") as output:
             first = next(cluster.blocks(), None)
             if first is not None:
                 output.write(_header(cluster, first))
@@ -106,13 +106,13 @@ def key_prefixes(query: Mapping[str, str]) -> tuple[bytes, ...]:
     return (key,)
 
 
-def _header(cluster: Cluster, first: Block) -> bytes:
+def _header(cluster: ZipNumCluster, first: ZipNumBlock) -> bytes:
     """Return the header line with which a CDX begins, empty if there is none."""
     line = next(_lines(cluster.path_of(first.part), [first], []), b"")
     return line if header(line.rstrip(b"\r\n")) else b""
 
 
-def _lines(path: str, blocks: list[Block], problems: list[Problem]) -> Iterator[bytes]:
+def _lines(path: str, blocks: list[ZipNumBlock], problems: list[Problem]) -> Iterator[bytes]:
     """Yield the lines of blocks with their ends; damage is a problem."""
     for offset, data in read_blocks(path, blocks):
         try:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dedupindex.errors import BadSource
 from dedupindex.object_store.read_object import RemoteFile
-from dedupindex.object_store.store_address import redacted
-from dedupindex.object_store.stores import ObjectFacts, facts, facts_or_none
+from dedupindex.object_store.stores import ObjectFacts, facts
 
 if TYPE_CHECKING:
     from dedupindex.runtime.duckdb import Database
@@ -24,7 +23,8 @@ _LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)  # when all objects were changed, f
 class ObjectFiles:
     """The objects that a database reads, by address.
 
-    DuckDB reports an error of a Python file as one of its own: `failure` is the original.
+    DuckDB reports an error of a Python file as one of its own, in place of which the caller raises
+    that of `take_failure`.
     """
 
     def __init__(self, database: Database) -> None:
@@ -41,16 +41,16 @@ class ObjectFiles:
             self._facts[address] = facts(address)
         return self._facts[address]
 
+    def take_failure(self) -> BadSource | None:
+        """Return why an object could not be read; None if all could.
+
+        It is not kept, because its frames refer to the database, which refers to this.
+        """
+        failure, self.failure = self.failure, None
+        return failure
+
     def open(self, path: str) -> _RangeFile:
         return _RangeFile(path.removeprefix(PREFIX), self)
-
-    def changed(self) -> list[str]:
-        """Return the names of objects that have changed since they were first read."""
-        return [
-            redacted(address)
-            for address, known in self._facts.items()
-            if facts_or_none(address) != known
-        ]
 
 
 class _RangeFile(RemoteFile):
@@ -61,13 +61,19 @@ class _RangeFile(RemoteFile):
         super().__init__(address, files.facts(address))
 
     def read(self, size: int = -1) -> bytes:
-        try:
-            data = self.range(self.size if size < 0 else size, self._at)
-        except BadSource as error:
-            self._files.failure = error
-            raise OSError(str(error)) from None
+        data = self._range_or_none(self.size if size < 0 else size)
+        if data is None:
+            raise OSError(str(self._files.failure))
         self._at += len(data)
         return data
+
+    def _range_or_none(self, count: int) -> bytes | None:
+        """Read a range; on failure note the error without its frames, which DuckDB would keep."""
+        try:
+            return self.range(count, self._at)
+        except BadSource as error:
+            self._files.failure = BadSource(str(error))
+            return None
 
 
 def _file_system(files: ObjectFiles) -> Any:

@@ -42,7 +42,7 @@ from dedupindex.sources.service_address import service_of
 from dedupindex.sources.table_columns import MAGIC, NO_NAMES, Names, is_table
 from dedupindex.sources.warcprox_db import is_warcprox_database
 from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
-from dedupindex.sources.zipnum import Cluster, is_cluster
+from dedupindex.sources.zipnum import ZipNumCluster, is_cluster
 
 KINDS = (
     "warc", "arc", "wacz", "cdx", "cdxj", "parquet", "crawllog", "browsertrix", "outbackcdx",
@@ -89,7 +89,7 @@ def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES
         if is_stream(source):
             found.paths.append(source)
         elif not (is_remote(source) and is_many(source)) and is_cluster(source):
-            with Cluster(source) as cluster:
+            with ZipNumCluster(source) as cluster:
                 _add_named(cluster.parts(), found)
         elif is_remote(source):
             _find_remote(source, wanted, found)

@@ -115,8 +115,8 @@ class ParquetSource(Source):
                 with errors_as(Damaged):
                     yield database
             except Damaged as error:
-                if files is not None and files.failure is not None:
-                    raise files.failure from error
+                if files is not None and (failure := files.take_failure()):
+                    raise failure from error
                 raise
 
     @property

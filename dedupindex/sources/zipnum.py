@@ -27,7 +27,7 @@ _MOST_RUN = 1 << 23  # bytes
 _MOST_LOCATIONS = 1 << 26  # bytes
 
 
-class Block(NamedTuple):
+class ZipNumBlock(NamedTuple):
     """A block of rows in a part, one or more gzip members."""
 
     part: str  # as the index names it
@@ -47,16 +47,16 @@ def is_cluster(path: str) -> bool:
     return _block(first) is not None
 
 
-def _block(line: bytes) -> Block | None:
+def _block(line: bytes) -> ZipNumBlock | None:
     """Return the block of a line, None if the line is malformed."""
     columns = line.rstrip(b"\r").split(b"\t")
     if len(columns) < 4 or not (columns[1] and columns[2].isdigit() and columns[3].isdigit()):
         return None
     name = columns[1].decode("utf-8", "surrogateescape")
-    return Block(name, int(columns[2]), int(columns[3]))
+    return ZipNumBlock(name, int(columns[2]), int(columns[3]))
 
 
-class Cluster:
+class ZipNumCluster:
     """The index of a cluster, of which only what is needed is read; a context manager."""
 
     def __init__(self, path: str) -> None:
@@ -71,18 +71,18 @@ class Cluster:
         self._known: dict[str, str] = {}  # paths of parts
         self._locations: dict[str, list[str]] | None = None
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> ZipNumCluster:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._stream.close()
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[ZipNumBlock]:
         """Yield all blocks, in order; raises `BadSource` for a line that is not of a block."""
         for line in self._lines(0):
             yield self._parsed(line)
 
-    def blocks_of(self, prefix: bytes) -> Iterator[Block]:
+    def blocks_of(self, prefix: bytes) -> Iterator[ZipNumBlock]:
         """Yield the blocks that can have rows that begin with `prefix`, in order.
 
         The rows of a prefix may begin in the block before the first one that is named by it. Raises
@@ -141,7 +141,7 @@ class Cluster:
                     break
         return self._locations
 
-    def _parsed(self, line: bytes) -> Block:
+    def _parsed(self, line: bytes) -> ZipNumBlock:
         block = _block(line)
         if block is None:
             raise BadSource(f"{self.name} has a line that is not of a block: {line[:80]!r}")
@@ -192,7 +192,7 @@ def _is_there(path: str) -> bool:
     return False
 
 
-def read_blocks(path: str, blocks: Sequence[Block]) -> Iterator[tuple[int, bytes]]:
+def read_blocks(path: str, blocks: Sequence[ZipNumBlock]) -> Iterator[tuple[int, bytes]]:
     """Yield each run of adjacent blocks of one part, as offset and stored bytes.
 
     A run is at most `_MOST_RUN` bytes, unless one block is longer. Raises `BadSource`.
@@ -206,7 +206,7 @@ def read_blocks(path: str, blocks: Sequence[Block]) -> Iterator[tuple[int, bytes
                 yield offset, stream.read(length)
 
 
-def _runs(blocks: Sequence[Block]) -> Iterator[tuple[int, int]]:
+def _runs(blocks: Sequence[ZipNumBlock]) -> Iterator[tuple[int, int]]:
     """Yield offset and length of runs of adjacent blocks."""
     begin = length = 0
     for block in sorted(blocks, key=lambda block: block.offset):

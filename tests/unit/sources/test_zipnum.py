@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture
 from dedupindex.errors import BadSource
 from dedupindex.sources import expand, open_source, zipnum
-from dedupindex.sources.zipnum import Block, Cluster, is_cluster, read_blocks
+from dedupindex.sources.zipnum import ZipNumBlock, ZipNumCluster, is_cluster, read_blocks
 from tests.support.budgets import examples
 from tests.support.clusters import write_cluster
 from tests.support.stores import web
@@ -70,14 +70,17 @@ def test_what_is_no_cluster(tmp_path: Path) -> None:
     index = tmp_path / "e.idx"
     index.write_text("com,a)/ 20140101000000\tpart\t0\t5\t1\r\nno block\n")
     assert is_cluster(str(index))
-    with Cluster(str(index)) as cluster, pytest.raises(BadSource, match="line that is not of a"):
+    with (
+        ZipNumCluster(str(index)) as cluster,
+        pytest.raises(BadSource, match="line that is not of a"),
+    ):
         list(cluster.blocks())
 
 
 def of_prefix(index: Path, prefix: bytes) -> list[bytes]:
     """Return the rows that begin with a prefix, of the blocks that can have them."""
     found = []
-    with Cluster(str(index)) as cluster:
+    with ZipNumCluster(str(index)) as cluster:
         blocks = list(cluster.blocks_of(prefix))
         for block in blocks:
             for _, data in read_blocks(cluster.path_of(block.part), [block]):
@@ -114,7 +117,7 @@ def test_all_rows_of_a_prefix_are_found(
 
 def test_few_blocks_are_read(tmp_path: Path) -> None:
     index = write_cluster(tmp_path, LINES)
-    with Cluster(str(index)) as cluster:
+    with ZipNumCluster(str(index)) as cluster:
         assert len(list(cluster.blocks_of(b"com,c)/5 "))) == 1
         assert len(list(cluster.blocks_of(b"com,c)"))) == 4  # of 10 rows, in blocks of 3
         assert len(list(cluster.blocks_of(b"com,"))) == len(list(cluster.blocks()))
@@ -124,14 +127,14 @@ def test_few_blocks_are_read(tmp_path: Path) -> None:
 def test_an_index_that_is_not_sorted(tmp_path: Path) -> None:
     index = write_cluster(tmp_path, LINES)
     index.write_bytes(b"".join(reversed(index.read_bytes().splitlines(keepends=True))))
-    with Cluster(str(index)) as cluster, pytest.raises(BadSource, match="not sorted"):
+    with ZipNumCluster(str(index)) as cluster, pytest.raises(BadSource, match="not sorted"):
         list(cluster.blocks_of(b"com,zz"))
 
 
 def test_adjacent_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "part"
     path.write_bytes(bytes(range(100)))
-    blocks = [Block("p", offset, 10) for offset in (20, 0, 10, 50, 60, 70)]
+    blocks = [ZipNumBlock("p", offset, 10) for offset in (20, 0, 10, 50, 60, 70)]
     assert [(at, len(data)) for at, data in read_blocks(str(path), blocks)] == [(0, 30), (50, 30)]
     monkeypatch.setattr(zipnum, "_MOST_RUN", 25)
     spans = [(at, len(data)) for at, data in read_blocks(str(path), blocks)]
