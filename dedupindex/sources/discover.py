@@ -41,8 +41,8 @@ from dedupindex.sources.plugins import plugin_kinds
 from dedupindex.sources.service_address import service_of
 from dedupindex.sources.table_columns import MAGIC, NO_NAMES, Names, is_table
 from dedupindex.sources.warcprox_db import is_warcprox_database
-from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
 from dedupindex.sources.zipnum import ZipNumCluster, is_cluster
+from dedupindex.warc.zstd_format import UnreadableFrame, content_start, is_zstd
 
 KINDS = (
     "warc", "arc", "wacz", "cdx", "cdxj", "parquet", "crawllog", "browsertrix", "outbackcdx",
