@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -14,6 +15,7 @@ from dedupindex.sources import KINDS, Source, open_source
 from dedupindex.sources.conformance import NotConforming, check_source
 from tests.support.outbackcdx_model import outbackcdx_model, row
 from tests.support.paths import DATA
+from tests.support.tables import ROW, damage_group, write_table
 from tests.support.text_sources import BASE32
 from tests.support.warcprox_databases import USUAL, make_database
 
@@ -28,6 +30,21 @@ def _wacz(folder: Path) -> AbstractContextManager[str]:
     path = folder / "x.wacz"
     with ZipFile(path, "w") as container:
         container.write(DATA / "warc" / "example.warc.gz", "archive/example.warc.gz")
+    return nullcontext(str(path))
+
+
+def _parquet(folder: Path) -> AbstractContextManager[str]:
+    changes: list[dict[str, Any]] = [
+        {}, {"url": "dns:a"}, {"content_mime_type": "warc/revisit"}, {"fetch_time": None},
+        {"warc_record_offset": -1}, {"content_truncated": "length"}, {"fetch_status": 404},
+    ]  # fmt: skip
+    rows = [ROW | change for change in changes for _ in range(600)]
+    return nullcontext(str(write_table(folder / "x.parquet", rows, group=2048)))
+
+
+def _damaged_parquet(folder: Path) -> AbstractContextManager[str]:
+    path = write_table(folder / "x.parquet", [ROW] * 3 * 2048, group=2048)
+    damage_group(path, 1)
     return nullcontext(str(path))
 
 
@@ -50,6 +67,7 @@ SAMPLES: dict[str, list[Sample]] = {  # of each kind
     "cdx": [_file("text/usual-11.cdx"), _file("text/two-layouts.cdx"), _file("text/wget.cdx")],
     "cdxj": [_file("text/pywb.cdxj"), _file("text/cdxj-indexer.cdxj")],
     "crawllog": [_file("text/heritrix.log"), _file("text/deduplicator.log")],
+    "parquet": [_parquet, _damaged_parquet],
     "outbackcdx": [_outbackcdx],
     "warcprox": [_warcprox],
 }
