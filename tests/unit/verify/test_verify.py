@@ -50,9 +50,8 @@ NEW = b"WARC/1.1"
 def found(tmp_path: Path, *records: bytes, plain: bool = False) -> set[str]:
     """The reasons of the findings in an archive of these records."""
     name = "made.warc" if plain else "made.warc.gz"
-    return {
-        finding.reason for finding in Collection([write(tmp_path / name, [*records])]).findings()
-    }
+    path = write(tmp_path / name, [*records], plain=plain)
+    return {finding.reason for finding in Collection([path]).findings()}
 
 
 def raw(tmp_path: Path, data: bytes, name: str = "made.warc.gz") -> set[str]:
