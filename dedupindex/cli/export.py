@@ -187,6 +187,8 @@ def _cdx_notes(exported: CdxExport, form: CdxForm) -> Iterator[str]:
             f"  {exported.not_base32:,} whose digest is no SHA-1 in base32: OutbackCDX damages it"
             + ("" if form.base32 else " (--bridge writes every SHA-1 in base32)")
         )
+    if exported.not_ascii:
+        yield f"  {exported.not_ascii:,} whose URL or file name is not ASCII: OutbackCDX damages it"
     yield from count_lines("left out: ", exported.left_out)
     if exported.left_out[NO_PLACE]:
         yield (

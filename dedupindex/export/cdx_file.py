@@ -53,6 +53,7 @@ class CdxExport:
     placeless: int = 0  # of them, without file and offset
     no_size: int = 0  # of them, without the size of the record
     not_base32: int = 0  # of them, whose digest is no SHA-1 in base32
+    not_ascii: int = 0  # of them, whose URL or file name is not ASCII
     full_names: int = 0  # of them, with the file's full name, because another has its last part
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -79,6 +80,7 @@ def _unsorted(view: View, form: CdxForm, exported: CdxExport) -> Iterator[bytes]
         exported.placeless += not name
         exported.no_size += size < 0
         exported.not_base32 += not is_base32
+        exported.not_ascii += not (capture.url.isascii() and name.isascii())
         exported.full_names += "/" in name
         key = _column(urlkey(capture.url)), digits_of_date(capture.date)
         kind = _column(capture.mime), b"%d" % capture.status if capture.status else _NONE

@@ -5,7 +5,9 @@ An interrupted answer is resumed after the last line. Its option ``-r`` ends ans
 word, so the collection is at its end only when nothing follows the last key.
 
 It stores digests as base32 and drops all characters that are not: 30 of the 40 digits of a SHA-1
-in hex remain, and are answered as 32 characters. Such a digest is refused.
+in hex remain, and are answered as 32 characters. Such a digest is refused. Before index version 5
+it stores URLs as ASCII with ``?`` for other characters, but makes the key of the URL as it was: a
+URL whose key has more of them than itself is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from dedupindex.capture import Capture, Item, Refusal, Revisit
 from dedupindex.errors import BadSource
 from dedupindex.sources.cdxj import CdxjSource
 from dedupindex.sources.line_source import BLOCK
@@ -31,6 +34,7 @@ _LONGEST_LINE = 16 << 20  # bytes
 _INCOMPLETE = b"warning: "  # begins the last line of an answer that an error has ended
 _QUERY = {"output": "cdxj", "omitSelfRedirects": "false"}
 _IN_PATH = "/%:@!$&'()*+,;=~"
+_NOT_ASCII = re.compile(rb"%[89a-f][0-9a-f]|xn--", re.IGNORECASE)  # characters, as URLs have them
 _HEX_IN_BASE32 = re.compile(rb"[A-F2-7]{24}")  # by chance, one SHA-1 in sixteen billion
 
 
@@ -53,6 +57,15 @@ class OutbackCdxSource(CdxjSource):
 
     def close(self) -> None:
         self._collection.close()
+
+    def _item(self, line: bytes) -> Item:
+        item = super()._item(line)
+        wanted = len(_NOT_ASCII.findall(line.partition(b" ")[0]))
+        if wanted and isinstance(item, Capture | Revisit):
+            url = item.url if isinstance(item, Capture) else item.capture.url
+            if b"?" in url and url.isascii() and len(_NOT_ASCII.findall(url)) < wanted:
+                return Refusal("bad-url")
+        return item
 
     def _fields(self, url: bytes, digits: bytes, row: dict[str, Any]) -> RowFields:
         """Return the columns of a row; -1 means unknown, and no file a revisit, as in a CDX."""

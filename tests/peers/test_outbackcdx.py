@@ -88,6 +88,8 @@ def test_what_it_answers_is_read_as_it_was_loaded(tmp_path: Path) -> None:
         row("plain", 0),
         row("labelled", 0, f"sha1:{BASE32}"),
         row("hex", 0, HEX),
+        row("caf\u00e9", 0),
+        row("caf%C3%A9?x", 0),
         row("revisit", 0).replace("text/html", "warc/revisit"),
         row("no-file", 0, rest="- - - 0 -"),
         row("unknown", 0).replace("text/html 200", "- -"),
@@ -106,18 +108,19 @@ def test_what_it_answers_is_read_as_it_was_loaded(tmp_path: Path) -> None:
         if isinstance(item, Capture | Revisit)
     }
     assert found.count(Refusal("bad-digest")) == 1 and len(found) == len(lines)
+    assert found.count(Refusal("bad-url")) == 1  # it answers http://a.example/caf?
     assert {name for name, item in kinds.items() if isinstance(item, Revisit)} == {
         "revisit", "no-file", "c d",
     }  # fmt: skip
     assert {name for name, item in kinds.items() if isinstance(item, Capture)} == {
-        "plain", "labelled", "unknown",
+        "plain", "labelled", "unknown", "caf%C3%A9?x",
     }  # fmt: skip
     unknown = kinds["unknown"]
     assert isinstance(unknown, Capture) and (unknown.status, unknown.mime) == (0, b"")
     with open_source(str(saved)) as source:  # the same as a file, but for the damaged digest
         rows = [item for item in source.items() if isinstance(item, Capture)]
     assert {one.url.rpartition(b"/")[2] for one in rows} == {
-        b"plain", b"labelled", b"unknown", b"hex",
+        b"plain", b"labelled", b"unknown", b"hex", b"caf%C3%A9?x", b"caf?",
     }  # fmt: skip
 
 

@@ -154,6 +154,16 @@ def test_files_have_their_last_name_unless_another_has_it() -> None:
     assert names(of_wacz, files=["/x/one.wacz"]) == [of_wacz]
 
 
+def test_what_is_not_ascii_is_counted() -> None:
+    """OutbackCDX writes "?" for it, which makes another URL."""
+    exported = CdxExport()
+    accented = "http://example.com/caf\u00e9"
+    assert column("a", capture(1, accented.encode()), exported=exported) == accented
+    column("a", capture(1, container="/x/\u00e9.warc.gz"), exported=exported)
+    column("a", capture(1), exported=exported)
+    assert exported.not_ascii == 2 and exported.written == 3
+
+
 def test_rows_that_a_line_cannot_carry_are_counted() -> None:
     spaced = capture(1, b"http://example.com/a b")
     named = capture(2, container="/x/a b.warc.gz")
@@ -302,7 +312,8 @@ def test_the_command_writes_a_file_and_reports(
     assert shown.encode() == out.read_bytes()
     shown, _ = typed("export", "--cdxj", "--placeless", "--bridge", index, "--json", "-o", out)
     assert json.loads(shown) == {
-        "written": 4, "placeless": 1, "no_size": 3, "not_base32": 0, "full_names": 0,
+        "written": 4, "placeless": 1, "no_size": 3, "not_base32": 0, "not_ascii": 0,
+        "full_names": 0,
         "left_out": {},
     }  # fmt: skip
 

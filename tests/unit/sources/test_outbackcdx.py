@@ -90,6 +90,25 @@ def test_hex_that_was_decoded_as_base32_is_no_digest() -> None:
     assert one(capture_row("com,a)/", 20200101000000, digest=mangled)) == Refusal("bad-digest")
 
 
+@pytest.mark.parametrize(
+    ("urlkey", "url", "damaged"),
+    [  # as OutbackCDX 1.2.3 answers http://a.com/café, http://bücher.de/, …
+        ("com,a)/caf%c3%a9", "http://a.com/caf?", True),
+        ("de,xn--bcher-kva)/", "http://b?cher.de/", True),
+        ("com,a)/p?q=%e6%97%a5%e6%9c%ac", "http://a.com/p?q=??", True),
+        ("com,a)/%c3%a9?q=%c3%a9", "http://a.com/%C3%A9?q=?", True),
+        ("com,a)/p?q=%c3%a9", "http://a.com/p?q=%C3%A9", False),
+        ("com,a)/%c3%a9?q", "http://a.com/\u00e9?q", False),  # of an index of version 5
+        ("de,xn--bcher-kva)/?q", "http://xn--bcher-kva.de/?q", False),
+        ("com,a)/a%20b?q", "http://a.com/a%20b?q", False),
+    ],
+)
+def test_a_url_that_was_cut_to_ascii_is_refused(urlkey: str, url: str, damaged: bool) -> None:
+    for mime in ("text/html", "warc/revisit"):
+        item = one(capture_row(urlkey, 20200101000000, url=url, mime=mime))
+        assert (item == Refusal("bad-url")) is damaged
+
+
 def test_requests_state_all_that_is_relied_on() -> None:
     with outbackcdx_model([capture_row("com,a)/", 20200101000000)]) as (address, model):
         read(address)
