@@ -18,10 +18,10 @@ from dedupindex.cache import MEGABYTE, Cache
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index with other rules is refused."""
 
-_CHAR = rb"-a-z0-9_~!$'()*+,:;=@&%"  # and the dot, except at the start of a segment
-_PLAIN = re.compile(  # scheme, host and port, path without its last slash, query
-    rb"(https?://[a-z0-9.-]++(?::[0-9]++)?+)((?:/[%b][%b.]*+)*+)/?+(?:\?([%b./]++))?+"
-    % (_CHAR, _CHAR, _CHAR)
+_CHAR = rb"""-a-z0-9_~!"$&'()*+,:;<=>@[\\\]^`{|}%"""  # and the dot
+_PLAIN = re.compile(  # scheme, host and port; path without segments "." and ".."; query
+    rb"(https?://[a-z0-9._-]++(?::[0-9]++)?+)((?:/(?!\.\.?(?:[/?#]|\Z))[%b.]*+)*+)"
+    rb"(?:\?([%b./?]*+))?+(?:#[!-~]*+)?+" % (_CHAR, _CHAR)
 )
 _ESCAPE = re.compile(rb"%([0-9a-f]{2})")
 _UNESCAPED = {  # two hex digits -> the result of surt, except for "%" and "?", which nest
@@ -31,7 +31,15 @@ _UNESCAPED = {  # two hex digits -> the result of surt, except for "%" and "?", 
     for code in range(0x20, 0x100)
     if code not in b"%?\x7f"
 }
-_SITE = re.compile(rb"https?://(?:www\d*\.)?+((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)")
+_NOT_ASCII = re.compile(rb"[\x80-\xff]")
+_SLASHES = re.compile(rb"//+")
+_SITE = re.compile(
+    rb"http(s?)://(?:www\d*\.)?+((?:[a-z0-9_-]+\.)*[a-z][a-z0-9_-]*)(?::([1-9][0-9]{0,4}))?"
+)
+_ADDRESS = re.compile(
+    rb"http(s?)://([1-9]\d{0,2}(?:\.(?:0|[1-9]\d{0,2})){3})(?::([1-9][0-9]{0,4}))?"
+)
+_DEFAULT_PORTS = {b"": b"80", b"s": b"443"}
 _SESSION = re.compile(rb"sid=|sessionid|cfid=")  # queries from which surt strips a session id
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
@@ -42,10 +50,13 @@ def urlkey(url: bytes) -> bytes:
     """Return the canonical SURT key of `url`; the URL itself if `surt` cannot take it.
 
     It raises nothing and never uses the network. URLs are canonicalised here if they have no user,
-    no escape in the host, no fragment, no empty or dot segment and no session id.
+    no escape or other than ASCII characters in the host, no segment "." or "..", no control or
+    blank and no session id.
     """
     lower = url.lower()
-    match = _PLAIN.fullmatch(lower if lower.find(b"%") < 0 else _unescaped(lower))
+    if lower.find(b"%") >= 0 or not lower.isascii():
+        lower = _unescaped(lower)
+    match = _PLAIN.fullmatch(lower)
     if match is None:
         return _by_surt(url)
     site, path, query = match.groups()
@@ -54,7 +65,11 @@ def urlkey(url: bytes) -> bytes:
         return _by_surt(url)
     if path.find(b"(") >= 0 and path.find(b".aspx") >= 0:  # may hold a session id of ASP.NET
         return _by_surt(url)
-    if query is None:
+    if path.find(b"//") >= 0:
+        path = _SLASHES.sub(b"/", path)
+    if path[-1:] == b"/":
+        path = path[:-1]
+    if not query:
         return key + (path or b"/")
     if query.find(b"id") >= 0 and _SESSION.search(query):
         return _by_surt(url)
@@ -65,6 +80,7 @@ def urlkey(url: bytes) -> bytes:
 
 def _unescaped(lower: bytes) -> bytes:
     """Return a URL unescaped and escaped again as surt does; empty if the table lacks an escape."""
+    lower = _NOT_ASCII.sub(lambda byte: b"%%%02x" % ord(byte[0]), lower)
     path = lower.find(b"/", 8)
     if path < 0 or b"%" in lower[:path] or lower.count(b"%") != len(_ESCAPE.findall(lower)):
         return b""
@@ -76,13 +92,16 @@ def _unescaped(lower: bytes) -> bytes:
 
 def _surt_site(site: bytes) -> bytes | None:
     """Return the part of a key that is made of scheme, host and port; None if surt takes none."""
-    match = _SITE.fullmatch(site)
-    if match is None:  # an address, a port, or a name without dots
+    match = _SITE.fullmatch(site) or _ADDRESS.fullmatch(site)
+    secure, host, port = match.groups(b"") if match else (b"", b"", b"")
+    parts = host.split(b".")
+    is_address = match is not None and match.re is _ADDRESS
+    if match is None or int(port or 0) > 65535 or (is_address and max(map(int, parts)) > 255):
         key = _by_surt(site + b"/")
         return _sites.keep(site, key[:-1]) if key.endswith(b")/") else None
-    parts = match[1].split(b".")
     parts.reverse()
-    return _sites.keep(site, b",".join(parts) + b")")
+    ending = b":%b)" % port if port and port != _DEFAULT_PORTS[secure] else b")"
+    return _sites.keep(site, b",".join(parts) + ending)
 
 
 def _ordered(query: bytes) -> bytes:
