@@ -64,7 +64,7 @@ _ITEM = struct.Struct(">BH")
 _SHORT = struct.Struct(">H")
 _LONG = struct.Struct(">I")
 _CHECKSUM = struct.Struct("<I")  # little-endian, so that the CRC-32 of the whole is constant
-_UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+UUID = re.compile(rb"urn:uuid:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _STATUS, _FRACTION, _RECORD_ID, _MIME, _SIZE, _ETAG, _MODIFIED, _OWN = range(1, 9)  # extras
 
 _SPELLINGS = [Spelling.from_code(code) for code in range(128)]
@@ -190,7 +190,7 @@ def encode(capture: Capture, container: int, *, etag: bool = False, also: bool =
     flags = capture.evidence | capture.covers << 2 | (32 if capture.size_of_record else 0)
     mime = MIME_CODES.get(capture.mime, 255)
     uuid = extras = b""
-    if record_id and _UUID.fullmatch(record_id):
+    if record_id and UUID.fullmatch(record_id):
         flags |= 16
         uuid = a2b_hex(record_id[9:].replace(b"-", b""))
         record_id = b""
@@ -332,6 +332,14 @@ def packed_url(entry: bytes) -> bytes:
     if entry[0] & 64:
         at += 2 + _SHORT.unpack_from(entry, at)[0]
     return entry[at:]
+
+
+def fraction_of(entry: bytes) -> bytes:
+    """Return the fraction of an entry's date, with its dot; empty if it has none."""
+    if not entry[0] & 64:
+        return b""
+    extras, _ = _read_extras(entry, 38 if entry[0] & 16 else 22)
+    return b"." + extras[_FRACTION] if _FRACTION in extras else b""
 
 
 def strip_flags(entry: bytes) -> bytes:

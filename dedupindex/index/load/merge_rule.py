@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 from xxhash import xxh3_64_intdigest
 
@@ -32,6 +31,7 @@ from dedupindex.index.format.cells import (
     ALSO,
     BEFORE,
     DIGEST_KEY,
+    NOWHERE,
     SEVERAL,
     SPARE,
     ContainerRef,
@@ -41,6 +41,7 @@ from dedupindex.index.format.cells import (
     container_of,
     decode,
     entries_of,
+    fraction_of,
     packed_url,
     strip_flags,
 )
@@ -131,13 +132,13 @@ class MergeRule:
         for entry in group:
             kinds[entry[0] & 3].append(entry)
         records, rows, claims = kinds
-        row = self._best(key, rows)
+        row = self._best(rows)
         refuted = bool(row) and tombstones.refutes(row[0])
         sound = [] if refuted else [entry for entry in rows if not tombstones.refutes(entry)]
         unchained = self._unchained(key, claims, records, tombstones)
         outcome.contradicted += _fresh(rows) - _fresh(sound)
         outcome.chained += _fresh(claims) - _fresh(unchained)
-        record, claim = self._best(key, records), self._best(key, unchained)
+        record, claim = self._best(records), self._best(unchained)
         if record and row and self._rank(record[0]) < self._rank(row[0]):
             row = []
         order = record + ([] if refuted else row) + claim
@@ -180,13 +181,13 @@ class MergeRule:
         record_id = decode(key, unmarked(entry), self.place_of).record_id
         return (entry[2:8], record_id) if record_id else None
 
-    def _best(self, key: bytes, entries: list[bytes]) -> list[bytes]:
+    def _best(self, entries: list[bytes]) -> list[bytes]:
         """Return the best of entries of one URL and kind, in a list; an empty list if none."""
         if len(entries) > 1:
             ranks = list(map(self._rank, entries))
             first = min(ranks)
             entries = [entry for entry, rank in zip(entries, ranks, strict=True) if rank == first]
-        return [min(entries, key=partial(self._tie_order, key))] if len(entries) > 1 else entries
+        return [min(entries, key=self._tie_order)] if len(entries) > 1 else entries
 
     def _rank(self, entry: bytes) -> tuple[bool, int, int]:
         """Return a sort key for entries of a URL, the best first; equal only within a second."""
@@ -195,30 +196,42 @@ class MergeRule:
             return False, second, kind
         return (True, second, kind) if kind == NAMED else (False, -second, kind)
 
-    def _tie_order(self, key: bytes, entry: bytes) -> tuple[CaptureOrder, bytes, str, bool]:
+    def _tie_order(self, entry: bytes) -> TieOrder:
         """Return a sort key within a second; of equal entries the one in the index comes first.
 
-        The container's number is left out: it depends on the order of loading.
+        It orders as `capture_order` does, but decodes only what differs within a second. The
+        container's number is left out: it depends on the order of loading.
         """
-        body = unmarked(entry)
-        capture = decode(key, body, self.place_of)
-        content, crawl = body[:17] + body[21:], capture.crawl or _LAST
-        return capture_order(capture, latest=self.latest), content, crawl, not entry[1] & BEFORE
+        body, number = unmarked(entry), container_of(entry)
+        fraction = _order_of_fraction(fraction_of(body))
+        if self.latest and body[0] & 3 != NAMED:
+            fraction = fraction.translate(_REVERSED)
+        container, crawl = self.place_of(number) if number else NOWHERE
+        return (
+            fraction, container or _LAST, body[12:17], body[:17] + body[21:], crawl or _LAST,
+            not entry[1] & BEFORE,
+        )  # fmt: skip
 
 
+TieOrder = tuple[bytes, str, bytes, bytes, str, bool]
 CaptureOrder = tuple[bool, bytes, int, bytes, str, int]
 
 
 def capture_order(capture: Capture, *, latest: bool) -> CaptureOrder:
     """Return a sort key for captures of a URL and digest: the merge rule keeps the first."""
     named = capture.evidence == Evidence.NAMED
-    date = sort_key(capture.date) + b"\0"  # so that a fraction comes later also if reversed
+    date = _order_of_fraction(sort_key(capture.date))
     if latest and not named:
         date = date.translate(_REVERSED)
     offset = capture.offset if capture.offset >= 0 else 1 << 62
     second = date[: len("2026-11-20T09:14:17")]
     container = capture.container or _LAST
     return latest and named, second, capture.evidence, date, container, offset
+
+
+def _order_of_fraction(date: bytes) -> bytes:
+    """Return the end of a date as a sort key by which a fraction comes later, also if reversed."""
+    return date + b"\0"
 
 
 def _lost(

@@ -23,7 +23,13 @@ from dedupindex.index.format.cells import (
     entries_of,
 )
 from dedupindex.index.format.tombstones import MAX_READ
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, settled, staged_again
+from dedupindex.index.load.merge_rule import (
+    MergeOutcome,
+    MergeRule,
+    capture_order,
+    settled,
+    staged_again,
+)
 from dedupindex.index.load.runs import merge
 from dedupindex.timestamps import digits_of_date
 from tests.support.captures import capture
@@ -215,6 +221,26 @@ def test_any_splitting_into_loads_matches_the_model(
     again, outcome = load(cells, captures, rule_of(keys, keep))
     assert again == cells
     assert (outcome.added, outcome.replaced) == (0, 0)
+
+
+@pytest.mark.parametrize("keep", ["earliest", "latest"])
+@given(st.lists(conflicting, min_size=2, max_size=2))
+def test_entries_of_one_second_are_ordered_as_their_captures(
+    keep: str, pair: list[Capture]
+) -> None:
+    """What is compared as bytes is compared as when both are decoded."""
+    kind, rule = pair[0].evidence, rule_of(Keys(), keep)
+    one, other = (
+        item._replace(evidence=kind, date=item.date[:17] + b"17" + item.date[19:]) for item in pair
+    )
+    if kind == Evidence.REVISIT:
+        return
+    orders = [capture_order(item, latest=keep == "latest") for item in (one, other)]
+    ties = [rule._tie_order(encode(item, NUMBERS[place_of(item)])) for item in (one, other)]
+    if orders[0] != orders[1]:
+        assert (ties[0] < ties[1]) == (orders[0] < orders[1])
+    else:
+        assert ties[0][:3] == ties[1][:3]
 
 
 def test_a_claim_that_proves_to_be_a_chain_loses_to_a_read_record() -> None:
