@@ -17,12 +17,14 @@ from dedupindex.capture import Capture, Evidence, Revisit, Rows
 from dedupindex.digest import CANONICAL, CUT, CUT_DIGEST, EMPTY, Digest, is_cut
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import Settings
+from dedupindex.indexer.encode_rows import CaptureColumns
 from dedupindex.urlkey import is_http
 
 _EMPTY = frozenset(digest.raw for digest in EMPTY)
 _PRINTABLE = bytes(range(0x20, 0x7F))
 _NEVER_WHOLE = {204: "empty", 205: "empty", 206: "partial", 304: "empty"}  # whatever is allowed
 _UNUSUAL = re.compile(rb"[\x00-\x1f\x7f-\xff]")
+_SCHEMES = (b"http://", b"https://")
 _SAMPLE = Capture(Digest("sha1", b"\1" * 20), CANONICAL, b"http://a/", b"", Evidence.ROW)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -95,6 +97,26 @@ def reasons(refuse: AdmissionFilter, rows: Rows) -> list[str]:
             if not found[index] and (raw in _EMPTY or is_cut(raw)):
                 found[index] = "empty" if raw in _EMPTY else CUT_DIGEST
     return found
+
+
+def admits_all(refuse: AdmissionFilter, captures: CaptureColumns) -> bool:
+    """Return whether `refuse` certainly refuses none of these captures.
+
+    What it decides by is compared for the whole batch; it is called once for each pair of status
+    and media type, with the smallest size.
+    """
+    digests = [digest.raw for digest in captures.digests]
+    if (
+        not all([url.startswith(_SCHEMES) for url in captures.urls])
+        or b"".join(captures.urls).translate(None, _PRINTABLE)
+        or CUT in b"".join(digests)
+        or not _EMPTY.isdisjoint(digests)
+        or any(captures.also)
+    ):
+        return False
+    sample = _SAMPLE._replace(size=min(captures.sizes))
+    kinds = set(zip(captures.statuses, captures.mimes, strict=True))
+    return not any([refuse(sample._replace(status=status, mime=mime)) for status, mime in kinds])
 
 
 def _is_unwritable(url: bytes) -> bool:

@@ -18,8 +18,8 @@ from dedupindex.index.format.ledger import dependent
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.load.staging import Numbers
-from dedupindex.indexer.admission import admission_filter, named_original, reasons
-from dedupindex.indexer.encode_rows import stage_rows
+from dedupindex.indexer.admission import admission_filter, admits_all, named_original, reasons
+from dedupindex.indexer.encode_rows import CaptureColumns, stage_captures, stage_rows
 from dedupindex.indexer.tasks import Input
 from dedupindex.sources import Source, SourceOptions, is_stream, open_source
 
@@ -167,22 +167,13 @@ class _Stager:
         yield staged
 
     def _add_items(self, batch: list[Item], staged: list[bytes]) -> None:
-        """Stage a batch of items: the inner loop of a build."""
-        refuse, numbers, key_of, etag = self._refuse, self._numbers, self._keys.key_of, self._etag
+        """Stage a batch of items."""
+        captures: list[Capture] = []
         refused = self.tally.refused
         records = len(batch)
         for item in batch:
             if item.__class__ is Capture:  # quicker than isinstance
-                capture: Capture = item
-                reason = refuse(capture)
-                if reason:
-                    refused[reason] += 1
-                    continue
-                entry = encode(capture, numbers(capture.container), etag=etag)
-                staged.append(key_of(capture.digest, capture.url) + entry)
-                if capture.also:
-                    entry = encode(capture, numbers(capture.container), etag=etag, also=True)
-                    staged += [key_of(digest, capture.url) + entry for digest in capture.also]
+                captures.append(item)
             elif item.__class__ is Refusal:
                 refused[item.reason] += 1
                 if item.itself is not None:
@@ -195,6 +186,26 @@ class _Stager:
                 if self.problem_count <= _MAX_PROBLEMS:
                     self.problems.append(item)
         self.tally.records += records
+        if captures:
+            self._add_captures(captures, staged)
+
+    def _add_captures(self, captures: list[Capture], staged: list[bytes]) -> None:
+        """Stage the admitted captures: all at once if they are plain, as nearly always."""
+        columns = CaptureColumns.of(captures)
+        if columns.plain and admits_all(self._refuse, columns):
+            staged += stage_captures(columns, self._keys, self._numbers)
+            return
+        numbers, key_of, etag = self._numbers, self._keys.key_of, self._etag
+        for capture in captures:
+            reason = self._refuse(capture)
+            if reason:
+                self.tally.refused[reason] += 1
+                continue
+            entry = encode(capture, numbers(capture.container), etag=etag)
+            staged.append(key_of(capture.digest, capture.url) + entry)
+            if capture.also:
+                entry = encode(capture, numbers(capture.container), etag=etag, also=True)
+                staged += [key_of(digest, capture.url) + entry for digest in capture.also]
 
     def _add_rows(self, rows: Rows, staged: list[bytes]) -> None:
         """Stage the admitted rows; the refused ones leave no tombstones."""

@@ -30,32 +30,32 @@ class WaczSource(ArchiveSource):
         inner = 0 if self._inner is None else self._inner.position
         return min(max(self._begin + inner, self._window.hashed), self.size)
 
-    def _read(self) -> Iterator[Item]:
+    def _read(self) -> Iterator[list[Item]]:
         try:
             with ZipFile(self._window.file) as container:
                 yield from self._read_members(container)
         except BROKEN as error:
-            yield Problem(self.name, 0, f"is no whole zip file: {error}")
+            yield [Problem(self.name, 0, f"is no whole zip file: {error}")]
 
-    def _read_members(self, container: ZipFile) -> Iterator[Item]:
+    def _read_members(self, container: ZipFile) -> Iterator[list[Item]]:
         members = archived(container)
         if not members:
-            yield Problem(self.name, 0, why_nothing(container))
+            yield [Problem(self.name, 0, why_nothing(container))]
         seen = set()
         for info in members:
             name, begin = f"{self.name}/{info.filename}", info.header_offset
             if name in seen:
-                yield Problem(name, begin, "is in its WACZ twice: the first is read")
+                yield [Problem(name, begin, "is in its WACZ twice: the first is read")]
                 continue
             seen.add(name)
             try:
                 inner = self._open(container, info, name)
             except BROKEN as error:
-                yield Problem(name, begin, f"cannot be read from its WACZ: {error}")
+                yield [Problem(name, begin, f"cannot be read from its WACZ: {error}")]
                 continue
             self._begin, self._inner = begin, inner
             with inner:
-                yield from inner.items()
+                yield from inner.batches()
             self._inner = None
             self.remarks += inner.remarks
 

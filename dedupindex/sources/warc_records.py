@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 from dedupindex.capture import Capture, Covers, Evidence, Item, Problem, Refusal, Revisit
 from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, Hash, is_cut, new_hash
@@ -70,20 +71,24 @@ class ArchiveSource(Source):
 
     def items(self) -> Iterator[Item]:
         """See `Source.items`."""
+        return chain.from_iterable(self.batches())
+
+    def batches(self) -> Iterator[list[Item]]:
+        """See `Source.batches`."""
         if self.name.endswith(".open"):
             self.changed = True
-            yield Problem(self.name, 0, GROWING)
+            yield [Problem(self.name, 0, GROWING)]
             return
         yield from self._read()
         self.content_hash = self._window.content_hash()
         self.changed = self._window.changed()
         self._window.close()
         if self.changed:
-            yield Problem(self.name, self.size, GROWING)
+            yield [Problem(self.name, self.size, GROWING)]
 
     @abstractmethod
-    def _read(self) -> Iterator[Item]:
-        """Yield the items of all records."""
+    def _read(self) -> Iterator[list[Item]]:
+        """Yield the items of all records in batches."""
 
 
 class WarcSource(ArchiveSource):
@@ -99,9 +104,9 @@ class WarcSource(ArchiveSource):
     def position(self) -> int:
         return self._window.hashed
 
-    def _read(self) -> Iterator[Item]:
+    def _read(self) -> Iterator[list[Item]]:
         if not self.size:
-            yield Problem(self.name, 0, "is empty: it holds no record")
+            yield [Problem(self.name, 0, "is empty: it holds no record")]
         pairing, fast = self._pairing, self._responses.fast
         for event in read(self._window):
             if event is None:
@@ -115,8 +120,8 @@ class WarcSource(ArchiveSource):
                 if event.record:
                     pairing.add(Refusal("damaged"))
             if len(pairing.items) >= FULL:
-                yield from pairing.pop_settled()
-        yield from pairing.pop_settled(everything=True)
+                yield pairing.pop_settled()
+        yield pairing.pop_settled(everything=True)
 
     def _add(self, record: Record) -> None:
         """Add the item of a record, unless the record turns out to be broken."""
@@ -207,8 +212,8 @@ class Responses:
         """
         if self._facts is None or (facts := self._facts(record)) is None:
             return None
-        digest, spelling, covers, status, mime, body = facts
-        url, date, record_id, _, _, _, _ = record.values
+        url, digest, spelling, covers, status, mime, body = facts
+        _, date, record_id, _, _, _, _ = record.values
         return _new(Capture, (
             digest, spelling, url, date, _RECORD, covers, status, mime,
             len(body), False, record_id[1:-1],

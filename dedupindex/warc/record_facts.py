@@ -204,8 +204,8 @@ def revisit_http(record: Record) -> http.Response | None:
     return http.parse(held + b"\r\n\r\n", 0, len(held) + 4)
 
 
-Fast = tuple[Digest, Spelling, Covers, int, bytes, memoryview]
-"""Digest, its spelling, what it covers; HTTP status, media type, and the body as stored."""
+Fast = tuple[bytes, Digest, Spelling, Covers, int, bytes, memoryview]
+"""URL, digest, its spelling, what it covers; HTTP status, media type, and the body as stored."""
 
 
 class FastFacts:
@@ -227,6 +227,8 @@ class FastFacts:
         """Return the facts of a response that is not `special`; None if it is not regular."""
         url, date, record_id, content_type, text, _, _ = record.values
         data, start = record.data, record.start
+        if url[:1] == b"<" and url[-1:] == b">":  # wget's
+            url = url[1:-1]
         if (
             data is None
             or not url.startswith(_SCHEMES)
@@ -240,12 +242,16 @@ class FastFacts:
         stop = start + record.length
         match = _PLAIN(data, start, stop)
         if match is None:
-            return self._chunked(text, data, start, stop)
-        at, (code, line) = match.end(), match.groups()
+            return None
+        at, (code, line, chunked, other_line) = match.end(), match.groups()
         status = self._statuses.get(code)
         if status is None or at == stop:
             return None
         body = memoryview(data)[at:stop]
+        if chunked:
+            found = self._chunked(text, data, at, stop)
+            mime = _MEDIA_TYPES[other_line if line is None else line]
+            return (url, *found, status, mime, body) if found else None
         if self._sha1 and text[:5] == b"sha1:" and len(text) == 37:  # nearly always
             try:
                 raw = int(text[5:].translate(FROM_BASE32), 32).to_bytes(20)
@@ -253,31 +259,38 @@ class FastFacts:
                 return None
             if sha1(body, usedforsecurity=False).digest() != raw:
                 return None
-            return _new(Digest, ("sha1", raw)), CANONICAL, _BOTH, status, _MEDIA_TYPES[line], body
+            return (
+                url,
+                _new(Digest, ("sha1", raw)),
+                CANONICAL,
+                _BOTH,
+                status,
+                _MEDIA_TYPES[line],
+                body,
+            )
         stated = self._stated(text)
         if stated is None or _hashed(stated[0].algorithm, [body]) != stated[0].raw:
             return None
-        return *stated, _BOTH, status, _MEDIA_TYPES[line], body
+        return url, *stated, _BOTH, status, _MEDIA_TYPES[line], body
 
-    def _chunked(self, text: bytes, data: bytes, start: int, stop: int) -> Fast | None:
-        """Read a chunked response with one hash, of the entity or of the body as stored.
+    def _chunked(
+        self, text: bytes, data: bytes, at: int, stop: int
+    ) -> tuple[Digest, Spelling, Covers] | None:
+        """Verify the digest of a chunked body with one hash, of its entity or of it as stored.
 
         A tool always hashes the same of the two, so the one that matched last time is tried.
         """
-        answer = http.parse(data, start, stop) if data.startswith(b"HTTP/", start, stop) else None
-        if answer is None or answer.coding != b"chunked" or answer.partial:
+        if self._entities:
+            pieces, covers = http.plain_chunks(data, at, stop), _ENTITY
+        else:
+            pieces, covers = [memoryview(data)[at:stop]], _STORED
+        stated = self._stated(text)
+        if stated is None or not pieces or not http.has_chunk(data, at, stop):
             return None
-        status = self._statuses.get(b"%03d" % answer.status)
-        pieces = http.plain_chunks(data, answer.body, stop)
-        if status is None or not pieces or (stated := self._stated(text)) is None:
-            return None
-        digest, spelling = stated
-        body = memoryview(data)[answer.body : stop]
-        if _hashed(digest.algorithm, pieces if self._entities else [body]) != digest.raw:
+        if _hashed(stated[0].algorithm, pieces) != stated[0].raw:
             self._entities = not self._entities
             return None
-        covers = _ENTITY if self._entities else _STORED
-        return digest, spelling, covers, status, answer.mime, body
+        return *stated, covers
 
     def _stated(self, text: bytes) -> tuple[Digest, Spelling] | None:
         try:

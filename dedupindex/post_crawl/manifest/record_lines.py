@@ -231,12 +231,12 @@ class FastLines:
             return None
         if not data.startswith(LINE_VERSIONS) or (facts := self._read(record)) is None:
             return None
-        digest, _, covers, status, _, body = facts
+        url, digest, _, covers, status, _, body = facts
         head = data[start : start + record.length - len(body)]
         codings, content_type = http.codings(head), http.content_types(head)
         if len(codings) + len(content_type) > _FAST_HEADER:
             return None
-        url, date, record_id, _, stated, _, _ = record.values
+        _, date, record_id, _, stated, _, _ = record.values
         if date != self._date:
             self._date, self._digits = date, digits_of_date(date)
         replay_key = xxh64_intdigest(urlkey(url) + self._digits)

@@ -6,25 +6,30 @@ import random
 from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as limits
 from hypothesis import strategies as st
 
-from dedupindex.capture import Item, Refusal, Rows
-from dedupindex.digest import CANONICAL, EMPTY, Spelling
+from dedupindex.capture import Capture, Covers, Evidence, Item, Refusal, Rows
+from dedupindex.counts import BuildTally
+from dedupindex.digest import CANONICAL, EMPTY, Digest, Spelling
 from dedupindex.index import open_index
 from dedupindex.index.format.cells import Keys, decode, encode, entries_of
 from dedupindex.index.format.tombstones import REVISIT
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import stage
-from dedupindex.indexer.admission import admission_filter, reasons
-from dedupindex.indexer.encode_rows import stage_rows
+from dedupindex.indexer.admission import admission_filter, admits_all, reasons
+from dedupindex.indexer.encode_rows import CaptureColumns, stage_captures, stage_rows
 from dedupindex.indexer.pipeline import Build, Built, build
 from dedupindex.sources import SourceOptions
 from dedupindex.sources.cdx import CdxSource
 from dedupindex.sources.open_source import open_source
 from dedupindex.sources.source import Source
+from tests.support.budgets import examples
+from tests.support.captures import capture
 from tests.unit.indexer.test_never_originals import REFUSED
 from tests.unit.indexer.test_never_originals import row as row_of_refused
 
@@ -73,6 +78,99 @@ def test_rows_are_admitted_as_captures_are(some: Rows, status: str, only: bool, 
     settings = Settings(mime="text/|foo", whitelist=only, status=status, min_size=least)
     refuse = admission_filter(settings)
     assert reasons(refuse, some) == list(map(refuse, some.captures()))
+
+
+@st.composite
+def captures(draw: st.DrawFn) -> list[Capture]:
+    """Captures of which most can be encoded in columns."""
+    odd = draw(st.booleans())
+
+    def usual(values: list[Any], others: list[Any]) -> st.SearchStrategy[Any]:
+        return st.sampled_from(values + others if odd else values)
+
+    uuids = st.uuids().map(lambda uuid: b"urn:uuid:%b" % str(uuid).encode())
+    raw = st.binary(min_size=20, max_size=20)
+    made = st.builds(
+        Capture,
+        digest=st.one_of(
+            raw.map(lambda data: Digest("sha1", data)),
+            usual(
+                [Digest("sha256", b"\1" * 32)],
+                [Digest("sha1", SHA1_EMPTY), Digest("md5", bytes(16))],
+            ),
+        ),
+        spelling=st.sampled_from([CANONICAL, Spelling(0, 2), Spelling(2, 4)]),
+        url=usual(
+            [b"http://a.org/", b"https://www.a.org:81/%41?b"],
+            [b"HTTP://A/", b"dns:a", b"http://a/\xff", b""],
+        ),
+        date=usual(
+            [b"2026-11-20T09:14:17Z", b"1996-01-01T00:00:00Z"], [b"2026-11-20T09:14:17.25Z"]
+        ),
+        evidence=usual([Evidence.RECORD], [Evidence.ROW]),
+        covers=st.sampled_from(list(Covers)),
+        status=usual([200, 404], [206, 0, 99999]),
+        mime=st.sampled_from(MIMES),
+        size=usual([1, 9, 2**32 - 3], [-1, 0, 2**32 - 2, 2**40]),
+        size_of_record=usual([False], [True]),
+        record_id=st.one_of(uuids, usual([b"urn:uuid:" + b"0" * 36], [b"", b"urn:x"]))
+        if odd
+        else uuids,
+        container=st.sampled_from(["", "a.warc.gz", "b.warc.gz"]),
+        offset=usual([0, 2**40 - 2], [-1, 2**40 - 1]),
+        etag=usual([b""], [b'"x"']),
+        last_modified=usual([b""], [b"x"]),
+        also=usual([()], [(Digest("sha256", b"\2" * 32),), (Digest("md5", bytes(16)),)]),
+    )
+    return draw(st.lists(made, min_size=1, max_size=4))
+
+
+@limits(max_examples=examples(400))
+@given(captures(), KEYS)
+def test_captures_in_columns_are_those_of_each_capture(some: list[Capture], keys: Keys) -> None:
+    columns = CaptureColumns.of(some)
+    if columns.plain:
+        each = [keys.key_of(one.digest, one.url) + encode(one, len(one.container)) for one in some]
+        assert stage_captures(columns, keys, len) == each
+
+
+@limits(max_examples=examples(400))
+@given(captures(), st.sampled_from(["200", "2xx", "200,404"]), st.booleans(), st.integers(0, 9))
+def test_captures_are_admitted_together_only_if_each_is(
+    some: list[Capture], status: str, only: bool, least: int
+) -> None:
+    refuse = admission_filter(
+        Settings(mime="text/|foo", whitelist=only, status=status, min_size=least)
+    )
+    if admits_all(refuse, CaptureColumns.of(some)):
+        assert not any(map(refuse, some))
+
+
+@limits(max_examples=examples(400))
+@given(captures(), st.booleans())
+def test_a_batch_is_staged_as_its_captures_alone(some: list[Capture], etag: bool) -> None:
+    settings = Settings(mime=".*", whitelist=True, status="2xx,404", min_size=2, etag=etag)
+
+    def staged(batches: list[list[Capture]]) -> tuple[list[bytes], BuildTally]:
+        stager, entries = stage._Stager(settings, len), list[bytes]()  # type: ignore[arg-type]
+        for batch in batches:
+            stager._add_items(list(batch), entries)
+        return entries, stager.tally
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "admits_all", lambda *_: False)
+        alone = staged([[one] for one in some])
+    assert staged([some]) == alone
+
+
+def test_usual_captures_are_plain() -> None:
+    record_id = b"urn:uuid:00000000-0000-4000-8000-000000000001"
+    one = capture(container="a.warc.gz", record_id=record_id, offset=7, size=9)
+    columns = CaptureColumns.of([one, one._replace(mime=b"foo/bar", status=404)])
+    assert columns.plain
+    assert admits_all(
+        admission_filter(Settings(mime=".*", whitelist=True, status="2xx,404")), columns
+    )
 
 
 @given(rows(), st.data())

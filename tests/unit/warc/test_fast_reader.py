@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
+from base64 import b32encode
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,8 +23,19 @@ from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window
 from tests.support.budgets import examples
-from tests.support.warc_cases import chunked, gz, record, request, response, revisit, sha1
+from tests.support.warc_cases import (
+    CHUNKED_HTTP,
+    HTTP,
+    chunked,
+    gz,
+    record,
+    request,
+    response,
+    revisit,
+    sha1,
+)
 
+HTTP_TYPE = b"application/http; msgtype=response"
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
 MANY = settings(
     max_examples=examples(400),
@@ -46,8 +60,20 @@ bodies = st.one_of(
     st.binary(max_size=60),
     st.sampled_from(
         [chunked(b"one", b"two"), chunked(), chunked(b"x") + b"y", chunked(b"x", end=b"0\r\n")]
+        + [b"0\r\n\r\n", b"00\r\n\r\n", b"3;x\r\none\r\n0\r\n\r\n", b"3\r\n", b"3\none\n0\n\n"]
     ),
 )
+
+
+SPELLINGS = ["sha1:b32"] * 4 + ["sha1:hex", "SHA1:hex", "sha-1:B32", "sha256:hex", "md5:b32"]
+
+
+def spelled(data: bytes, form: str) -> bytes:
+    """The digest of a payload as some crawler writes it."""
+    label, _, encoding = form.partition(":")
+    raw = hashlib.new(label.lower().replace("-", ""), data).digest()
+    text = raw.hex() if encoding == "hex" else b32encode(raw).decode()
+    return f"{label}:{text.lower() if encoding == 'B32' else text}".encode()
 
 
 @st.composite
@@ -58,7 +84,8 @@ def answers(draw: st.DrawFn, number: int) -> bytes:
     head += draw(st.sampled_from([eol * 2, eol * 2, eol * 2, eol, b"\n\n", b""]))
     body = draw(bodies)
     entity = body[3:6] + body[11:14]
-    digest = draw(st.sampled_from([sha1(body), sha1(body), sha1(entity), sha1(b"?"), b"x", None]))
+    of = draw(st.sampled_from([body, body, body, entity, b"?"]))
+    digest = draw(st.sampled_from([*map(partial(spelled, of), SPELLINGS), b"x", None]))
     return response(body, head=head, number=number, Payload_Digest=digest, **draw(fields()))
 
 
@@ -66,8 +93,25 @@ def answers(draw: st.DrawFn, number: int) -> bytes:
 def fields(draw: st.DrawFn) -> dict[str, Any]:
     """WARC fields that replace the usual ones."""
     odd: dict[str, list[bytes | None]] = {
-        "Date": [b"2026-11-20T09:14:17.25Z", b"2026-02-30T09:14:17Z", b"2026-11-20", None],
-        "Target_URI": [b"<http://x/>", b"HTTP://x/", b"dns:x", b"", b"https://x/ ", None],
+        "Date": [
+            b"2026-11-20T09:14:17.25Z",
+            b"2026-11-20T09:14:17.123456789Z",
+            b"2026-02-30T09:14:17Z",
+            b"2026-11-20",
+            None,
+        ],
+        "Target_URI": [
+            b"<http://x/>",
+            b"<https://x:80/%41>",
+            b"<HTTP://x/>",
+            b"<http://x/",
+            b"<>",
+            b"HTTP://x/",
+            b"dns:x",
+            b"",
+            b"https://x/ ",
+            None,
+        ],
         "Record_ID": [b"", b"bare", b"<open", b"<>", None],
         "Content_Type": [b"application/http", b"text/plain", None],
         "Truncated": [b"length"],
@@ -164,6 +208,39 @@ def test_fast_reader_yields_the_same_for_large_records(
     assert sum(isinstance(item, Capture) for item in fast_items[0]) == 18
     monkeypatch.setattr(source, "read", reader.read)
     assert fast_items == items_of(PATH)
+
+
+CRAWLERS: dict[str, dict[str, Any]] = {  # what their archives have in common
+    "wget": {
+        "Target_URI": b"<http://x.org:8080/a%20b>",
+        "Content_Type": HTTP_TYPE.replace(b" ", b""),
+    },
+    "Heritrix": {"version": b"WARC/1.0", "Content_Type": HTTP_TYPE, "IP_Address": b"192.0.2.7"},
+    "warcprox": {"Content_Type": HTTP_TYPE.replace(b" ", b""), "form": "sha1:hex"},
+    "Zeno": {"version": b"WARC/1.1", "Date": b"2026-11-20T09:14:17.123456789Z"},
+    "Browsertrix": {
+        "version": b"WARC/1.1",
+        "Date": b"2026-11-20T09:14:17.25Z",
+        "form": "sha256:hex",
+    },
+}
+
+
+@pytest.mark.parametrize("coding", ["", "stored", "entity"])
+@pytest.mark.parametrize("crawler", CRAWLERS)
+def test_records_of_every_crawler_take_the_fast_path(crawler: str, coding: str) -> None:
+    shape = dict(CRAWLERS[crawler])
+    body = chunked(b"pay", b"load") if coding else b"payload"
+    digest = spelled(b"payload" if coding == "entity" else body, shape.pop("form", "sha1:b32"))
+    head = CHUNKED_HTTP if coding else HTTP
+    PATH.write_bytes(gz(response(body, head=head, Payload_Digest=digest, **shape)) * 20)
+    window = open_window("t", PATH)
+    sound = [event for event in fast_reader.read(window) if isinstance(event, Sound)]
+    window.close()
+    usual = warc_records.Responses("t", DEFAULTS)
+    found = [usual.fast(event) for event in sound]
+    assert len(sound) > 10 and all(found[1:])  # the first chunked one only shows what is hashed
+    assert found[1:] == [usual.response(event) for event in sound[1:]]
 
 
 def test_most_records_take_the_fast_path() -> None:
