@@ -26,6 +26,7 @@ from tests.benchmarks import (
     proxying,
     resolving,
     spreading,
+    wget_harvests,
     writing,
 )
 from tests.benchmarks.measure import Failed
@@ -36,6 +37,9 @@ Job = Callable[[Bench], Iterator[Line]]
 JOBS: dict[str, Job] = {
     "warc": building.warc,
     "warc-two": building.warc_two,
+    "wget-index": wget_harvests.wget_index,
+    "wget-manifest": wget_harvests.wget_manifest,
+    "wget-peers": wget_harvests.wget_peers,
     "cdx": building.cdx,
     "parquet": building.parquet,
     "crawl-log": building.crawl_log,

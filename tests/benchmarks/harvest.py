@@ -8,6 +8,7 @@ digest (as wget's) of the stored body; a quarter of the payloads seen before.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import zlib
 from base64 import b32encode
@@ -22,7 +23,7 @@ from tests.benchmarks.captures import Captures, Row
 
 _START = datetime(2022, 11, 15, 12)
 _TEXT_BYTES = 4 << 20  # of prose that pages are cut from
-_PAGE_MEAN, _IMAGE_MEAN = 41_000, 8_500  # bytes of payload
+_PAGE_MEAN, _IMAGE_MEAN, _SMALL_MEAN = 41_000, 8_500, 6_000  # bytes of payload
 _ITEM = b"""<article class="teaser teaser--wide js-observe" id="item-%d" data-module="teaser">
   <a class="teaser__link" href="/stories/item-%d.html"><img class="teaser__image lazyload"
      src="/assets/images/placeholder.gif" data-src="/media/thumbnails/wide/item-%d.jpg" alt=""
@@ -39,6 +40,7 @@ class Payload(NamedTuple):
     mime: str
     body: bytes
     chunked: bool
+    coding: str = ""  # its Content-Encoding
 
 
 def write(directory: Path, *, responses: int, files: int, seed: int = 11) -> list[Path]:
@@ -79,6 +81,13 @@ class Site:
         self._before.append(payload)
         return payload
 
+    def small(self, row: Row) -> Payload:
+        """A page of a few kilobytes, or in one row of three a gzip-coded one in chunks."""
+        page = self._page(row.url, _size(self._rng, _SMALL_MEAN))
+        if row.number % 3:
+            return Payload("text/html", page, False)
+        return Payload("text/html", _in_chunks(gzip.compress(page, 6), 2048), True, "gzip")
+
     def _page(self, url: str, size: int) -> bytes:
         parts = [f"<!DOCTYPE html>\n<html><head><title>{url}</title></head>\n<body>".encode()]
         parts.append(b"<ul class='menu'>" + self._menu + b"</ul>\n")
@@ -109,8 +118,8 @@ def _size(rng: Random, mean: int) -> int:
     return max(64, min(int(rng.lognormvariate(0, 0.9) * mean * 0.667), 4 << 20))
 
 
-def _in_chunks(body: bytes) -> bytes:
-    parts = [body[at : at + 8192] for at in range(0, len(body), 8192)]
+def _in_chunks(body: bytes, size: int = 8192) -> bytes:
+    parts = [body[at : at + size] for at in range(0, len(body), size)]
     return b"".join([b"%x\r\n%b\r\n" % (len(part), part) for part in parts]) + b"0\r\n\r\n"
 
 

@@ -21,6 +21,7 @@ from tests.benchmarks.captures import (
     cdx_with_ids,
     crawl_log,
 )
+from tests.benchmarks.fetching import Shape, fetch
 from tests.benchmarks.measure import ROOT, Cores
 from tests.benchmarks.peers import Peers
 
@@ -47,6 +48,7 @@ class Size:
     corpus: int  # bytes of documents
     rows: int  # of hash and path
     client: int  # lookups by the Python client
+    by_wget: int  # responses of a harvest by wget
     warm: bool = True  # whether a round comes first that does not count
 
 
@@ -66,6 +68,7 @@ SIZES = {
         1 << 22,
         20_000,
         100,
+        24,
         warm=False,
     ),
     "small": Size(
@@ -83,6 +86,7 @@ SIZES = {
         1 << 28,
         1_000_000,
         5_000,
+        1_000,
     ),  # fmt: skip
     "full": Size(
         39_000,
@@ -99,6 +103,7 @@ SIZES = {
         1 << 32,
         10_000_000,
         20_000,
+        13_000,
     ),
 }
 
@@ -243,6 +248,12 @@ class Inputs:
             harvest.write(path, responses=size.responses, files=size.files)
 
         return self._made(f"harvest-{size.responses}-{size.files}-in-order", make)
+
+    def fetched(self, shape: Shape, responses: int) -> Path:
+        """A directory of WARC files that wget has written; raises `Missing`."""
+        kind = "small" if shape.small else "static"
+        name = f"fetched-{responses}-{kind}{shape.port.replace(':', '-')}-{shape.copies}"
+        return self._made(name, lambda path: fetch(path, shape, responses))
 
     def cdx(self, count: int) -> Path:
         """A CDX file of 11 columns."""

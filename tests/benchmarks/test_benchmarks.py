@@ -32,12 +32,16 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
 NEED_WRK |= {"crawl-lookup", "crawl-report"}
+NEED_WGET = {"wget-index", "wget-manifest", "wget-peers"}
 NEED_B3SUM = {"hash-documents"}
 NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failure of the job
+NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
     "crawl-lookup": [f"crawl-lookup-{kind}" for kind in (1, 10, 200, "short")],
     "client": ["client", "client-async"],
+    "wget-index": [f"wget-index-{kind}" for kind in ("chunked", "once", "static", "large")],
+    "wget-manifest": [f"wget-manifest-{kind}" for kind in ("chunked", "once", "static", "large")],
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],
@@ -69,9 +73,7 @@ def test_every_job_gives_its_lines(tmp_path: Path) -> None:
     messages = "".join(done.stderr for done in runs)
     for job in jobs:
         if f"{job} was not run: " in messages:
-            assert (
-                job in ("warc-two", "manifest-two") or job in NEED_WRK | NEED_INSTALLED | NEED_B3SUM
-            )
+            assert job in ("warc-two", "manifest-two") or job in NEEDY
         else:
             assert [line["ours"] for line in lines if line["job"] in LINES.get(job, [job])], job
     assert all(line["ours"] > 0 for line in lines)
