@@ -294,22 +294,42 @@ def read_all(
 
     `read` is a function of a module. Raises `DedupError` if a process is killed.
     """
-    if jobs <= 1 or len(tasks) <= 1:
-        seen = [0, 0]
+    gc.freeze()  # or each collection would visit all objects that exist now
+    try:
+        if jobs <= 1 or len(tasks) <= 1:
+            yield from _read_here(read, tasks, total, on_progress)
+        else:
+            yield from _read_in_pool(read, tasks, min(jobs, len(tasks)), total, on_progress)
+    finally:
+        gc.unfreeze()
 
-        def progress(length: int, records: int) -> None:
-            seen[0] += length
-            seen[1] += records
-            on_progress(ProgressUpdate("reading", seen[0], total, seen[1]))
 
-        for task in tasks:
-            yield read(task, progress)
-        return
+def _read_here(
+    read: Callable[[T, Count], R], tasks: Sequence[T], total: int, on_progress: OnProgress
+) -> Iterator[R]:
+    seen = [0, 0]
+
+    def progress(length: int, records: int) -> None:
+        seen[0] += length
+        seen[1] += records
+        on_progress(ProgressUpdate("reading", seen[0], total, seen[1]))
+
+    for task in tasks:
+        yield read(task, progress)
+
+
+def _read_in_pool(
+    read: Callable[[T, Count], R],
+    tasks: Sequence[T],
+    count: int,
+    total: int,
+    on_progress: OnProgress,
+) -> Iterator[R]:
     from concurrent.futures import FIRST_COMPLETED, wait
 
     context = _context()
     counters = (context.Value("q", 0), context.Value("q", 0))
-    with workers(min(jobs, len(tasks)), _count_in, *counters) as pool:
+    with workers(count, _count_in, *counters) as pool:
         pending: set[Future[R]] = {pool.submit(read, task, _count) for task in tasks}
         while pending:
             finished, pending = wait(pending, _LOOK_EVERY, return_when=FIRST_COMPLETED)

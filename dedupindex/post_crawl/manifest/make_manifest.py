@@ -6,7 +6,6 @@ file. So an interrupted run is resumed, and its unfinished files are removed.
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import re
@@ -106,7 +105,6 @@ def make(
             results = _read_here(run.tasks, jobs, total, on_progress)
         for result in results:
             run.add(result)
-        gc.unfreeze()  # otherwise DuckDB's objects would be left when Python ends, with a warning
         run.finish()
     report.seconds = time.monotonic() - begin
     return report
@@ -183,12 +181,10 @@ class _ManifestRun:
 def _read_here(
     tasks: list[ManifestTask], jobs: int, total: int, on_progress: OnProgress
 ) -> Iterator[FileRead]:
-    gc.freeze()  # or each collection would visit all objects that exist now
     try:
         yield from read_all(read_container, tasks, jobs, total, on_progress)
     finally:
         close_database()
-        gc.unfreeze()
 
 
 def _read_on_spark(
