@@ -108,18 +108,19 @@ class WarcSource(ArchiveSource):
         if not self.size:
             yield [Problem(self.name, 0, "is empty: it holds no record")]
         pairing, fast = self._pairing, self._responses.fast
+        items, add, add_unrelated = pairing.items, pairing.add, pairing.add_unrelated
         for event in read(self._window):
             if event is None:
-                pairing.add_unrelated(_REQUEST)
-            elif isinstance(event, Sound) and (found := fast(event)):
-                pairing.add(found, event.values[_CONCURRENT])
+                add_unrelated(_REQUEST)
+            elif event.__class__ is Sound and (found := fast(event)):
+                add(found, event.values[_CONCURRENT])
             elif isinstance(event, Record):
                 self._add(event)
             elif not isinstance(event, Filler):
                 pairing.add(Problem(self.name, event.offset, event.message))
                 if event.record:
                     pairing.add(Refusal("damaged"))
-            if len(pairing.items) >= FULL:
+            if len(items) >= FULL:
                 yield pairing.pop_settled()
         yield pairing.pop_settled(everything=True)
 
