@@ -20,7 +20,7 @@ from urllib.parse import parse_qs
 
 from dedupindex.capture import Capture, OfCrawl
 from dedupindex.crawls import counting
-from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls
 from dedupindex.crawls.counting import (
     FAILED,
     NO_ORIGINAL,
@@ -90,13 +90,18 @@ def failed_lookup(crawl: str, url: str | bytes = "") -> CountedLookup:
     return crawl[:MAX_NAME_LENGTH], "", url, FAILED, -1, 0
 
 
-class _OpenStore:
+class OpenStore:
     """An open store of crawls, and its crawls as they were last read."""
 
     def __init__(self, index: Path, *, create: bool) -> None:
         self.store = make_store(index, create=create)
         self.writer = self.store.writer()
         self.known = NO_CRAWLS
+
+    def known_in(self, reading: Reading) -> KnownCrawls:
+        """Return the crawls of a state of the store, read again only if they have changed."""
+        self.known = known = self.known.refreshed(reading)
+        return known
 
     def snapshot(self, reading: Reading) -> CrawlSnapshot:
         """Return a state of the store."""
@@ -110,7 +115,7 @@ class SnapshotContext:
 
     __slots__ = ("_opened", "_reading")
 
-    def __init__(self, opened: _OpenStore | None) -> None:
+    def __init__(self, opened: OpenStore | None) -> None:
         self._opened = opened
 
     def __enter__(self) -> CrawlSnapshot:
@@ -153,7 +158,7 @@ class Crawls:
 
     def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
         self._index, self.policy = index, policy
-        self._opened: _OpenStore | None = None
+        self._opened: OpenStore | None = None
         self._error: DedupError | None = None  # why the store cannot be opened
         self._away_since: float | None = None  # when the open store was first found missing
         self._busy = threading.Lock()
@@ -202,12 +207,12 @@ class Crawls:
 
     def _open(self, *, create: bool) -> None:
         try:
-            self._opened, self._error = _OpenStore(self._index, create=create), None
+            self._opened, self._error = OpenStore(self._index, create=create), None
             self.answering = True
         except DedupError as error:
             self._error = error
 
-    def _open_store(self, *, refresh: bool = True) -> _OpenStore | None:
+    def open_store(self, *, refresh: bool = True) -> OpenStore | None:
         """Return the open store, None if there is none; raises why it cannot be opened.
 
         With `refresh`, a store that is not open is looked for.
@@ -231,7 +236,7 @@ class Crawls:
                 if not os.access(self._index, os.W_OK):
                     raise IndexUnavailable(f"{self._index} cannot be written to by the server")
                 self._open(create=True)
-        opened = self._open_store(refresh=False)
+        opened = self.open_store(refresh=False)
         if opened is None:
             raise UnknownCrawl("no crawl was begun here; begin one with POST /crawls")
         try:
@@ -256,7 +261,7 @@ class Crawls:
 
     def store(self) -> Store | None:
         """Return the open store, None if there is none."""
-        opened = self._open_store()
+        opened = self.open_store()
         return None if opened is None else opened.store
 
     def reading(self) -> AbstractContextManager[Reading | None]:
@@ -277,7 +282,7 @@ class Crawls:
 
         With `refresh`, a store that is not open is looked for.
         """
-        return SnapshotContext(self._open_store(refresh=refresh))
+        return SnapshotContext(self.open_store(refresh=refresh))
 
     def crawl(self, name: str) -> Crawl | None:
         """Return a crawl by name, None if there is none."""
@@ -305,10 +310,9 @@ class Crawls:
 
     def silent(self, prefix: bytes) -> bool:
         """Return whether no crawl has a digest."""
-        opened = self._opened or self._open_store(refresh=False)
+        opened = self._opened or self.open_store(refresh=False)
         if opened is None:
             return True
         with opened.store.reading() as reading:
-            snapshot = opened.snapshot(reading)
-            self.answering = snapshot.known.answering
-            return snapshot.has_none(prefix, "")
+            self.answering = opened.known_in(reading).answering
+            return reading.has_none(prefix)

@@ -54,9 +54,12 @@ class HotRoutes:
         if refusal is not None:
             start(refusal[0], refusal[1])
             return [cast(bytes, refusal[2])]
-        if environ["REQUEST_METHOD"] == "GET" and environ["PATH_INFO"] in self._gets:
-            return self._answer(environ, start)  # without a body, and soon
-        return self.timeout.watched(environ, lambda: self._answer(environ, start))
+        get = self._gets.get(environ["PATH_INFO"]) if environ["REQUEST_METHOD"] == "GET" else None
+        if get is None:
+            return self.timeout.watched(environ, lambda: self._answer(environ, start))
+        status, headers, body = get(environ)  # without a body, and soon
+        start(status, headers)
+        return [body] if type(body) is bytes else body  # type: ignore[return-value]
 
     def _answer(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         answer = self._answers.get(environ["REQUEST_METHOD"], {}).get(environ["PATH_INFO"])

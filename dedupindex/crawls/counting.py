@@ -146,28 +146,30 @@ class LookupCounter:
                 row[:] = map(int.__add__, row, amounts)
             self._sums.others.update(part.others)
             for crawl, times in part.times.items():
-                mine = self._times(crawl, times[0])
+                mine = self._sums.times.get(crawl) or self._new_times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
 
     def _add(self, lookup: CountedLookup, hour: bytes, now: int) -> None:
         crawl, strategy, url, answer, stated, taken = lookup
-        outcome = _outcome_of(answer) if isinstance(answer, bytes) else answer
+        column, size, mime, status = _outcome_of(answer) if isinstance(answer, bytes) else answer
         host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
-        crawl, mime = crawl[:MAX_NAME_LENGTH], outcome.mime[:LONGEST]
-        row = self._row((crawl, hour, strategy, host[:LONGEST], mime, outcome.status))
-        if outcome.column:
-            row[COLUMN[outcome.column]] += 1
-        if outcome == FAILED:
-            return
+        crawl = crawl[:MAX_NAME_LENGTH]
+        row = self._row((crawl, hour, strategy, host[:LONGEST], mime[:LONGEST], status))
+        if column:
+            row[COLUMN[column]] += 1
+            if column == FAILED.column:
+                return
+            if column != LISTED.column:
+                if size < 0:
+                    row[_UNSIZED] += 1
+                else:
+                    row[COLUMN[column] + 1] += size
+                if stated > 0:
+                    row[_DUPLICATE_STATED] += stated
         row[_LOOKUPS] += 1
-        row[_STATED] += max(stated, 0)
-        if outcome.column and outcome != LISTED:
-            if outcome.size < 0:
-                row[_UNSIZED] += 1
-            else:
-                row[COLUMN[outcome.column] + 1] += outcome.size
-            row[_DUPLICATE_STATED] += max(stated, 0)
-        times = self._times(crawl, now)
+        if stated > 0:
+            row[_STATED] += stated
+        times = self._sums.times.get(crawl) or self._new_times(crawl, now)
         times[1] = now
         times[2] += taken
         times[3 + _bucket(taken)] += 1
@@ -184,12 +186,10 @@ class LookupCounter:
             row = rows.setdefault(heading, [0] * WIDTH)
         return row
 
-    def _times(self, crawl: str, now: int) -> list[int]:
-        times = self._sums.times.get(crawl)
-        if times is None:
-            times = [now, now, 0, *[0] * BUCKETS]
-            if len(self._sums.times) < TIMES_KEPT:
-                self._sums.times[crawl] = times
+    def _new_times(self, crawl: str, now: int) -> list[int]:
+        times = [now, now, 0, *[0] * BUCKETS]
+        if len(self._sums.times) < TIMES_KEPT:
+            self._sums.times[crawl] = times
         return times
 
 

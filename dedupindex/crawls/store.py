@@ -87,6 +87,10 @@ class Reading(ABC):
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         """Return what a crawl has under a key."""
 
+    def first_cells(self, prefix: bytes, most: int) -> list[Held]:
+        """Return at most `most` of the `cells` with a prefix."""
+        return list(islice(self.cells(prefix), most))
+
     @abstractmethod
     def has_none(self, prefix: bytes) -> bool:
         """Return whether no crawl has anything under the keys with a prefix."""

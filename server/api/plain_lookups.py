@@ -6,14 +6,15 @@ answered here is left to the full lookup; a property test compares the two.
 
 from __future__ import annotations
 
-from itertools import islice
 from time import perf_counter_ns
-from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Covers
+from dedupindex.crawls.combined_view import KnownCrawls
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.store import Held
 from dedupindex.errors import Damaged
 from dedupindex.index.format.cells import urlkey_hash
 from dedupindex.index.format.fast_answer import (
@@ -27,7 +28,7 @@ from dedupindex.index.format.fast_answer import (
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Match, Strategy, match_of
 from dedupindex.lookup.params import PARAMETERS, params_from_query_string
 from dedupindex.urlkey import urlkey
-from server.live_index import LiveIndex, LiveState
+from server.live_index import LiveIndex
 from server.metrics import CELLS, HIT, MATCHES, MISS, Metrics
 from server.responses import JSON, NO_CONTENT, OK, TEXT, UNCOMMITTED, Headers, Reply
 from server.worker_crawls import plain_covers
@@ -45,25 +46,27 @@ _STRATEGIES = {CELLS[strategy.value, "exact_url"]: strategy.value for strategy i
 _DIGEST_ANY = CELLS[Strategy.DIGEST_ANY.value, "exact_url"]
 _COVERS = {"": 0, **{covers.name.lower(): covers.value for covers in Covers if covers}}
 _CELLS = {match: MATCHES.index(match.value) for match in Match}
+_NAMES = {match: match.value for match in Match}  # the attribute of an enumeration is slow
 _PLAIN = frozenset({"digest", "url", "crawl", "strategy", "covers", "mime", "size"})
 
 
-class _Found(NamedTuple):
-    hit: PlainHit
-    other: str = ""  # the crawl that reported it, if it is not the one that asks
-    headers: Headers = TEXT
+_Found = tuple[PlainHit, str, Headers]
+"""An original or `NO_HIT`, the crawl that reported it if it is not the one that asks, and headers
+of the answer."""
 
 
 class PlainLookups:
     """Answers plain lookups of one worker; thread-safe. None leaves one to the full lookup."""
 
     def __init__(self, live: LiveIndex, metrics: Metrics) -> None:
-        self._live, self._metrics, self._counting = live, metrics, live.crawls.counting
+        self._live, self._metrics, self._crawls = live, metrics, live.crawls
+        self._counting = live.crawls.counting
+        self._misses = Cache[str, LookupOutcome]()  # by media type as it stands in a query string
 
     def as_json(self, query: PlainQuery, started: int) -> Reply | None:
         """Answer a miss, or a hit of the exact URL."""
         prefix, spelled, url, base, crawl, covers, mime, size = query
-        crawls = self._live.crawls
+        crawls = self._crawls
         if crawl:
             body = self._json_of_crawl(query)
         else:
@@ -74,84 +77,86 @@ class PlainLookups:
         if body is None:
             return None
         if crawl:
-            outcome = _missed(mime) if body is NONE and mime else body
+            outcome = self._missed(mime) if body is NONE and mime else body
             self._count(crawl, base, url, outcome, size, started)
         self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
         return OK, JSON, body
 
     def _json_of_crawl(self, query: PlainQuery) -> bytes | None:
         prefix, spelled, url, _, name, covers, _, _ = query
-        with self._live.state() as state:
-            plain, own = state.opened.plain, plain_covers(state.crawls.crawl(name))
-            if plain is None or own < 0 or not state.crawls.has_none(prefix, name):
+        opened = self._crawls.open_store()
+        if opened is None:
+            return None
+        # The transaction of the crawls begins first: `CrawlSnapshot` says why.
+        with opened.store.reading() as reading:
+            plain, crawl = self._live.opened().plain, opened.known_in(reading).by_name.get(name)
+            own = plain_covers(crawl)
+            if plain is None or own < 0 or not reading.has_none(prefix):
                 return None
-            try:
-                return plain.answer(state.view.cursor(), prefix, spelled, url, covers or own)
-            except BROKEN:
-                return None  # the full lookup reports the damage
+            return plain.one(prefix, spelled, url, covers or own)
 
     def as_text(self, query: PlainQuery, started: int) -> Reply | None:
         """Answer a miss, or a hit if few captures have the digest."""
         _, _, url, base, crawl, _, mime, size = query
-        found = self._text_hit(query)
+        address = url.encode()
+        found = self._text_hit(query, address)
         if found is None:
             return None
         hit, other, headers = found
         if hit is NO_HIT:
             if crawl:
-                outcome = _missed(mime) if mime else NO_ORIGINAL
+                outcome = self._missed(mime) if mime else NO_ORIGINAL
                 self._count(crawl, base, url, outcome, size, started)
             self._metrics.lookup(base + MISS, started)
             return NO_CONTENT
-        match = _match_of(url.encode(), hit)
+        match = Match.EXACT_URL if hit.url == address else _match_of(address, hit)
         if match is not Match.EXACT_URL and base != _DIGEST_ANY:
             return None
         if other:
             self._counting.count_other(other)
         if crawl:
-            outcome = LookupOutcome(match.value, hit.size, hit.mime, 200)
+            outcome = LookupOutcome(_NAMES[match], hit.size, hit.mime, 200)
             self._count(crawl, base, url, outcome, size, started)
         self._metrics.lookup(base + _CELLS[match], started)
         return OK, headers, hit.lines
 
-    def _text_hit(self, query: PlainQuery) -> _Found | None:
-        """Return the original of a query, or `NO_HIT`."""
-        prefix, spelled, url, _, name, covers, _, _ = query
+    def _text_hit(self, query: PlainQuery, url: bytes) -> _Found | None:
+        prefix, spelled, _, _, name, covers, _, _ = query
         encoding = 0 if len(spelled) == 32 else 2
-        with self._live.state(refresh=bool(name)) as state:
-            plain, own = state.opened.plain, 0
-            if name:
-                own = plain_covers(state.crawls.crawl(name))
-            if plain is None or own < 0:
-                return None
-            covers = covers or own
-            try:
-                hit = plain.hit_in(state.view.cursor(), prefix, url.encode(), encoding, covers)
+        try:
+            opened = self._crawls.open_store(refresh=bool(name))
+            if opened is None:
+                plain = self._live.opened().plain
+                if name or plain is None:
+                    return None
+                hit = plain.hit(prefix, url, encoding, covers)
+                return None if hit is None else (hit, "", TEXT)
+            # The transaction of the crawls begins first: `CrawlSnapshot` says why.
+            with opened.store.reading() as reading:
+                plain, known = self._live.opened().plain, opened.known_in(reading)
+                own = plain_covers(known.by_name.get(name)) if name else 0
+                if plain is None or own < 0:
+                    return None
+                hit = plain.hit(prefix, url, encoding, covers or own)
                 if hit is None:
                     return None
-                if state.crawls.has_none(prefix, name):
-                    return _Found(hit)
-                if hit is not NO_HIT:
+                held = reading.first_cells(prefix, 2)
+                if not held:
+                    return hit, "", TEXT
+                if hit is not NO_HIT or len(held) > 1:
                     return None
-                return self._hit_of_crawl(state, plain, query, encoding, covers)
-            except (Damaged, *BROKEN):
-                return None  # the full lookup reports the damage
+                return _hit_of_crawl(known, plain, held[0], name, encoding, covers or own)
+        except (Damaged, *BROKEN):
+            return None  # the full lookup reports the damage
 
-    def _hit_of_crawl(
-        self, state: LiveState, plain: PlainAnswers, query: PlainQuery, encoding: int, covers: int
-    ) -> _Found | None:
-        """Return the original if a single capture of a crawl has the digest, and no other."""
-        prefix, name, reading = query[0], query[4], state.crawls.reading
-        held = [] if reading is None else list(islice(reading.cells(prefix), 2))
-        if len(held) != 1:
-            return None
-        key, number, cell = held[0]
-        crawl = state.crawls.known.visible(name).get(number)
-        hit = plain.hit_of(key, cell, encoding, covers)
-        if crawl is None or hit is None:
-            return None
-        headers = TEXT if crawl.state is CrawlState.COMMITTED else UNCOMMITTED
-        return _Found(hit, crawl.name if crawl.name != name else "", headers)
+    def _missed(self, mime: str) -> LookupOutcome:
+        """Return the outcome of a miss with a media type as it stands in the query string."""
+        outcome = self._misses.get(mime)
+        if outcome is None:
+            value = params_from_query_string(f"mime={mime}")["mime"]
+            outcome = LookupOutcome(mime=PARAMETERS["mime"].read(value))
+            self._misses.keep(mime, outcome)
+        return outcome
 
     def _count(
         self, crawl: str, base: int, url: str, outcome: LookupOutcome | bytes, size: int, start: int
@@ -160,15 +165,20 @@ class PlainLookups:
         self._counting.count_lookup((crawl, _STRATEGIES[base], url, outcome, size, taken))
 
 
-def _missed(mime: str) -> LookupOutcome:
-    """Return the outcome of a miss with a media type as it stands in the query string."""
-    value = params_from_query_string(f"mime={mime}")["mime"]
-    return LookupOutcome(mime=PARAMETERS["mime"].read(value))
+def _hit_of_crawl(
+    known: KnownCrawls, plain: PlainAnswers, held: Held, name: str, encoding: int, covers: int
+) -> _Found | None:
+    """Return the only capture of a digest, which a crawl has reported, if the asker sees it."""
+    key, number, cell = held
+    crawl = known.visible(name).get(number)
+    hit = plain.hit_of(key, cell, encoding, covers)
+    if crawl is None or hit is None:
+        return None
+    headers = TEXT if crawl.state is CrawlState.COMMITTED else UNCOMMITTED
+    return hit, crawl.name if crawl.name != name else "", headers
 
 
 def _match_of(url: bytes, hit: PlainHit) -> Match:
-    if hit.url == url:
-        return Match.EXACT_URL
     if urlkey_hash(urlkey(url)) != hit.urlkey_hash:
         return Match.DIGEST
     return match_of(url, hit.url)
@@ -177,7 +187,7 @@ def _match_of(url: bytes, hit: PlainHit) -> Match:
 def plain_query(text: str) -> PlainQuery | None:
     """Parse the query string of a plain lookup; None for any other."""
     if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
-        spelled, url, base = text[12:44], text[49:], 0  # as most clients write it
+        spelled, url, base = text[12:44], text[49:], _DIGEST_ANY  # as most clients write it
         crawl, covers, mime, size = "", 0, "", -1
     else:
         given = _parameters(text)
@@ -185,7 +195,7 @@ def plain_query(text: str) -> PlainQuery | None:
             return None
         label, _, spelled = given["digest"].replace("%3A", ":").partition(":")
         url, crawl, mime = given["url"], given.get("crawl", ""), given.get("mime", "")
-        base = _BASES.get(given.get("strategy", Strategy.DIGEST_ANY.value), -1)
+        base = _BASES.get(given["strategy"], -1) if "strategy" in given else _DIGEST_ANY
         covers, number = _COVERS.get(given.get("covers", ""), -1), given.get("size", "")
         if label != "sha1" or base < 0 or covers < 0 or "%" in crawl or "+" in crawl:
             return None
@@ -214,9 +224,10 @@ def plain_query(text: str) -> PlainQuery | None:
 def _parameters(text: str) -> dict[str, str] | None:
     """Return the parameters of a query string as they stand, if each is plain and has a value."""
     found: dict[str, str] = {}
-    for part in text.split("&"):
+    parts = text.split("&")
+    for part in parts:
         name, _, value = part.partition("=")
-        if name not in _PLAIN or not value or name in found:
-            return None
         found[name] = value
+    if len(found) < len(parts) or not _PLAIN.issuperset(found) or "" in found.values():
+        return None
     return found if "digest" in found and "url" in found else None

@@ -92,7 +92,12 @@ class LmdbReading(Reading):
             yield key, unsealed(key, stored)
 
     def version(self) -> int:
-        return int.from_bytes(self._get(b"version", self.trees.meta) or b"", "big")
+        stored = cast(bytes, self.txn.get(b"version", b"", self.trees.meta))
+        number = _versions.get(stored)
+        if number is None:
+            value = unsealed(b"version", stored) if stored else b""
+            number = _versions.keep(stored, int.from_bytes(value, "big"))
+        return number
 
     def crawl_named(self, name: str) -> Crawl | None:
         key = name.encode("utf-8", "surrogateescape")
@@ -147,9 +152,22 @@ class LmdbReading(Reading):
     def cell(self, key: bytes, crawl: Crawl) -> bytes | None:
         return self._get(key + _number(crawl), self.trees.captures)
 
+    def first_cells(self, prefix: bytes, most: int) -> list[Held]:
+        cursor = self.txn.cursor(self.trees.captures)
+        found: list[Held] = []
+        more = cursor.set_range(prefix)
+        while more and len(found) < most:
+            place, stored = cast(tuple[bytes, bytes], cursor.item())
+            if not place.startswith(prefix):
+                break
+            number = int.from_bytes(place[-NUMBER:], "big")
+            found.append((place[:-NUMBER], number, unsealed(place, stored)))
+            more = cursor.next()
+        return found
+
     def has_none(self, prefix: bytes) -> bool:
-        with self.txn.cursor(db=self.trees.captures) as cursor:
-            return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
+        cursor = self.txn.cursor(self.trees.captures)
+        return not (cursor.set_range(prefix) and cast(bytes, cursor.key()).startswith(prefix))
 
     def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
         return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, tail)
@@ -308,6 +326,7 @@ class LmdbWriting(LmdbReading, Writing):
 
 
 _crawls = Cache[bytes, Crawl](4 * MEGABYTE)  # by stored value
+_versions = Cache[bytes, int]()  # by stored value
 
 
 def format_of(txn: lmdb.Transaction, meta: Any) -> int:

@@ -172,23 +172,22 @@ class LmdbStore(Store):
             self._env.close()
 
 
-class ReadTransaction:
-    """A read transaction as a context manager; a generator would cost a lookup 2 microseconds."""
-
-    __slots__ = ("_env", "_path", "_trees", "_txn")
+class ReadTransaction(LmdbReading):
+    """A state to read, as a context manager; a generator would cost a lookup 2 microseconds."""
 
     def __init__(self, path: Path, env: Any, trees: CrawlTrees) -> None:
-        self._path, self._env, self._trees = path, env, trees
+        self._path, self._env = path, env
+        self.trees = self.origin = trees
 
     def __enter__(self) -> LmdbReading:
         try:
-            self._txn = self._env.begin()
+            self.txn = self._env.begin()
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self._path}: {error}") from error
-        return LmdbReading(self._txn, self._trees)
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self._txn.abort()
+        self.txn.abort()
         if isinstance(error, lmdb.Error):
             raise IndexUnavailable(f"{self._path}: {error}") from error
 

@@ -145,15 +145,25 @@ class PlainAnswers:
                 answer = self._render(key, cursor.value(), prefix, spelled, url, covers)
         return answer
 
-    def hit_in(
-        self, cursor: Any, prefix: bytes, url: bytes, encoding: int, covers: int = 0
-    ) -> PlainHit | None:
+    def hit(self, prefix: bytes, url: bytes, encoding: int, covers: int = 0) -> PlainHit | None:
         """Return the only capture of a digest, or that of exactly `url`; None for any other case.
 
         `encoding`: of the digest in the query, which an original must share. A digest that nothing
         has gives `NO_HIT`. Container names are not read, as the lines have none. Raises `BROKEN`
-        for a damaged cell.
+        for a damaged cell, and `IndexUnavailable`.
         """
+        try:
+            txn = self._begin(db=self._captures)
+            try:
+                return self._hit_in(txn.cursor(), prefix, url, encoding, covers)
+            finally:
+                txn.abort()
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+
+    def _hit_in(
+        self, cursor: Any, prefix: bytes, url: bytes, encoding: int, covers: int
+    ) -> PlainHit | None:
         if not cursor.set_range(prefix):
             return NO_HIT
         key, cell = cursor.item()
@@ -186,20 +196,26 @@ class PlainAnswers:
             return None
         if kind & ALSO or kind & 15 != encoding or (covers and own and not covers & own):
             return None
-        url = unpack(cell[38 if flags & _UUID else 22 :])
-        if UNWRITABLE.search(url):
+        packed = cell[38:] if flags & _UUID else cell[22:]
+        url = unpack(packed)
+        if not packed[0] & SIXES and UNWRITABLE.search(url):
             return None  # the full lookup reports the damage
         hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
         time = self._minutes.get(minute) or self._minute(minute)
-        record = f"WARC-Refers-To: <{_uuid(cell[22:38].hex())}>\r\n" if flags & _UUID else ""
-        lines = b"%bWARC-Refers-To-Target-URI: %b\r\nWARC-Refers-To-Date: %b%b\r\n" % (
-            record.encode(),
-            url,
-            date.encode(),
-            time.encode(),
-        )
-        size = -1 if flags & _OF_RECORD or size == UNKNOWN_SIZE else size
+        record = ""
+        if flags & _UUID:
+            uuid = cell[22:38].hex()
+            record = (
+                f"WARC-Refers-To: <urn:uuid:{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}"
+                f"-{uuid[20:]}>\r\n"
+            )
+        lines = (
+            f"{record}WARC-Refers-To-Target-URI: {url.decode('latin-1')}\r\n"
+            f"WARC-Refers-To-Date: {date}{time}\r\n"
+        ).encode("latin-1")
+        if flags & _OF_RECORD or size == UNKNOWN_SIZE:
+            size = -1
         return PlainHit(url, key[_URLKEY_HASH], lines, size, MIMES[mime])
 
     def _render(
@@ -227,7 +243,10 @@ class PlainAnswers:
         hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
         time = self._minutes.get(minute) or self._minute(minute)
-        record = f'"{_uuid(cell[22:38].hex())}"' if uuid else "null"
+        record = "null"
+        if uuid:
+            hex_ = cell[22:38].hex()
+            record = f'"urn:uuid:{hex_[:8]}-{hex_[8:12]}-{hex_[12:16]}-{hex_[16:20]}-{hex_[20:]}"'
         if len(spelled) != letters:
             spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
         bytes_ = "null" if size == UNKNOWN_SIZE else size
@@ -280,8 +299,3 @@ def _template(flags: int, spelled: int, mime: int) -> _Template:
         rest=rest,
         end=f',"evidence":"{_EVIDENCE[flags & 3]}"}}}}',
     )
-
-
-def _uuid(digits: str) -> str:
-    """Return a record id."""
-    return f"urn:uuid:{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
