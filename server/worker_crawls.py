@@ -100,7 +100,9 @@ class OpenStore:
 
     def known_in(self, reading: Reading) -> KnownCrawls:
         """Return the crawls of a state of the store, read again only if they have changed."""
-        self.known = known = self.known.refreshed(reading)
+        known = self.known
+        if not known.is_current(reading):
+            self.known = known = known.refreshed(reading)
         return known
 
     def snapshot(self, reading: Reading) -> CrawlSnapshot:

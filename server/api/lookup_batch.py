@@ -177,13 +177,17 @@ class Batch:
         try:
             with self._live.state() as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
-                joined = b",".join(answers.answers_to(state, lookups))
+                found = answers.answers_to(state, lookups)
         except DedupError:
             self._count_failed(asked, len(lookups))
             raise
         answers.count(started, len(lookups))
         self._metrics.batch("batch", answers.cells, started)
-        return b'{"answers":[' + joined + b"]}"
+        if not found:
+            return b'{"answers":[]}'
+        found[0] = b'{"answers":[' + found[0]  # before joining: the whole is long to copy
+        found[-1] += b"]}"
+        return b",".join(found)
 
     def lines(self, stream: BinaryIO, options: Given, allowed: Allowed) -> Iterator[bytes]:
         """Return the answers to lines, each chunk as it comes; blank lines are skipped.
@@ -253,10 +257,9 @@ class _Answers:
         cursor = state.view.cursor()
         if self._plain is None or cursor is None or covers < 0:
             return self._each(state, lookups, places)
-        answer = self._plain.answer
-        silent, crawl, answering = state.crawls.has_none, self._crawl, state.crawls.known.answering
+        answer, crawl = self._plain.answer, self._crawl
+        has_none, of_crawls = state.crawls.has_none, crawl or state.crawls.known.answering
         found: list[bytes] = []
-        misses = hits = 0
         not_plain = set[int]()  # places of those that needed the full answer
         for item in lookups:
             body = None
@@ -264,21 +267,17 @@ class _Answers:
                 # Other fields, and a URL in angle brackets, need the full answer.
                 if len(item) == 2:
                     text, url = item["digest"], item["url"]
-                    prefix = sha1_prefix(text[5:]) if text.startswith("sha1:") else None
-                    text_url = type(url) is str and url[0] != "<" and url[-1] != ">"
-                    if prefix is not None and text_url:
-                        body = answer(cursor, prefix, text[5:], url, covers)
-                        if (crawl or answering or body is NONE) and not silent(prefix, crawl):
+                    spelled = text[5:]
+                    prefix = sha1_prefix(spelled) if text.startswith("sha1:") else None
+                    if prefix is not None and type(url) is str and url[0] != "<" and url[-1] != ">":
+                        body = answer(cursor, prefix, spelled, url, covers)
+                        if (body is NONE or of_crawls) and not has_none(prefix, crawl):
                             body = None
             except (TypeError, AttributeError, UnknownCrawl, *BROKEN):
                 body = None  # the full answer reports the error
             if body is None:
                 not_plain.add(len(found))
                 body = self._full_answer(state, item, places[len(found)])
-            elif body is NONE:
-                misses += 1
-            else:
-                hits += 1
             found.append(body)
         if crawl:
             self._counted += [
@@ -286,7 +285,8 @@ class _Answers:
                 for place, (item, body) in enumerate(zip(lookups, found, strict=True))
                 if place not in not_plain
             ]
-        self.cells[self._base + HIT] += hits
+        misses = sum(body is NONE for body in found)
+        self.cells[self._base + HIT] += len(found) - len(not_plain) - misses
         self.cells[self._base + MISS] += misses
         return found
 

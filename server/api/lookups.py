@@ -57,7 +57,8 @@ class Lookups:
         self._access, self._private = access, access.private
         self._bodies, self._batch = bodies, Batch(live, metrics, config)
         self._counting = live.crawls.counting
-        self._plain = PlainLookups(live, metrics)
+        plain = PlainLookups(live, metrics)
+        self._as_text, self._as_json = plain.as_text, plain.as_json
         self._accepts = Cache[str, bool]()
 
     @Route(
@@ -100,12 +101,11 @@ class Lookups:
             text = query_string(environ)
             if self._private:
                 self._access.may_read(environ)
-            opened = self._live.opened()
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
-            plain = None if opened.plain is None else plain_query(text)
-            if plain is not None:
-                answer = self._plain.as_text if as_text else self._plain.as_json
-                reply = answer(plain, started)
+            query = None if self._live.opened().plain is None else plain_query(text)
+            if query is not None:
+                answer = self._as_text if as_text else self._as_json
+                reply = answer(query, started)
                 if reply is not None:
                     return reply
             return self._full_answer(environ, as_text, started)

@@ -231,8 +231,7 @@ class PlainAnswers:
                 self._templates.clear()
             template = self._templates[kind << 8 | mime] = _template(kind >> 8, kind & 255, mime)
         plain, url_at, uuid, letters, spelling, label, sizes, rest, end = template
-        own = kind >> 10 & 3
-        if covers and own and not covers & own:
+        if covers and (own := kind >> 10 & 3) and not covers & own:
             return None
         packed = cell[url_at:-SEAL]
         if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
