@@ -105,16 +105,19 @@ def add(
     rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
     done, size = Added(), 0
     writing.prefetch(crawl, rule.keys, captures)
+    claimed = writing.has_claims()
+    numbers = _ContainerNumbers(writing)
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
-        for digest in (capture.digest, *capture.also):  # stored, even if it may be no original
-            fulfil(writing, crawl, digest)
+        if claimed:
+            for digest in (capture.digest, *capture.also):  # stored, even if it may be no original
+                fulfil(writing, crawl, digest)
         if reason := refusal_reason(capture):
             done.refused[reason] = done.refused.get(reason, 0) + 1
             done.results.append(reason)
             continue
-        changed, new = _put(writing, crawl, capture, rule, settings)
+        changed, new = _put(writing, crawl, capture, numbers[capture.container], rule, settings)
         done.added += changed
         done.unchanged += not changed
         done.results.append("added" if changed else "unchanged")
@@ -126,11 +129,27 @@ def add(
     return done
 
 
+class _ContainerNumbers(dict[str, int]):
+    """The numbers of containers: the captures of a report lie in one or two."""
+
+    def __init__(self, writing: Writing) -> None:
+        super().__init__()
+        self._writing = writing
+
+    def __missing__(self, name: str) -> int:
+        number = self[name] = self._writing.number_of(name)
+        return number
+
+
 def _put(
-    writing: Writing, crawl: Crawl, capture: Capture, rule: MergeRule, settings: Settings
+    writing: Writing,
+    crawl: Crawl,
+    capture: Capture,
+    number: int,
+    rule: MergeRule,
+    settings: Settings,
 ) -> tuple[bool, bool]:
     """Store a capture; return whether anything changed, and whether it is one more."""
-    number = writing.number_of(capture.container)
     for digest in capture.also:
         entry = encode(capture, number, etag=settings.etag, also=True)
         _put_entry(writing, crawl, rule.keys.key_of(digest, capture.url), entry, rule)

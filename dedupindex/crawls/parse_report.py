@@ -7,6 +7,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.statistics_keys import MOST, NOT_REPORTED, StatisticsKind, key_of
@@ -23,6 +24,8 @@ COVERS = {covers.name.lower(): covers for covers in Covers if covers}
 _LONGEST = 4096  # bytes of a text other than a URL
 _LONGEST_URL = 65_000
 _MEDIA_TYPE = re.compile(r"[^\s;,\"]+")
+_KNOWN = frozenset(FIELDS)
+_mimes = Cache[str, bytes]()  # by media type as it is reported
 
 
 def capture_of(given: Mapping[str, Any]) -> Capture:
@@ -30,11 +33,11 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
 
     ``digest``, ``url`` (or ``url_base64``) and ``date`` are required. Numbers may be text.
     """
-    for name in given:
-        if name not in FIELDS:
-            raise BadInput(f"a capture has no field {name[:64]!r}; there are {', '.join(FIELDS)}")
+    if not given.keys() <= _KNOWN:
+        name = next(name for name in given if name not in _KNOWN)
+        raise BadInput(f"a capture has no field {name[:64]!r}; there are {', '.join(FIELDS)}")
     digest, spelling = parse_spelled(_text(given, "digest", needed=True))
-    mime = _MEDIA_TYPE.match(_text(given, "mime").strip())
+    mime = _text(given, "mime")
     record_id = _text(given, "record_id").encode("utf-8", "replace")
     return Capture(
         digest=digest,
@@ -44,7 +47,7 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         evidence=Evidence.RECORD,
         covers=_covers(given),
         status=_number(given, "status"),
-        mime=mime[0].lower().encode("utf-8", "replace") if mime else b"",
+        mime=_mimes.get(mime) or _mimes.keep(mime, _media_type(mime)),
         size=_number(given, "size"),
         record_id=unbracket(record_id),
         container=_text(given, "container"),
@@ -53,6 +56,11 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         last_modified=_text(given, "last_modified").encode("utf-8", "replace"),
         also=_also(given),
     )
+
+
+def _media_type(text: str) -> bytes:
+    match = _MEDIA_TYPE.match(text.strip())
+    return match[0].lower().encode("utf-8", "replace") if match else b""
 
 
 def _text(given: Mapping[str, Any], name: str, *, needed: bool = False) -> str:
@@ -71,6 +79,8 @@ def _text(given: Mapping[str, Any], name: str, *, needed: bool = False) -> str:
 def _number(given: Mapping[str, Any], name: str) -> int:
     digits, none = NUMBERS[name]
     value = given.get(name)
+    if type(value) is int and 0 <= value < 10**digits:
+        return value
     if value is None or value == "":
         return none
     text = str(value) if type(value) in (int, str) else ""
@@ -96,15 +106,19 @@ def _url(given: Mapping[str, Any]) -> bytes:
 
 def _covers(given: Mapping[str, Any]) -> Covers:
     """Return which bytes the digest is of, where this differs within a crawl."""
-    name = _text(given, "covers")
-    if name and name not in COVERS:
+    name = _text(given, "covers") if "covers" in given else ""
+    if not name:
+        return Covers.UNKNOWN
+    if name not in COVERS:
         raise BadInput(f"covers takes one of {', '.join(COVERS)}")
-    return COVERS.get(name, Covers.UNKNOWN)
+    return COVERS[name]
 
 
 def _also(given: Mapping[str, Any]) -> tuple[Digest, ...]:
     """Return digests of the same payload in other algorithms, from a list or text with commas."""
-    value = given.get("also") or []
+    value = given.get("also")
+    if not value:
+        return ()
     texts = value.split(",") if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > 8 or not all(isinstance(t, str) for t in texts):
         raise BadInput("also must be a list of digests")

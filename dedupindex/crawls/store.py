@@ -103,6 +103,10 @@ class Reading(ABC):
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         """Yield the claims on a `digest_prefix` with their namespaces, expired ones included."""
 
+    def has_claims(self) -> bool:
+        """Return whether there may be claims, expired ones included."""
+        return True
+
     @abstractmethod
     def statistic(self, key: bytes) -> Sequence[int] | None:
         """Return the amounts under a key of `statistics_keys`."""

@@ -176,6 +176,9 @@ class LmdbReading(Reading):
         for key, value in self._scan(self.trees.claims, prefix):
             yield key[len(prefix) :].decode(), _claim(value)
 
+    def has_claims(self) -> bool:
+        return self.txn.stat(self.trees.claims)["entries"] > 0
+
     def statistic(self, key: bytes) -> Sequence[int] | None:
         value = self._get(key, self.trees.statistics)
         with _as_damage():

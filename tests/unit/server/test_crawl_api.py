@@ -212,6 +212,8 @@ def test_the_fast_path_answers_reports_as_flask_does(make_index: MakeIndex) -> N
         {"date": "yesterday"},
         {"status": -1},
         {"status": True},
+        {"status": 1000},
+        {"size": 10**18},
         {"size": 1.5},
         {"offset": "9" * 13},
         {"mime": ["x"]},
@@ -230,6 +232,15 @@ def test_a_bad_capture_is_reported_and_the_others_are_stored(
     assert done.status_code == 200
     bad, good = done.get_json()["results"]
     assert good == "added" and bad["error"]["code"] == "bad_capture"
+
+
+def test_the_captures_of_a_report_may_lie_in_several_files(web: FlaskClient) -> None:
+    begin(web)
+    names = ["a.warc.gz", "b.warc.gz", "", "a.warc.gz"]
+    captures = [report(number, container=name) for number, name in enumerate(names, 1)]
+    assert web.post("/captures?crawl=a", json={"captures": captures}).get_json()["added"] == 4
+    held = [ask(web, number, "a")["original"]["container"] for number in range(1, 5)]
+    assert held == ["a.warc.gz", "b.warc.gz", None, "a.warc.gz"]
 
 
 @pytest.mark.parametrize(
