@@ -61,11 +61,13 @@ class RequestChecks:
 
     def refusal(self, environ: dict[str, Any]) -> Reply | None:
         """Return the reply to a request that is refused, else None."""
-        try:
-            self._check_host(environ)
-            _check_body(environ)
-        except RequestError as error:
-            return self._metrics.reply_to(error, environ)
+        plain = "CONTENT_LENGTH" not in environ and "HTTP_TRANSFER_ENCODING" not in environ
+        if not plain or environ.get("HTTP_HOST", "") not in self._accepted:
+            try:
+                self._check_host(environ)
+                _check_body(environ)
+            except RequestError as error:
+                return self._metrics.reply_to(error, environ)
         if self._limit is None or environ["PATH_INFO"] in FREE:
             return None
         token = self._access.holder(environ)

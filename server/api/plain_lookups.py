@@ -47,7 +47,9 @@ _DIGEST_ANY = CELLS[Strategy.DIGEST_ANY.value, "exact_url"]
 _COVERS = {"": 0, **{covers.name.lower(): covers.value for covers in Covers if covers}}
 _CELLS = {match: MATCHES.index(match.value) for match in Match}
 _NAMES = {match: match.value for match in Match}  # the attribute of an enumeration is slow
-_PLAIN = frozenset({"digest", "url", "crawl", "strategy", "covers", "mime", "size"})
+_OPTIONS = frozenset({"crawl", "strategy", "covers", "mime", "size"})
+_PLAIN = _OPTIONS | {"digest", "url"}
+_NO_OPTIONS: dict[str, str] = {}
 
 
 _Found = tuple[PlainHit, str, Headers]
@@ -186,22 +188,33 @@ def _match_of(url: bytes, hit: PlainHit) -> Match:
 
 def plain_query(text: str) -> PlainQuery | None:
     """Parse the query string of a plain lookup; None for any other."""
-    if text.find("&url=") == 44 and text.startswith("digest=sha1:") and text.find("&", 45) < 0:
-        spelled, url, base = text[12:44], text[49:], _DIGEST_ANY  # as most clients write it
-        crawl, covers, mime, size = "", 0, "", -1
+    if text.startswith("digest=sha1:") and text.find("&url=") == 44:  # as most clients write it
+        spelled = text[12:44]
+        url, more, rest = text[49:].partition("&")
+        given = _parameters(rest, _OPTIONS) if more else _NO_OPTIONS
     else:
-        given = _parameters(text)
-        if given is None:
+        given = _parameters(text, _PLAIN)
+        if given is None or "digest" not in given or "url" not in given:
             return None
         label, _, spelled = given["digest"].replace("%3A", ":").partition(":")
-        url, crawl, mime = given["url"], given.get("crawl", ""), given.get("mime", "")
-        base = _BASES.get(given["strategy"], -1) if "strategy" in given else _DIGEST_ANY
-        covers, number = _COVERS.get(given.get("covers", ""), -1), given.get("size", "")
-        if label != "sha1" or base < 0 or covers < 0 or "%" in crawl or "+" in crawl:
+        if label != "sha1":
             return None
-        if number and (not number.isdigit() or len(number) > 18):
+        url = given["url"]
+    if given is None:
+        return None
+    base, crawl, covers, mime, size = _DIGEST_ANY, "", 0, "", -1
+    if given:
+        get = given.get
+        if "strategy" in given:
+            base = _BASES.get(given["strategy"], -1)
+        crawl, mime, number = get("crawl", ""), get("mime", ""), get("size")
+        covers = _COVERS.get(get("covers", ""), -1)
+        if base < 0 or covers < 0 or "%" in crawl or "+" in crawl:
             return None
-        size = int(number or -1)
+        if number is not None:
+            if not number.isdigit() or len(number) > 18:
+                return None
+            size = int(number)
     prefix = sha1_prefix(spelled)
     if prefix is None or not url or "+" in url:
         return None
@@ -221,13 +234,13 @@ def plain_query(text: str) -> PlainQuery | None:
     return prefix, spelled, url, base, crawl, covers, mime, size
 
 
-def _parameters(text: str) -> dict[str, str] | None:
-    """Return the parameters of a query string as they stand, if each is plain and has a value."""
+def _parameters(text: str, known: frozenset[str]) -> dict[str, str] | None:
+    """Return the parameters of a query string as they stand, if all are known and have a value."""
     found: dict[str, str] = {}
     parts = text.split("&")
     for part in parts:
         name, _, value = part.partition("=")
         found[name] = value
-    if len(found) < len(parts) or not _PLAIN.issuperset(found) or "" in found.values():
+    if len(found) < len(parts) or not known.issuperset(found) or "" in found.values():
         return None
-    return found if "digest" in found and "url" in found else None
+    return found
