@@ -106,7 +106,7 @@ def add(
     done, size = Added(), 0
     writing.prefetch(crawl, rule.keys, captures)
     claimed = writing.has_claims()
-    numbers = _ContainerNumbers(writing)
+    numbers = _NumbersByName(writing)
     for capture in captures:
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
@@ -129,7 +129,7 @@ def add(
     return done
 
 
-class _ContainerNumbers(dict[str, int]):
+class _NumbersByName(dict[str, int]):
     """The numbers of containers: the captures of a report lie in one or two."""
 
     def __init__(self, writing: Writing) -> None:
