@@ -70,7 +70,7 @@ class Framing(Protocol):
         return None
 
     def record_length(self, start: bytes) -> int:
-        """Return the length of the record that begins `start`, with the line ends after it.
+        """Return where the block of the record that begins `start` ends.
 
         0 if it cannot be told, -1 if more bytes are needed.
         """
@@ -114,18 +114,20 @@ class WarcFraming(Framing):
         return None
 
     def record_length(self, start: bytes) -> int:
-        blank = BLANK_LINE.search(start)
+        begin = len(start) - len(start.lstrip(b"\r\n"))
+        blank = BLANK_LINE.search(start, begin)
         if blank is None:
-            begins = start != b"" and start[:5].upper() == b"WARC/"[: len(start)]
+            version = start[begin : begin + 5].upper()
+            begins = version != b"" and b"WARC/".startswith(version)
             return -1 if begins and len(start) <= LONGEST else 0
-        stated = _CONTENT_LENGTH.search(start, 0, blank.start() + 2)
+        stated = _CONTENT_LENGTH.search(start, begin, blank.start() + 2)
         if stated is not None and blank.end() + int(stated[1]) + len(_END) == len(start):
-            return len(start)  # nearly always
+            return len(start) - len(_END)  # nearly always
         try:
-            head = parse(start[: blank.start()])
+            head = parse(start[begin : blank.start()])
         except BadHead:
             return 0
-        return blank.end() + head.length + (len(_END) if head.crlf else len(_END) // 2)
+        return blank.end() + head.length
 
     def after(self, window: Window, offset: int) -> int:
         head, end = _head_and_end(window, offset)

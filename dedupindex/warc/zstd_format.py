@@ -56,8 +56,10 @@ _LEVEL = 9  # of the frames that are written
 Read = Callable[[int, int], bytes]
 """``read(offset, count)``: bytes of a container, fewer only at its end."""
 
+LINE_ENDS = 4  # bytes after a record
+
 RecordLength = Callable[[bytes], int]
-"""The length of the record that begins with these bytes, with the line ends after it.
+"""Where the block of the record ends that begins with these bytes.
 
 0 if no record begins there, -1 if more bytes are needed to tell.
 """
@@ -79,6 +81,11 @@ class FrameHeader(NamedTuple):
 def is_zstd(start: bytes) -> bool:
     """Return whether a file begins with a frame or a skippable frame."""
     return start.startswith(MAGIC) or _SKIPPABLE.match(start) is not None
+
+
+def is_header(content: bytes) -> bool:
+    """Return whether content begins with a WARC header, so that it does not continue another."""
+    return content[:5].upper() == b"WARC/"
 
 
 def frame_header(start: bytes) -> FrameHeader | None:
@@ -336,30 +343,57 @@ def unpack(
     None if the frames do not end in `data`, or if their content is longer than `most` bytes.
     `ended`: the container ends with `data`. Raises `UnreadableFrame`.
     """
-    first: Unpacked | None = None
-    whole, at, wanted = b"", 0, -1
+    found: Unpacked | None = None
+    whole, at, wanted, complete = b"", 0, -1, False
     while True:
         while (skipped := skippable_end(lambda offset, count: data[offset:][:count], at)) >= 0:
             at = skipped
         start = data[at : at + LONGEST_HEADER]
-        header = frame_header(start)
-        if header is None:
-            if len(start) < LONGEST_HEADER and not ended:
-                return None
-            if first is not None:
-                return first
-            raise UnreadableFrame("the header of its zstd frame is damaged")
+        if len(start) < LONGEST_HEADER and not ended and frame_header(start) is None:
+            return None
+        if found is not None and not start.startswith(MAGIC):
+            return found
+        limit = LINE_ENDS if complete else most - len(whole)
         try:
-            decompressor = dictionaries.decompressor(header)
-            whole += decompressor.decompress(data[at:], most + 1 - len(whole))
-        except ZstdError as error:
-            raise UnreadableFrame(f"its zstd frame is damaged: {error}") from error
-        except UnreadableFrame as error:
-            raise UnreadableFrame(f"its zstd frames {error}") from error
-        if not decompressor.eof or len(whole) > most:
-            return first if ended else None
-        at = len(data) - len(decompressor.unused_data)
+            text, stored, cut = _unpack_frame(data[at:], dictionaries, limit)
+        except UnreadableFrame:
+            if complete:
+                return found
+            raise
+        if stored < 0 and (cut or not complete):
+            return found if ended else None
+        if complete and (stored < 0 or text.strip(b"\r\n")):
+            return found  # something else than the line ends of the record
+        if found is not None and wanted < 0 and is_header(text):
+            return found
+        whole, at = whole + text, at + stored
+        if complete and not text:
+            continue
         wanted = record_length(whole) if wanted < 0 else wanted
-        first = first or Unpacked(whole, at)
-        if 0 <= wanted <= len(whole):
-            return Unpacked(whole, at) if wanted == len(whole) else first
+        complete = 0 < wanted <= len(whole)
+        if found is None or (complete and not whole[wanted:].strip(b"\r\n")):
+            found = Unpacked(whole, at)
+        elif complete:
+            return found
+        if not wanted or (complete and len(whole) >= wanted + LINE_ENDS):
+            return found
+
+
+def _unpack_frame(data: bytes, dictionaries: Dictionaries, most: int) -> tuple[bytes, int, bool]:
+    """Return the content of the frame that begins `data`, its bytes, and whether it is cut.
+
+    The bytes are -1 if it is cut or its content is longer than `most`. Raises `UnreadableFrame`.
+    """
+    header = frame_header(data[:LONGEST_HEADER])
+    if header is None:
+        raise UnreadableFrame("the header of its zstd frame is damaged")
+    try:
+        decompressor = dictionaries.decompressor(header)
+        text = decompressor.decompress(data, most + 1)
+    except ZstdError as error:
+        raise UnreadableFrame(f"its zstd frame is damaged: {error}") from error
+    except UnreadableFrame as error:
+        raise UnreadableFrame(f"its zstd frames {error}") from error
+    if decompressor.eof and len(text) <= most:
+        return text, len(data) - len(decompressor.unused_data), False
+    return text, -1, not decompressor.eof and decompressor.needs_input

@@ -1,8 +1,8 @@
 """Divide a file into zstd frames, and recover from damage.
 
 The steps are those of `gzip_members`. A record may take several frames: frames are joined if the
-record that begins in the first one ends exactly where a later one ends. Skippable frames, empty
-frames and zeros are a `Filler`.
+record that begins in the first one ends, with its line ends, where a later one ends. Skippable
+frames, empty frames and zeros are a `Filler`.
 
 After damage, reading resumes only where that is certain: where the headers of a frame's blocks lead
 to another frame or to the end of the file, or at the first frame from which sound frames follow
@@ -30,6 +30,7 @@ from dedupindex.warc.record import NO_CHECKSUM
 from dedupindex.warc.window import Window
 from dedupindex.warc.zstd_format import (
     CHECKSUM,
+    LINE_ENDS,
     LONGEST_BLOCK,
     LONGEST_HEADER,
     MAGIC,
@@ -39,6 +40,7 @@ from dedupindex.warc.zstd_format import (
     RecordLength,
     UnreadableFrame,
     frame_header,
+    is_header,
     is_zstd,
     skippable_end,
 )
@@ -49,6 +51,7 @@ else:
     from backports.zstd import ZstdDecompressor, ZstdError, get_frame_size
 
 _RESERVED_BLOCK, _REPEATED_BLOCK = 3, 1  # types of blocks
+_LINE_ENDS_FRAME = 64  # bytes of a frame of line ends, at most
 _MOST_WASTED = 1 << 26  # bytes decompressed in vain, in frames that were not one record's
 
 
@@ -100,6 +103,7 @@ class LongFrames(LongMember):
             self.remark = NO_CHECKSUM
         self._decompressor = self._dictionaries.decompressor(header)
         self.frame = self._position = offset  # the frame, and the next byte to feed
+        self._before = self.length  # bytes of the frames before
 
     def piece(self) -> bytes:
         while self.end < 0 and not self.broken:
@@ -141,29 +145,57 @@ class LongFrames(LongMember):
 
         The first frame is not judged: there may be more in it than a record.
         """
-        self.length += len(data)
         if self._wanted < 0:
+            if self.length and self.length == self._before and is_header(data):
+                self.mismatch = self.broken = True
+                return False
             self._text += data
             self._wanted = self._record_length(self._text)
             if self._wanted >= 0:
                 self._text = b""
-        if self.first_end >= 0 and 0 <= self._wanted < self.length:
-            self.mismatch = self.broken = True
+        self.length += len(data)
+        excess = self.length - self._wanted
+        if self.first_end >= 0 and self._wanted >= 0 and excess > 0:
+            self.mismatch = self.broken = data[-excess:].strip(b"\r\n") != b""
         return not self.broken
 
     def _end_frame(self) -> None:
         end = self._position
         if self.first_end < 0:
             self.first_end = end
-        if not self.length or 0 <= self._wanted <= self.length:
-            self.end = end
+        complete = 0 < self._wanted <= self.length
+        closed = complete and self.length >= self._wanted + LINE_ENDS
+        if not self.length or not self._wanted or closed or (complete and not self._closes(end)):
+            self.end = self._position
             return
-        while (skipped := skippable_end(self._window.read, end)) >= 0:
-            end = skipped
         try:
-            self._begin(end)
+            self._begin(self._next_frame(end))
         except UnreadableFrame:  # it is reported where it begins
             self.mismatch = self.broken = True
+
+    def _closes(self, offset: int) -> bool:
+        """Return whether the next frame that is not empty has the line ends of the record only."""
+        text, missing = b"", self._wanted + LINE_ENDS - self.length
+        while not text:
+            offset = self._next_frame(offset)
+            start = self._window.read(offset, _LINE_ENDS_FRAME)
+            header = frame_header(start)
+            if header is None:
+                return False
+            try:
+                decompressor = self._dictionaries.decompressor(header)
+                text = decompressor.decompress(start, LINE_ENDS + 1)
+            except (ZstdError, UnreadableFrame):
+                return False
+            if not decompressor.eof:
+                return False
+            offset += len(start) - len(decompressor.unused_data)
+        return len(text) <= missing and not text.strip(b"\r\n")
+
+    def _next_frame(self, offset: int) -> int:
+        while (skipped := skippable_end(self._window.read, offset)) >= 0:
+            offset = skipped
+        return offset
 
 
 def members(
@@ -212,7 +244,8 @@ class FrameWalk:
                     data = decompressor.decompress(view[index : index + stored], SHORT + 1)
                 except ZstdError:
                     data = b""
-                if decompressor.eof and 0 <= self._record_length(data) <= len(data):
+                length = self._record_length(data) if decompressor.eof else -1
+                if length == 0 or 0 < length <= len(data) - LINE_ENDS:
                     remark = "" if buffer[index + 4] & CHECKSUM else NO_CHECKSUM
                     yield Member(position, stored, data, remark)
                     position += stored

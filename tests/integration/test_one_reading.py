@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.budgets import examples
 from tests.support.readings import Reading, compare_readings
-from tests.support.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit
+from tests.support.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit, zst
 from tests.unit.warc.test_arc import V1, V2, document, header
 from tests.unit.warc.test_other_readers import EXPECTED
 
@@ -102,7 +102,8 @@ def _one_is_lost(found: Reading, records: list[bytes], pack: Pack) -> None:
 
 
 PLACES = pytest.mark.parametrize("place", ["first", "middle", "last", "alone"])
-PACKS = pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
+PACKS = pytest.mark.parametrize("pack", [gz, zst, bytes], ids=["gzip", "zstd", "plain"])
+ARC_PACKS = pytest.mark.parametrize("pack", [gz, bytes], ids=["gzip", "plain"])
 
 
 @PLACES
@@ -124,7 +125,7 @@ def test_a_broken_record_of_a_warc(tmp_path: Path, odd: str, place: str, pack: P
 
 
 @PLACES
-@PACKS
+@ARC_PACKS
 @pytest.mark.parametrize("odd", ARC_WHOLE)
 def test_a_whole_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = [header(), *_around(ARC_WHOLE[odd], ARC_GOOD, place)]
@@ -133,7 +134,7 @@ def test_a_whole_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: 
 
 
 @PLACES
-@PACKS
+@ARC_PACKS
 @pytest.mark.parametrize("odd", ARC_BROKEN)
 def test_a_broken_document_of_an_arc(tmp_path: Path, odd: str, place: str, pack: Pack) -> None:
     records = [header(), *_around(ARC_BROKEN[odd], ARC_GOOD, place)]
@@ -181,7 +182,9 @@ MANY = settings(
 
 
 @MANY
-@given(st.lists(pieces, min_size=1, max_size=5), st.sampled_from(["plain", "members", "one"]))
+@given(
+    st.lists(pieces, min_size=1, max_size=5), st.sampled_from(["plain", "members", "one", "frames"])
+)
 def test_any_warc(parts: list[bytes], how: str) -> None:
     found = compare_readings(FOLDER / "t.warc", _packed([GOOD[0], *parts], how))
     assert found.records or found.damaged
@@ -195,6 +198,8 @@ def test_any_arc(parts: list[bytes], how: str) -> None:
 
 
 def _packed(parts: list[bytes], how: str) -> bytes:
+    if how == "frames":
+        return b"".join(map(zst, parts))
     if how == "members":
         return b"".join(map(gz, parts))
     return gz(b"".join(parts)) if how == "one" else b"".join(parts)

@@ -17,7 +17,7 @@ from dedupindex.verify.issues import DAMAGE, REMARK, Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord
 from dedupindex.verify.walk_file import Container
 
-_SHARED = "share one gzip member"
+_SHARED = "share one gzip member or zstd frame"
 _ODD = ("its version line", "its header has bare")  # of the form, not of a field
 _ZEROS = ("zero bytes", "no gzip member")  # padding: reported by verify, skipped by the index
 Payload = tuple[int, int, str]  # offset of the record, length, SHA-1 in hex

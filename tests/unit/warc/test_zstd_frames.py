@@ -571,3 +571,22 @@ def test_content_start() -> None:
     assert start(zst(bytes(1 << 26)), 10) == bytes(10)
     with pytest.raises(UnreadableFrame):
         start(zst(A, ONE))
+
+
+def test_a_cut_header_is_not_joined_with_the_next_one(path: Path) -> None:
+    for cut in (10, 40, 200):
+        answer = ask(path, zst(A) + zst(B[:cut]) + zst(C))
+        assert answer.words == BAD
+        assert answer.captures[1].record_id == record_id(3)[1:-1]
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n", b"\n\n", b"\r\n" * 3, b"\r\n" * 999])
+@pytest.mark.parametrize("cut", [20, 150, -5])
+def test_line_ends_after_records_in_several_frames(path: Path, end: bytes, cut: int) -> None:
+    text = response(b"second payload", number=2, end=end)
+    stop = cut % len(text.rstrip(b"\r\n"))
+    answer = ask(path, zst(A) + zst(text[:stop]) + zst(text[stop:]) + zst(C))
+    assert answer.words == GOOD and sum(answer.source.remarks.values()) == 1
+    data = b"\r\n" + text
+    answer = ask(path, zst(A) + zst(data[:stop]) + zst(data[stop:]) + zst(C))
+    assert answer.words == GOOD
