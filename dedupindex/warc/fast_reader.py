@@ -1,4 +1,4 @@
-"""A fast reader of regular gzip files, with one record in each member.
+"""A fast reader of regular files, with one record in each gzip member or zstd frame.
 
 It yields what `reader.read`, the reference, yields, but None for a GET request: nothing in these is
 used. Irregular members are left to the reference. It is one loop, because a call for each record
@@ -27,6 +27,8 @@ from dedupindex.warc.headers import NO_FORM
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.window import Window
+from dedupindex.warc.zstd_format import Dictionaries
+from dedupindex.warc.zstd_frames import FrameWalk
 
 _GET, _END = b"GET ", b"\r\n\r\n"
 _HEADER = 10  # bytes of a gzip header
@@ -36,8 +38,49 @@ _SEARCHED = 1 << 12  # bytes in which the end of a member is searched
 
 def read(window: Window) -> Iterator[Event | None]:
     """See `reader.read`."""
-    framing = reader.gzip_framing(window)
-    return reader.read(window) if framing is None else _records(window, framing)
+    if (framing := reader.gzip_framing(window)) is not None:
+        return _records(window, framing)
+    if (framing := reader.zstd_framing(window)) is not None:
+        return _records_of_frames(window, framing)
+    return reader.read(window)
+
+
+def _records_of_frames(window: Window, framing: Framing) -> Iterator[Event | None]:
+    walk = FrameWalk(window, framing.record_length, Dictionaries.read(window.read))
+    form, request, position = NO_FORM, NO_FORM.request, 0
+    while position < window.size:
+        frame = walk.frame(position)
+        if frame is None:
+            position = yield from reader.in_members(walk.irregular(position), framing)
+            continue
+        offset, stored, data, remark = frame
+        if data.endswith(_END) and not remark:
+            if request is not None and (match := request(data)) is not None:
+                begin = match.end()
+                if data.startswith(_GET, begin) and begin + int(match[1]) + 4 == len(data):
+                    form = form.next
+                    request = form.next.request
+                    position += stored
+                    yield None
+                    continue
+            match = form.next.match(data)
+            if match is None and (known := framing.form(data)) is not None:
+                form.next, match = known
+            if match is not None:
+                form = form.next
+                request = form.next.request
+                values = match.group(*form.groups)
+                begin, length = match.end(), int(values[-1])
+                if begin + length + 4 == len(data):
+                    made = Sound if form.response else Record
+                    position += stored
+                    yield made(offset, stored, form.type, values, form.special, data, begin, length)
+                    continue
+        if walk.is_whole(data):
+            position += stored
+            yield from reader.in_member(frame, framing)
+        else:
+            position = yield from reader.in_members(walk.irregular(position), framing)
 
 
 def _records(window: Window, framing: Framing) -> Iterator[Event | None]:

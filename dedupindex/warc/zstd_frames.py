@@ -221,37 +221,57 @@ class FrameWalk:
 
     def steps(self) -> Walk:
         """See `members`."""
-        window, dictionaries, position = self._window, self._dictionaries, 0
-        buffer, view = window.buffer, window.view
-        while position < window.size:
-            index, filled = position - window.start, window.filled
-            if not 0 <= index < filled:
-                window.load(position)
-                continue
-            try:
-                stored = get_frame_size(view[index:filled])
-            except ZstdError:
-                stored = 0
-            if not stored and index and window.start + filled < window.size:
-                window.load(position)  # it may be whole then
-                continue
-            if not buffer.startswith(MAGIC, index):
-                position = yield from self._irregular(position)
-                continue
-            if stored:
-                decompressor = ZstdDecompressor(dictionaries.default)
-                try:
-                    data = decompressor.decompress(view[index : index + stored], SHORT + 1)
-                except ZstdError:
-                    data = b""
-                length = self._record_length(data) if decompressor.eof else -1
-                if length == 0 or 0 < length <= len(data) - LINE_ENDS:
-                    remark = "" if buffer[index + 4] & CHECKSUM else NO_CHECKSUM
-                    yield Member(position, stored, data, remark)
-                    position += stored
-                    continue
-            position = yield from self._joined(position)
+        position = 0
+        while position < self._window.size:
+            frame = self.frame(position)
+            if frame is not None and self.is_whole(frame.data):
+                yield frame
+                position += frame.stored
+            else:
+                position = yield from self.irregular(position)
         return position
+
+    def frame(self, position: int) -> Member | None:
+        """Return the frame at a position; None if it is damaged or long, or there is none."""
+        window = self._window
+        stored = self._stored(position)
+        if not stored and window.start < position and window.start + window.filled < window.size:
+            stored = self._stored(position, load=True)
+        index = position - window.start
+        if not stored or not window.buffer.startswith(MAGIC, index):
+            return None
+        decompressor = ZstdDecompressor(self._dictionaries.default)
+        try:
+            data = decompressor.decompress(window.view[index : index + stored], SHORT + 1)
+        except ZstdError:
+            return None
+        if not decompressor.eof or len(data) > SHORT:
+            return None
+        remark = "" if window.buffer[index + 4] & CHECKSUM else NO_CHECKSUM
+        return Member(position, stored, data, remark)
+
+    def _stored(self, position: int, *, load: bool = False) -> int:
+        """Return the bytes of the frame at a position, 0 if it does not end in the window."""
+        window = self._window
+        index = position - window.start
+        if load or not 0 <= index < window.filled:
+            window.load(position)
+            index = 0
+        try:
+            return get_frame_size(window.view[index : window.filled])
+        except ZstdError:
+            return 0
+
+    def is_whole(self, content: bytes) -> bool:
+        """Return whether no record begins in a frame that may go on in the next one."""
+        length = self._record_length(content)
+        return length == 0 or 0 < length <= len(content) - LINE_ENDS
+
+    def irregular(self, position: int) -> Walk:
+        """Yield what is at a position, in whatever frames; return where to resume."""
+        if self._window.read(position, len(MAGIC)) == MAGIC:
+            return (yield from self._joined(position))
+        return (yield from self._between(position))
 
     def _joined(self, offset: int, *, joining: bool = True) -> Walk:
         """Yield the frames of a record, or a frame that is not decompressed in one piece.
@@ -285,7 +305,7 @@ class FrameWalk:
             return (yield from self._joined(offset, joining=False))
         return (yield from self._damaged(offset, member.frame))
 
-    def _irregular(self, offset: int) -> Walk:
+    def _between(self, offset: int) -> Walk:
         """Yield what is between frames; return where to resume."""
         window = self._window
         end = zeros_end(window, offset)

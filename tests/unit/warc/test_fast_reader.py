@@ -19,7 +19,7 @@ from dedupindex.sources import warc_records
 from dedupindex.sources import warc_records as source
 from dedupindex.sources.source import DEFAULTS
 from dedupindex.sources.warc_records import WarcSource
-from dedupindex.warc import fast_reader, gzip_members, reader, record_facts
+from dedupindex.warc import fast_reader, gzip_members, reader, record_facts, window
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window
 from tests.support.budgets import examples
@@ -33,6 +33,8 @@ from tests.support.warc_cases import (
     response,
     revisit,
     sha1,
+    skippable,
+    zst,
 )
 
 HTTP_TYPE = b"application/http; msgtype=response"
@@ -171,6 +173,23 @@ def archives(draw: st.DrawFn) -> bytes:
     return bytes(whole)
 
 
+@st.composite
+def zstd_archives(draw: st.DrawFn) -> bytes:
+    """The same in zstd: records in one frame or two, now and then without a checksum."""
+    whole = bytearray()
+    for number in range(draw(st.integers(0, 14))):
+        text, sound = draw(records(number)), draw(st.integers(0, 9))
+        cut = draw(st.integers(0, len(text))) if not sound else 0
+        for part in (text[:cut], text[cut:]) if cut else (text,):
+            whole += zst(part, checksum=sound != 1, size=draw(st.booleans()))
+        if not draw(st.integers(0, 30)):
+            odd = [b"\0\0", zst(b""), b"WARC/1.0\r\n", skippable(b"x"), b"\x28\xb5\x2f\xfd"]
+            whole += draw(st.sampled_from(odd))
+    if whole and not draw(st.integers(0, 4)):
+        whole[draw(st.integers(0, len(whole) - 1))] ^= 1 << draw(st.integers(0, 7))
+    return bytes(whole)
+
+
 def items_of(path: Path) -> tuple[list[Item], str]:
     with WarcSource(path.name, path) as opened:
         items = list(opened.items())
@@ -187,6 +206,20 @@ def test_fast_reader_yields_the_same_as_the_reference(
     PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)
     with monkeypatch.context() as patch:
         patch.setattr(gzip_members, "FEED", feed)
+        fast_items = items_of(PATH)
+        patch.setattr(source, "read", reader.read)
+        patch.setattr(record_facts.FastFacts, "read", lambda *_: None)
+        assert fast_items == items_of(PATH)
+
+
+@MANY
+@given(data=zstd_archives(), chunk=st.sampled_from([1 << 20, 1 << 20, 4000, 300]))
+def test_frames_yield_the_same_as_the_reference(
+    data: bytes, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PATH.write_bytes(zst(request()) * 5 + zst(response()) * 5 + data)
+    with monkeypatch.context() as patch:
+        patch.setattr(window, "CHUNK", chunk)
         fast_items = items_of(PATH)
         patch.setattr(source, "read", reader.read)
         patch.setattr(record_facts.FastFacts, "read", lambda *_: None)
