@@ -236,14 +236,18 @@ def test_over_http(tmp_path: Path) -> None:
         assert len(found) > 200 and all("error" not in line for line in found)
 
 
-def test_subsets(pair: tuple[Path, Path], tmp_path: Path) -> None:
+def test_subsets(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """In one file the records are gzip members, in a directory they stay as they are."""
+    monkeypatch.setenv(VARIABLE, str(DICTIONARY))
     texts = []
     for file in pair:
         out = file.parent / "one.warc.gz"
         status = 0 if file.stat().st_size < 100_000 else 8  # cut digests are found in the others
         typed("export", *GIVEN, "--self-contained", file, "-o", out, status=status)
         texts.append([data for _, _, data in places(out)])
+        typed("export", *GIVEN, "--self-contained", file, "-o", file.parent / "o", status=status)
+        kept = places(file.parent / "o" / file.name)
+        assert [data for _, _, data in kept] == [data for _, _, data in places(file)]
     assert texts[0] == texts[1] and texts[0]
 
 
