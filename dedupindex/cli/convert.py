@@ -14,13 +14,13 @@ from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import (
-    ConvertOutcome,
     conversion_tasks,
     convert,
     convert_all,
     restore_arc,
     restore_tasks,
 )
+from dedupindex.post_crawl.convert.conversion import ConvertOutcome
 from dedupindex.post_crawl.convert.recompress import (
     GZIP,
     ZSTD,

@@ -40,7 +40,7 @@ Processes that this one starts, also those of Spark, find them there.
 """
 
 MAGIC = b"\x28\xb5\x2f\xfd"
-_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
+DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
 _DICTIONARY = b"\x37\xa4\x30\xec"
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 _SKIPPABLE_HEADER = 8  # bytes: magic and size
@@ -118,7 +118,7 @@ def skippable_end(read: Read, offset: int) -> int:
 
 def dictionary_end(read: Read) -> int:
     """Return where the dictionary at the beginning of a file ends, 0 if there is none."""
-    if not read(0, len(MAGIC)).startswith(_DICTIONARY_FRAME):
+    if not read(0, len(MAGIC)).startswith(DICTIONARY_FRAME):
         return 0
     return max(skippable_end(read, 0), 0)
 

@@ -15,19 +15,25 @@ import zlib
 from base64 import b32encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile, TemporaryFile
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 from urllib.parse import quote
 from uuid import NAMESPACE_URL, uuid5
 
 import blake3
 
 from dedupindex import __version__
-from dedupindex.errors import BadDate, BadInput, BadSource, DedupError, IndexBusy
+from dedupindex.errors import BadDate, BadInput, DedupError, IndexBusy
+from dedupindex.post_crawl.convert.conversion import (
+    Conversion,
+    ConvertOutcome,
+    ConvertTask,
+    NotConverted,
+    convert_file,
+)
 from dedupindex.post_crawl.convert.warc_to_arc import (
     CONTENT_TYPE,
     DEFAULT_SETTINGS,
@@ -42,7 +48,6 @@ from dedupindex.post_crawl.convert.warc_to_arc import (
     write_line,
 )
 from dedupindex.runtime.atomic_replace import (
-    being_written,
     check_free_space,
     copy_metadata,
     create_file,
@@ -51,7 +56,6 @@ from dedupindex.runtime.atomic_replace import (
     part_path,
     remove_stale_parts,
     removing,
-    reopen_read_only,
     same_bytes,
 )
 from dedupindex.runtime.workers import side_by_side
@@ -80,84 +84,32 @@ _SUFFIX = re.compile(r"\.arc(?:\.gz)?$", re.IGNORECASE)
 _Fields = list[tuple[bytes, bytes]]
 
 
-class ConvertTask(NamedTuple):
-    path: str
-    target: Path
-    keep: bool = True  # the stored bytes of members that zlib does not reproduce
-    size: int = 0  # bytes of the file
-    kind: str = ""  # the compression that `recompress` writes
-    name: str = ""  # the file in a map of offsets
-    offsets: Path | None = None  # where `recompress` writes such a map
-
-
-@dataclass
-class ConvertOutcome:
-    """What became of one file."""
-
-    name: str
-    state: str  # converted, existing (of an earlier run) or left_alone
-    problem: str = ""  # why it was left alone
-    records: int = 0  # that `recompress` copied
-    responses: int = 0
-    resources: int = 0
-    kept: int = 0  # stored bytes of members that zlib does not reproduce
-    bytes_before: int = 0
-    bytes_after: int = 0
-
-
-class InvalidArc(Exception):
-    """The ARC file cannot be converted; the text says where and why."""
-
-
 def convert(task: ConvertTask) -> ConvertOutcome:
-    """Convert one file; raises `OSError` where writing fails, and leaves no file then."""
-    outcome = ConvertOutcome(task.path, "left_alone")
-    try:
-        with closing(open_window(task.path, task.path)) as window:
-            outcome.bytes_before = window.size
-            outcome.state = _convert(task, window, outcome)
-            outcome.bytes_after = task.target.stat().st_size
-    except (InvalidArc, NotReproduced, BadSource) as error:
-        outcome.problem = str(error)
-    return outcome
+    """Convert one ARC file; see `convert_file`."""
+    return convert_file(task, _ArcConversion)
 
 
-def _convert(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
-    """Return the state of the outcome; raises `InvalidArc`, `NotReproduced` or `BadSource`."""
-    framing, zipped = arc_framing(window)
-    if framing is None:
-        raise InvalidArc("it is not an ARC file")
-    if being_written(window.file):
-        raise InvalidArc("another process is writing to it")
-    target, content = task.target, window.content_hash()
-    if target.exists():
-        try:
-            check(target, content)
-        except NotReproduced as error:
-            raise InvalidArc(
-                f"{target} exists already, and was not made from it: {error}"
-            ) from error
-        return "existing"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale_parts([target])  # remove what interrupted runs left
-    part = part_path(target)
-    with removing(part):
-        with open_part(part, -1) as file, TemporaryFile(dir=target.parent) as spool:
-            warc = _WarcWriter(file, f"blake3:{content}", zipped=zipped)
-            _Converter(task, window, framing, warc, spool, outcome).run()
-            file.flush()
-            copy_metadata(window.file, file)
-            os.fsync(file.fileno())
-            whole = reopen_read_only(part, file)
-        with whole:
-            check(part, content)
-            if window.changed():
-                raise InvalidArc("it was changed while it was read")
-            try:
-                create_file(part, whole, target)
-            except FileExistsError as error:  # of another process
-                raise InvalidArc(f"{target} was created by another process meanwhile") from error
-    return "converted"
+class _ArcConversion(Conversion):
+    refused_target = "exists already, and was not made from it"
+
+    def __init__(self, task: ConvertTask, window: Window, outcome: ConvertOutcome) -> None:
+        super().__init__(task, window, outcome)
+        framing, self._zipped = arc_framing(window)
+        if framing is None:
+            raise NotConverted("it is not an ARC file")
+        self._framing = framing
+
+    @cached_property
+    def _content(self) -> str:
+        return self.window.content_hash()
+
+    def write(self, file: BinaryIO) -> None:
+        with TemporaryFile(dir=self.task.target.parent) as spool:
+            warc = _WarcWriter(file, f"blake3:{self._content}", zipped=self._zipped)
+            _Converter(self.task, self.window, self._framing, warc, spool, self.outcome).run()
+
+    def check(self, path: Path) -> None:
+        check(path, self._content)
 
 
 class _LineEndCursor(Cursor):
@@ -261,7 +213,7 @@ class _Converter:
         self._date = b""
 
     def run(self) -> None:
-        """Read the file without a gap and write all records; raises `InvalidArc`."""
+        """Read the file without a gap and write all records; raises `NotConverted`."""
         if self._warc.zipped:
             for item in members(self._window):
                 self._gzip_item(item)
@@ -269,12 +221,12 @@ class _Converter:
             plain = cursor_at(self._window, 0, hashed=True)
             self._records(_LineEndCursor(partial(plain.take, PIECE)), -1)
         if not self._warc.warcinfo_id:
-            raise InvalidArc("it is empty")
+            raise NotConverted("it is empty")
         self._write_layout()
 
     def _gzip_item(self, item: Member | LongMember | Filler | Damage) -> None:
         if isinstance(item, Damage):
-            raise InvalidArc(f"at {item.offset}: {item.message}")
+            raise NotConverted(f"at {item.offset}: {item.message}")
         if isinstance(item, Filler):
             self._layout("zeros", item.stored)
             return
@@ -287,7 +239,7 @@ class _Converter:
         while item.piece():
             pass
         if item.broken:
-            raise InvalidArc(f"at {item.offset}: a gzip member is damaged")
+            raise NotConverted(f"at {item.offset}: a gzip member is damaged")
 
     def _records(self, cursor: _LineEndCursor, offset: int) -> None:
         """Write the records of an uncompressed file (`offset` -1) or of a member."""
@@ -309,7 +261,7 @@ class _Converter:
                     self._document(record)
                 record.finish()
             except (BadHead, BrokenRecord) as error:
-                raise InvalidArc(f"at {begin if offset < 0 else offset}: {error}") from error
+                raise NotConverted(f"at {begin if offset < 0 else offset}: {error}") from error
             if record.type == DOCUMENT:
                 closing_size = record.end - begin - record.start - record.length
                 cursor.skipped = (b"", b"\n", b"\r\n")[closing_size] + cursor.skipped
@@ -347,7 +299,7 @@ class _Converter:
     def _document(self, record: Record) -> None:
         line = fields_of(record.text, self._framing.at_end)
         if line.url != line.url.strip() or any(byte < 32 or byte == 127 for byte in line.url):
-            raise InvalidArc(
+            raise NotConverted(
                 f"at {record.offset}: a control character, or a space at the end, of a URL"
             )
         date = self._begin_record(line.digits, record.offset)
@@ -355,7 +307,7 @@ class _Converter:
         try:
             read = _Document(record, line.url, line.mime, self._task.target.parent)
         except BrokenRecord as error:
-            raise InvalidArc(f"at {record.offset}: {error}") from error
+            raise NotConverted(f"at {record.offset}: {error}") from error
         with closing(read) as document:
             names = [(b"WARC-Target-URI", line.url)]
             if ip := _ip_address(line.ip):
@@ -373,7 +325,7 @@ class _Converter:
         try:
             date = date_of_digits(check_digits(digits))
         except BadDate as error:
-            raise InvalidArc(f"at {offset}: {error}") from error
+            raise NotConverted(f"at {offset}: {error}") from error
         if not self._warc.warcinfo_id:
             self._date = date
             self._write_warcinfo()

@@ -28,19 +28,16 @@ from typing import BinaryIO
 import blake3
 import zstandard
 
-from dedupindex.errors import BadInput, BadSource
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask, arc_framing
-from dedupindex.post_crawl.rewrite import offset_map
-from dedupindex.runtime.atomic_replace import (
-    being_written,
-    copy_metadata,
-    create_file,
-    open_part,
-    part_path,
-    remove_stale_parts,
-    removing,
-    reopen_read_only,
+from dedupindex.errors import BadInput
+from dedupindex.post_crawl.convert.arc_to_warc import arc_framing
+from dedupindex.post_crawl.convert.conversion import (
+    Conversion,
+    ConvertOutcome,
+    ConvertTask,
+    NotConverted,
+    convert_file,
 )
+from dedupindex.post_crawl.rewrite import offset_map
 from dedupindex.sources.warc_files import Sources, find
 from dedupindex.verify.compare_files import equal_pieces
 from dedupindex.verify.file_bytes import UnreadableFile, opened
@@ -49,8 +46,9 @@ from dedupindex.verify.parse_records import CheckedRecord
 from dedupindex.verify.walk_file import Container
 from dedupindex.warc.gzip_members import MAGIC, Damage
 from dedupindex.warc.reader import read
-from dedupindex.warc.record import BrokenRecord, Record
+from dedupindex.warc.record import Record
 from dedupindex.warc.window import Window, open_window
+from dedupindex.warc.zstd_format import DICTIONARY_FRAME
 
 GZIP, ZSTD = "gzip", "zstd"
 ENDINGS = {GZIP: ".warc.gz", ZSTD: ".warc.zst"}
@@ -58,7 +56,6 @@ _SUFFIX = re.compile(r"\.warc(?:\.gz|\.zst)?$", re.IGNORECASE)
 _END = b"\r\n\r\n"  # of a record
 _GZIP_LEVEL = 6  # as most crawlers compress
 _ZSTD_LEVEL = 9  # the time of gzip at level 6, and smaller
-_DICTIONARY_FRAME = b"\x5d\x2a\x4d\x18"
 _DICTIONARY_LEVEL = 19
 _DICTIONARY = 112_640  # bytes at most, as the zstd program trains it
 _SAMPLES = 100 * _DICTIONARY  # bytes of samples at most; more does not help
@@ -67,10 +64,6 @@ _SAMPLES_PER_DICTIONARY = 8  # bytes of samples for a byte of dictionary, at lea
 _SEGMENT, _MATCH = 1024, 8  # parameters of the training: k and d
 _CHECKED = 4  # of so many samples, one is kept from the training to see if the dictionary pays
 _LEAST_ID, _IDS = 1 << 15, (1 << 31) - (1 << 15)  # of dictionaries that nobody registers
-
-
-class NotConverted(Exception):
-    """The file cannot be converted; the text says why."""
 
 
 class _Writer(ABC):
@@ -125,7 +118,7 @@ def _compressor(
 def dictionary_frame(dictionary: zstandard.ZstdCompressionDict) -> bytes:
     """Return the skippable frame with a dictionary, compressed."""
     data = _compressor(None, _DICTIONARY_LEVEL).compress(dictionary.as_bytes())
-    return _DICTIONARY_FRAME + len(data).to_bytes(4, "little") + data
+    return DICTIONARY_FRAME + len(data).to_bytes(4, "little") + data
 
 
 def train(window: Window) -> zstandard.ZstdCompressionDict | None:
@@ -210,52 +203,20 @@ def recompress_tasks(
 
 
 def recompress(task: ConvertTask) -> ConvertOutcome:
-    """Compress one file anew; raises `OSError` where writing fails, and leaves no file then."""
-    outcome = ConvertOutcome(task.path, "left_alone")
-    try:
-        with closing(open_window(task.path, task.path)) as window:
-            outcome.bytes_before = window.size
-            outcome.state = _recompress(task, window, outcome)
-            outcome.bytes_after = task.target.stat().st_size
-    except (NotConverted, BadSource, BrokenRecord) as error:
-        outcome.problem = str(error)
-    return outcome
+    """Compress one file anew; see `convert_file`."""
+    return convert_file(task, _Recompression)
 
 
-def _recompress(task: ConvertTask, window: Window, outcome: ConvertOutcome) -> str:
-    """Return the state of the outcome; raises `NotConverted`, `BadSource` or `BrokenRecord`."""
-    if being_written(window.file):
-        raise NotConverted("another process is writing to it")
-    target = task.target
-    if target.exists():
-        try:
-            outcome.records = compare(task, target)
-        except NotConverted as error:
-            raise NotConverted(f"{target} exists already: {error}") from error
-        return "existing"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale_parts([target])  # remove what interrupted runs left
-    part = part_path(target)
-    with removing(part):
-        with open_part(part, -1) as file:
-            writer = _WRITERS[task.kind](file)
-            writer.begin(window)
-            for record in _records(window):
-                length = len(record.text) + record.length + len(_END)
-                writer.write(chain([record.text], record.pieces(), [_END]), length)
-            file.flush()
-            copy_metadata(window.file, file)
-            os.fsync(file.fileno())
-            whole = reopen_read_only(part, file)
-        with whole:
-            outcome.records = compare(task, part)
-            if window.changed():
-                raise NotConverted("it was changed while it was read")
-            try:
-                create_file(part, whole, target)
-            except FileExistsError as error:  # of another process
-                raise NotConverted(f"{target} was created by another process meanwhile") from error
-    return "converted"
+class _Recompression(Conversion):
+    def write(self, file: BinaryIO) -> None:
+        writer = _WRITERS[self.task.kind](file)
+        writer.begin(self.window)
+        for record in _records(self.window):
+            length = len(record.text) + record.length + len(_END)
+            writer.write(chain([record.text], record.pieces(), [_END]), length)
+
+    def check(self, path: Path) -> None:
+        self.outcome.records = compare(self.task, path)
 
 
 def compare(task: ConvertTask, path: Path) -> int:

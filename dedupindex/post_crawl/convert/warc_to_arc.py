@@ -28,6 +28,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeGuard
 import blake3
 
 from dedupindex.errors import BadSource
+from dedupindex.post_crawl.convert.conversion import NotConverted
 from dedupindex.verify.block_facts import read_digest, try_examine
 from dedupindex.verify.file_bytes import UnreadableFile, opened
 from dedupindex.verify.issues import REASONS, REMARK, Broken, Finding, Issue
@@ -127,7 +128,7 @@ def read_layout(spool: BinaryIO) -> Iterator[list[Any]]:
         yield values
 
 
-class NotReproduced(Exception):
+class NotReproduced(NotConverted):
     """The ARC file cannot be reproduced; the text says why."""
 
 

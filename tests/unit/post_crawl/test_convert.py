@@ -19,12 +19,8 @@ from hypothesis import strategies as st
 from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex.errors import DedupError
-from dedupindex.post_crawl.convert.arc_to_warc import (
-    ConvertOutcome,
-    ConvertTask,
-    convert,
-    restore_arc,
-)
+from dedupindex.post_crawl.convert.arc_to_warc import convert, restore_arc
+from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask
 from dedupindex.post_crawl.convert.warc_to_arc import LayoutEnd, rebuild
 from dedupindex.runtime import atomic_replace as parts
 from dedupindex.verify.collection import Collection
@@ -469,7 +465,8 @@ def test_only_a_checked_file_gets_its_name(
         create_file(part, file, path)
 
     with monkeypatch.context() as patched:
-        patched.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", replaced)
+        module = "arc_to_warc" if back else "conversion"
+        patched.setattr(f"dedupindex.post_crawl.convert.{module}.create_file", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):
             work(task)
     assert list((tmp_path / "again").iterdir()) == []
@@ -486,7 +483,7 @@ def test_a_warc_created_meanwhile_is_not_replaced(
         create_file(part, file, path)
 
     (tmp_path / "t.arc").write_bytes(GOOD)
-    monkeypatch.setattr("dedupindex.post_crawl.convert.arc_to_warc.create_file", late)
+    monkeypatch.setattr("dedupindex.post_crawl.convert.conversion.create_file", late)
     outcome = convert(ConvertTask(str(tmp_path / "t.arc"), tmp_path / "out" / "t.warc"))
     assert outcome.state == "left_alone" and "was created by another process" in outcome.problem
     assert [path.read_bytes() for path in (tmp_path / "out").iterdir()] == [b"of another process"]

@@ -18,8 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.errors import DedupError
+from dedupindex.post_crawl.convert import conversion
 from dedupindex.post_crawl.convert import recompress as module
-from dedupindex.post_crawl.convert.arc_to_warc import ConvertOutcome, ConvertTask
+from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask
 from dedupindex.post_crawl.convert.recompress import ENDINGS, GZIP, ZSTD, recompress, train
 from dedupindex.runtime import atomic_replace as parts
 from dedupindex.verify.collection import Collection
@@ -334,12 +335,12 @@ def test_a_file_created_or_changed_meanwhile(
         create_file(part, file, path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(module, "create_file", replaced)
+        patched.setattr(conversion, "create_file", replaced)
         with pytest.raises(DedupError, match="was replaced by another process"):
             recompress(task)
     assert list((tmp_path / "out").iterdir()) == []
     with monkeypatch.context() as patched:
-        patched.setattr(module, "create_file", late)
+        patched.setattr(conversion, "create_file", late)
         assert "was created by another process" in recompress(task).problem
     task.target.unlink()
     compare = module.compare
