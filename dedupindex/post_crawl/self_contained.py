@@ -43,6 +43,7 @@ from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.gzip_members import Damage
+from dedupindex.warc.random_access import read_range
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import MISSING, BrokenRecord, Record
 from dedupindex.warc.record_facts import (
@@ -411,7 +412,7 @@ def _copy(table: _RecordTable, sources: list[_SubsetSource]) -> None:
                 file, scan, _, single = sources[number]
                 line_ends = b"" if scan.compression else b"\n" if scan.arc else b"\r\n\r\n"
                 with _open_unchanged(file) as source:
-                    read_source, dictionaries = partial(_read, source), None
+                    read_source, dictionaries = partial(read_range, source), None
                     if scan.compression == "zstd":
                         dictionaries = Dictionaries.read(read_source)
                         if not single:
@@ -436,10 +437,6 @@ def _open_unchanged(file: SourceFile) -> BinaryIO:
     return source
 
 
-def _read(source: BinaryIO, offset: int, count: int) -> bytes:
-    return os.pread(source.fileno(), count, offset)
-
-
 def _pieces(
     source: BinaryIO, span: _RecordSpan, dictionaries: Dictionaries | None
 ) -> Iterator[bytes]:
@@ -447,7 +444,7 @@ def _pieces(
 
     `dictionaries` are those of a zstd file; None if the file has no compression.
     """
-    offset, end, read = span.offset, span.offset + span.stored, partial(_read, source)
+    offset, end, read = span.offset, span.offset + span.stored, partial(read_range, source)
     if dictionaries is None:
         while data := read(offset, min(end - offset, _PIECE)):
             yield data

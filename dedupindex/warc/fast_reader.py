@@ -1,13 +1,13 @@
 """A fast reader of regular files, with one record in each gzip member or zstd frame.
 
 It yields what `reader.read`, the reference, yields, but None for a GET request: nothing in these is
-used. Irregular members are left to the reference. It is one loop, because a call for each record
-costs as much as inflating a member or parsing a header.
+used. Irregular members are left to the reference.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from typing import Literal
 
 from isal.isal_zlib import decompressobj
 
@@ -27,7 +27,6 @@ from dedupindex.warc.headers import NO_FORM
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import Record, Sound
 from dedupindex.warc.window import Window
-from dedupindex.warc.zstd_format import Dictionaries
 from dedupindex.warc.zstd_frames import FrameWalk
 
 _GET, _END = b"GET ", b"\r\n\r\n"
@@ -39,66 +38,84 @@ _SEARCHED = 1 << 12  # bytes in which the end of a member is searched
 def read(window: Window) -> Iterator[Event | None]:
     """See `reader.read`."""
     if (framing := reader.gzip_framing(window)) is not None:
-        return _records(window, framing)
-    if (framing := reader.zstd_framing(window)) is not None:
-        return _records_of_frames(window, framing)
+        return _records(window, _RegularRecords(framing))
+    if (found := reader.zstd_walk(window)) is not None:
+        return _records_of_frames(window, found[0], _RegularRecords(found[1]))
     return reader.read(window)
 
 
-def _records_of_frames(window: Window, framing: Framing) -> Iterator[Event | None]:
-    walk = FrameWalk(window, framing.record_length, Dictionaries.read(window.read))
-    form, request, position = NO_FORM, NO_FORM.request, 0
+class _RegularRecords:
+    """Recognises the records of a file that have a known form and nothing odd about them."""
+
+    def __init__(self, framing: Framing) -> None:
+        self.framing = framing
+        self._form, self._request = NO_FORM, NO_FORM.request
+
+    def event(self, offset: int, stored: int, data: bytes) -> Event | None | Literal[False]:
+        """Return the record that is all of `data`, None for a GET request; False if it is odd."""
+        form, request = self._form, self._request
+        if request is not None and (match := request(data)) is not None:
+            begin = match.end()
+            if (
+                data.startswith(_GET, begin)
+                and data.endswith(_END)
+                and begin + int(match[1]) + 4 == len(data)
+            ):
+                self._form = form = form.next
+                self._request = form.next.request
+                return None
+        match = form.next.match(data)
+        if match is None and (known := self.framing.form(data)) is not None:
+            form.next, match = known
+        if match is None:
+            return False
+        self._form = form = form.next
+        self._request = form.next.request
+        values = match.group(*form.groups)
+        begin, length = match.end(), int(values[-1])
+        if begin + length + 4 != len(data) or not data.endswith(_END):
+            return False
+        made = Sound if form.response else Record
+        return made(offset, stored, form.type, values, form.special, data, begin, length)
+
+
+def _records_of_frames(
+    window: Window, walk: FrameWalk, regular: _RegularRecords
+) -> Iterator[Event | None]:
+    framing, position = regular.framing, 0
     while position < window.size:
         frame = walk.frame(position)
         if frame is None:
             position = yield from reader.in_members(walk.irregular(position), framing)
             continue
         offset, stored, data, remark = frame
-        if data.endswith(_END) and not remark:
-            if request is not None and (match := request(data)) is not None:
-                begin = match.end()
-                if data.startswith(_GET, begin) and begin + int(match[1]) + 4 == len(data):
-                    form = form.next
-                    request = form.next.request
-                    position += stored
-                    yield None
-                    continue
-            match = form.next.match(data)
-            if match is None and (known := framing.form(data)) is not None:
-                form.next, match = known
-            if match is not None:
-                form = form.next
-                request = form.next.request
-                values = match.group(*form.groups)
-                begin, length = match.end(), int(values[-1])
-                if begin + length + 4 == len(data):
-                    made = Sound if form.response else Record
-                    position += stored
-                    yield made(offset, stored, form.type, values, form.special, data, begin, length)
-                    continue
-        if walk.is_whole(data):
+        event = False if remark else regular.event(offset, stored, data)
+        if event is not False:
+            position += stored
+            yield event
+        elif walk.is_whole(data):
             position += stored
             yield from reader.in_member(frame, framing)
         else:
             position = yield from reader.in_members(walk.irregular(position), framing)
 
 
-def _records(window: Window, framing: Framing) -> Iterator[Event | None]:
+def _records(window: Window, regular: _RegularRecords) -> Iterator[Event | None]:
     position = 0
     while position < window.size:
         index, room = position - window.start, window.start + window.filled - position
         if index < 0 or (room < gzip_members.FEED and position + room < window.size):
             window.load(position)
-        position, walk = yield from _read_regular(window, framing, position)
+        position, walk = yield from _read_regular(window, regular, position)
         if walk is not None:
-            position = yield from reader.in_members(walk, framing)
+            position = yield from reader.in_members(walk, regular.framing)
 
 
 def _read_regular(
-    window: Window, framing: Framing, position: int
+    window: Window, regular: _RegularRecords, position: int
 ) -> Generator[Event | None, None, tuple[int, Walk | None]]:
     """Yield the records of the members in the window; return where to resume, and how."""
-    feed, form, request = gzip_members.FEED, NO_FORM, NO_FORM.request
+    feed, event_of = gzip_members.FEED, regular.event
     buffer, view, start, filled = window.buffer, window.view, window.start, window.filled
     limit = filled if start + filled >= window.size else filled - feed + 1
     index = position - start
@@ -119,30 +136,12 @@ def _read_regular(
         index = stop - len(inflater.unused_data)
         if found < 0 and index < offset - start + _SEARCHED - _HEADER:
             start_bytes = MAGIC
-        if request is not None:
-            match = request(data)
-            if match is not None:
-                begin = match.end()
-                held = len(data) - begin - 4
-                if data.startswith(_GET, begin) and data.endswith(_END) and held == int(match[1]):
-                    form = form.next
-                    request = form.next.request
-                    yield None
-                    continue
-        match = form.next.match(data)
-        if match is None and (known := framing.form(data)) is not None:
-            form.next, match = known
-        if match is not None:
-            form = form.next
-            request = form.next.request
-            values = match.group(*form.groups)
-            begin, length = match.end(), int(values[-1])
-            if begin + length + 4 == len(data) and data.endswith(_END):
-                made = Sound if form.response else Record
-                stored = start + index - offset
-                yield made(offset, stored, form.type, values, form.special, data, begin, length)
-                continue
-        yield from reader.in_member(Member(offset, start + index - offset, data), framing)
+        stored = start + index - offset
+        event = event_of(offset, stored, data)
+        if event is not False:
+            yield event
+        else:
+            yield from reader.in_member(Member(offset, stored, data), regular.framing)
     return start + index, None
 
 

@@ -119,14 +119,15 @@ def chain_end(window: Window, offset: int, after: Position) -> int:
     return offset
 
 
-def _find_magic(window: Window, offset: int) -> int:
+def find_bytes(window: Window, sought: bytes, offset: int) -> int:
+    """Return where `sought` is next, the size of the file if it is not there."""
     while feed := window.read(offset, 1 << 20):
-        found = feed.find(MAGIC)
+        found = feed.find(sought)
         if found >= 0:
             return offset + found
-        if len(feed) < len(MAGIC):
+        if len(feed) < len(sought):
             break
-        offset += len(feed) - len(MAGIC) + 1
+        offset += len(feed) - len(sought) + 1
     return window.size
 
 
@@ -341,7 +342,7 @@ def _damaged(window: Window, offset: int, state: MemberState) -> Walk:
 
 
 def _resumed(window: Window, offset: int, what: str, record: bool) -> Walk:
-    find, after = partial(_find_magic, window), partial(_after, window)
+    find, after = partial(find_bytes, window, MAGIC), partial(_after, window)
     position = first_chain(window, offset + 1, find, after)
     stored = position - offset
     rest = "to the end of the file" if position == window.size else "up to the next sound member"

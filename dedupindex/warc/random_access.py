@@ -42,11 +42,11 @@ class NotExact(Exception):
 
 def dictionaries_of(file: BinaryIO) -> Dictionaries:
     """Return the zstd dictionaries of a file as it is now."""
-    read = partial(_read, file)
-    return _DICTIONARIES.get(identity(os.fstat(file.fileno())), read)
+    return _DICTIONARIES.get(identity(os.fstat(file.fileno())), partial(read_range, file))
 
 
-def _read(file: BinaryIO, offset: int, count: int) -> bytes:
+def read_range(file: BinaryIO, offset: int, count: int) -> bytes:
+    """Return bytes of an open file, fewer only at its end."""
     return os.pread(file.fileno(), count, offset)
 
 
@@ -79,8 +79,10 @@ class ExactRecord:
         if offset < 0 or stored <= 0:
             raise NotExact("there is no such place")
         start = self._read(offset, 4)
-        self._gzipped, self._zstd = start.startswith(MAGIC), start.startswith(zstd_format.MAGIC)
-        self.dictionaries = (dictionaries or dictionaries_of(file)) if self._zstd else None
+        self._gzipped = start.startswith(MAGIC)
+        self.dictionaries: Dictionaries | None = None  # of zstd frames
+        if start.startswith(zstd_format.MAGIC):
+            self.dictionaries = dictionaries or dictionaries_of(file)
         if self._gzipped and (len(start) < 4 or start[3] & RESERVED):
             raise NotExact("its gzip header has reserved flags")
         self.data = self._short()
@@ -94,7 +96,7 @@ class ExactRecord:
             raise NotExact("some lines of its header end with a bare line feed")
         if self.data is not None and not (len(self.data) == whole and self.data.endswith(_END)):
             raise NotExact("it is not followed by two line ends and nothing else")
-        if not self._gzipped and not self._zstd:
+        if not self._gzipped and self.dictionaries is None:
             follows = self._read(offset + stored, 5)
             if stored != whole or not (last or follows in (b"WARC/", b"")):
                 raise NotExact("no other record follows it")
@@ -160,12 +162,11 @@ class ExactRecord:
             raise NotExact(f"its zstd frames {error}") from error
 
     def _read(self, offset: int, count: int) -> bytes:
-        return _read(self._file, offset, count)
+        return read_range(self._file, offset, count)
 
     def _pieces(self) -> Iterator[bytes]:
         """Yield the inflated record; raises `NotExact` if its member is damaged."""
-        if self._zstd:
-            assert self.dictionaries is not None
+        if self.dictionaries is not None:
             end = self.offset + self._stored
             try:
                 yield from zstd_format.frame_pieces(self._read, self.offset, end, self.dictionaries)

@@ -7,9 +7,9 @@ The `stored` bytes of all events add up to the size of the file. Bytes without a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 
-from dedupindex.warc import zstd_format, zstd_frames
+from dedupindex.warc import zstd_format
 from dedupindex.warc.arc import DOCUMENT, HEADER, ArcFraming
 from dedupindex.warc.framing import Framing, WarcFraming, next_framed, skip_line_ends
 from dedupindex.warc.gzip_members import (
@@ -27,36 +27,41 @@ from dedupindex.warc.headers import BadHead, NoRecord
 from dedupindex.warc.record import LEADING, BrokenRecord, Record
 from dedupindex.warc.window import Cursor, Window, cursor_at
 from dedupindex.warc.zstd_format import Dictionaries
+from dedupindex.warc.zstd_frames import FrameWalk
 
 Event = Record | Filler | Damage
 START = 1 << 16  # bytes from which the kind of a file is detected
 
 
-def read(window: Window, dictionaries: Dictionaries | None = None) -> Iterator[Event]:
+def read(window: Window, dictionaries: Callable[[], Dictionaries] | None = None) -> Iterator[Event]:
     """Yield all records in order, the filler between them, and damage.
 
-    `dictionaries` are those of a zstd file of which the window is a part.
+    `dictionaries` returns those of the file, if it is compressed with zstd and the window is a
+    part of it.
     """
-    framing = gzip_framing(window)
-    if framing is not None:
-        return in_members(members(window), framing)
-    framing = zstd_framing(window, dictionaries)
-    if framing is not None:
-        walk = zstd_frames.members(window, framing.record_length, dictionaries)
-        return in_members(walk, framing)
+    if (gzipped := gzip_framing(window)) is not None:
+        return in_members(members(window), gzipped)
+    if (found := zstd_walk(window, dictionaries)) is not None:
+        walk, framing = found
+        return in_members(walk.steps(), framing)
     return _read_plain(window, framing_of(window.read(0, START)))
 
 
-def zstd_framing(
-    window: Window, dictionaries: Dictionaries | None = None
-) -> WarcFraming | ArcFraming | None:
-    """Return the framing of a zstd file; None if it is not one."""
+def zstd_walk(
+    window: Window, dictionaries: Callable[[], Dictionaries] | None = None
+) -> tuple[FrameWalk, Framing] | None:
+    """Return a walk over zstd frames and the framing of their records; None for other files.
+
+    `dictionaries` is that of `read`.
+    """
     if not zstd_format.is_zstd(window.read(0, len(zstd_format.MAGIC))):
         return None
+    known = dictionaries() if dictionaries is not None else Dictionaries.read(window.read)
     try:
-        return framing_of(zstd_format.content_start(window.read, START, dictionaries))
+        framing = framing_of(zstd_format.content_start(window.read, START, known))
     except zstd_format.UnreadableFrame:  # reading reports it
-        return WarcFraming()
+        framing = WarcFraming()
+    return FrameWalk(window, framing.record_length, known), framing
 
 
 def gzip_framing(window: Window) -> WarcFraming | ArcFraming | None:

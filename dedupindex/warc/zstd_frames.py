@@ -23,6 +23,7 @@ from dedupindex.warc.gzip_members import (
     LongMember,
     Member,
     Walk,
+    find_bytes,
     first_chain,
     zeros_end,
 )
@@ -198,16 +199,6 @@ class LongFrames(LongMember):
         return offset
 
 
-def members(
-    window: Window, record_length: RecordLength, dictionaries: Dictionaries | None = None
-) -> Walk:
-    """Yield all frames of the file, and what is between them; return its size.
-
-    `dictionaries` are those of the file, if the window does not begin where the file does.
-    """
-    return FrameWalk(window, record_length, dictionaries or Dictionaries.read(window.read)).steps()
-
-
 class FrameWalk:
     """A walk over the frames of a file."""
 
@@ -372,7 +363,7 @@ class FrameWalk:
 
     def _resumed(self, offset: int, what: str, *, record: bool) -> Walk:
         window = self._window
-        position = first_chain(window, offset + 1, partial(_find_magic, window), self._after)
+        position = first_chain(window, offset + 1, partial(find_bytes, window, MAGIC), self._after)
         stored = position - offset
         at_end = position == window.size
         rest = "to the end of the file" if at_end else "up to the next sound frame"
@@ -397,14 +388,3 @@ class FrameWalk:
 def _no_record(data: bytes) -> int:
     """A `RecordLength` with which frames are not joined."""
     return 0
-
-
-def _find_magic(window: Window, offset: int) -> int:
-    while feed := window.read(offset, 1 << 20):
-        found = feed.find(MAGIC)
-        if found >= 0:
-            return offset + found
-        if len(feed) < len(MAGIC):
-            break
-        offset += len(feed) - len(MAGIC) + 1
-    return window.size

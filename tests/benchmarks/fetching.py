@@ -12,15 +12,15 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple
 
 from tests.benchmarks.captures import Captures, Row
 from tests.benchmarks.harvest import Payload, Site
 from tests.benchmarks.measure import Failed
 from tests.benchmarks.peers import need
+from tests.support.stub_server import handled_by
 
 _SEED = 23
 
@@ -68,15 +68,8 @@ def _fetched(row: Row, port: str) -> Row:
 def _serving(pages: Iterator[tuple[Row, Payload]]) -> Iterator[str]:
     """Serve pages to a client that asks for them in this order; gives the address."""
     handler = type("Handler", (_Handler,), {"pages": pages})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with handled_by(handler) as url:
+        yield url
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tests.support.budgets import examples
 from tests.support.readings import Reading, compare_readings
-from tests.support.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit, zst
+from tests.support.warc_cases import DATA, END, HTTP, gz, record, request, response, revisit
+from tests.support.zstd_files import zst
 from tests.unit.warc.test_arc import V1, V2, document, header
 from tests.unit.warc.test_other_readers import EXPECTED
 

@@ -6,10 +6,10 @@ import gzip
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from http.server import BaseHTTPRequestHandler
 
 from demo.site import Page
+from tests.support.stub_server import handled_by
 
 LOGO = Page(b"\x89PNG\r\n\x1a\n" + random.Random(1).randbytes(20_000), "image/png")
 PAGES = {  # each body once
@@ -63,15 +63,8 @@ def site(
 ) -> Iterator[str]:
     """Serve all pages, `pages` in place of them; gives the URL that paths are appended to."""
     handler = type("Handler", (_Handler,), {"pages": {**PAGES, **COPIES, **(pages or {})}})
-    server = ThreadingHTTPServer((host, port), handler)
-    thread = Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://{host}:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with handled_by(handler, host, port) as url:
+        yield url
 
 
 def bodies(base: str) -> dict[str, bytes]:

@@ -27,11 +27,20 @@ def stub_server(answer: Answer, *, read: bool = True) -> Iterator[str]:
 
         def log_message(self, format: str, *args: object) -> None: ...
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with handled_by(Handler) as url:
+        yield url
+
+
+@contextmanager
+def handled_by(
+    handler: type[BaseHTTPRequestHandler], host: str = "127.0.0.1", port: int = 0
+) -> Iterator[str]:
+    """Yield the URL of a server whose requests a handler answers, each in a thread."""
+    server = ThreadingHTTPServer((host, port), handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http://{host}:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

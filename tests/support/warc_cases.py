@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 import zlib
 from base64 import b32encode
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from zstandard import ZstdCompressionDict, ZstdCompressor
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.sources.source import SourceOptions
@@ -34,25 +31,6 @@ def gz(data: bytes, level: int = 6) -> bytes:
     """One gzip member."""
     packer = zlib.compressobj(level, zlib.DEFLATED, 31)
     return packer.compress(data) + packer.flush()
-
-
-def zst(
-    data: bytes,
-    dictionary: ZstdCompressionDict | None = None,
-    *,
-    level: int = 3,
-    size: bool = True,
-    checksum: bool = True,
-) -> bytes:
-    """One zstd frame, by default with the fields that the IIPC requires."""
-    return ZstdCompressor(
-        level, dict_data=dictionary, write_content_size=size, write_checksum=checksum
-    ).compress(data)
-
-
-def skippable(data: bytes, magic: int = 0x184D2A50) -> bytes:
-    """A skippable frame; the magic 0x184D2A5D is that of a dictionary."""
-    return struct.pack("<II", magic, len(data)) + data
 
 
 def sha1(data: bytes) -> bytes:

@@ -29,7 +29,7 @@ from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
-from dedupindex.warc.zstd_format import MAGIC, DictionaryCache, is_zstd
+from dedupindex.warc.zstd_format import DictionaryCache
 
 if TYPE_CHECKING:
     from dedupindex.object_store.http_ranges import RangeServer
@@ -66,11 +66,8 @@ class RecordReader:
         with self._opened(container, offset, stored) as (file, base, origin):
             self.counts[origin] += 1
             window = Window(file, container.path, base=base, size=stored)
-            dictionaries = None
-            if is_zstd(window.read(0, len(MAGIC))):
-                dictionaries = self._dictionaries.get(
-                    container.path, partial(self._range, container)
-                )
+            read_range = partial(self._range, container)
+            dictionaries = partial(self._dictionaries.get, container.path, read_range)
             record = next(read(window, dictionaries), None)
             if not isinstance(record, Record):
                 raise BadSource(f"{where}: no record begins there")

@@ -39,7 +39,7 @@ from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import BrokenRecord, Record
 from dedupindex.warc.window import Window
-from dedupindex.warc.zstd_format import MAGIC, Dictionaries, is_zstd
+from dedupindex.warc.zstd_format import Dictionaries
 
 LIMIT = 100  # captures of a digest that are looked at
 TRIED = 8  # of these that are read
@@ -190,10 +190,7 @@ def read_line(path: str, offset: int) -> Line:
 
 
 def _response(window: Window, offset: int) -> Line:
-    dictionaries = None
-    if is_zstd(window.read(0, len(MAGIC))):
-        dictionaries = Dictionaries.read(Window(window.file, window.file.name).read)
-    events = read(window, dictionaries)
+    events = read(window, lambda: Dictionaries.read(Window(window.file, window.file.name).read))
     record = next(events, None)
     if not isinstance(record, Record) or record.type != b"response" or offset < 0:
         raise BadSource(f"{window.file.name} at {offset}: no response begins there")

@@ -22,7 +22,7 @@ from dedupindex.sources.crawl_log import CrawlLogSource
 from dedupindex.sources.discover import kind_named, kind_of
 from dedupindex.sources.warc_records import WarcSource
 from tests.support.text_sources import BASE32, DATA, items
-from tests.support.warc_cases import skippable, zst
+from tests.support.zstd_files import skippable, zst
 
 CDX = f"com,a)/ 20261120091417 http://a.com/ text/html 200 {BASE32} - - 10 20 x.warc.gz\n".encode()
 WARC = b"WARC/1.0\r\nWARC-Type: warcinfo\r\nContent-Length: 0\r\n\r\n\r\n\r\n"

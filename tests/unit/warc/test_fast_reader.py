@@ -33,9 +33,8 @@ from tests.support.warc_cases import (
     response,
     revisit,
     sha1,
-    skippable,
-    zst,
 )
+from tests.support.zstd_files import skippable, zst
 
 HTTP_TYPE = b"application/http; msgtype=response"
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"

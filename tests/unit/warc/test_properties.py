@@ -16,7 +16,8 @@ from dedupindex.warc import gzip_members as walk
 from dedupindex.warc.gzip_members import Damage, Filler, LongMember, Member, members
 from dedupindex.warc.window import open_window
 from tests.support.budgets import examples
-from tests.support.warc_cases import END, ask, gz, record_id, request, response, revisit, zst
+from tests.support.warc_cases import END, ask, gz, record_id, request, response, revisit
+from tests.support.zstd_files import zst
 
 PATH = Path(tempfile.mkdtemp()) / "t.warc.gz"
 SMALL = settings(

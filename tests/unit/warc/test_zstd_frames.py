@@ -17,10 +17,10 @@ from zstandard import ZstdCompressionDict
 
 from dedupindex.warc import gzip_members, window, zstd_format, zstd_frames
 from dedupindex.warc.framing import WarcFraming
-from dedupindex.warc.gzip_members import Damage
+from dedupindex.warc.gzip_members import Damage, Walk
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record
-from dedupindex.warc.window import open_window
+from dedupindex.warc.window import Window, open_window
 from dedupindex.warc.zstd_format import (
     Dictionaries,
     UnreadableFrame,
@@ -38,9 +38,8 @@ from tests.support.warc_cases import (
     gz,
     record_id,
     response,
-    skippable,
-    zst,
 )
+from tests.support.zstd_files import dictionary_frame, skippable, zst
 from tests.unit.warc.test_containers import flipped
 from tests.unit.warc.test_properties import SMALL, records
 
@@ -51,12 +50,11 @@ B = response(b"second payload", number=2)
 C = response(b"third payload", number=3)
 GOOD = ["capture", "capture", "capture"]
 BAD = ["capture", "problem", "damaged", "capture"]
-DICTIONARY_MAGIC = 0x184D2A5D
 SAMPLES = [response(b"page %d of many" % n, number=n % 500) for n in range(4000)]
 
 
-def trained(number: int) -> ZstdCompressionDict:
-    return zstandard.train_dictionary(4096, SAMPLES, dict_id=number)
+def trained(number: int) -> bytes:
+    return zstandard.train_dictionary(4096, SAMPLES, dict_id=number).as_bytes()
 
 
 ONE, OTHER = trained(70_001), trained(70_002)
@@ -79,7 +77,9 @@ def given_files(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def without_dictionary_id(data: bytes) -> bytes:
     parameters = zstandard.ZstdCompressionParameters(write_dict_id=False, write_checksum=True)
-    packer = zstandard.ZstdCompressor(dict_data=ONE, compression_params=parameters)
+    packer = zstandard.ZstdCompressor(
+        dict_data=ZstdCompressionDict(ONE), compression_params=parameters
+    )
     return packer.compress(data)
 
 
@@ -132,21 +132,16 @@ def test_a_frame_for_each_record(path: Path, size: bool) -> None:
     assert answer.source.position == answer.source.size == path.stat().st_size
 
 
-def dictionary_frame(dictionary: ZstdCompressionDict, packed: bool) -> bytes:
-    data = dictionary.as_bytes()
-    return skippable(zst(data) if packed else data, DICTIONARY_MAGIC)
-
-
 @pytest.mark.parametrize("packed", [True, False])
 def test_a_dictionary_at_the_beginning(path: Path, packed: bool) -> None:
-    start = dictionary_frame(ONE, packed)
+    start = dictionary_frame(ONE, compressed=packed)
     answer = ask(path, start + zst(A, ONE) + zst(B, ONE, size=False) + zst(C, ONE))
     assert answer.words == GOOD and answer.problems == []
     assert answer.filler == len(start) == answer.captures[0].offset
 
 
 def test_frames_without_dictionary_id_use_that_of_the_file(path: Path) -> None:
-    start = dictionary_frame(ONE, packed=True)
+    start = dictionary_frame(ONE, compressed=True)
     assert ask(path, start + b"".join(map(without_dictionary_id, (A, B, C)))).words == GOOD
 
 
@@ -154,16 +149,16 @@ def test_dictionaries_that_users_give_are_chosen_by_id(
     path: Path, tmp_path: Path, given_files: Callable[..., None]
 ) -> None:
     for name, dictionary in (("one", ONE), ("other", OTHER)):
-        (tmp_path / name).write_bytes(dictionary.as_bytes())
+        (tmp_path / name).write_bytes(dictionary)
     data = zst(A, OTHER) + zst(B, ONE) + zst(C, OTHER)
     assert ask(path, data).words == ["problem", "damaged"] * 3
     given_files(tmp_path / "one")
     assert ask(path, data).words == ["problem", "damaged", "capture", "problem", "damaged"]
     given_files(tmp_path / "one", tmp_path / "other")
     assert ask(path, data).words == GOOD
-    (tmp_path / "one").write_bytes(zst(ONE.as_bytes()))
+    (tmp_path / "one").write_bytes(zst(ONE))
     given_files(tmp_path / "one", tmp_path / "other", tmp_path / "one")
-    assert ask(path, dictionary_frame(OTHER, packed=True) + data).words == GOOD
+    assert ask(path, dictionary_frame(OTHER, compressed=True) + data).words == GOOD
 
 
 def test_files_that_hold_no_dictionary(
@@ -171,8 +166,8 @@ def test_files_that_hold_no_dictionary(
 ) -> None:
     for name, data, reason in (
         ("text", b"text", "is not a zstd dictionary"),
-        ("cut", zst(ONE.as_bytes())[:-9], "is cut short"),
-        ("damaged", flipped(ONE.as_bytes(), 20)[:30], "is damaged"),
+        ("cut", zst(ONE)[:-9], "is cut short"),
+        ("damaged", flipped(ONE, 20)[:30], "is damaged"),
         ("missing", None, "cannot be read: No such file"),
         ("bomb", zst(bytes(1 << 24)), "is longer than 8,388,608 bytes"),
     ):
@@ -181,18 +176,18 @@ def test_files_that_hold_no_dictionary(
         given_files(tmp_path / name)
         assert f"{tmp_path / name} {reason}" in ask(path, zst(A, ONE)).problem
         if data is not None:
-            start = skippable(data, DICTIONARY_MAGIC)
+            start = skippable(data, 13)
             problem = ask(path, start + zst(A, ONE)).problem
             assert f"missing (--zstd-dictionary): {tmp_path / name} {reason}" in problem
             given_files()
             problem = ask(path, start + zst(A, ONE)).problem
             assert f"that at the beginning of the file {reason}" in problem
-    start = dictionary_frame(ONE, packed=False)
+    start = dictionary_frame(ONE, compressed=False)
     assert ask(path, start[:-5]).words == ["problem"]
 
 
 def test_a_file_of_another_dictionary_is_not_read_with_its_own(path: Path) -> None:
-    data = dictionary_frame(ONE, packed=True) + zst(A, ONE) + zst(B, OTHER) + zst(C, ONE)
+    data = dictionary_frame(ONE, compressed=True) + zst(A, ONE) + zst(B, OTHER) + zst(C, ONE)
     answer = ask(path, data)
     assert answer.words == BAD
     assert "1 zstd frame needs the zstd dictionary 70002, which is missing" in answer.problem
@@ -200,9 +195,9 @@ def test_a_file_of_another_dictionary_is_not_read_with_its_own(path: Path) -> No
 
 def test_a_second_dictionary_is_filler(path: Path) -> None:
     """Files with dictionaries cannot be concatenated: no offset leads to the second one."""
-    frames = dictionary_frame(ONE, packed=True) + zst(A, ONE)
+    frames = dictionary_frame(ONE, compressed=True) + zst(A, ONE)
     assert ask(path, frames + frames + zst(C, ONE)).words == GOOD
-    other = dictionary_frame(OTHER, packed=True) + zst(B, OTHER)
+    other = dictionary_frame(OTHER, compressed=True) + zst(B, OTHER)
     assert ask(path, frames + other + zst(C, ONE)).words == BAD
 
 
@@ -388,8 +383,8 @@ def test_case_08_frame_of_line_ends(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 5, 1 << 20, (1 << 20) + 7])
 def test_case_09_skippable_frames_and_zeros(path: Path, size: int) -> None:
-    for magic in range(0x184D2A50, 0x184D2A60):
-        filler = skippable(b"x" * size, magic)
+    for kind in range(16):
+        filler = skippable(b"x" * size, kind)
         answer = ask(path, zst(A) + filler + zst(B) + filler + filler + zst(C) + filler)
         assert answer.words == GOOD
         assert answer.filler == 4 * len(filler)
@@ -436,6 +431,11 @@ def test_a_frame_that_needs_much_memory_is_left_out(path: Path) -> None:
     assert "1 zstd frame needs 256 MiB of memory, and at most 128 are allowed" in answer.problem
 
 
+def walk(opened: Window) -> Walk:
+    frames = zstd_frames.FrameWalk(opened, lambda start: 0, Dictionaries.read(opened.read))
+    return frames.steps()
+
+
 def test_a_bomb_is_decompressed_in_pieces(path: Path) -> None:
     size = 300 << 20
     head = response(b"", Content_Length=b"%d" % (size + 100), Payload_Digest=None, end=b"")
@@ -443,10 +443,10 @@ def test_a_bomb_is_decompressed_in_pieces(path: Path) -> None:
     data = packer.compress(head) + b"".join(packer.compress(bytes(1 << 20)) for _ in range(300))
     path.write_bytes(data + packer.flush())
     with closing(open_window(path.name, path)) as opened:
-        (step,) = zstd_frames.members(opened, lambda start: 0)
+        (step,) = walk(opened)
         assert isinstance(step, gzip_members.LongMember)
     with closing(open_window(path.name, path)) as opened:
-        for step in zstd_frames.members(opened, lambda start: 0):
+        for step in walk(opened):
             assert isinstance(step, gzip_members.LongMember)
             assert len(step.start) < 5 << 20
             pieces = list(iter(step.piece, b""))
@@ -466,10 +466,10 @@ def test_frames_over_the_edge_of_the_window(
 
 def framings(made: list[bytes], data: st.DataObject) -> Iterator[bytes]:
     """Frames that hold these records, in any way that the format allows."""
-    dictionary = data.draw(st.sampled_from([None, ONE]))
-    if dictionary is not None:
-        yield dictionary_frame(dictionary, data.draw(st.booleans()))
-    filler = st.sampled_from([b"", b"", zst(b""), skippable(b"xx"), skippable(b"", 0x184D2A5F)])
+    dictionary = data.draw(st.sampled_from([b"", ONE]))
+    if dictionary:
+        yield dictionary_frame(dictionary, compressed=data.draw(st.booleans()))
+    filler = st.sampled_from([b"", b"", zst(b""), skippable(b"xx"), skippable(b"", 15)])
     for one in made:
         cuts = data.draw(st.lists(st.integers(0, len(one)), max_size=3).map(sorted))
         for start, end in zip([0, *cuts], [*cuts, len(one)], strict=True):
@@ -524,7 +524,7 @@ def test_any_bytes(data: bytes) -> None:
 @SMALL
 @given(st.binary(max_size=2000), st.integers(-5, 19), st.booleans(), st.booleans())
 def test_frame_headers_and_ends(data: bytes, level: int, size: bool, checksum: bool) -> None:
-    for dictionary in (None, ONE):
+    for dictionary in (b"", ONE):
         frame = zst(data, dictionary, level=level, size=size, checksum=checksum)
         header, peer = frame_header(frame), zstandard.get_frame_parameters(frame)
         assert header is not None
@@ -556,7 +556,7 @@ def test_unpack() -> None:
         unpack(flipped(frames, 20), none, most, length)
     with pytest.raises(UnreadableFrame, match="need the zstd dictionary 70001"):
         unpack(zst(A, ONE), none, most, length)
-    own = Dictionaries(parse_dictionary(ONE.as_bytes()))
+    own = Dictionaries(parse_dictionary(ONE))
     assert unpack(zst(A, ONE), own, most, length) == (A, len(zst(A, ONE)))
 
 
@@ -564,7 +564,7 @@ def test_content_start() -> None:
     def start(data: bytes, most: int = 1000) -> bytes:
         return content_start(lambda offset, count: data[offset : offset + count], most)
 
-    head = dictionary_frame(ONE, packed=True) + skippable(b"x") + zst(b"")
+    head = dictionary_frame(ONE, compressed=True) + skippable(b"x") + zst(b"")
     assert start(head + zst(A, ONE), 20) == A[:20]
     assert start(head + zst(A[:7], ONE) + zst(A[7:], ONE) + b"garbage") == A
     assert start(flipped(zst(A), 40)) == b""
