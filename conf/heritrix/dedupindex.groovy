@@ -430,7 +430,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             int colon = line.indexOf(': ')
             if (colon > 0) found.put(line.substring(0, colon), line.substring(colon + 2))
         }
-        if (!found.get('WARC-Refers-To-Target-URI') || !found.get('WARC-Refers-To-Date')) {
+        // Without its last line end the answer was cut, by a proxy that states no length, perhaps within a URL or date.
+        if (!text.endsWith('\n') || !found.get('WARC-Refers-To-Target-URI') || !found.get('WARC-Refers-To-Date')) {
             throw new IOException('no original in the answer ' + text.take(200))
         }
         return found
@@ -570,7 +571,8 @@ class LookupConnections {
         byte[] request = ('GET ' + base + path + end).getBytes('ISO-8859-1')
         Connection kept = own.get()
         if (kept != null) {
-            try {
+            if (kept.input.available() > 0) discard(kept)     // not an answer to this request, whatever it is
+            else try {
                 return exchange(kept, request)
             } catch (SocketTimeoutException e) {
                 throw e
@@ -579,6 +581,12 @@ class LookupConnections {
             }
         }
         return exchange(connect(), request)
+    }
+
+    private void discard(Connection connection) {
+        own.remove()
+        all.remove(connection)
+        connection.socket.close()
     }
 
     private Connection connect() {
@@ -605,11 +613,7 @@ class LookupConnections {
             connection.output.write(request)
             answer = read(connection)
         } finally {
-            if (answer == null || answer.last) {
-                own.remove()
-                all.remove(connection)
-                connection.socket.close()
-            }
+            if (answer == null || answer.last) discard(connection)
         }
         return answer
     }
@@ -626,7 +630,7 @@ class LookupConnections {
             }
         }
         String head = new String(buffer, 0, body, 'ISO-8859-1')
-        if (!head.startsWith('HTTP/1.1 ') || head.length() < 16) return null
+        if (!head.startsWith('HTTP/1.1 ') || head.length() < 16 || Character.isDigit(head.charAt(12))) return null
         int status = 0, length = -1
         for (int i = 9; i < 12; i++) status = 10 * status + Character.digit(head.charAt(i), 10)
         boolean last = false

@@ -41,6 +41,8 @@ OK = whole(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain")
 MISS = b"HTTP/1.1 204 No Content\r\n\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
 LONG = whole(b"HTTP/1.1 200 OK", b"x" * 20_000)
+FULL = whole(b"HTTP/1.1 200 OK", b"x" * (16_384 - 42))  # fills the buffer, so that no more is read
+assert len(FULL) == 16_384
 ANSWERS: dict[str, tuple[list[bytes], str]] = {  # in pieces; the connection is closed after b""
     "hit": ([OK], f"200 {TEXT}"),
     "miss": ([MISS], "204 "),
@@ -58,6 +60,8 @@ ANSWERS: dict[str, tuple[list[bytes], str]] = {  # in pieces; the connection is 
     "wrong-length": ([b"HTTP/1.1 200 OK\r\nContent-Length: 9 9\r\n\r\n"], "left"),
     "too-long": ([LONG], "left"),
     "endless-head": ([b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000], "left"),
+    "long-status": ([MISS.replace(b"204", b"2040")], "left"),
+    "one-too-many": ([FULL + MISS], f"200 {'x' * (16_384 - 42)}"),
     "no-http": ([b"SSH-2.0-OpenSSH_9.2\r\n\r\n"], "left"),
     "silent": ([], "SocketTimeoutException"),
     "cut-head": ([OK[:20], b""], "left"),
