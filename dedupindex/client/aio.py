@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -45,11 +46,12 @@ class _AsyncConnection(asyncio.Protocol):
         self.loop = asyncio.get_running_loop()
         self.open, self.idle_since = False, 0.0
         self._transport: asyncio.Transport | None = None
-        self._response = ResponseParser()
+        self._response, self._poll = ResponseParser(), select.poll()
         self._complete: asyncio.Future[None] | None = None  # of the current request
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport, self.open = cast(asyncio.Transport, transport), True
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def data_received(self, data: bytes) -> None:
         if self._complete is None or self._complete.done():
@@ -77,7 +79,9 @@ class _AsyncConnection(asyncio.Protocol):
         return self._response
 
     def is_usable(self) -> bool:
-        return self.open and self.loop is asyncio.get_running_loop()
+        if not self.open or self.loop is not asyncio.get_running_loop():
+            return False
+        return not self._poll.poll(0)  # the loop may not have read what came
 
     def close(self) -> None:
         self.open = False

@@ -410,9 +410,10 @@ class ClientBase(Generic[_TransportT]):
         bad, valid = 0, list[bytes]()
         for capture in captures:
             try:
+                encoded = requests.capture(capture)
                 if self._filter is not None:
-                    self._filter.add(capture)
-                valid.append(requests.capture(capture))
+                    self._filter.add(dict(capture))
+                valid.append(encoded)
             except (ValueError, TypeError) as error:
                 _log.warning("a capture cannot be reported: %s", error)
                 bad += 1

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -30,6 +31,8 @@ _TIMEOUT = 30.0  # seconds that a manifest or a piece of a part may take
 _ATTEMPTS = 3  # to fetch a filter whose parts are being merged
 _CRAWLS = 1000  # of which is known whether they are in a namespace
 _GRACE = 30.0  # seconds beyond three intervals after which a filter is not used any more
+_ABANDONED = 3600.0  # seconds after which nobody still writes to a file
+_FILE = re.compile(r"([0-9a-f]{64})\.part|\.[0-9a-f]{64}\..*\.new")
 _log = logging.getLogger("dedupindex.client")
 
 # Parameters of a lookup that can only exclude captures of the digest. Others are always asked.
@@ -230,9 +233,13 @@ class DigestFilter:
         path = directory / f"{info.id}.part"
         with suppress(OSError, Damaged):
             return Part.open(path, info.id)
-        beside = directory / f".{info.id}.{os.getpid()}.new"
-        try:
-            with open(beside, "wb") as stream:
+        # Under a name of its own: another client that shares the directory may write the part, too,
+        # and must not cut what is mapped here.
+        with NamedTemporaryFile(
+            dir=directory, prefix=f".{info.id}.", suffix=".new", delete=False
+        ) as stream:
+            beside = Path(stream.name)
+            try:
                 for number in range(-(-info.size // PIECE)):
                     reply = self._get(f"/digest-filter/{info.id}?piece={number}")
                     if reply.status == 404:
@@ -241,10 +248,11 @@ class DigestFilter:
                     if reply.status != 200 or len(reply.body) != wanted or self._closed:
                         raise ValueError(f"a piece of {len(reply.body)} bytes came")
                     stream.write(reply.body)
-            part = Part.open(beside, info.id)
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+                stream.close()
+                part = Part.open(beside, info.id)
+                os.replace(beside, path)
+            finally:
+                beside.unlink(missing_ok=True)
         return part
 
     def _folder(self) -> Path:
@@ -257,10 +265,13 @@ class DigestFilter:
         return Path(self._temporary.name)
 
     def _remove_others(self, kept: Iterable[str]) -> None:
-        """Remove parts that are gone; who has mapped them still reads them."""
-        for path in self._folder().glob("*.part"):
-            if path.stem not in kept:
-                with suppress(OSError):
+        """Remove parts that are gone, and what killed clients left; mapped files stay readable."""
+        for path in self._folder().iterdir():
+            name = _FILE.fullmatch(path.name)
+            if name is None or name[1] in kept:
+                continue
+            with suppress(OSError):
+                if name[1] or time.time() - path.stat().st_mtime > _ABANDONED:
                     path.unlink()
 
     def _ask_for_crawls(self) -> None:

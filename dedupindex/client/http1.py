@@ -6,6 +6,7 @@ lookup is then `NotAsked`.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -103,7 +104,11 @@ _C = TypeVar("_C", bound=Connection)
 
 
 class ConnectionPool(Generic[_C]):
-    """Keeps idle connections to one server, for any number of threads. Raises `BadInput`."""
+    """Keeps idle connections to one server, for any number of threads. Raises `BadInput`.
+
+    A forked process makes connections of its own: over a shared one it would read answers to the
+    other.
+    """
 
     def __init__(
         self, url: str, headers: Mapping[str, str], tls: str | Path | SSLContext | None
@@ -113,6 +118,7 @@ class ConnectionPool(Generic[_C]):
         self._lines = _header_lines(self.server, headers)
         self._idle = deque[_C]()  # the last one was used last
         self._lock = threading.Lock()
+        self._process = os.getpid()
         self._closed = False
 
     def encode(self, ask: Ask) -> bytes:
@@ -125,6 +131,8 @@ class ConnectionPool(Generic[_C]):
 
     def take(self) -> _C | None:
         """Remove and return an idle connection that is still usable, or None."""
+        if self._process != os.getpid():  # another thread may have held the lock
+            self._process, self._lock, self._idle = os.getpid(), threading.Lock(), deque()
         while True:
             with self._lock:
                 if not self._idle:

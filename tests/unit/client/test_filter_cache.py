@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -256,6 +257,54 @@ def test_a_damaged_part_is_fetched_again_or_not_used(
         for number in NEW:
             client.lookup(str(sha1(number)), URL)
         assert client.counts.as_json()["answered_by_filter"] == 0
+
+
+def test_clients_that_share_a_directory_write_files_of_their_own(
+    transport: Counting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second fetches a part while the first has mapped it: cutting that kills the process."""
+    folder = tmp_path / "kept"
+    first, second = DigestFilter(folder, renew=900), DigestFilter(folder, renew=900)
+    replace = os.replace
+
+    def renew_second(source: Path, target: Path) -> None:
+        monkeypatch.undo()
+        mapped = source.stat().st_size
+        transport.instead = lambda ask: check(source, mapped)
+        second.renew()
+        replace(source, target)
+
+    def check(source: Path, mapped: int) -> None:
+        assert source.stat().st_size == mapped
+
+    transport.instead = lambda ask: Reply(404, b"")
+    with (
+        client_of(transport, first),
+        client_of(transport, second),
+    ):
+        transport.instead = lambda ask: None
+        monkeypatch.setattr(os, "replace", renew_second)
+        first.renew()
+        assert first.digests == second.digests == KNOWN
+    assert [path.suffix for path in folder.iterdir()] == [".part"]
+
+
+def test_only_parts_are_removed_from_a_directory(transport: Counting, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    others = [folder / name for name in ("film.part", "x.new", f".{'0' * 64}.young.new")]
+    gone = [folder / f"{'0' * 64}.part", folder / f".{'0' * 64}.1.new"]
+    for path in others + gone:
+        path.touch()
+    os.utime(gone[1], (0, 0))
+    with client_of(transport, DigestFilter(folder)):
+        assert all(path.exists() for path in others)
+        assert not any(path.exists() for path in gone)
+
+
+def test_what_is_no_capture_is_bad_with_a_filter_too(transport: Counting) -> None:
+    with client_of(transport, DigestFilter(), crawl="c") as client:
+        assert client.report([None, 5, "x"]).bad == 3  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,13 @@ class Peer:
 
     def run(self) -> None:
         for work in self._works:
-            self.connection, _ = self._listener.accept()
+            self.connection = self.accept()
             with self.connection, suppress(ConnectionError):
                 work(self)
+
+    def accept(self) -> socket.socket:
+        self._listener.settimeout(30)
+        return self._listener.accept()[0]
 
     def read(self) -> bool:
         """Read a request without a body."""
@@ -262,6 +266,64 @@ def test_unrequested_data_is_no_answer(kind: str) -> None:
 
     with peer(more, Peer.answer) as (url, server):
         assert looked_up(kind, url, 2, lambda: sent.wait(20)) == [Miss()] * 2
+
+
+def test_what_the_event_loop_has_not_read_is_no_answer_either() -> None:
+    answered, sent = threading.Event(), threading.Event()
+
+    def more(server: Peer) -> None:
+        server.answer()
+        answered.wait(20)
+        server.connection.sendall(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
+        sent.set()
+        server.read()
+
+    async def ask(url: str) -> list[object]:
+        async with AsyncClient(url, timeout=20) as client:
+            first = await client.lookup(DIGEST)
+            answered.set()
+            sent.wait(20)  # the loop stands still, as while a crawler parses a page
+            return [first, await client.lookup(DIGEST)]
+
+    with peer(more, Peer.answer) as (url, _):
+        assert asyncio.run(ask(url)) == [Miss()] * 2
+
+
+FORKS = """
+import asyncio, os, sys
+from dedupindex.client import AsyncClient, Client, Miss
+kind, url, digest = sys.argv[1:]
+client = (AsyncClient if kind == "async" else Client)(url, timeout=5)
+loop = asyncio.new_event_loop()
+def ask():
+    answer = client.lookup(digest)
+    return answer if kind == "sync" else loop.run_until_complete(answer)
+assert ask() == Miss()
+child = os.fork()
+if not child:
+    loop = asyncio.new_event_loop()
+    os._exit(ask() != Miss())
+assert os.waitpid(child, 0)[1] == 0
+assert ask() == Miss()
+"""
+
+
+@both
+def test_a_forked_process_makes_connections_of_its_own(kind: str) -> None:
+    """Over a shared one each would read answers to the other."""
+
+    def work(server: Peer) -> None:
+        server.answer()
+        parent = server.connection
+        server.connection = server.accept()
+        with server.connection:
+            server.answer()
+        server.connection = parent
+        server.answer()
+
+    with peer(work) as (url, _):
+        words = [sys.executable, "-W", "ignore::ResourceWarning", "-c", FORKS, kind, url, DIGEST]
+        assert subprocess.run(words, cwd=ROOT).returncode == 0
 
 
 @both
