@@ -215,7 +215,11 @@ class CheckedRecord(AnyRecord):
 
 
 def _read_head(reader: PieceReader) -> bytes:
-    if not reader.hold(5) or reader.buffer[reader.at : reader.at + 5].upper() != b"WARC/":
+    start = b"WARC/"
+    while not reader.hold(5) and start.startswith(reader.buffer[reader.at :].upper()):
+        if not reader.proceed(_anything):
+            break
+    if reader.buffer[reader.at : reader.at + 5].upper() != start:
         raise Broken("bad-header", "no record begins here")
     size = 1 << 10
     while True:

@@ -260,7 +260,14 @@ class Container:
                     position = after
                     continue
                 if not self.beginnings.is_at(position):
-                    raise Broken("not-a-member", f"no {self.beginnings.unit}")
+                    after = self._padding_end(position)
+                    if after == position:
+                        raise Broken("not-a-member", f"no {self.beginnings.unit}")
+                    text = f"{after - position:,} zero bytes are where a member should be"
+                    yield self.finding("not-a-member", position, text)
+                    self.beginnings.add(after)
+                    position = after
+                    continue
                 member = self.beginnings.open(position)
                 if (yield from self._in_member(member, position)):
                     position = self.resume(position)
@@ -274,6 +281,11 @@ class Container:
                     position = yield from self._resumed(position, broken.reason, str(broken))
                 continue
             position = member.end
+
+    def _padding_end(self, position: int) -> int:
+        """The end of the zero bytes at `position`, if a member or the end of the file follows."""
+        end = _zeros_end(self.file, position)
+        return end if end == self.file.size or self.beginnings.is_at(end) else position
 
     def _issues(self, position: int, issues: Iterable[Issue]) -> Iterator[Finding]:
         for reason, message in issues:

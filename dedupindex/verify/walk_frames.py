@@ -143,25 +143,28 @@ class FrameReader(MemberReader):
         decompressor = zstandard.ZstdDecompressor(dict_data=known, max_window_size=_MAX_WINDOW)
         self._decompressor = decompressor.decompressobj()
         self._fed, self._position = offset, offset + header.size
-        self._checksum, self._last = header.checksum, False
+        self._checksum, self._last, self._damage = header.checksum, False, ""
         found = {reason for reason, _ in self.issues}
         self.issues += [issue for issue in _header_issues(header) if issue[0] not in found]
 
     def piece(self) -> bytes:
         """The next bytes; none at the end. Raises `Broken`, also for a wrong checksum."""
         data, self._ahead = self._ahead, b""
-        while not data and not self._last:
+        while not data and not self._last and not self._damage:
             feed = self._feed()
             try:
                 data = self._decompressor.decompress(feed)
             except zstandard.ZstdError as error:
-                message = str(error).removeprefix("zstd decompressor error: ")
-                raise Broken(_UNREADABLE_FRAME, message) from error
+                self._damage = str(error).removeprefix("zstd decompressor error: ")
+                break
             if self._last:
                 if not self._decompressor.eof or self._decompressor.unused_data:
-                    raise Broken(_UNREADABLE_FRAME, "it does not end with its last block")
+                    self._damage = "it does not end with its last block"
+                    break
                 self.end = self._position
                 self._first_end = self.end if self._first_end < 0 else self._first_end
+        if self._damage:  # also if it is asked again
+            raise Broken(_UNREADABLE_FRAME, self._damage)
         return data
 
     def _feed(self) -> bytes:
@@ -175,31 +178,32 @@ class FrameReader(MemberReader):
         start, self._fed = self._fed, self._position
         feed = self.file.read(start, self._position - start)
         if len(feed) < self._position - start:
-            raise Broken(_UNREADABLE_FRAME, "the file ends within it")
+            self._damage = "the file ends within it"
+            raise Broken(_UNREADABLE_FRAME, self._damage)
         return feed
 
     def proceed(self, continues: Callable[[bytes], bool]) -> bool:
         """Go on with the next frame if it `continues` the record; else stay at the end."""
         state = self.end, self._decompressor, self._fed, self._position, self._checksum
-        issues = list(self.issues)
+        issues, frames, first = list(self.issues), self.frames, b""
         try:
-            at = _skipped(self.file, self.end)
-            if self.file.read(at, len(MAGIC)) == MAGIC:
+            while not first and self.file.read(at := _skipped(self.file, self.end), 4) == MAGIC:
                 self._begin(at)
-                first = self.piece()
-                if first and _VERSION_LINE.match(first) is None and continues(first):
-                    self._ahead = first
-                    self.frames += 1
-                    return True
+                first = self.piece()  # none of an empty frame
+                frames += 1
+            if first and _VERSION_LINE.match(first) is None and continues(first):
+                self._ahead, self.frames = first, frames
+                return True
         except Broken:
             pass  # reported when that frame is read for itself
         self.end, self._decompressor, self._fed, self._position, self._checksum = state
-        self.issues, self._last = issues, True
+        self.issues, self._last, self._damage = issues, True, ""
         return False
 
     def rewind(self) -> None:
         if self.frames > 1:
             self.end, self._last, self._ahead = self._first_end, True, b""
+            self._damage = ""
         super().rewind()
 
 

@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from collections import Counter
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -130,6 +131,22 @@ FRAMES: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
         zst(page(1)[:-400]) + skippable(b"x") + zst(page(1)[-400:]) + TWO,
         [("not-exact", 0)],
     ),
+    "a version line in three frames": (
+        zst(page(1)[:2]) + zst(page(1)[2:6]) + zst(page(1)[6:]) + TWO,
+        [("not-exact", 0)],
+    ),
+    "an empty frame in a header and in a block": (
+        EMPTY_FRAME.join(map(zst, (page(1)[:40], page(1)[40:-400], page(1)[-400:]))) + TWO,
+        [("not-exact", 0)],
+    ),
+    "zeros twice, and damage": (
+        ONE + bytes(2) + TWO + bytes(3) + zst(page(3)) + TWO[:9],
+        [
+            ("not-a-member", SECOND),
+            ("not-a-member", SECOND + 2 + len(TWO)),
+            ("damaged-member", SECOND + 5 + len(TWO + zst(page(3)))),
+        ],
+    ),
     "half a record": (
         zst(page(1)[:-400]) + TWO,
         [("misframed", 0)],
@@ -145,6 +162,16 @@ FRAMES: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
 def test_frames(case: str, tmp_path: Path) -> None:
     data, expected = FRAMES[case]
     assert found(tmp_path, data) == expected
+
+
+@pytest.mark.parametrize("how", ["flipped", "cut", "a block"])
+def test_damage_behind_the_beginning_of_a_long_record(how: str, tmp_path: Path) -> None:
+    """It is found after data was read, and costs no other record."""
+    long = bytearray(zst(page(1, body=Random(1).randbytes(3 << 20))))
+    long[{"flipped": -1, "cut": -1, "a block": 2 << 20}[how]] ^= 1
+    data = bytes(long) + TWO if how != "cut" else TWO + bytes(long[:-1])
+    assert found(tmp_path, data) == [("damaged-member", 0 if how != "cut" else len(TWO))]
+    assert len(blocks(tmp_path / "made.warc.zst")) == 1
 
 
 def test_every_cut_is_found_unless_it_is_between_frames(tmp_path: Path) -> None:
