@@ -44,7 +44,10 @@ ERRORS: dict[str, tuple[int, str]] = {
     "unauthorized": (401, "a token is needed, and none or an unknown one was sent"),
     "forbidden": (403, "the token may not do this, or not to this crawl"),
     "unknown_crawl": (404, "no crawl of this name was begun here"),
-    "no_filter": (404, "the index has no digest filter; `bin/index --digest-filter` makes one"),
+    "no_filter": (
+        404,
+        "the index has no digest filter of its present state; `bin/index --digest-filter` makes one",
+    ),
     "not_found": (404, "there is no such path"),
     "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),
     "crawl_ended": (409, "the crawl was committed or cancelled before"),

@@ -61,7 +61,7 @@ def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
     """Return the problems of an index and its crawls, and its counts if they can be read."""
     counts = None
     with closing(open_index(index)) as engine:
-        wrong = engine.check() + FilterStore(index).problems()
+        wrong = engine.check() + _filter_problems(engine, FilterStore(index))
         with engine.view() as view, suppress(Damaged):
             counts = view.counts()
     try:
@@ -71,6 +71,16 @@ def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
     except Damaged as error:
         wrong.append(str(error))
     return wrong, counts
+
+
+def _filter_problems(engine: Engine, store: FilterStore) -> list[str]:
+    wrong = store.problems()
+    if not wrong and store.exists() and engine.filter_parts() is None:
+        wrong = [
+            "the digest filter is of another state of the index, so clients get none; "
+            "bin/index --digest-filter makes it anew"
+        ]
+    return wrong
 
 
 def stats(index: Path) -> int:

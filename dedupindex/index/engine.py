@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
+from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import BadInput, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.format.file_names import files_of
@@ -222,6 +223,13 @@ class Engine(Protocol):
 
     def compact(self) -> None:
         """Rewrite the data, packed, as a new generation, while others read."""
+
+    def filter_parts(self) -> list[PartInfo] | None:
+        """Return the parts of the digest filter, None if there is none of this state of the index.
+
+        Raises `Damaged`.
+        """
+        return None
 
     def make_filter(self) -> None:
         """Make the digest filter anew; the caller holds the write lock. Raises `BadInput`."""

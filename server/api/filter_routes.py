@@ -45,14 +45,14 @@ class FilterRoutes(Handlers):
     def digest_filter(self) -> Response:
         """The parts of the filter of all digests."""
         self._access.may_read(request.environ)
-        self._live.opened()
-        try:
-            content = manifest_json(self._store.manifest().parts)
-        except FileNotFoundError:
+        parts = self._live.opened().engine.filter_parts()
+        if parts is None:
             raise RequestError(
-                "no_filter", "the index has no digest filter; bin/index --digest-filter makes one"
-            ) from None
-        body = orjson.dumps(content)
+                "no_filter",
+                "the index has no digest filter of its present state; "
+                "bin/index --digest-filter makes one",
+            )
+        body = orjson.dumps(manifest_json(parts))
         response = Response(body, content_type="application/json")
         response.set_etag(sha256(body).hexdigest()[:32])
         response.headers["Cache-Control"] = "no-cache"

@@ -12,6 +12,7 @@ from typing import Any
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
 from dedupindex.digest import Digest
+from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, View
 from dedupindex.index.filter_store import FilterStore
@@ -259,6 +260,18 @@ class FileEngine(Engine):
     @abstractmethod
     def _load(self, load: Load) -> MergeOutcome:
         """Commit a load durably, all of it or nothing."""
+
+    def filter_parts(self) -> list[PartInfo] | None:
+        store = FilterStore(self.index)
+        with suppress(FileNotFoundError):
+            known = store.manifest()
+            if known.state in (None, self._state()):
+                return known.parts
+            # A load may have come between. Else index or filter was restored from a copy, say.
+            now, generation = store.manifest(), read_identity(self.index).generation
+            if now != known or generation != self.identity.generation:
+                return now.parts
+        return None
 
     def make_filter(self) -> None:
         """Make the digest filter of what the index has; the caller holds the write lock."""

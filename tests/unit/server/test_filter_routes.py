@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dedupindex import digest_filter
 from dedupindex.digest_filter import KnownKey, Part, read_manifest
 from dedupindex.errors import Damaged
 from dedupindex.index import tokens
+from dedupindex.index.engines.engine_base import FileEngine
 from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.tokens import Role
 from server.api import filter_routes
@@ -93,6 +95,36 @@ def test_a_damaged_manifest_is_no_filter(index: Path) -> None:
     with pytest.raises(Damaged):
         FilterStore(index).manifest()
     assert "dedupindex_ready" in web.get("/metrics").text
+
+
+def test_a_filter_of_another_state_of_the_index_is_not_sent(
+    make_index: MakeIndex, index: Path
+) -> None:
+    """As after the files of an index were restored beside the filter of a newer one."""
+    other = make_index([capture(number) for number in range(1000, 1040)])
+    shutil.copytree(index / "filter", other / "filter")
+    assert "another state" in typed("index", "--check", other, status=Damaged.exit_status)[0]
+    answer = served(other).get("/digest-filter")
+    assert (answer.status_code, answer.get_json()["error"]["code"]) == (404, "no_filter")
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_filter_is_sent_while_the_index_is_loaded(
+    index: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """It has what is loaded, whichever of both a server has seen."""
+    web, state = served(index), FileEngine._state
+    store = FilterStore(index)
+
+    def loaded(engine: FileEngine) -> int:
+        if when == "meanwhile":
+            store.commit(77)
+        return state(engine) + 1
+
+    if when == "before":
+        store.extend([])
+    monkeypatch.setattr(FileEngine, "_state", loaded)
+    assert web.get("/digest-filter").get_json()["digests"] == 40
 
 
 @pytest.mark.parametrize("private", [False, True])
