@@ -214,6 +214,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private void renew() {
         try {
             filter.renew()
+            if (!filter.exists() && logged.add(-2)) {
+                log(Level.WARNING, 'the server has no digest filter (bin/index --digest-filter makes one); until it has, every response is looked up')
+            }
             String counts = form(selfReport())
             if (begun && counts != countsSent) post('/crawls/' + crawl + '/counts', counts, FORM)
             countsSent = counts
@@ -713,6 +716,9 @@ class DedupFilter {
         if (raw[end - 1] == 0 && raw[end - 2] == 0 && raw[end - 3] == 0 && raw[end - 4] == 0) return 0    // it may have been cut
         return Math.max(0, ALGORITHMS.indexOf(digest.substring(0, colon).toLowerCase(Locale.ROOT).replace('-', '')))
     }
+
+    /** Whether the server had a filter when it was last asked. */
+    boolean exists() { parts != null }
 
     /** Whether neither the index has a digest nor this crawl has stored it; false if the server must be asked. */
     boolean lacks(String digest, byte[] raw) {

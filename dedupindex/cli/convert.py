@@ -70,7 +70,7 @@ def command(
         raise click.UsageError("--content-only has no effect with --back")
     if kind is not None:
         if back or content_only:
-            raise click.UsageError("--to goes with --offsets only")
+            raise click.UsageError("--back and --content-only are for ARC files, --to for WARC")
         return _recompress(sources, out, kind, offsets, jobs)
     if offsets is not None:
         raise click.UsageError("--offsets goes with --to")
@@ -97,7 +97,8 @@ def _recompress(
         tasks, found = recompress_tasks(sources, out, kind, maps)
         warn(found.problems)
         if not tasks:
-            raise BadSource(f"there is no WARC file to convert in {', '.join(sources)}")
+            kinds = "plain or zstd WARC" if kind == GZIP else "WARC"
+            raise BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
         outcomes = convert_all(tasks, out, jobs, recompress)
         made = "is a sound WARC file"
         status = _print_outcomes(outcomes, len(tasks), found.skipped, _RECORD_COUNTS, made)
@@ -138,6 +139,6 @@ def _print_outcomes(
     if totals["kept"]:
         lines.append(f"  gzip members kept unchanged: {amount(totals['kept'])}")
     if skipped:
-        lines.append(f"  files skipped, of other kinds: {skipped:,}")
+        lines.append(f"  files skipped, not to be converted: {skipped:,}")
     print_result({**dict(sorted(states.items())), **totals, "skipped": skipped}, lines)
     return Damaged.exit_status if states["left_alone"] else 0

@@ -174,5 +174,8 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
     place = printable(str(job))
     ready = f"{place} is ready; build and launch the job {name} in Heritrix"
-    print_result({"job": place, "name": name, "server": chosen["server"]}, [ready])
+    lines = [ready]
+    if chosen["digest_filter"]:
+        lines.append("its index needs a digest filter: bin/index --digest-filter INDEX makes it")
+    print_result({"job": place, "name": name, "server": chosen["server"]}, lines)
     return 0

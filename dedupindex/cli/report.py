@@ -166,7 +166,7 @@ _PROGRESS_EVERY = 2048  # records
     "--limit", "--top", type=COUNT,
     help="Largest groups only; 0 for all. Default: 20 in text, else all; hours and days: all.",
 )  # fmt: skip
-@shared_options("--revisit-annotation", "--columns")
+@shared_options("--revisit-annotation", "--columns", "--zstd-dictionary")
 @option(
     "--format", type=click.Choice(list(FORMATS)), default="text",
     help="csv has groups only; html is a page.",

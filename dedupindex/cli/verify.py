@@ -88,10 +88,10 @@ def command(
     else:
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if recompressed:
-            totals += f", {recompressed:,} records unchanged in other gzip members"
+            totals += f", {recompressed:,} records unchanged in other members or frames"
         _say_counts(totals, reasons, list_remarks=list_remarks)
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
-        say("only the gzip members differ; --records compares records")
+        say("only the compressed bytes of records differ; --records compares the records")
     if reasons.keys() & _ABSENT:
         say("name originals that are elsewhere with --originals")
     levels = {REASONS[reason] for reason in reasons}

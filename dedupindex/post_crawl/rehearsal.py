@@ -147,7 +147,7 @@ class _Rehearsal:
         self._sources, self._found, self._options = sources, find(sources), options
         self._files = [*self._found.files, *self._found.others]
         self._say, self._progress = say, on_progress
-        self._top = options.work.absolute()
+        self._top = Path(os.path.abspath(options.work))  # without "..", as in the names of files
         self._copy, self._out = self._top / "copy", self._top / "out"
         self._baseline: Counter[str] = Counter()  # findings in the sources, by reason
         self._report = DedupReport(dry_run=False)

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,6 +41,7 @@ from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 from tests.support.budgets import examples
 from tests.support.captures import capture
 from tests.support.warc_cases import gz, revisit
+from tests.support.zstd_files import dictionary_frame, trained, zst
 from tests.unit.object_store.test_object_store import EVERYTHING, archive, captures, containers
 
 HEADER = " CDX N b a m s k r M S V g\n"
@@ -121,12 +123,19 @@ def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
-    """Archives that repeat one another, revisits, and rows that name the archives."""
+    """Archives that repeat one another, revisits, and rows that name the archives.
+
+    One is compressed with zstd, another with zstd and a dictionary.
+    """
     folder = tmp_path / "crawl"
     folder.mkdir()
+    words = trained()
+    packs: dict[int, Callable[[bytes], bytes]] = {4: zst, 5: partial(zst, words=words)}
     for number in range(6):
-        data = archive(20 * number, 60, size=200) + gz(revisit(number=5000 + number))
-        (folder / f"w{number}.warc.gz").write_bytes(data)
+        pack = packs.get(number, gz)
+        data = archive(20 * number, 60, size=200, pack=pack) + pack(revisit(number=5000 + number))
+        dictionary = dictionary_frame(words, compressed=True) if number == 5 else b""
+        (folder / f"w{number}.warc.gz").write_bytes(dictionary + data)
     for name in "ab":
         row = "- 2026110{}091417 http://a.test/{} image/png 200 {} - - 5 {} w{}.warc.gz\n"
         lines = [

@@ -105,6 +105,38 @@ def test_index_and_corpus(pair: tuple[Path, Path], tmp_path: Path) -> None:
     assert found[0] and all("error" not in line for lines in found for line in lines)
 
 
+def test_reports_of_what_is_known(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    typed("index", *ALL, FILES["own"], tmp_path / "index")
+    reports = []
+    for file in pair:
+        out, _ = typed("report", *GIVEN, tmp_path / "index", "--against", file, "--json")
+        report = json.loads(out)
+        reports.append({name: report[name] for name in report if not name.endswith("_ms")})
+    assert reports[0] == reports[1] and reports[0]["handled"] > 0
+
+
+def test_covers(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    relation = paths.ROOT / "conf" / "cover" / "journalist.txt"
+    found = []
+    for file in pair:
+        typed("cover", *GIVEN, file, "--relation", relation, "-o", file.parent / "cover.jsonl")
+        lines = map(json.loads, (file.parent / "cover.jsonl").read_text().splitlines())
+        found.append([(line["id"], line["component"], line["kept"]) for line in lines])
+    assert found[0] == found[1] and found[0]
+
+
+def test_rehearsals(tmp_path: Path) -> None:
+    """Every step passes, with original records in one file and their revisits in another."""
+    for name, file in FILES.items():
+        (tmp_path / "in" / name).mkdir(parents=True)
+        shutil.copy(file, tmp_path / "in" / name / "t.warc.zst")
+    out, _ = typed("rehearse", *GIVEN, tmp_path / "in", "--work", tmp_path / "work", "--json")
+    steps = {step["step"]: step for step in map(json.loads, out.splitlines())}
+    assert all(step["sound"] for step in steps.values()), steps
+    assert steps["manifest"]["files"] == len(FILES) and steps["dedup"]["revisits"] > 100
+    assert steps["commit"]["undone"] == steps["commit"]["committed"] > 0
+
+
 def test_rows_of_a_cdx_lead_to_records(pair: tuple[Path, Path]) -> None:
     """The CDXJ of a corpus, which has offset and length of each record, is a source of another."""
     found = []
@@ -234,6 +266,8 @@ def test_over_http(tmp_path: Path) -> None:
         typed("index", *ALL, address, index)
         found = extracted(index, tmp_path / "o.jsonl")
         assert len(found) > 200 and all("error" not in line for line in found)
+        out, _ = typed("manifest", "--json", address, "-o", tmp_path / "m")
+        assert json.loads(out)["lines"] >= len(found)
 
 
 def test_subsets(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,14 +40,16 @@ from tests.unit.sources.test_wacz import wacz
 EVERYTHING = Settings(mime=".*", whitelist=True)
 
 
-def archive(first: int, count: int, *, size: int = 3000) -> bytes:
+def archive(
+    first: int, count: int, *, size: int = 3000, pack: Callable[[bytes], bytes] = gz
+) -> bytes:
     """A WARC of responses, of which some have the payload of others."""
     members = []
     for number in range(first, first + count):
         body = b"%d " % (number % 7) * (size + number % 7)
-        members.append(gz(request(number=2 * number)))
+        members.append(pack(request(number=2 * number)))
         members.append(
-            gz(response(body, number=2 * number + 1, Target_URI=b"http://a.test/%d" % number))
+            pack(response(body, number=2 * number + 1, Target_URI=b"http://a.test/%d" % number))
         )
     return b"".join(members)
 

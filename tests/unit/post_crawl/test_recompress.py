@@ -442,7 +442,7 @@ def test_the_command_refuses_what_has_no_effect(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     plain(tmp_path / "in" / "b.warc.gz", [gz(page(1))])
     _, talk = typed("convert", "--to", "gzip", tmp_path / "in", "--out", out, status=4)
-    assert "no WARC file to convert" in talk
+    assert "no plain or zstd WARC file to convert" in talk
     plain(tmp_path / "in" / "b.warc", [page(1)])
     _, talk = typed("convert", "--to", "zstd", tmp_path / "in", "--out", out, status=4)
     assert "would both become" in talk and not out.exists()

@@ -62,8 +62,10 @@ def test_all_steps_of_sound_sources(source: Path, tmp_path: Path, rehearse: Rehe
 def test_in_a_relative_directory(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["rehearse", source.name, "--work", "work"]) == 0
+    (tmp_path / "here").mkdir()
+    for directory, up in ((tmp_path, ""), (tmp_path / "here", "../")):
+        monkeypatch.chdir(directory)
+        assert main(["rehearse", f"{up}{source.name}", "--work", f"{up}work"]) == 0
     assert content(tmp_path / "work" / "copy") == content(tmp_path / "work" / "out")
 
 
