@@ -46,7 +46,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "unknown_crawl": (404, "no crawl of this name was begun here"),
     "no_filter": (
         404,
-        "the index has no digest filter of its present state; `bin/index --digest-filter` makes one",
+        "the index has no current digest filter; `bin/index --digest-filter` makes one",
     ),
     "not_found": (404, "there is no such path"),
     "method_not_allowed": (405, "the path does not take this method; `Allow` says which"),

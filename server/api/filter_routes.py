@@ -49,8 +49,7 @@ class FilterRoutes(Handlers):
         if parts is None:
             raise RequestError(
                 "no_filter",
-                "the index has no digest filter of its present state; "
-                "bin/index --digest-filter makes one",
+                "the index has no current digest filter; bin/index --digest-filter makes one",
             )
         body = orjson.dumps(manifest_json(parts))
         response = Response(body, content_type="application/json")
