@@ -157,9 +157,11 @@ class ExactRecord:
         if header is None:
             raise NotExact("its first zstd frame is damaged")
         try:
-            return self.dictionaries.compressor(header, size)
+            compressor = self.dictionaries.compressor(header)
         except UnreadableFrame as error:
             raise NotExact(f"its zstd frames {error}") from error
+        compressor.set_pledged_input_size(size)
+        return compressor
 
     def _read(self, offset: int, count: int) -> bytes:
         return read_range(self._file, offset, count)

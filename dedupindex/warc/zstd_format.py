@@ -23,6 +23,7 @@ if sys.version_info >= (3, 14):
         ZstdDecompressor,
         ZstdDict,
         ZstdError,
+        train_dict,
     )
 else:
     from backports.zstd import (
@@ -31,6 +32,7 @@ else:
         ZstdDecompressor,
         ZstdDict,
         ZstdError,
+        train_dict,
     )
 
 VARIABLE = "DEDUPINDEX_ZSTD_DICTIONARY"
@@ -51,7 +53,8 @@ _LONGEST_WINDOW = 1 << 27  # bytes of memory that a frame may ask for
 _LONGEST_DICTIONARY = 1 << 23  # bytes, compressed or not
 _MOST_KNOWN = 1024  # containers whose dictionary, or that they have none, is remembered
 PIECE = 1 << 18  # bytes that are decompressed at a time
-_LEVEL = 9  # of the frames that are written
+_LEVEL = 9  # of the frames that are written: the time of gzip at level 6, and smaller
+_DICTIONARY_LEVEL = 19
 
 Read = Callable[[int, int], bytes]
 """``read(offset, count)``: bytes of a container, fewer only at its end."""
@@ -157,19 +160,34 @@ class Dictionaries:
             )
         return ZstdDecompressor(self._of(header))
 
-    def compressor(self, header: FrameHeader, size: int) -> ZstdCompressor:
-        """Return what compresses `size` bytes into a frame with the dictionary of another one.
+    @classmethod
+    def train(cls, samples: Sequence[bytes | bytearray | memoryview], size: int) -> Dictionaries:
+        """Return a dictionary of at most `size` bytes; none if there are too few samples.
 
-        The frame states its size and has a checksum. Raises `UnreadableFrame`.
+        It depends only on the samples. Its id is one that nobody registers.
         """
-        dictionary = self._of(header)
-        compressor = ZstdCompressor(
-            options={CompressionParameter.compression_level: _LEVEL,
-                     CompressionParameter.checksum_flag: 1},
-            zstd_dict=dictionary.as_digested_dict if dictionary is not None else None,
-        )  # fmt: skip
-        compressor.set_pledged_input_size(size)
-        return compressor
+        try:
+            return cls(train_dict(samples, size))
+        except (ZstdError, ValueError):
+            return cls()
+
+    def frame(self) -> bytes:
+        """Return the skippable frame with the default dictionary; empty if there is none."""
+        if self.default is None:
+            return b""
+        content = self.default.dict_content
+        compressor = _compressor(None, _DICTIONARY_LEVEL)
+        compressor.set_pledged_input_size(len(content))
+        data = compressor.compress(content, ZstdCompressor.FLUSH_FRAME)
+        return DICTIONARY_FRAME + len(data).to_bytes(4, "little") + data
+
+    def compressor(self, like: FrameHeader | None = None) -> ZstdCompressor:
+        """Return what compresses frames with a checksum, and the dictionary of the frame `like`.
+
+        Without `like`, with the default dictionary. The caller sets the size of each frame, which
+        then states it. Raises `UnreadableFrame`.
+        """
+        return _compressor(self.default if like is None else self._of(like), _LEVEL)
 
     def _of(self, header: FrameHeader) -> ZstdDict | None:
         """Return the dictionary of a frame; raises `UnreadableFrame` if it is missing."""
@@ -186,6 +204,14 @@ class Dictionaries:
                 self.default = found
             return found
         return self.default
+
+
+def _compressor(dictionary: ZstdDict | None, level: int) -> ZstdCompressor:
+    return ZstdCompressor(
+        options={CompressionParameter.compression_level: level,
+                 CompressionParameter.checksum_flag: 1},
+        zstd_dict=dictionary.as_digested_dict if dictionary is not None else None,
+    )  # fmt: skip
 
 
 def parse_dictionary(data: bytes) -> ZstdDict:

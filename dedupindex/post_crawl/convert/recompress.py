@@ -25,9 +25,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-import blake3
-import zstandard
-
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.convert.arc_to_warc import arc_framing
 from dedupindex.post_crawl.convert.conversion import (
@@ -48,22 +45,19 @@ from dedupindex.warc.gzip_members import MAGIC, Damage
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record
 from dedupindex.warc.window import Window, open_window
-from dedupindex.warc.zstd_format import DICTIONARY_FRAME
+from dedupindex.warc.zstd_format import Dictionaries
 
 GZIP, ZSTD = "gzip", "zstd"
 ENDINGS = {GZIP: ".warc.gz", ZSTD: ".warc.zst"}
 _SUFFIX = re.compile(r"\.warc(?:\.gz|\.zst)?$", re.IGNORECASE)
 _END = b"\r\n\r\n"  # of a record
 _GZIP_LEVEL = 6  # as most crawlers compress
-_ZSTD_LEVEL = 9  # the time of gzip at level 6, and smaller
-_DICTIONARY_LEVEL = 19
 _DICTIONARY = 112_640  # bytes at most, as the zstd program trains it
 _SAMPLES = 100 * _DICTIONARY  # bytes of samples at most; more does not help
 _SAMPLE = 1 << 14  # bytes of a record at most; a dictionary helps only with its beginning
 _SAMPLES_PER_DICTIONARY = 8  # bytes of samples for a byte of dictionary, at least
-_SEGMENT, _MATCH = 1024, 8  # parameters of the training: k and d
 _CHECKED = 4  # of so many samples, one is kept from the training to see if the dictionary pays
-_LEAST_ID, _IDS = 1 << 15, (1 << 31) - (1 << 15)  # of dictionaries that nobody registers
+_Sample = bytes | bytearray | memoryview
 
 
 class _Writer(ABC):
@@ -88,41 +82,24 @@ class _GzipWriter(_Writer):
 
 
 class _ZstdWriter(_Writer):
-    def __init__(self, file: BinaryIO) -> None:
-        super().__init__(file)
-        self._compressor = _compressor(None)
-
     def begin(self, window: Window) -> None:
         """Write a dictionary if it makes the file smaller."""
         dictionary = train(window)
-        if dictionary is not None:
-            self._compressor = _compressor(dictionary)
-            self._file.write(dictionary_frame(dictionary))
+        self._file.write(dictionary.frame())
+        self._compressor = dictionary.compressor()
 
     def write(self, pieces: Iterable[bytes | memoryview], length: int) -> None:
-        frame = self._compressor.compressobj(size=length)
+        self._compressor.set_pledged_input_size(length)
         for piece in pieces:
-            self._file.write(frame.compress(piece))
-        self._file.write(frame.flush())
+            self._file.write(self._compressor.compress(piece))
+        self._file.write(self._compressor.flush())
 
 
 _WRITERS: dict[str, type[_Writer]] = {GZIP: _GzipWriter, ZSTD: _ZstdWriter}
 
 
-def _compressor(
-    dictionary: zstandard.ZstdCompressionDict | None, level: int = _ZSTD_LEVEL
-) -> zstandard.ZstdCompressor:
-    return zstandard.ZstdCompressor(level=level, dict_data=dictionary, write_checksum=True)
-
-
-def dictionary_frame(dictionary: zstandard.ZstdCompressionDict) -> bytes:
-    """Return the skippable frame with a dictionary, compressed."""
-    data = _compressor(None, _DICTIONARY_LEVEL).compress(dictionary.as_bytes())
-    return DICTIONARY_FRAME + len(data).to_bytes(4, "little") + data
-
-
-def train(window: Window) -> zstandard.ZstdCompressionDict | None:
-    """Return a dictionary of the records of a file; None if the file is smaller without one.
+def train(window: Window) -> Dictionaries:
+    """Return a dictionary of the records of a file; none if the file is smaller without one.
 
     It depends only on the records. Raises `NotConverted`.
     """
@@ -130,22 +107,24 @@ def train(window: Window) -> zstandard.ZstdCompressionDict | None:
     checked = samples[::_CHECKED]
     del samples[::_CHECKED]
     size = min(_DICTIONARY, sum(map(len, samples)) // _SAMPLES_PER_DICTIONARY)
-    found = int.from_bytes(blake3.blake3(b"".join(samples)).digest()[:8], "little")
-    try:
-        dictionary = zstandard.train_dictionary(
-            size, samples, k=_SEGMENT, d=_MATCH, dict_id=_LEAST_ID + found % _IDS
-        )
-    except zstandard.ZstdError:  # there are too few samples
-        return None
-    alone, helped = _compressor(None), _compressor(dictionary)
-    saved = sum(len(alone.compress(one)) - len(helped.compress(one)) for one in checked)
-    pays = saved * count > len(dictionary_frame(dictionary)) * len(checked)
-    return dictionary if pays else None
+    none, found = Dictionaries(), Dictionaries.train(samples, size)
+    saved = _compressed_size(none, checked) - _compressed_size(found, checked)
+    pays = saved * count > len(found.frame()) * len(checked)
+    return found if pays else none
 
 
-def _samples(window: Window) -> tuple[list[bytes | bytearray | memoryview], int]:
+def _compressed_size(dictionary: Dictionaries, samples: Iterable[_Sample]) -> int:
+    """Return the bytes of a frame for each sample."""
+    compressor, size = dictionary.compressor(), 0
+    for sample in samples:
+        compressor.set_pledged_input_size(len(sample))
+        size += len(compressor.compress(sample)) + len(compressor.flush())
+    return size
+
+
+def _samples(window: Window) -> tuple[list[_Sample], int]:
     """Beginnings of some records, any as likely as the others, and the number of all."""
-    chosen, held, count = list[bytes | bytearray | memoryview](), 0, 0
+    chosen, held, count = list[_Sample](), 0, 0
     choice = random.Random(0)  # noqa: S311
     for count, record in enumerate(_records(window), 1):
         sample = record.text
