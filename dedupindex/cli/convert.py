@@ -10,9 +10,10 @@ from tempfile import TemporaryDirectory
 
 import click
 
+from dedupindex.capture import Problem
 from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
-from dedupindex.errors import BadSource, Damaged
+from dedupindex.errors import BadInput, BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import (
     conversion_tasks,
     convert,
@@ -20,7 +21,7 @@ from dedupindex.post_crawl.convert.arc_to_warc import (
     restore_arc,
     restore_tasks,
 )
-from dedupindex.post_crawl.convert.conversion import ConvertOutcome
+from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask, cdxj
 from dedupindex.post_crawl.convert.recompress import (
     GZIP,
     ZSTD,
@@ -28,8 +29,9 @@ from dedupindex.post_crawl.convert.recompress import (
     recompress,
     recompress_tasks,
 )
-from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.files import already_exists, atomic_file
 from dedupindex.runtime.tables import amount, singular
+from dedupindex.sources.discover import detect_kind
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
@@ -47,6 +49,7 @@ _ARC_COUNTS, _RECORD_COUNTS = ("responses", "resources"), ("records",)
 @option("--out", required=True, type=PATH, help="Write the files below this directory.")
 @option("--to", "kind", type=click.Choice([GZIP, ZSTD]), help="Compress WARC files with this.")
 @option("--offsets", type=PATH, help="With --to: write a map of old to new offsets here.")
+@option("--cdxj", "index", type=PATH, help="Write a CDXJ of the new WARC files here.")
 @flag("--back", help="Restore the ARC files from such WARC files.")
 @flag("--content-only", help="Keep only the content of gzip members that zlib cannot reproduce.")
 @shared_options("--zstd-dictionary")
@@ -56,6 +59,7 @@ def command(
     out: Path,
     kind: str | None,
     offsets: Path | None,
+    index: Path | None,
     back: bool,
     content_only: bool,
     jobs: int,
@@ -68,12 +72,16 @@ def command(
     """
     if back and content_only:
         raise click.UsageError("--content-only has no effect with --back")
-    if kind is not None:
-        if back or content_only:
-            raise click.UsageError("--back and --content-only are for ARC files, --to for WARC")
-        return _recompress(sources, out, kind, offsets, jobs)
-    if offsets is not None:
+    if kind is not None and (back or content_only):
+        raise click.UsageError("--back and --content-only are for ARC files, --to for WARC")
+    if offsets is not None and kind is None:
         raise click.UsageError("--offsets goes with --to")
+    if index is not None and back:
+        raise click.UsageError("--cdxj has no effect with --back")
+    for path in filter(None, (offsets, index)):
+        _check_output(path)
+    if kind is not None:
+        return _recompress(sources, out, kind, offsets, index, jobs)
     if back:
         tasks, found = restore_tasks(sources, out)
     else:
@@ -83,12 +91,18 @@ def command(
         raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
     outcomes = convert_all(tasks, out, jobs, restore_arc if back else convert)
     made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
-    status = _print_outcomes(outcomes, len(tasks), found.skipped, _ARC_COUNTS, made)
-    return Damaged.exit_status if found.problems else status
+    left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _ARC_COUNTS, made)
+    sound = index is None or _write_cdxj(tasks, left_alone, out, index, jobs)
+    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 
 
 def _recompress(
-    sources: tuple[str, ...], out: Path, kind: str, offsets: Path | None, jobs: int
+    sources: tuple[str, ...],
+    out: Path,
+    kind: str,
+    offsets: Path | None,
+    index: Path | None,
+    jobs: int,
 ) -> int:
     with ExitStack() as stack:
         maps = None
@@ -101,19 +115,42 @@ def _recompress(
             raise BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
         outcomes = convert_all(tasks, out, jobs, recompress)
         made = "is a sound WARC file"
-        status = _print_outcomes(outcomes, len(tasks), found.skipped, _RECORD_COUNTS, made)
+        left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _RECORD_COUNTS, made)
         if offsets is not None:
             with atomic_file(offsets) as stream:
                 stream.writelines(map_lines(tasks))
-    return Damaged.exit_status if found.problems else status
+    sound = index is None or _write_cdxj(tasks, left_alone, out, index, jobs)
+    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+
+
+def _check_output(path: Path) -> None:
+    """Raise `BadInput` if a map or CDXJ cannot be written to `path`, before hours of work."""
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path} cannot be written: its directory does not exist")
+    if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
+        raise already_exists(path)
+
+
+def _write_cdxj(
+    tasks: list[ConvertTask], left_alone: set[str], out: Path, index: Path, jobs: int
+) -> bool:
+    """Write a CDXJ of the files that exist now; returns whether nothing is missing in it."""
+    paths = [task.target for task in tasks if task.path not in left_alone]
+    problems: list[Problem] = []
+    with atomic_file(index) as stream:
+        if paths:
+            stream.writelines(cdxj(paths, out, jobs, problems))
+    warn(problems)
+    return not problems
 
 
 def _print_outcomes(
     outcomes: Iterator[ConvertOutcome], count: int, skipped: int, counted: tuple[str, ...],
     made: str,
-) -> int:  # fmt: skip
-    """Print the outcome of each file and the totals; returns the exit status."""
+) -> set[str]:  # fmt: skip
+    """Print the outcome of each file and the totals; returns the files that were left alone."""
     states: Counter[str] = Counter()
+    left_alone = set[str]()
     totals = dict.fromkeys((*counted, "bytes_before", "bytes_after", "kept"), 0)
     for outcome in outcomes:
         if outcome.state == "skipped":
@@ -123,6 +160,7 @@ def _print_outcomes(
         for name in totals:
             totals[name] += getattr(outcome, name)
         if outcome.state == "left_alone":
+            left_alone.add(outcome.name)
             say(f"warning: {outcome.name} was left alone: {outcome.problem}")
         else:
             sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
@@ -141,4 +179,4 @@ def _print_outcomes(
     if skipped:
         lines.append(f"  files skipped, not to be converted: {skipped:,}")
     print_result({**dict(sorted(states.items())), **totals, "skipped": skipped}, lines)
-    return Damaged.exit_status if states["left_alone"] else 0
+    return left_alone

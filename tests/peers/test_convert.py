@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import gzip
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warcio
 from fastwarc.warc import ArchiveIterator, WarcRecordType
+from warcio.exceptions import ArchiveLoadFailed
 
+from dedupindex.warc.zstd_format import DICTIONARY_FRAME
 from demo.site import Page
+from tests.conftest import need
 from tests.peers.replay import check_revisits, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_jwarc import jwarc
 from tests.peers.test_wget_dedup import harvest
+from tests.support.verifying import page
 from tests.support.warc_cases import chunked, gz
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.warc.test_arc import document, header
@@ -128,3 +134,23 @@ def test_a_subset_replays_on_its_own(tmp_path: Path) -> None:
     assert sorted(one.type for one in found) == ["response"] * 3 + ["revisit"] * 3
     with replay([subset], tmp_path) as archive:
         assert check_revisits(found, archive, served) == 3
+
+
+@pytest.mark.parametrize("dictionary", [False, True], ids=["without dictionary", "dictionary"])
+def test_who_reads_zstd(dictionary: bool, tmp_path: Path) -> None:
+    """The table in docs/post-crawl.md; what pywb does is in test_pywb.py."""
+    pages = [page(number) for number in range(1, 28 if dictionary else 4)]
+    (tmp_path / "a.warc").write_bytes(b"".join(pages))
+    dedupindex("convert", "--to", "zstd", tmp_path / "a.warc", "--out", tmp_path / "out")
+    path = tmp_path / "out" / "a.warc.zst"
+    assert path.read_bytes().startswith(DICTIONARY_FRAME) == dictionary
+    with open(path, "rb") as stream:
+        found = [record.reader.read() for record in ArchiveIterator(stream, parse_http=False)]
+    assert found == [one.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n\r\n") for one in pages]
+    with open(path, "rb") as stream, pytest.raises(ArchiveLoadFailed):
+        list(warcio.ArchiveIterator(stream))
+    assert "Exception" in jwarc("ls", path, folder=tmp_path, status=1)
+    need("zstd", found=shutil.which("zstd") is not None)
+    words = ["zstd", "--decompress", "--stdout", "--quiet", path]
+    done = subprocess.run(words, capture_output=True, check=False)
+    assert (done.stdout == b"".join(pages)) == (not dictionary) == (done.returncode == 0)

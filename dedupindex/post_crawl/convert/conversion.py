@@ -1,14 +1,16 @@
-"""What all conversions of a file have in common: the result appears whole and verified, or not."""
+"""What all conversions have in common: a file appears whole and verified, or not; their CDXJ."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.runtime.atomic_replace import (
     being_written,
@@ -20,6 +22,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     reopen_read_only,
 )
+from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.warc.record import BrokenRecord
 from dedupindex.warc.window import Window, open_window
 
@@ -75,6 +78,7 @@ class Conversion(ABC):
         if being_written(self.window.file):
             raise NotConverted("another process is writing to it")
         target = self.task.target
+        remove_stale_parts([target])  # remove what interrupted runs left
         if target.exists():
             try:
                 self.check(target)
@@ -82,7 +86,6 @@ class Conversion(ABC):
                 raise NotConverted(f"{target} {self.refused_target}: {error}") from error
             return "existing"
         target.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale_parts([target])  # remove what interrupted runs left
         part = part_path(target)
         with removing(part):
             with open_part(part, -1) as file:
@@ -115,3 +118,25 @@ def convert_file(task: ConvertTask, kind: type[Conversion]) -> ConvertOutcome:
     except (NotConverted, BadSource, BrokenRecord) as error:
         outcome.problem = str(error)
     return outcome
+
+
+def cdxj(paths: Iterable[Path], out: Path, jobs: int, problems: list[Problem]) -> Iterator[bytes]:
+    """Yield the lines of a CDXJ of WARC files, sorted as bytes, with their names below `out`.
+
+    What cannot be read is added to `problems`. `jobs` processes read, 0: one per core.
+    """
+    from dedupindex.corpus.archive import Corpus  # slow: DuckDB
+    from dedupindex.corpus.extract import nothing
+    from dedupindex.corpus.extract_report import CorpusReport
+    from dedupindex.corpus.output import cdxj_line
+
+    corpus = Corpus.from_warcs(*paths).having(jobs=jobs)
+    with closing(corpus.kept(CorpusReport(problems=problems), nothing)) as captures:
+        yield from sorted_lines(
+            cdxj_line(
+                capture,
+                revisit=capture.revisit,
+                container=os.path.relpath(capture.record.container, out),
+            )
+            for capture, *_ in captures
+        )

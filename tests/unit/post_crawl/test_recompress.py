@@ -6,7 +6,9 @@ import gzip
 import json
 import os
 import random
+import re
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +25,7 @@ from dedupindex.post_crawl.convert import recompress as module
 from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask
 from dedupindex.post_crawl.convert.recompress import ENDINGS, GZIP, ZSTD, recompress, train
 from dedupindex.runtime import atomic_replace as parts
+from dedupindex.urlkey import urlkey
 from dedupindex.verify.collection import Collection
 from dedupindex.warc.window import open_window
 from tests.support import paths
@@ -301,10 +304,12 @@ def _full(*_: object) -> None:
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    """Also where the run had already given the file its name."""
     source = plain(tmp_path / "t.warc", harvest(5))
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / ".t.warc.gz.0123456789ab.part").write_bytes(gz(page(1)))
-    assert convert(source, GZIP).state == "converted"
+    for state in ("converted", "existing"):
+        (tmp_path / "out" / ".t.warc.gz.0123456789ab.part").write_bytes(gz(page(1)))
+        assert convert(source, GZIP).state == state
 
 
 def test_no_existing_file_is_replaced(tmp_path: Path) -> None:
@@ -406,6 +411,69 @@ def test_the_command_writes_a_map_of_offsets(tmp_path: Path) -> None:
     assert (tmp_path / "again").read_bytes() == (tmp_path / "map").read_bytes()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_command_writes_a_cdxj(kind: str, tmp_path: Path) -> None:
+    """Of all captures in the new files, revisits too, at places where their records are."""
+    folder, out, index = tmp_path / "in", tmp_path / "out", tmp_path / "new.cdxj"
+    (folder / "below").mkdir(parents=True)
+    pack = gz if kind == ZSTD else zst
+    plain(folder / "below" / "a.warc", map(pack, harvest(20)))
+    plain(
+        folder / "b.warc", [page(3), page(4, b"", head=b"HTTP/1.1 404 No\r\n\r\n"), copy_of(9, 3)]
+    )
+    plain(folder / "cut.warc.gz", [zst(page(5))[:-3]])
+    words = ["convert", "--to", kind, folder, "--out", out, "--cdxj", index]
+    typed(*words, status=7)
+    lines = index.read_bytes().splitlines(keepends=True)
+    assert lines == sorted(lines) and len(lines) == 21 + 3
+    seen = Counter[str]()
+    for line in lines:
+        key, timestamp, row = line.decode().split(" ", 2)
+        capture = json.loads(row)
+        at, length = int(capture["offset"]), int(capture["length"])
+        path = out / capture["filename"]
+        (tmp_path / "one").write_bytes(_with_dictionary(path, at, length))
+        text = content(tmp_path / "one")
+        assert b"\r\nWARC-Target-URI: %b\r\n" % capture["url"].encode() in text
+        assert capture["digest"].encode() in text
+        assert key == urlkey(capture["url"].encode()).decode()
+        date = text.partition(b"\r\nWARC-Date: ")[2].partition(b"\r\n")[0]
+        assert timestamp == re.sub(r"\D", "", date.decode()) and len(timestamp) == 14
+        is_revisit = b"\r\nWARC-Type: revisit\r\n" in text
+        assert (capture["mime"] == "warc/revisit") == is_revisit
+        seen["revisit" if is_revisit else capture["status"]] += 1
+        seen[capture["filename"]] += 1
+    ending = ENDINGS[kind]
+    assert seen == {
+        "200": 21, "404": 1, "revisit": 2, f"below/a{ending}": 21, f"b{ending}": 3,
+    }  # fmt: skip
+    before = index.read_bytes()
+    typed(*words, status=7)
+    assert index.read_bytes() == before
+
+
+def _with_dictionary(path: Path, offset: int, length: int) -> bytes:
+    """The bytes of a record, after the frame with the dictionary of its file if it has one."""
+    data, end = path.read_bytes(), 0
+    if data.startswith(b"\x5d\x2a\x4d\x18"):
+        end = 8 + int.from_bytes(data[4:8], "little")
+    return data[:end] + data[offset : offset + length]
+
+
+def test_a_cdxj_of_converted_arc_files(tmp_path: Path) -> None:
+    plain(tmp_path / "a.arc", [GOOD])
+    out, index = tmp_path / "out", tmp_path / "new.cdxj"
+    typed("convert", tmp_path / "a.arc", "--out", out, "--cdxj", index)
+    rows = [json.loads(line.split(b" ", 2)[2]) for line in index.read_bytes().splitlines()]
+    assert rows and {row["filename"] for row in rows} == {"a.warc"}
+    data = (out / "a.warc").read_bytes()
+    for row in rows:
+        at = int(row["offset"])
+        text = data[at : at + int(row["length"])]
+        assert text.startswith(b"WARC/1.0\r\n") and text.endswith(b"\r\n\r\n")
+        assert row["url"].encode() in text
+
+
 def test_the_command_reads_what_wget_at_wrote(tmp_path: Path) -> None:
     """Also with a dictionary that only another file has."""
     folder, gzipped = paths.DATA / "wget-at", tmp_path / "gzip"
@@ -438,6 +506,7 @@ def test_the_command_refuses_what_has_no_effect(tmp_path: Path) -> None:
         ("--to", "gzip", "--back"),
         ("--to", "zstd", "--content-only"),
         ("--offsets", tmp_path / "map"),
+        ("--cdxj", tmp_path / "new.cdxj", "--back"),
         ("--to", "bzip2"),
     ):
         typed("convert", *words, tmp_path, "--out", out, status=2)
@@ -448,6 +517,13 @@ def test_the_command_refuses_what_has_no_effect(tmp_path: Path) -> None:
     plain(tmp_path / "in" / "b.warc", [page(1)])
     _, talk = typed("convert", "--to", "zstd", tmp_path / "in", "--out", out, status=4)
     assert "would both become" in talk and not out.exists()
+    for option in ("--offsets", "--cdxj"):
+        words = ("convert", "--to", "zstd", tmp_path / "a.warc", "--out", out, option)
+        _, talk = typed(*words, tmp_path / "nowhere" / "file", status=4)
+        assert "its directory does not exist" in talk
+        _, talk = typed(*words, tmp_path / "a.warc", status=4)
+        assert "archives are never overwritten" in talk
+    assert not out.exists() and (tmp_path / "a.warc").read_bytes() == page(1)
 
 
 def test_a_revisit_still_finds_its_original(tmp_path: Path) -> None:
