@@ -11,15 +11,18 @@ revisit, and OutbackCDX refuses a whole load with an offset ``-``.
 from __future__ import annotations
 
 import re
+from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import islice
 from urllib.parse import quote
 
 import orjson
+from xxhash import xxh3_64_intdigest
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import CANONICAL, Spelling
 from dedupindex.index.engine import View
@@ -33,6 +36,7 @@ NO_PLACE = "no-place"
 _NONE = b"-"
 _BASE32 = (0, 1, 5)  # encodings of `Spelling`
 _NOT_IN_COLUMN = re.compile(rb"[\x00-\x20\x7f]")
+_CACHED = 16 * MEGABYTE  # of names of files, and what the index says of them
 _PRINTABLE = "!\"#$%&'()*+,/:;<=>?@[]^`{|}~"  # besides letters, digits and "_.-~"
 
 
@@ -117,15 +121,28 @@ class _FileNames:
     """
 
     def __init__(self, view: View) -> None:
-        directories: dict[str, str] = {}
-        self._shared = set[str]()
-        for _, place in view.places():
-            directory, slash, last = place.container.rpartition("/")
-            if slash and directories.setdefault(last, directory) != directory:
-                self._shared.add(last)
-        registered = cache(lambda name: view.container(name) is not None)
-        self._is_registered = registered
-        self._is_in_wacz = cache(lambda name: any(map(registered, islice(files_of(name), 1, None))))
+        self._view = view
+        self._shared = _shared_names(place.container for _, place in view.places())
+        self._registered = Cache[str, bool](_CACHED)
+        self._in_wacz = Cache[str, bool](_CACHED)
+
+    def _is_registered(self, name: str) -> bool:
+        known = self._registered.get(name)
+        if known is None:
+            known = self._registered.keep(name, self._view.container(name) is not None)
+        return known
+
+    def _is_in_wacz(self, name: str) -> bool:
+        known = self._in_wacz.get(name)
+        if known is None:
+            known = any(map(self._is_registered, islice(files_of(name), 1, None)))
+            self._in_wacz.keep(name, known)
+        return known
+
+    def _is_shared(self, last: str) -> bool:
+        hashed = _hash(last)
+        at = bisect_left(self._shared, hashed)
+        return at < len(self._shared) and self._shared[at] == hashed
 
     def of_place(self, capture: Capture) -> str:
         """Return the name of a capture's file, "" if its place is not known."""
@@ -135,7 +152,31 @@ class _FileNames:
         if capture.evidence == Evidence.ROW and self._is_registered(name):
             return ""  # the row named no file: this is the file that it is in
         last = name.rpartition("/")[2]
-        return name if last in self._shared or self._is_in_wacz(name) else last
+        return name if self._is_shared(last) or self._is_in_wacz(name) else last
+
+
+def _shared_names(names: Iterator[str]) -> array[int]:
+    """Return the hashes, sorted, of file names that are in several directories.
+
+    A colliding hash only makes a name full that need not be.
+    """
+    parts = (name.rpartition("/") for name in names)
+    hashes = sorted_lines(
+        b"%016x %016x\n" % (_hash(last), _hash(directory))
+        for directory, slash, last in parts
+        if slash
+    )
+    shared, before = array("Q"), (b"", b"")
+    for line in hashes:
+        last, _, directory = line.partition(b" ")
+        if last == before[0] and directory != before[1]:
+            shared.append(int(last, 16))
+        before = last, directory
+    return shared
+
+
+def _hash(name: str) -> int:
+    return xxh3_64_intdigest(name.encode("utf-8", "surrogateescape"))
 
 
 def _unwritable_reason(capture: Capture, name: str, form: CdxForm) -> str:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence, Item
 from dedupindex.digest import Digest, Spelling
+from dedupindex.export import cdx_file
 from dedupindex.export.cdx_file import HEADER, CdxExport, CdxForm, rows
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer
@@ -195,14 +196,22 @@ def test_rows_are_in_the_order_of_bytes(tmp_path: Path, monkeypatch: pytest.Monk
         assert done.stdout.decode().splitlines() == found
 
 
-def test_memory_does_not_grow_with_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("directory", ["", "/a/archive/"], ids=["one file", "a file for each"])
+def test_memory_does_not_grow_with_the_index(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(external_sort, "_IN_MEMORY", 1000)
     monkeypatch.setattr(external_sort, "_RUNS", 3)
+    monkeypatch.setattr(cdx_file, "_CACHED", 1 << 16)
+
+    def one(number: int) -> Capture:
+        return capture(number, container=f"{directory}{number if directory else 1}.warc.gz")
 
     def peak(count: int) -> int:
         view: Any = Held([])
-        view.captures = lambda: (
-            (one.digest, one) for one in (capture(number) for number in range(count))
+        view.captures = lambda: ((found.digest, found) for found in map(one, range(count)))
+        view.places = lambda: (
+            (number, ContainerRef(one(number).container)) for number in range(count)
         )
         tracemalloc.start()
         for _ in rows(view, CdxForm(), CdxExport()):
