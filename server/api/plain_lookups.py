@@ -74,8 +74,11 @@ class PlainLookups:
         else:
             plain = self._live.opened().plain
             body = None if plain is None else plain.one(prefix, spelled, url, covers)
-            if (body is NONE or crawls.answering) and not crawls.silent(prefix):
-                return None
+            if plain is not None and (body is NONE or crawls.answering):
+                if not crawls.silent(prefix):
+                    return None
+                # Again, now that the crawls were read: `CrawlSnapshot` says why.
+                body = plain.one(prefix, spelled, url, covers) if body is NONE else body
         if body is None:
             return None
         if crawl:

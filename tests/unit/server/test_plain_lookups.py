@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import pytest
@@ -17,6 +17,7 @@ from dedupindex.capture import Capture, Covers, Evidence
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.digest import Spelling
 from dedupindex.index.format.cells import Keys
+from dedupindex.index.format.fast_answer import NONE
 from server.api.plain_lookups import plain_query
 from server.app import create_app
 from server.config import Config
@@ -268,6 +269,26 @@ def test_a_damaged_capture_is_reported_by_the_full_lookup(make_index: MakeIndex)
     assert response.status_code == 503 and response.get_json()["error"]["code"] == "damaged"
     good = web.get(asked.replace(str(sha1(2)), str(sha1(3))), headers={"Accept": "text/plain"})
     assert good.status_code == 200
+
+
+def test_what_is_merged_between_index_and_crawls_is_found(pair: Pair) -> None:
+    """The index is read again after the crawls, which have the capture no more."""
+    live = pair.states[0]
+    opened, silent, merged = live.opened(), live.crawls.silent, list[bytes]()
+
+    class BeforeAndAfter:
+        def one(self, *asked: Any) -> bytes | None:
+            assert opened.plain is not None
+            return opened.plain.one(*asked) if merged else NONE
+
+    def merge(prefix: bytes) -> bool:
+        merged.append(prefix)
+        return silent(prefix)
+
+    live._opened = opened._replace(plain=BeforeAndAfter())  # type: ignore[arg-type]
+    live.crawls.silent = merge  # type: ignore[method-assign]
+    fast, full = pair.ask({"digest": str(sha1(14)), "url": COUSIN}, "", "")
+    assert merged and fast.get_json() == full.get_json() and full.get_json()["duplicate"]
 
 
 @pytest.mark.parametrize(
