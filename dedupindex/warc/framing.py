@@ -16,11 +16,13 @@ from dedupindex.warc.headers import (
     BLANK_LINE,
     LONGEST,
     BadHead,
+    FieldSet,
     Form,
     Head,
     NoRecord,
     Values,
     form_of,
+    in_any_order,
     parse,
 )
 from dedupindex.warc.record import (
@@ -69,6 +71,10 @@ class Framing(Protocol):
         """Return the form of the record at `at`, and its match; None if it has none."""
         return None
 
+    def in_any_order(self, data: bytes) -> tuple[FieldSet, Values, int] | None:
+        """See `headers.in_any_order`; None if headers are not WARC's."""
+        return None
+
     def record_length(self, start: bytes) -> int:
         """Return where the block of the record that begins `start` ends.
 
@@ -112,6 +118,9 @@ class WarcFraming(Framing):
                     self._forms.insert(0, self._forms.pop(index))
                 return form, match
         return None
+
+    def in_any_order(self, data: bytes) -> tuple[FieldSet, Values, int] | None:
+        return in_any_order(data)
 
     def record_length(self, start: bytes) -> int:
         begin = len(start) - len(start.lstrip(b"\r\n"))

@@ -19,7 +19,7 @@ from dedupindex.sources import warc_records
 from dedupindex.sources import warc_records as source
 from dedupindex.sources.source import DEFAULTS
 from dedupindex.sources.warc_records import WarcSource
-from dedupindex.warc import fast_reader, gzip_members, reader, record_facts, window
+from dedupindex.warc import fast_reader, gzip_members, headers, reader, record_facts, window
 from dedupindex.warc.record import Sound
 from dedupindex.warc.window import open_window
 from tests.support.budgets import examples
@@ -124,6 +124,14 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
     return {name: draw(st.sampled_from(odd[name])) for name in names}
 
 
+def reordered(made: bytes, random: Random) -> bytes:
+    """The same record with the fields of its header in another order."""
+    head, _, rest = made.partition(b"\r\n\r\n")
+    version, *lines = head.split(b"\r\n")
+    random.shuffle(lines)
+    return b"\r\n".join([version, *lines, b"", rest])
+
+
 @st.composite
 def records(draw: st.DrawFn, number: int) -> bytes:
     """Any record, of which some must be read with care."""
@@ -137,6 +145,8 @@ def records(draw: st.DrawFn, number: int) -> bytes:
         made = revisit(number=number, **draw(fields()))
     else:
         made = record(b"metadata", b"fetch: 1\r\n\r\n", number=number)
+    if not draw(st.integers(0, 3)):
+        made = reordered(made, draw(st.randoms(use_true_random=False)))
     if draw(st.integers(0, 9)):
         return made
     return draw(
@@ -149,6 +159,10 @@ def records(draw: st.DrawFn, number: int) -> bytes:
                 made.replace(b"WARC/1.0", b"WARC/3.0"),
                 made.replace(b"Content-Length: ", b"Content-Length: 0"),
                 made.replace(b"Content-Length: ", b"Content-Length: 1"),
+                made.replace(b"WARC-Date: ", b"WARC-Date:   ", 1),
+                made.replace(b"WARC-Date: ", b"WARC-Date: x\r\nWARC-Date: ", 1),
+                made.replace(b"WARC-Date: ", b"X: y\nWARC-Date: ", 1),
+                made.replace(b"WARC-Type: ", b"no field\r\nWARC-Type: ", 1),
                 made + made, made[:-2], made + b"\r\n", b"\r\n" + made, b"", b"junk",
             ]
         )
@@ -196,15 +210,20 @@ def items_of(path: Path) -> tuple[list[Item], str]:
 
 
 @MANY
-@given(data=archives(), feed=st.sampled_from([1 << 15, 1 << 15, 200, 40]))
-@example(data=gz(response(Record_ID=b"<>")), feed=1 << 15)
+@given(
+    data=archives(),
+    feed=st.sampled_from([1 << 15, 1 << 15, 200, 40]),
+    first=st.sampled_from([fast_reader._FIRST, 0]),
+)
+@example(data=gz(response(Record_ID=b"<>")), feed=1 << 15, first=0)
 def test_fast_reader_yields_the_same_as_the_reference(
-    data: bytes, feed: int, monkeypatch: pytest.MonkeyPatch
+    data: bytes, feed: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Equal item by item, whichever record forms were seen before in the file."""
     PATH.write_bytes(gz(request()) * 5 + gz(response()) * 5 + data)
     with monkeypatch.context() as patch:
         patch.setattr(gzip_members, "FEED", feed)
+        patch.setattr(fast_reader, "_FIRST", first)
         fast_items = items_of(PATH)
         patch.setattr(source, "read", reader.read)
         patch.setattr(record_facts.FastFacts, "read", lambda *_: None)
@@ -212,13 +231,18 @@ def test_fast_reader_yields_the_same_as_the_reference(
 
 
 @MANY
-@given(data=zstd_archives(), chunk=st.sampled_from([1 << 20, 1 << 20, 4000, 300]))
+@given(
+    data=zstd_archives(),
+    chunk=st.sampled_from([1 << 20, 1 << 20, 4000, 300]),
+    first=st.sampled_from([fast_reader._FIRST, 0]),
+)
 def test_frames_yield_the_same_as_the_reference(
-    data: bytes, chunk: int, monkeypatch: pytest.MonkeyPatch
+    data: bytes, chunk: int, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     PATH.write_bytes(zst(request()) * 5 + zst(response()) * 5 + data)
     with monkeypatch.context() as patch:
         patch.setattr(window, "CHUNK", chunk)
+        patch.setattr(fast_reader, "_FIRST", first)
         fast_items = items_of(PATH)
         patch.setattr(source, "read", reader.read)
         patch.setattr(record_facts.FastFacts, "read", lambda *_: None)
@@ -273,6 +297,58 @@ def test_records_of_every_crawler_take_the_fast_path(crawler: str, coding: str) 
     found = [usual.fast(event) for event in sound]
     assert len(sound) > 10 and all(found[1:])  # the first chunked one only shows what is hashed
     assert found[1:] == [usual.response(event) for event in sound[1:]]
+
+
+def test_fields_in_any_order_take_the_fast_path() -> None:
+    """As Zeno writes them: gowarc keeps the fields of a header without order."""
+    random, version = Random(3), b"WARC/1.1"
+    parts = []
+    for number in range(200):
+        more = (b"WARC-IP-Address", b"192.0.2.7"), (b"WARC-Warcinfo-ID", b"<urn:uuid:1>")
+        parts.append(response(b"payload", *more, number=2 * number, version=version))
+        parts.append(request(number=2 * number + 1, version=version))
+    PATH.write_bytes(b"".join(gz(reordered(part, random)) for part in parts))
+    window = open_window("t", PATH)
+    events = list(fast_reader.read(window))
+    window.close()
+    usual = warc_records.Responses("t", DEFAULTS)
+    fast = [event for event in events if isinstance(event, Sound) and usual.fast(event)]
+    assert len(fast) > 150 and sum(event is None for event in events) > 150
+    assert sum(isinstance(item, Capture) for item in items_of(PATH)[0]) == 200
+
+
+_LINES = [b"WARC/1.1", b"Content-Length: 7", b"WARC-Date: 2026-11-20T09:14:17Z"]
+
+
+@pytest.mark.parametrize(
+    ("more", "regular"),
+    [
+        (b"WARC-Type: response\r\nX-y: z", True),
+        (b"WARC-Type:  Response \t\r\nWARC-Target-URI:   http://x/ \r", True),
+        (b"WARC-Type: response\r\nWARC-Truncated: length", True),
+        (b"WARC-Type: request\r\nWARC-Record-ID: ", True),
+        (b"WARC-Type: response\r\nWARC-Date: 2026-11-20T09:14:17Z", False),
+        (b"WARC-Concurrent-To: <a>\r\nWARC-Concurrent-To: <b>", False),
+        (b"WARC-Type: response\nX-y: z", False),
+        (b"WARC-Type: response\r\n folded", False),
+        (b"WARC-Type: response\r\nno field", False),
+        (b"WARC-Type: response\r\nX y: z", False),
+        (b"WARC-Type: response\r\nwarc-record-id: <a>", False),
+        (b"WARC-Type:response", False),
+    ],
+)
+def test_headers_in_any_order(more: bytes, regular: bool) -> None:
+    text = b"\r\n".join([*_LINES, more])
+    head, found = headers.parse(text), headers.in_any_order(text + b"\r\n\r\npayload")
+    assert (found is not None) == regular
+    if found is not None:
+        kind, values, begin = found
+        assert (kind.type, kind.special, values) == (head.type, head.special, head.values)
+        assert kind.response == (head.type == b"response" and not head.special)
+        assert kind.request == (head.type == b"request") and begin == len(text) + 4
+    for start in (text.replace(b"WARC/1.1", b"WARC/3.0"), text.replace(b": 7", b": x")):
+        assert headers.in_any_order(start + b"\r\n\r\npayload") is None
+    assert headers.in_any_order(text) is None
 
 
 def test_most_records_take_the_fast_path() -> None:
