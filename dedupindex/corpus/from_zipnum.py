@@ -114,7 +114,7 @@ def _header(cluster: ZipNumCluster, first: ZipNumBlock) -> bytes:
 
 def _lines(path: str, blocks: list[ZipNumBlock], problems: list[Problem]) -> Iterator[bytes]:
     """Yield the lines of blocks with their ends; damage is a problem."""
-    for offset, data in read_blocks(path, blocks):
+    for offset, data in read_blocks(path, blocks, problems):
         try:
             for text in whole_lines(parted(gunzip([data]))):
                 for line in text.split(b"\n"):

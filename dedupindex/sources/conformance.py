@@ -79,26 +79,28 @@ def _of_batches(source: Source) -> Iterator[Item]:
 
 def check_item(item: Any) -> None:
     """Raise `NotConforming` unless this is a valid `Item`."""
-    if isinstance(item, Capture):
+    kind = type(item)  # what reads items asks for no subclass
+    if kind is Capture:
         _check_capture(item)
         _demand(item.evidence != Evidence.REVISIT, "is a capture with the evidence of a revisit")
-    elif isinstance(item, Revisit):
+    elif kind is Revisit:
         _demand(isinstance(item.capture, Capture), "is a revisit without a capture")
         _check_capture(item.capture)
         if item.refers_to is not None:
             _check_refers_to(item.refers_to)
-    elif isinstance(item, Refusal):
+    elif kind is Refusal:
         known = isinstance(item.reason, str) and _REASON.fullmatch(item.reason) is not None
         _demand(known, f"is refused for {item.reason!r}: a reason is small letters with hyphens")
         if item.itself is not None:
             _demand(isinstance(item.itself, Capture), "has no capture in `itself`")
             _check_capture(item.itself)
-    elif isinstance(item, Problem):
+    elif kind is Problem:
         known = tuple(map(type, item)) == (str, int, str)
         _demand(known, f"is a problem with {item!r}: its fields are str, int and str")
+        _check_name(item.container)
     else:
         kinds = "Capture, Revisit, Refusal nor Problem"
-        _demand(False, f"is neither {kinds}, but {type(item).__name__}")
+        _demand(False, f"is neither {kinds}, but {kind.__name__}")
 
 
 def _check_capture(capture: Capture) -> None:
@@ -111,6 +113,7 @@ def _check_capture(capture: Capture) -> None:
             isinstance(value, wanted), f"has the {name} {value!r}, which is no {wanted.__name__}"
         )
     _check_date(capture.date)
+    _check_name(capture.container)
     _demand(capture.url != b"", "has no URL")
     _demand(0 <= capture.status <= 99999, f"has the status {capture.status}")
     for name in ("size", "offset"):
@@ -121,6 +124,13 @@ def _check_capture(capture: Capture) -> None:
     )
     for digest in capture.also:
         _check_digest(digest)
+
+
+def _check_name(container: str) -> None:
+    try:
+        container.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise NotConforming(f"has the container {container!r}, which is no text") from error
 
 
 def _check_refers_to(refers_to: RefersTo) -> None:

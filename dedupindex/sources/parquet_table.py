@@ -37,6 +37,7 @@ _DATE = r"\d{8}(?:[01]\d|2[0-3])[0-5]\d[0-5]\d"
 _CONTAINER = RowFields._fields.index("container")
 _YEAR_1, _YEAR_9999 = -62135596800_000000, 253402300799_000000  # their first and last second
 _DAMAGED = Refusal("damaged")
+_ROW_NUMBER = "file_row_number"  # an option of DuckDB, and the column that it adds
 
 
 class ParquetSource(Source):
@@ -95,6 +96,11 @@ class ParquetSource(Source):
         with self._database() as database:
             table = f"read_parquet({self._place}, hive_partitioning = false)"
             types = database.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()
+            if taken := [name for name, *_ in types if name.lower() == _ROW_NUMBER]:
+                raise BadSource(
+                    f"{self.name} is a Parquet table with a column {taken[0]}: rename it, as "
+                    "DuckDB numbers rows by that name"
+                )
             columns = find_columns(self.name, {name: kind for name, kind, *_ in types}, names)
             groups = database.execute(
                 "SELECT row_group_num_rows, sum(total_compressed_size) "
@@ -102,7 +108,7 @@ class ParquetSource(Source):
                 "ORDER BY row_group_id"
             ).fetchall()
         self._select = f"SELECT {', '.join(_values(columns))} FROM {table[:-1]}"
-        self._select += ", file_row_number = true) WHERE file_row_number "
+        self._select += f", {_ROW_NUMBER} = true) WHERE {_ROW_NUMBER} "
         self._ends = list(accumulate(rows for rows, _ in groups))
         self._sizes = list(accumulate(int(size) for _, size in groups))
 

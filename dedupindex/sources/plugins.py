@@ -47,7 +47,7 @@ def load_plugin(kind: str) -> tuple[str, Iterate]:
         raise BadSource(f"{title} is added by several packages; remove all but one")
     try:
         function = found[0].load()
-    except Exception as error:  # whatever happens while foreign code is imported
+    except (Exception, SystemExit) as error:  # whatever happens while foreign code is imported
         raise BadSource(f"{title} cannot be loaded: {_described(error)}") from error
     if not callable(function):
         raise BadSource(f"{title} is no function, but {function!r}")
@@ -59,7 +59,7 @@ def _origin(found: EntryPoint) -> str:
     return f"{package}{found.value}"
 
 
-def _described(error: Exception) -> str:
+def _described(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -112,7 +112,7 @@ class PluginSource(Source):
             raise
         except NotConforming as error:
             raise BadSource(f"{self._title}: item {count:,} of {self.name} {error}") from error
-        except Exception as error:  # whatever happens in foreign code
+        except (Exception, SystemExit) as error:  # whatever happens in foreign code
             raise BadSource(
                 f"{self._title} failed after {count:,} items of {self.name}: {_described(error)}"
             ) from error

@@ -34,6 +34,7 @@ from dedupindex.urlkey import is_http, unbracket
 SQLITE = b"SQLite format 3\0"
 _TABLE = re.compile(rb"CREATE TABLE [\"'`\[]?dedup[\"'`\]]?\s*\(", re.IGNORECASE)
 _SHAPES = (("key", "value"), ("digest_key", "url", "date", "id"))
+_VIEW = "SELECT 1 FROM sqlite_master WHERE type = 'view' AND name = 'dedup'"
 _AT_ONCE = 1000  # rows of a transaction
 _READ_BYTES = 1 << 20
 _PATIENCE = 60.0  # seconds to wait for a writer
@@ -87,7 +88,8 @@ class WarcproxSource(Source):
             for row in self._database.execute("PRAGMA table_info(dedup)")
         }
         shape = next((shape for shape in _SHAPES if columns.issuperset(shape)), None)
-        if shape is None:
+        is_view = self._database.execute(_VIEW).fetchone() is not None
+        if shape is None or is_view or "rowid" in columns:  # rows are counted by SQLite's own
             columns_found = f" (it has {', '.join(sorted(columns))})" if columns else ""
             raise BadSource(
                 f"{self.name} has no table dedup with warcprox's columns{columns_found}"

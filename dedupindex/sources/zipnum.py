@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import BinaryIO, NamedTuple
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.object_store import RemoteFile, facts, is_remote, open_anywhere, redacted
 
@@ -24,6 +26,8 @@ _LOCATIONS = ".loc"
 _HEAD = 1 << 12  # bytes in which the first line is
 _WINDOW = 1 << 16  # bytes read at once from the index; a line is shorter
 _MOST_RUN = 1 << 23  # bytes
+_LONGEST_BLOCK = 1 << 28  # bytes; they are held in memory
+_NUMBER = re.compile(rb"[0-9]{1,18}")
 _MOST_LOCATIONS = 1 << 26  # bytes
 
 
@@ -50,7 +54,9 @@ def is_cluster(path: str) -> bool:
 def _block(line: bytes) -> ZipNumBlock | None:
     """Return the block of a line, None if the line is malformed."""
     columns = line.rstrip(b"\r").split(b"\t")
-    if len(columns) < 4 or not (columns[1] and columns[2].isdigit() and columns[3].isdigit()):
+    if len(columns) < 4 or not columns[1] or not all(map(_NUMBER.fullmatch, columns[2:4])):
+        return None
+    if not 0 < int(columns[3]) <= _LONGEST_BLOCK:
         return None
     name = columns[1].decode("utf-8", "surrogateescape")
     return ZipNumBlock(name, int(columns[2]), int(columns[3]))
@@ -192,13 +198,22 @@ def _is_there(path: str) -> bool:
     return False
 
 
-def read_blocks(path: str, blocks: Sequence[ZipNumBlock]) -> Iterator[tuple[int, bytes]]:
+def read_blocks(
+    path: str, blocks: Sequence[ZipNumBlock], problems: list[Problem]
+) -> Iterator[tuple[int, bytes]]:
     """Yield each run of adjacent blocks of one part, as offset and stored bytes.
 
-    A run is at most `_MOST_RUN` bytes, unless one block is longer. Raises `BadSource`.
+    A run is at most `_MOST_RUN` bytes, unless one block is longer. Blocks beyond the end of the
+    part are a problem. Raises `BadSource`.
     """
     with open_anywhere(path) as stream:
+        size = stream.seek(0, os.SEEK_END)
         for offset, length in _runs(blocks):
+            if offset + length > size:
+                what = f"is cut, or not of its index: it ends before {offset + length:,}"
+                problems.append(Problem(path, min(offset, size), what))
+            if offset >= size:
+                continue
             if isinstance(stream, RemoteFile):
                 yield offset, stream.range(length, offset)
             else:

@@ -119,6 +119,14 @@ def test_a_damaged_block_is_a_problem(cluster: Path, tmp_path: Path) -> None:
     assert not report.whole
 
 
+def test_a_part_that_was_not_copied_to_its_end(cluster: Path, tmp_path: Path) -> None:
+    corpus = Corpus.from_archive(str(cluster), url="*.com")
+    for part in cluster.parent.glob("cdx-*.gz"):
+        part.write_bytes(b"")
+    report = corpus.save_as_cdxj(tmp_path / "o.cdxj")
+    assert not report.whole and "is cut, or not of its index" in report.problems[0].message
+
+
 def test_queries() -> None:
     assert query_of("a/cluster.idx") is None
     assert query_of("http://a.org/cdx?url=b.org/") is None

@@ -229,6 +229,13 @@ def test_a_wrong_type(tmp_path: Path, name: str, kind: str) -> None:
         open_source(str(path))
 
 
+@pytest.mark.parametrize("name", ["file_row_number", "File_Row_Number"])
+def test_a_column_with_the_name_of_row_numbers(tmp_path: Path, name: str) -> None:
+    path = write_table(tmp_path / "t.parquet", [ROW | {name: 5}], TYPES | {name: "INTEGER"})
+    with pytest.raises(BadSource, match=f"with a column {name}: rename it"):
+        open_source(str(path))
+
+
 def test_names_of_files_are_no_patterns(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     write_table(tmp_path / "a1.parquet", [ROW, ROW])

@@ -122,6 +122,17 @@ def test_a_kind_is_imported_only_when_it_is_asked_for(packages: Path, tmp_path: 
         ("import nothing_of_this_name", "cannot be loaded: ModuleNotFoundError"),
         ("", "cannot be loaded: AttributeError"),
         ("read = 5", "is no function, but 5"),
+        ("import sys\nsys.exit(0)", "cannot be loaded: SystemExit: 0"),
+        (
+            "def read(where, options):\n yield GOOD\n raise SystemExit(0)",
+            "1 items of .*: SystemExit",
+        ),
+        (
+            "class Mine(Refusal): pass\ndef read(where, options): yield Mine('bad-line')",
+            "is neither .*, but Mine",
+        ),
+        ("def read(where, options): yield GOOD._replace(container='\\ud800')", "which is no text"),
+        ("def read(where, options): yield Problem('\\ud800', 0, '')", "which is no text"),
         ("def read(where, options): return 5", "failed after 0 items of .*: TypeError"),
         ("def read(): yield", "failed after 0 items of .*: TypeError"),
         ("def read(where, options):\n yield GOOD\n 1 / 0", "failed after 1 items of .*: ZeroDiv"),

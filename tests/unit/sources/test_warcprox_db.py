@@ -117,6 +117,24 @@ def test_a_table_with_other_columns_is_refused(tmp_path: Path) -> None:
         list(source.items())
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "create table dedup (rowid text, key text, value text)",
+        "create table other (key, value); create view dedup as select * from other",
+    ],
+)
+def test_rows_that_cannot_be_told_apart_are_refused(schema: str, tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    with closing(sqlite3.connect(path)) as database:
+        database.executescript(schema)
+        table = "other" if "other" in schema else "dedup"
+        database.execute(f"insert into {table} (key, value) values ('sha1:x', 'y')")
+        database.commit()
+    with open_source(str(path), "warcprox") as source, pytest.raises(BadSource, match="no table"):
+        list(source.items())
+
+
 def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     make_database(path, [(f"sha1:{number:040x}|", value()) for number in range(1000)])

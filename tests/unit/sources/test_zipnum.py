@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dedupindex.capture import Capture
+from dedupindex.capture import Capture, Problem
 from dedupindex.errors import BadSource
 from dedupindex.sources import expand, open_source, zipnum
 from dedupindex.sources.zipnum import ZipNumBlock, ZipNumCluster, is_cluster, read_blocks
@@ -63,6 +63,10 @@ def test_what_is_no_cluster(tmp_path: Path) -> None:
         "b.idx": "com,a)/ 2014\tpart\tx\t5\n",
         "c.cdx": "com,a)/ 20140101000000\tpart\t0\t5\t1\n",
         "d.idx": "",
+        "e.idx": "com,a)/ 2014\tpart\t0\t0\t1\n",  # an empty block
+        "f.idx": f"com,a)/ 2014\tpart\t0\t{1 << 40}\t1\n",
+        "g.idx": f"com,a)/ 2014\tpart\t{'9' * 30}\t5\t1\n",
+        "h.idx": f"com,a)/ 2014\tpart\t{'9' * 3000}\t{'9' * 900}\t1\n",
     }.items():
         (tmp_path / name).write_text(text)
         assert not is_cluster(str(tmp_path / name))
@@ -83,7 +87,7 @@ def of_prefix(index: Path, prefix: bytes) -> list[bytes]:
     with ZipNumCluster(str(index)) as cluster:
         blocks = list(cluster.blocks_of(prefix))
         for block in blocks:
-            for _, data in read_blocks(cluster.path_of(block.part), [block]):
+            for _, data in read_blocks(cluster.path_of(block.part), [block], []):
                 lines = gzip.decompress(data).splitlines()
                 found += [line for line in lines if line.startswith(prefix)]
     assert len(set(blocks)) == len(blocks)
@@ -135,11 +139,33 @@ def test_adjacent_blocks_are_read_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "part"
     path.write_bytes(bytes(range(100)))
     blocks = [ZipNumBlock("p", offset, 10) for offset in (20, 0, 10, 50, 60, 70)]
-    assert [(at, len(data)) for at, data in read_blocks(str(path), blocks)] == [(0, 30), (50, 30)]
+    assert [(at, len(data)) for at, data in read_blocks(str(path), blocks, [])] == [
+        (0, 30),
+        (50, 30),
+    ]
     monkeypatch.setattr(zipnum, "_MOST_RUN", 25)
-    spans = [(at, len(data)) for at, data in read_blocks(str(path), blocks)]
+    spans = [(at, len(data)) for at, data in read_blocks(str(path), blocks, [])]
     assert spans == [(0, 20), (20, 10), (50, 20), (70, 10)]
-    assert b"".join(data for _, data in read_blocks(str(path), blocks[1:3])) == bytes(range(20))
+    assert b"".join(data for _, data in read_blocks(str(path), blocks[1:3], [])) == bytes(range(20))
+
+
+def test_blocks_beyond_the_end_of_a_part(tmp_path: Path) -> None:
+    """As in a copy that was interrupted: what is there is read, and the rest is a problem."""
+    path = tmp_path / "part"
+    blocks = [ZipNumBlock("p", offset, 10) for offset in (0, 10, 40)]
+    for size, expected in (
+        (50, []),
+        (45, [40]),
+        (40, [40]),
+        (20, [20]),
+        (10, [0, 10]),
+        (0, [0, 0]),
+    ):
+        path.write_bytes(bytes(size))
+        problems: list[Problem] = []
+        found = b"".join(data for _, data in read_blocks(str(path), blocks, problems))
+        assert len(found) == min(size, 20) + max(size - 40, 0)
+        assert [problem.offset for problem in problems] == expected
 
 
 def test_a_cluster_on_a_web_server(tmp_path: Path) -> None:
