@@ -31,6 +31,7 @@ PAGE = 50_000  # rows of one answer
 ATTEMPTS, PAUSE = 5, 0.5  # without a new row; seconds before the second, doubled each time
 _TIMEOUT = 120.0  # seconds without a byte
 _LONGEST_LINE = 16 << 20  # bytes
+_MOST_DIGITS = 18  # of a time; it has 14
 _INCOMPLETE = b"warning: "  # begins the last line of an answer that an error has ended
 _QUERY = {"output": "cdxj", "omitSelfRedirects": "false"}
 _IN_PATH = "/%:@!$&'()*+,;=~"
@@ -179,7 +180,7 @@ class _CollectionReader:
     def _position_of(self, line: bytes) -> tuple[bytes, int]:
         urlkey, _, rest = line.partition(b" ")
         timestamp, _, row = rest.partition(b" ")
-        if not timestamp.isdigit() or not row.startswith(b"{"):
+        if not (timestamp.isdigit() and len(timestamp) <= _MOST_DIGITS and row.startswith(b"{")):
             raise BadSource(
                 f"{self._name} does not answer in CDXJ, as OutbackCDX does since 2021: "
                 f"{line[:80]!r}"
@@ -209,7 +210,7 @@ def _lines_of(answer: HTTPResponse) -> Iterator[bytes]:
                 yield line + b"\n"
             if len(tail) > _LONGEST_LINE:
                 raise _Interrupted(f"sent a line of more than {_LONGEST_LINE:,} bytes")
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # the last: of a chunk's negative size
         raise _Interrupted(f"did not answer to the end: {error!r}") from error
     if tail or answer.length:  # the rest of its Content-Length
         raise _Interrupted("did not answer to the end")

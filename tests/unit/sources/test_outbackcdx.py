@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 from hypothesis import given, settings
@@ -177,6 +178,7 @@ def test_other_kinds_cannot_be_forced() -> None:
         (200, b"com,a)/ 20200101000000 http://a.com/ text/html\n", "does not answer in CDXJ"),
         (200, b"<html>\n", "does not answer in CDXJ"),
         (200, row("b", 1) + row("a", 1), "in order"),
+        (200, b"a " + b"9" * 5000 + b" {}\n", "does not answer in CDXJ"),
     ],
 )
 def test_answers_of_other_servers(
@@ -189,6 +191,20 @@ def test_answers_of_other_servers(
     ):
         read(f"outbackcdx+{url}/coll")
     assert str(caught.value).startswith(f"outbackcdx+{url}/coll ")
+
+
+def test_a_chunk_of_a_negative_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbackcdx, "PAUSE", 0)
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.wfile.write(b"-5\r\n" + row("a", 1))
+        handler.close_connection = True
+
+    with stub_server(answer) as url, pytest.raises(BadSource, match="did not answer to the end"):
+        read(f"outbackcdx+{url}/coll")
 
 
 def test_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
