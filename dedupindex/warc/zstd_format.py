@@ -12,6 +12,7 @@ import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from threading import Lock
 from typing import NamedTuple
@@ -23,6 +24,7 @@ if sys.version_info >= (3, 14):
         ZstdDecompressor,
         ZstdDict,
         ZstdError,
+        get_frame_size,
         train_dict,
     )
 else:
@@ -32,6 +34,7 @@ else:
         ZstdDecompressor,
         ZstdDict,
         ZstdError,
+        get_frame_size,
         train_dict,
     )
 
@@ -370,9 +373,11 @@ def unpack(
     `ended`: the container ends with `data`. Raises `UnreadableFrame`.
     """
     found: Unpacked | None = None
-    whole, at, wanted, complete = b"", 0, -1, False
+    view, whole, at, wanted, complete = memoryview(data), bytearray(), 0, -1, False
     while True:
-        while (skipped := skippable_end(lambda offset, count: data[offset:][:count], at)) >= 0:
+        while (
+            skipped := skippable_end(lambda offset, count: data[offset : offset + count], at)
+        ) >= 0:
             at = skipped
         start = data[at : at + LONGEST_HEADER]
         if len(start) < LONGEST_HEADER and not ended and frame_header(start) is None:
@@ -381,7 +386,7 @@ def unpack(
             return found
         limit = LINE_ENDS if complete else most - len(whole)
         try:
-            text, stored, cut = _unpack_frame(data[at:], dictionaries, limit)
+            text, stored, cut = _unpack_frame(view[at:], dictionaries, limit)
         except UnreadableFrame:
             if complete:
                 return found
@@ -392,25 +397,30 @@ def unpack(
             return found  # something else than the line ends of the record
         if found is not None and wanted < 0 and is_header(text):
             return found
-        whole, at = whole + text, at + stored
-        if complete and not text:
+        whole += text
+        at += stored
+        if not text and (complete or found is not None):
             continue
-        wanted = record_length(whole) if wanted < 0 else wanted
+        wanted = record_length(bytes(whole)) if wanted < 0 else wanted
         complete = 0 < wanted <= len(whole)
         if found is None or (complete and not whole[wanted:].strip(b"\r\n")):
-            found = Unpacked(whole, at)
+            found = Unpacked(bytes(whole), at)
         elif complete:
             return found
         if not wanted or (complete and len(whole) >= wanted + LINE_ENDS):
             return found
 
 
-def _unpack_frame(data: bytes, dictionaries: Dictionaries, most: int) -> tuple[bytes, int, bool]:
+def _unpack_frame(
+    data: memoryview, dictionaries: Dictionaries, most: int
+) -> tuple[bytes, int, bool]:
     """Return the content of the frame that begins `data`, its bytes, and whether it is cut.
 
     The bytes are -1 if it is cut or its content is longer than `most`. Raises `UnreadableFrame`.
     """
-    header = frame_header(data[:LONGEST_HEADER])
+    header = frame_header(bytes(data[:LONGEST_HEADER]))
+    with suppress(ZstdError):  # it is cut, or damaged
+        data = data[: get_frame_size(data)]  # what is behind it would be copied for each frame
     if header is None:
         raise UnreadableFrame("the header of its zstd frame is damaged")
     try:
