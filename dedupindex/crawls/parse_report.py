@@ -163,5 +163,5 @@ def self_report_of(reading: Reading, crawl: Crawl) -> SelfReport:
     for _, numbers in reading.statistics(key_of(crawl.number, StatisticsKind.SELF_REPORT)):
         for place, number in enumerate(numbers):
             if number != NOT_REPORTED:
-                sums[place] = (sums[place] or 0) + number
+                sums[place] = min((sums[place] or 0) + number, MOST)
     return SelfReport(*sums)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.parse_report import self_report_of
-from dedupindex.crawls.statistics_keys import StatisticsKind, StatisticsRow, key_of
+from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
 
@@ -58,7 +58,7 @@ def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
     rows of `rows` know nothing.
     """
     row, by_filter = _asked(reading, crawl), self_report_of(reading, crawl).answered_by_filter
-    return row._replace(lookups=row.lookups + by_filter) if by_filter else row
+    return row._replace(lookups=min(row.lookups + by_filter, MOST)) if by_filter else row
 
 
 def _asked(reading: Reading, crawl: Crawl) -> StatisticsRow:

@@ -70,7 +70,7 @@ class StatisticsRow(NamedTuple):
     @property
     def duplicate_bytes(self) -> int:
         """Bytes of payload that need not be stored again."""
-        return self.exact_url_bytes + self.canonical_url_bytes + self.digest_bytes
+        return min(self.exact_url_bytes + self.canonical_url_bytes + self.digest_bytes, MOST)
 
     @property
     def new(self) -> int:
@@ -78,8 +78,8 @@ class StatisticsRow(NamedTuple):
         return self.lookups - self.duplicates - self.listed
 
     def plus(self, other: Sequence[int]) -> StatisticsRow:
-        """The sum of two rows."""
-        return StatisticsRow(*map(int.__add__, self, other))
+        """The sum of two rows; no number of it is more than `MOST`."""
+        return StatisticsRow(*(min(amount, MOST) for amount in map(int.__add__, self, other)))
 
     @classmethod
     def sum_of(cls, rows: Iterable[StatisticsRow]) -> StatisticsRow:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupCounter, LookupOutcome, add_counted
-from dedupindex.crawls.statistics_keys import StatisticsRow
+from dedupindex.crawls.statistics_keys import MOST, StatisticsRow
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.index.identity import Settings
 from dedupindex.runtime.tables import csv_lines, html_lines
@@ -195,6 +195,21 @@ def test_self_reports_of_crawlers(web: Web) -> None:
                   {"lookups": 3}):  # fmt: skip
         assert web.post("/crawls/a/counts", json=wrong).status_code == 400
     assert web.post("/crawls/c/counts", json={"not_looked_up": 1}).status_code == 404
+
+
+def test_no_counts_make_a_report_unreadable(web: Web) -> None:
+    """Whatever is stated, each number is one that JSON of 64 bits can have."""
+    counting, most = web.live.crawls.counting, 10**18 - 1
+    for number in range(20):
+        counts = {"not_looked_up": most, "answered_by_filter": most, "who": f"{number}"}
+        assert web.post("/crawls/a/counts", json=counts).status_code == 200
+    huge = capture(1)._replace(size=most)
+    for match in ("exact_url", "digest"):
+        hit = LookupOutcome.of_hit(match, huge)
+        counting.count_lookups([("a", "DIGEST_ANY", b"http://a/", hit, most, 1000)] * 20)
+    report = web.report("by=day")
+    assert report["answered_by_filter"] == report["lookups"] == report["duplicate_bytes"] == MOST
+    assert web.get("/crawls").status_code == web.get("/crawls/a").status_code == 200
 
 
 def many_hosts(web: Web) -> list[bytes]:
