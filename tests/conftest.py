@@ -199,8 +199,6 @@ def collect_garbage() -> Iterator[None]:
     yield
     if next(_ended) % 10 == 0:
         gc.collect()
-        if len(gc.get_objects()) > 50_000:  # a manifest that was made in this process unfroze all
-            gc.freeze()
 
 
 @pytest.fixture(scope="session")

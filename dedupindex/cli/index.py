@@ -32,7 +32,7 @@ from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.sources.discover import NO_ZSTD
-from dedupindex.warc.record import REMARKS
+from dedupindex.sources.source import REMARKS
 
 _OUTCOMES = {
     "added": "URL and digest new to the index",

@@ -294,14 +294,17 @@ def read_all(
 
     `read` is a function of a module. Raises `DedupError` if a process is killed.
     """
-    gc.freeze()  # or each collection would visit all objects that exist now
+    frozen = gc.get_freeze_count()  # by our caller: thawing would thaw those objects, too
+    if not frozen:
+        gc.freeze()  # or each collection would visit all objects that exist now
     try:
         if jobs <= 1 or len(tasks) <= 1:
             yield from _read_here(read, tasks, total, on_progress)
         else:
             yield from _read_in_pool(read, tasks, min(jobs, len(tasks)), total, on_progress)
     finally:
-        gc.unfreeze()
+        if not frozen:
+            gc.unfreeze()
 
 
 def _read_here(

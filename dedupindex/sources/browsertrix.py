@@ -21,7 +21,7 @@ from dedupindex.capture import Capture, Evidence, Item, Refusal
 from dedupindex.digest import Spelling
 from dedupindex.errors import BadDate, BadDigest, BadInput, BadSource, DedupError, to_install
 from dedupindex.sources.rows import ColumnValues, read_digest
-from dedupindex.sources.source import Source
+from dedupindex.sources.source import NO_STATUS, Source
 from dedupindex.urlkey import is_http
 
 DUPES, CRAWLS, OPEN = "alldupes", "allcrawls", "uncommittedcrawls"
@@ -189,6 +189,7 @@ class BrowsertrixSource(Source):
             return Refusal("bad-date")
         except BadDigest:
             return Refusal("bad-digest")
+        self.remarks[NO_STATUS] += 1
         return Capture(
             digest,
             Spelling(1, spelling.encoding),  # its records have the label

@@ -12,8 +12,16 @@ from typing import Self
 
 from dedupindex.capture import Item, Problem, Refusal, Rows
 from dedupindex.errors import BadInput
+from dedupindex.warc import record
 
 GROWING = "is still being written; index it when it is complete"
+NO_STATUS = "no-status"
+REMARKS = {
+    **record.REMARKS,
+    NO_STATUS: "its row has no status and media type, so --status and --mime were not applied",
+}
+"""What is remarkable about records or rows that were read."""
+
 _BATCH = 64  # items, few enough to stay in the processor's cache
 _MAX_PROBLEMS = 100  # unreadable lines of a container that are reported; the rest are counted
 
@@ -34,7 +42,7 @@ class Source(ABC):
         # then be dropped; the last one is a problem that says so.
         self.changed = False
         self._unreadable_count = 0
-        self.remarks: Counter[str] = Counter()  # on records that were read, see `record.REMARKS`
+        self.remarks: Counter[str] = Counter()  # on records that were read, see `REMARKS`
 
     @property
     @abstractmethod

@@ -27,7 +27,7 @@ from blake3 import blake3
 from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal
 from dedupindex.errors import BadDate, BadDigest, BadSource
 from dedupindex.sources.rows import read_digest
-from dedupindex.sources.source import GROWING, Source, SourceOptions
+from dedupindex.sources.source import GROWING, NO_STATUS, Source, SourceOptions
 from dedupindex.timestamps import check_date
 from dedupindex.urlkey import is_http, unbracket
 
@@ -124,10 +124,12 @@ class WarcproxSource(Source):
         if not is_http(exact):
             return Refusal("not-http")
         digest, spelling = read_digest(key, self._algorithm)
-        return Capture(
+        capture = Capture(
             digest, spelling, exact, check_date(date), Evidence.NAMED,
             record_id=unbracket(record_id), container=self.name,
         )  # fmt: skip
+        self.remarks[NO_STATUS] += 1
+        return capture
 
 
 def _size(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -88,6 +89,24 @@ def test_threads_that_python_does_not_know_count(monkeypatch: pytest.MonkeyPatch
         database.execute("SELECT 1")
         assert threading.active_count() == known and workers.count_threads() > 1
         assert sorted(workers.side_by_side(divmod, 7, [2, 3], 2)) == [(2, 1), (3, 1)]
+
+
+def test_objects_that_the_caller_has_frozen_stay_frozen() -> None:
+    """Those of a process that has frozen none are thawed again."""
+
+    def frozen_while_reading() -> list[int]:
+        read = workers.read_all(lambda task, count: gc.get_freeze_count(), [1], 1, 0, print)
+        return [*read, gc.get_freeze_count()]
+
+    gc.freeze()
+    own = gc.get_freeze_count()
+    try:
+        assert frozen_while_reading() == [own, own]
+        gc.unfreeze()
+        during, after = frozen_while_reading()
+        assert during > 0 == after
+    finally:
+        gc.freeze()
 
 
 def test_without_proc_the_threads_are_unknown() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sqlite3
 from contextlib import closing
 from functools import cache
@@ -232,6 +233,18 @@ def test_a_database_that_is_written_while_it_is_taken_for_quiet(tmp_path: Path) 
         next(items)
         make_database(Path(path), [(f"sha1:{BASE32}|", value())])
         assert isinstance(list(items)[-1], Problem) and source.changed
+
+
+def test_the_report_says_that_rows_have_no_status(tmp_path: Path) -> None:
+    """In a directory nobody has named the database, and --status and --mime were given."""
+    (tmp_path / "in").mkdir()
+    other = f"sha1:{BASE32}|other", value("ftp://a.example/")
+    make_database(tmp_path / "in" / "x", [*USUAL, other])
+    words = ("index", "--status", "2xx", "--mime", "text/html", "--whitelist", tmp_path / "in")
+    text, _ = typed(*words, tmp_path / "index")
+    assert "remark: no-status" in text and "--status and --mime were not applied" in text
+    report = json.loads(typed(*words, tmp_path / "again", "--json")[0])
+    assert report["remarks"] == {"no-status": report["added"]} and report["added"] == len(USUAL)
 
 
 def test_what_grew_is_read_again_with_replace(tmp_path: Path) -> None:
