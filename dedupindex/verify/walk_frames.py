@@ -103,7 +103,8 @@ def _block_end(file: File, offset: int) -> tuple[int, bool]:
         raise Broken(_UNREADABLE_FRAME, "a block of it has an invalid header")
     end = offset + _BLOCK_HEADER + (1 if kind == _RLE else size)
     if end > file.size:
-        raise Broken(_UNREADABLE_FRAME, "the file ends within it")
+        message = "the file ends within it, or the size of one of its blocks is damaged"
+        raise Broken(_UNREADABLE_FRAME, message)
     return end, bool(number & 1)
 
 

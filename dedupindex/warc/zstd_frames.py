@@ -346,7 +346,10 @@ class FrameWalk:
         end = frame_end(window, frame)
         if end > window.size:
             stored = window.size - offset
-            message = f"the last zstd frame is cut short: its {stored:,} bytes were not used"
+            message = (
+                "a zstd frame is cut short, or the size of a block in it is damaged: it goes on "
+                f"beyond the end of the file, {stored:,} bytes up to there were not used"
+            )
             yield Damage(offset, stored, message, record=True)
             return window.size
         if end >= 0 and self._frame_follows(end):

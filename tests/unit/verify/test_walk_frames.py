@@ -36,6 +36,8 @@ from tests.support.zstd_files import (
 )
 from tests.unit.verify.test_compare_files import CHANGED, harvest
 from tests.unit.verify.test_verify import RIGHT
+from tests.unit.warc.test_arc import document as arc_document
+from tests.unit.warc.test_arc import header as arc_header
 
 WORDS = trained()
 WGET_AT = DATA / "wget-at"
@@ -214,6 +216,57 @@ def test_records_after_damage_are_read(tmp_path: Path) -> None:
     (finding,) = collection.findings()
     assert (finding.reason, finding.offset) == ("damaged-member", SECOND)
     assert (collection.records, collection.revisits) == (3, 1)
+
+
+def test_a_damaged_size_near_the_end_is_not_called_a_cut(tmp_path: Path) -> None:
+    """Nobody can tell the two apart; both readers say so, and read nothing behind it."""
+    hurt = bytearray(TWO)
+    size_at = zstandard.frame_header_size(TWO) + 2
+    assert hurt[size_at] < 64
+    hurt[size_at] |= 1  # of its only block: 8 KiB more
+    path = tmp_path / "made.warc.zst"
+    path.write_bytes(ONE + hurt + zst(page(3)))
+    (finding,) = Collection([path]).findings()
+    assert (finding.reason, finding.offset) == ("damaged-member", SECOND)
+    assert "the size of one of its blocks is damaged" in finding.message
+    report, talk = typed("index", path, tmp_path / "index", "-w", "-m", ".*", "--json", status=7)
+    assert json.loads(report)["added"] == 1
+    assert f"at {SECOND}" in talk and "the size of a block in it is damaged" in talk
+
+
+ARC = [arc_header(), *(arc_document(b"<p>%d" % number) for number in range(3))]
+
+
+def test_offsets_in_an_arc_file_are_those_of_frames(tmp_path: Path) -> None:
+    frames = [*map(zst, ARC)]
+    starts = [sum(map(len, frames[:number])) for number in range(len(frames) + 1)]
+    hurt = bytearray(frames[2])
+    hurt[-6] ^= 1
+    whole, divided = b"".join(frames), zst(ARC[1][:60]) + zst(ARC[1][60:])
+    assert found(tmp_path, whole, "whole.arc.zst") == []
+    damaged = b"".join([*frames[:2], hurt, frames[3]])
+    assert found(tmp_path, damaged, "hurt.arc.zst") == [("damaged-member", starts[2])]
+    cut = found(tmp_path, whole[:-3], "cut.arc.zst")
+    assert cut == [("damaged-member", starts[3])]
+    joined = frames[0] + divided + frames[2] + bytes(hurt)
+    assert found(tmp_path, joined, "divided.arc.zst") == [
+        ("not-exact", starts[1]),
+        ("damaged-member", starts[1] + len(divided) + len(frames[2])),
+    ]
+
+
+def test_offsets_of_divided_records_are_those_of_their_first_frames(tmp_path: Path) -> None:
+    """Also where the damage is in a later frame of the record."""
+    parts = [zst(page(2)[:200]), zst(page(2)[200:-300]), zst(page(2)[-300:])]
+    hurt = bytearray(parts[1])
+    hurt[-6] ^= 1
+    data = ONE + parts[0] + hurt + parts[2] + zst(page(3))
+    offsets = {at for _, at in found(tmp_path, data)}
+    edges = [SECOND, SECOND + len(parts[0]), SECOND + len(parts[0] + parts[1])]
+    assert offsets and offsets <= set(edges) and SECOND in offsets
+    wrong = page(2).replace(b"WARC-Block-Digest: sha1:", b"WARC-Block-Digest: sha1:A")
+    halves = zst(wrong[:200]) + zst(wrong[200:])
+    assert {at for _, at in found(tmp_path, ONE + halves + TWO)} == {SECOND}
 
 
 def test_an_archive_in_a_damaged_payload_is_not_taken_for_records(tmp_path: Path) -> None:
