@@ -39,6 +39,7 @@ JOBS: dict[str, Job] = {
     "warc-two": building.warc_two,
     "wget-index": wget_harvests.wget_index,
     "wget-manifest": wget_harvests.wget_manifest,
+    "wget-zstd": wget_harvests.wget_zstd,
     "wget-peers": wget_harvests.wget_peers,
     "cdx": building.cdx,
     "parquet": building.parquet,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -254,6 +255,15 @@ class Inputs:
         kind = "small" if shape.small else "static"
         name = f"fetched-{responses}-{kind}{shape.port.replace(':', '-')}-{shape.copies}"
         return self._made(name, lambda path: fetch(path, shape, responses))
+
+    def zstd(self, harvest: Path) -> Path:
+        """The files of a harvest as ``.warc.zst``."""
+
+        def make(path: Path) -> None:
+            words = [ROOT / "bin" / "convert", "--to", "zstd", harvest, "--out", path]
+            subprocess.run(words, check=True, capture_output=True)
+
+        return self._made(f"{harvest.name}-zstd", make)
 
     def cdx(self, count: int) -> Path:
         """A CDX file of 11 columns."""

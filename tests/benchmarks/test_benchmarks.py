@@ -32,7 +32,7 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
 NEED_WRK |= {"crawl-lookup", "crawl-report"}
-NEED_WGET = {"wget-index", "wget-manifest", "wget-peers"}
+NEED_WGET = {"wget-index", "wget-manifest", "wget-zstd", "wget-peers"}
 NEED_B3SUM = {"hash-documents"}
 NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failure of the job
 NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
@@ -42,6 +42,7 @@ LINES = {
     "client": ["client", "client-async"],
     "wget-index": [f"wget-index-{kind}" for kind in ("chunked", "once", "static", "large")],
     "wget-manifest": [f"wget-manifest-{kind}" for kind in ("chunked", "once", "static", "large")],
+    "wget-zstd": [f"wget-zstd-{kind}" for kind in ("index", "loop", "convert")],
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],

@@ -21,7 +21,7 @@ SHAPES = {  # and the share of the bare loop's rate that an index build must rea
     "once": (Shape(small=True), Target(0.7)),
     "static": (Shape(small=False), Target(0.8)),
 }
-MANIFEST = ROOT / "bin" / "manifest"
+MANIFEST, CONVERT = ROOT / "bin" / "manifest", ROOT / "bin" / "convert"
 
 Harvest = tuple[Path, int]  # and its responses
 Read = Callable[[Harvest], Spent]
@@ -60,6 +60,39 @@ def wget_manifest(bench: Bench) -> Iterator[Line]:
     yield _compared(bench, "wget-manifest-large", large, contenders, Target(0.85))
 
 
+def wget_zstd(bench: Bench) -> Iterator[Line]:
+    """Static sites as .warc.zst to index, and to convert: MB of the .warc.gz, processor time."""
+
+    def packed(harvest: Harvest) -> Harvest:
+        return bench.inputs.zstd(harvest[0]), harvest[1]
+
+    def indexed(harvest: Harvest) -> Spent:
+        return index(bench, harvest[0], bench.fresh("wget-zstd"), records=harvest[1])
+
+    def converted(harvest: Harvest) -> Spent:
+        words = ["--to", "zstd", harvest[0], "--out", bench.fresh("wget-zstd-out"), "--jobs", "1"]
+        return run([CONVERT, *words], bench.cores.one)
+
+    def piped(harvest: Harvest) -> Spent:
+        files = sorted(harvest[0].iterdir())
+        line = 'gzip -dc "$@" | zstd -9 -q -c > /dev/null'
+        return run(["bash", "-c", line, "bash", *files], bench.cores.one)
+
+    static = _fetched(bench, SHAPES["static"][0])
+    contenders: dict[str, Read] = {"ours": lambda harvest: indexed(packed(harvest))}
+    for name, beside, theirs in (
+        ("index", "the same from .warc.gz", indexed),
+        ("loop", "the bare loop, of .warc.zst", lambda harvest: _loop(bench, packed(harvest))),
+    ):
+        reads = {**contenders, "loop": theirs}
+        yield _compared(bench, f"wget-zstd-{name}", static, reads, None, beside)
+    if shutil.which("zstd") is None:
+        raise Missing("the zstd program is not installed")
+    reads = {"ours": converted, "loop": piped}
+    beside = "gzip -dc | zstd -9, not verified"
+    yield _compared(bench, "wget-zstd-convert", static, reads, None, beside)
+
+
 def wget_peers(bench: Bench) -> Iterator[Line]:
     """Static sites fetched by wget to index, beside what `jwarc cdx` and cdxj-indexer take."""
     source, responses = _fetched(bench, SHAPES["static"][0])
@@ -87,8 +120,9 @@ def _fetched(bench: Bench, shape: Shape) -> Harvest:
 
 
 def _compared(
-    bench: Bench, job: str, harvest: Harvest, contenders: dict[str, Read], target: Target
-) -> Line:
+    bench: Bench, job: str, harvest: Harvest, contenders: dict[str, Read], target: Target | None,
+    beside: str = "the bare loop",
+) -> Line:  # fmt: skip
     """Compare the processor time of both, without what a harvest of one response takes."""
     least = bench.inputs.fetched(Shape(small=True), 1), 1
     reads: dict[str, Callable[[], Spent]] = {}
@@ -103,7 +137,7 @@ def _compared(
     )
     size = sum(path.stat().st_size for path in harvest[0].iterdir()) / 1e6
     note = f"{median(ours):.2f} and {median(loop):.2f} s of processor time"
-    return compare(job, "MB/s", size, ours, loop, "the bare loop", target, note)
+    return compare(job, "MB/s", size, ours, loop, beside, target, note)
 
 
 def _loop(bench: Bench, harvest: Harvest, *options: str) -> Spent:
