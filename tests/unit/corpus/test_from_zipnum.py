@@ -13,7 +13,7 @@ from dedupindex.errors import BadInput
 from dedupindex.urlkey import urlkey
 from tests.support.clusters import write_cluster
 from tests.support.corpora import Page, archive, html
-from tests.support.stores import web
+from tests.support.stores import object_store, web
 from tests.unit.corpus.test_corpus import urls
 
 URLS = [
@@ -164,3 +164,17 @@ def test_a_cluster_on_a_web_server(cluster: Path) -> None:
         assert not [entry for entry in corpus.enrich("html.title") if "error" in entry]
         read = {path for method, path, span in server.requests if span and "cdx-" in path}
     assert len(read) <= 2  # of which one has the header, or has none
+
+
+def test_a_cluster_in_an_object_store(cluster: Path) -> None:
+    with object_store() as make_bucket:
+        bucket = make_bucket()
+        for path in filter(Path.is_file, cluster.parent.iterdir()):
+            bucket.put(path.name, path.read_bytes())
+        bucket.server.requests.clear()
+        source = f"{bucket.url}/cluster.idx?url=example.com/a"
+        corpus = Corpus.of(source, containers=f"{bucket.url}/")
+        assert sorted(urls(corpus)) == sorted(2 * URLS[1:3])
+        assert not [entry for entry in corpus.enrich("html.title") if "error" in entry]
+        read = {path for method, path, span in bucket.server.requests if span and "cdx-" in path}
+    assert 0 < len(read) <= 2

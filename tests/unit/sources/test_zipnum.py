@@ -15,7 +15,7 @@ from dedupindex.sources import expand, open_source, zipnum
 from dedupindex.sources.zipnum import ZipNumBlock, ZipNumCluster, is_cluster, read_blocks
 from tests.support.budgets import examples
 from tests.support.clusters import write_cluster
-from tests.support.stores import web
+from tests.support.stores import object_store, web
 from tests.support.tables import BASE32
 
 
@@ -175,3 +175,28 @@ def test_a_cluster_on_a_web_server(tmp_path: Path) -> None:
         assert found.paths == [f"{server.url}/cdx-{part:05}.gz" for part in range(5)]
         assert found.remote.keys() == set(found.paths)
         assert captures(found.paths) == len(LINES)
+
+
+@pytest.mark.parametrize("locations", ["", "parts"])
+def test_a_cluster_in_an_object_store(tmp_path: Path, locations: str) -> None:
+    """Its parts are found beside the index, or where a file beside it says."""
+    write_cluster(tmp_path, LINES, locations=locations)
+    with object_store() as make_bucket:
+        bucket = make_bucket()
+        for path in filter(Path.is_file, tmp_path.rglob("*")):
+            bucket.put(f"cc/{path.relative_to(tmp_path)}", path.read_bytes())
+        found = expand([f"{bucket.url}/cc/cluster.idx"])
+        folder = "/".join(filter(None, [bucket.url, "cc", locations]))
+        assert found.paths == [f"{folder}/cdx-{part:05}.gz" for part in range(5)]
+        assert captures(found.paths) == len(LINES)
+        with ZipNumCluster(f"{bucket.url}/cc/cluster.idx") as cluster:
+            blocks = list(cluster.blocks_of(b"com,c)/3"))
+            data = b"".join(
+                stored
+                for block in blocks
+                for _, stored in read_blocks(cluster.path_of(block.part), [block])
+            )
+        assert LINES[23] in gzip.decompress(data).splitlines() and len(blocks) < 4
+        bucket.client.delete_object(Bucket=bucket.name, Key=found.paths[2].split("/", 3)[3])
+        with pytest.raises(BadSource, match="which is not there"):
+            expand([f"{bucket.url}/cc/cluster.idx"])
