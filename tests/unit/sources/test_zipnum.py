@@ -190,12 +190,14 @@ def test_a_cluster_in_an_object_store(tmp_path: Path, locations: str) -> None:
         assert found.paths == [f"{folder}/cdx-{part:05}.gz" for part in range(5)]
         assert captures(found.paths) == len(LINES)
         with ZipNumCluster(f"{bucket.url}/cc/cluster.idx") as cluster:
+            problems: list[Problem] = []
             blocks = list(cluster.blocks_of(b"com,c)/3"))
             data = b"".join(
                 stored
                 for block in blocks
-                for _, stored in read_blocks(cluster.path_of(block.part), [block])
+                for _, stored in read_blocks(cluster.path_of(block.part), [block], problems)
             )
+        assert problems == []
         assert LINES[23] in gzip.decompress(data).splitlines() and len(blocks) < 4
         bucket.client.delete_object(Bucket=bucket.name, Key=found.paths[2].split("/", 3)[3])
         with pytest.raises(BadSource, match="which is not there"):
