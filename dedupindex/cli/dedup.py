@@ -29,6 +29,10 @@ bin/dedup ~/warcs --in-place                       keeps the removed records
 bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            discards the removed records
 """
+_OUTDATED = (
+    "next: repeat this with --update-index. Until then lookups may be answered with captures that "
+    "are revisits now, and bin/purge does not know the revisits"
+)
 _SHOWN, _FEW = 20, 5  # files that are named in the report
 
 
@@ -46,8 +50,9 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
 )  # fmt: skip
 @option(
     "--index", type=any_index, metavar="INDEX",
-    help="Use originals in other files of INDEX, too; captures of SOURCEs in INDEX are kept.",
+    help="Use originals in other files of INDEX, too; keep what revisits in INDEX refer to.",
 )  # fmt: skip
+@flag("--update-index", help="Read the results into INDEX, in place of SOURCEs.")
 @option(
     "--compare", default="strong-digest", metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
@@ -77,6 +82,8 @@ def command(
     """
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
+    if options["update_index"] and options["index"] is None:
+        raise click.UsageError("--update-index goes with --index")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
     chosen = DedupOptions(
@@ -96,11 +103,10 @@ def command(
     else:
         for line in _text_of(report, in_place=in_place):
             click.echo(line)
-        if options["index"] and report.revisits and report.proof.sound and not dry_run:
-            words = ["bin/index", "--add", out] if out else ["bin/index", "--replace", *sources]
-            typed = printable(shlex.join(map(str, [*words, options["index"]])))
-            purpose = "so that bin/impact and bin/purge know what the revisits need"
-            click.echo(f"next: {typed}    {purpose}")
+        if report.indexed is not None:
+            click.echo(singular(f"{options['index']}: {report.indexed:,} files were read"))
+        elif options["index"] and report.revisits and report.proof.sound and not dry_run:
+            click.echo(_OUTDATED)
     return _status(report, in_place=in_place)
 
 

@@ -60,6 +60,7 @@ class Build:
     replace: bool = False
     resume: bool = False
     reread: bool = False  # read known containers again
+    dropped: frozenset[str] = frozenset()  # other containers, whose captures are removed
     jobs: int = 1
     crawl: str = ""
     spark: str = ""  # master of the Spark cluster that reads the containers
@@ -324,8 +325,9 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
         engine.view() if engine.identity.generation else nullcontext() as view,
     ):
         return make_plan(
-            found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names
-        )
+            found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names,
+            dropped=job.dropped,
+        )  # fmt: skip
 
 
 def _stage_all(

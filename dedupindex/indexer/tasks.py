@@ -40,7 +40,7 @@ class BuildPlan:
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
-    dropped: set[str] = field(default_factory=set)  # changed ones, whose old captures are removed
+    dropped: set[str] = field(default_factory=set)  # those whose old captures are removed
 
 
 def make_plan(
@@ -51,13 +51,15 @@ def make_plan(
     reread: bool,
     jobs: int,
     done: dict[str, tuple[int, int]],
+    dropped: frozenset[str] = frozenset(),
 ) -> BuildPlan:
     """Divide the containers that were found into tasks.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
-    change. Raises `BadSource`, or `ContainerChanged` before anything is read.
+    change; captures of containers in `dropped` are removed. Raises `BadSource`, or
+    `ContainerChanged` before anything is read.
     """
-    plan = BuildPlan()
+    plan = BuildPlan(dropped=set(dropped))
     inputs, known = [], list[Input]()
     found_names = set[str]()
     for path in expanded.paths:

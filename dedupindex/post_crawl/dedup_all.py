@@ -50,6 +50,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteOutcome,
     outcome_of,
 )
+from dedupindex.post_crawl.update_index import ChangedFile, update_index
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -84,6 +85,7 @@ class DedupOptions:
     out: Path | None = None  # where the results go; None is in place
     work: Path | None = None  # directory of working files; None: beside the results
     index: Path | None = None
+    update_index: bool = False  # tell the index afterwards what has changed
     compare: Compare = field(default_factory=Compare)
     criteria: MatchCriteria = MatchCriteria()
     min_size: int = 0
@@ -178,6 +180,9 @@ class _DedupRun:
                 report.all_hosts = self._work.top / _ALL_HOSTS
             spool = self._work.top / _HOSTS
             report.hosts = by_host(lines, spool, _SHOWN, options.memory, report.all_hosts)
+        if options.update_index and not options.dry and report.proof.sound:
+            with self._clock("updating the index"):
+                self._update_index(job, done)
         if options.out is None and not options.dry:
             self._work.end()
         return report
@@ -323,6 +328,22 @@ class _DedupRun:
             seen += proof.size
             self._report.proof.add(proof)
             self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))
+
+    def _update_index(self, job: RewriteJob, done: set[str]) -> None:
+        """Tell the index what has changed; repeated if a run is resumed."""
+        assert self._options.index is not None
+        changed = []
+        for entry in open_manifest(self._work.manifest).entries.values():
+            file = entry.container
+            if job.out is None and ("revisit" in entry.records or file.path in done):
+                changed.append(ChangedFile(file.path, file.path))
+            elif job.out is not None and file.path in done:
+                changed.append(ChangedFile(file.path, os.path.abspath(job.out / file.name)))
+        self._report.indexed, problems = update_index(
+            self._options.index, changed, self._options.jobs, self._progress
+        )
+        for path, offset, message in problems:
+            self._report.leave(path, message, offset)
 
 
 class WorkDirectory:

@@ -220,6 +220,7 @@ class DedupReport:
     absent: list[MissingFile] = field(default_factory=list)
     outside: Counter[str] = field(default_factory=Counter)  # revisits by files that an index names
     proof: Proof = field(default_factory=Proof)
+    indexed: int | None = None  # files that an index read again; None: no index was updated
     work: Path = Path()
     seconds: dict[str, float] = field(default_factory=dict)
     _known: set[Problem] = field(default_factory=set)
@@ -291,6 +292,7 @@ class DedupReport:
                 "files": self.proof.files,
                 "findings": dict(sorted(self.proof.findings.items())),
             },
+            "indexed": self.indexed,
             "work": str(self.work),
             "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
         }

@@ -532,18 +532,15 @@ def test_dependents_of_an_index_are_known_once_the_results_are_indexed(
         found: int = json.loads(capsys.readouterr().out)["dependents"]["captures"]
         return found
 
-    def run_the_next_command() -> None:
-        output = capsys.readouterr().out.partition("next: bin/")[2].partition("    ")[0]
-        assert main(shlex.split(output)) == 0
-
     assert main(["dedup", *words, "--out", str(tmp_path / "out")]) == 0
     assert (said := capsys.readouterr().out) and dependents() == 0
-    assert f"next: bin/index --add {tmp_path / 'out'} {index} " in said
-    assert main(["index", "--add", str(tmp_path / "out"), index]) == 0
+    assert "next: repeat this with --update-index" in said
+    assert main(["dedup", *words, "--out", str(tmp_path / "out"), "--update-index"]) == 0
     assert dependents() == 3
     write(tmp_path / "later" / "z.warc.gz", 3, bodies)
-    assert main(["dedup", str(tmp_path / "later"), "--index", index, "--in-place"]) == 0
-    run_the_next_command()
+    again = ["dedup", str(tmp_path / "later"), "--index", index, "--in-place"]
+    assert main(again) == 0
+    assert main([*again, "--update-index"]) == 0
     assert dependents() == 6
 
 

@@ -96,7 +96,7 @@ class LineReader:
             reasons.append(refused.reason)
         replay_key = 0
         try:
-            replay_key = _replay_key(url, checked_date(date))
+            replay_key = replay_key_of(url, checked_date(date))
         except Refused as refused:
             reasons.append(refused.reason)
         answer, body, no_answer = http_block(record)
@@ -145,7 +145,7 @@ class LineReader:
         return payload, strong.digest()
 
 
-def _replay_key(url: bytes, date: bytes) -> int:
+def replay_key_of(url: bytes, date: bytes) -> int:
     """Return `Line.replay_key`; `date` is a checked WARC-Date."""
     return xxh64_intdigest(urlkey(url) + digits_of_date(date))
 
@@ -205,7 +205,7 @@ def _revisit_line(
     container: int, record: Record, record_id: bytes, url: bytes, date: bytes, kind: str
 ) -> Line:
     try:
-        replay_key = _replay_key(http_url(url), checked_date(date))
+        replay_key = replay_key_of(http_url(url), checked_date(date))
     except Refused:
         replay_key = 0
     line = Line(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dedupindex.post_crawl.plan.manifest_input import ANY_DIGEST
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, number
 
@@ -47,7 +48,7 @@ class GroupingRule:
 
 
 def group(database: Database, rule: GroupingRule) -> None:
-    """Create tables from ``lines``, ``part``, ``referred``, ``standing`` and ``named``.
+    """Create tables from ``lines``, ``part``, ``referred``, ``standing`` and ``answered``.
 
     ``equal`` has the lines whose digests other lines have, too; texts are hashed, since a table of
     all texts would not fit. ``outcomes`` has `place`, `key` and `outcome` of each line that has an
@@ -71,8 +72,7 @@ def group(database: Database, rule: GroupingRule) -> None:
     database.execute("DROP TABLE labels")
     database.execute("""
         UPDATE equal SET reason = 'indexed'
-        WHERE reason = '' AND place IN (
-          SELECT base + "offset" FROM named JOIN places ON number = container)""")
+        WHERE reason = '' AND replay_key IN (SELECT replay_key FROM answered)""")
     _keep_referred(database)
     database.execute(f"CREATE TABLE firsts AS {_FIRSTS.format(where='true')}")
     _choose_unambiguous(database)
@@ -113,7 +113,8 @@ def _keep_referred(database: Database) -> None:
     """Keep what a revisit of the set refers to: replay tools would no longer find it.
 
     That is found by record id, or by urlkey and second. A revisit that names neither, or none that
-    exists, protects all records of its URL and digest, since pywb takes the nearest of them.
+    exists, protects all records of its URL and digest, since pywb takes the nearest of them; one
+    that an index knows, all records of its URL, since digests may be spelled otherwise there.
     """
     if not number(database, "SELECT count(*) FROM referred"):
         return
@@ -127,11 +128,13 @@ def _keep_referred(database: Database) -> None:
         SELECT DISTINCT url, digest FROM referred
         WHERE replay_key NOT IN (SELECT replay_key FROM met WHERE replay_key <> 0)
           AND record_id NOT IN (SELECT record_id FROM met WHERE record_id <> '')""")
-    database.execute("""
+    database.execute(f"""
         UPDATE equal SET reason = 'referred-to'
         WHERE reason = '' AND place IN (
           SELECT place FROM met
-          UNION ALL SELECT place FROM lines SEMI JOIN missed USING (url, digest))""")
+          UNION ALL SELECT place FROM lines SEMI JOIN missed USING (url, digest)
+          UNION ALL SELECT place FROM lines SEMI JOIN (
+            SELECT url FROM missed WHERE digest = '{ANY_DIGEST}') USING (url))""")
     database.execute("DROP TABLE met")
     database.execute("DROP TABLE missed")
 

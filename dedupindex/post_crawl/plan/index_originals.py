@@ -1,9 +1,8 @@
-"""Look up the digests of a set in an index: originals in other files, and records that it names.
+"""Look up the digests of a set in an index, for originals in other files.
 
 An original in another file is accepted only if its record, read now, would be one in a manifest,
 and if the index was made from its file, since the method of a request is known from the records
-around it and not from rows of a CDX. A record of the set that the index names stays as it is,
-because revisits of crawls that asked the index may refer to it.
+around it and not from rows of a CDX. What the index knows of revisits is in `index_references`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -31,8 +30,9 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOptions
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
+from dedupindex.post_crawl.plan.index_references import IndexReferences
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
-from dedupindex.runtime.duckdb import Database, insert
+from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
 from dedupindex.runtime.progress import Say, ThrottledProgress
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
@@ -54,6 +54,10 @@ _NOT_READ = (
     "{:,} captures known only from a CDX, a log or a crawler are no originals: whether they answer "
     "a POST is in their WARC files alone (bin/index --add these)"
 )
+_NO_PATH = (
+    "{:,} captures of the index are in files of which it knows the name only, and no source has "
+    "that name: they are no originals (bin/index --add these files)"
+)
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
 
@@ -61,45 +65,91 @@ def find_originals(
     database: Database, inputs: ManifestInputs, index: Path, rule: GroupingRule, home: Path,
     say: Say, warn: Say,
 ) -> None:  # fmt: skip
-    """Fill ``named``, and add originals in other files; then the views must be created again."""
-    numbers = {_real(path): number for path, number in inputs.numbers.items()}
-    named: list[tuple[int | str, ...]] = []
+    """Add originals in other files, and references to the set that the index knows.
+
+    The views must be created again then. Fills ``answered``.
+    """
     columns = tuple(name for name in rule.criteria.columns() if name != "digest")
-    with closing(open_index(index)) as engine, engine.view() as view:
-        writer = ParquetWriter(home / "outside.parquet")
-        outside: dict[str, ManifestContainer] = {}  # files that hold originals, by path
-        part, parts = rule.partition
-        finder, progress = _IndexOriginalFinder(view, columns), ThrottledProgress(say)
+    with (
+        closing(open_index(index)) as engine,
+        engine.view() as view,
+        IndexReferences(index, engine, view) as references,
+    ):
+        inputs.index_references = _write_references(database, references, home, say)
+        finder = _IndexOriginalFinder(view, columns, inputs)
+        outside = _OutsideOriginals(view, inputs, rule, home)
+        progress = ThrottledProgress(say)
+        _insert_all(database, references.possible_former_answers())
         for count, (text, forms) in enumerate(_digests(database.cursor(), columns)):
             progress("digests asked", count)
             try:
                 digest = Digest.parse(text.decode("latin-1"))
             except BadDigest:
                 continue
-            candidates = []
-            for capture in sorted(view.any(digest, LIMIT), key=lambda one: sort_key(one.date)):
-                path = _real(capture.container)
-                has_path = is_remote(capture.container) or os.path.isabs(capture.container)
-                if path in numbers:
-                    named.append((numbers[path], capture.offset))
-                elif has_path and finder.is_verified(capture):
-                    candidates.append((path, capture))
-            for path, line in finder.originals(text, forms, candidates):
-                if path not in outside:  # no other part of the plan gives its number to another
-                    number = len(inputs.containers) + part + len(outside) * parts
-                    outside[path] = _container(view, path, number)
-                writer.add([line._replace(container=outside[path].number)])
-            if len(named) >= _BATCH:
-                insert(database, "named", named)
-                named.clear()
-    if finder.no_url_list:
-        warn(_NO_URL_LIST)
-    if finder.not_read:
-        warn(_NOT_READ.format(finder.not_read))
-    insert(database, "named", named)
+            for path, line in finder.originals(digest, text, forms):
+                outside.add(path, line)
+            _insert_all(database, references.possible_answers(digest))
+        for reason in (*finder.reasons(), references.why_kept):
+            if reason:
+                warn(reason)
+    outside.finish(database)
+
+
+def _insert_all(database: Database, replay_keys: Iterator[int]) -> None:
+    while batch := list(islice(replay_keys, _BATCH)):
+        insert(database, "answered", [(key,) for key in batch])
+
+
+def _write_references(
+    database: Database, references: IndexReferences, home: Path, say: Say
+) -> Path:
+    """Write what the revisits in the ledger refer to, as a manifest has references."""
+    target = home / "references.parquet"
+    writer, progress = ParquetWriter(target), ThrottledProgress(say)
+    lines = references.from_ledger()
+    while batch := list(islice(lines, _BATCH)):
+        progress("revisits read from the index", writer.lines)
+        writer.add(batch)
     writer.finish(database)
-    if outside:
-        inputs.outside, inputs.outside_lines = [*outside.values()], home / "outside.parquet"
+    return target
+
+
+class _OutsideOriginals:
+    """Originals in files outside of the set, for `ManifestInputs`."""
+
+    def __init__(self, view: View, inputs: ManifestInputs, rule: GroupingRule, home: Path) -> None:
+        self._view, self._inputs, self._partition = view, inputs, rule.partition
+        self._containers: dict[str, ManifestContainer] = {}  # by path
+        self._found, self._used = home / "found.parquet", home / "outside.parquet"
+        self._writer = ParquetWriter(self._found)
+
+    def add(self, path: str, line: Line) -> None:
+        if path not in self._containers:  # no other part of the plan gives its number to another
+            part, parts = self._partition
+            number = len(self._inputs.containers) + part + len(self._containers) * parts
+            self._containers[path] = _container(self._view, path, number)
+        self._writer.add([line._replace(container=self._containers[path].number)])
+
+    def finish(self, database: Database) -> None:
+        """Give the originals to the inputs.
+
+        One with the urlkey and second of a record of the set is left out: it would only make that
+        record ambiguous. So an index never takes an original from the set.
+        """
+        self._writer.finish(database)
+        if not self._containers:
+            return
+        rows = (
+            f"SELECT * FROM read_parquet({quoted(literal(self._found))}) "
+            "ANTI JOIN lines USING (replay_key)"
+        )
+        write_parquet(database, rows, self._used)
+        query = f"SELECT DISTINCT container FROM read_parquet({quoted(literal(self._used))})"
+        numbers = {number for (number,) in fetch_rows(database, query)}
+        self._inputs.outside = [
+            container for container in self._containers.values() if container.number in numbers
+        ]
+        self._inputs.outside_lines = self._used if numbers else None
 
 
 def _real(path: str) -> str:
@@ -117,29 +167,30 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
 
 
 class _IndexOriginalFinder:
-    def __init__(self, view: View, columns: tuple[str, ...]) -> None:
-        self.no_url_list = False  # whether the index lacks captures by URL
-        self.not_read = 0  # captures in files that the index was not made from
+    def __init__(self, view: View, columns: tuple[str, ...], inputs: ManifestInputs) -> None:
         self._view, self._columns = view, columns
+        self._set = {_real(path) for path in inputs.numbers}
+        self._set_names = {os.path.basename(path) for path in inputs.numbers}
         self._was_read: dict[str, bool] = {}  # by container
+        self._no_url_list = False  # whether the index lacks captures by URL
+        self._not_read = 0  # captures in files that the index was not made from
+        self._no_path = 0  # captures in files of which only the name is known
 
-    def is_verified(self, capture: Capture) -> bool:
-        """Whether the index was made from the record and all requests in its file."""
-        if capture.evidence > Evidence.ROW:
-            return False
-        name = capture.container
-        if name not in self._was_read:
-            self._was_read[name] = self._view.container(name) is not None
-        verified = capture.evidence is Evidence.RECORD and self._was_read[name]
-        self.not_read += not verified
-        return verified
+    def reasons(self) -> Iterator[str]:
+        """Yield why there may be fewer originals than the index has captures."""
+        if self._no_url_list:
+            yield _NO_URL_LIST
+        if self._not_read:
+            yield _NOT_READ.format(self._not_read)
+        if self._no_path:
+            yield _NO_PATH.format(self._no_path)
 
     def originals(
-        self, text: bytes, forms: set[Form], captures: list[tuple[str, Capture]]
+        self, digest: Digest, text: bytes, forms: set[Form]
     ) -> Iterator[tuple[str, Line]]:
         """Yield the earliest original of each form, with the path of its file."""
         wanted = set(forms)
-        for path, capture in captures[:TRIED]:
+        for path, capture in self._candidates(digest)[:TRIED]:
             if not wanted:
                 return
             try:
@@ -153,6 +204,33 @@ class _IndexOriginalFinder:
             if fits and not self._is_ambiguous(line):
                 wanted.discard(form)
                 yield path, line._replace(not_rewritable_reason="outside")
+
+    def _candidates(self, digest: Digest) -> list[tuple[str, Capture]]:
+        """Return captures outside of the set that may be originals, with the paths of their files.
+
+        A file of which the index knows only the name is one of the set if that has the name.
+        """
+        found = []
+        for capture in sorted(self._view.any(digest, LIMIT), key=lambda one: sort_key(one.date)):
+            name, path = capture.container, _real(capture.container)
+            if path in self._set or ("/" not in name and name in self._set_names):
+                continue
+            if not (is_remote(name) or os.path.isabs(name)):
+                self._no_path += 1
+            elif self._is_verified(capture):
+                found.append((path, capture))
+        return found
+
+    def _is_verified(self, capture: Capture) -> bool:
+        """Whether the index was made from the record and all requests in its file."""
+        if capture.evidence > Evidence.ROW:
+            return False
+        name = capture.container
+        if name not in self._was_read:
+            self._was_read[name] = self._view.container(name) is not None
+        verified = capture.evidence is Evidence.RECORD and self._was_read[name]
+        self._not_read += not verified
+        return verified
 
     def _form(self, line: Line) -> Form:
         """Return the columns of a line as the database has them, texts decoded as Latin-1."""
@@ -170,7 +248,7 @@ class _IndexOriginalFinder:
                 for other in self._view.at_urlkey(urlkey(line.url))
             )
         except StrategyUnavailable:
-            self.no_url_list = True
+            self._no_url_list = True
             return False
 
 

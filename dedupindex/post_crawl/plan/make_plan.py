@@ -70,7 +70,7 @@ def resolve(
         closing(RecordReader(options.base_urls)) as reader,
         open_database(plan, options.memory, options.threads) as (database, home),
     ):
-        database.execute('CREATE TABLE named (container INTEGER, "offset" BIGINT)')
+        database.execute("CREATE TABLE answered (replay_key UBIGINT)")
         _create_views(database, inputs, rule)
         if options.index is not None:
             from dedupindex.post_crawl.plan.index_originals import find_originals  # slow

@@ -14,6 +14,9 @@ from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, 
 from dedupindex.post_crawl.manifest.record_lines import REVISIT, REVISIT_TARGET
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
+ANY_DIGEST = "*"
+"""The digest of a reference that an index knows: it protects its URL, whatever the digest."""
+
 
 class ManifestInputs:
     """The containers of several manifests; a file that is in two of them is taken once."""
@@ -38,6 +41,7 @@ class ManifestInputs:
         self.numbers = {container.path: container.number for container in self.containers}
         self.outside: list[ManifestContainer] = []  # other files with originals
         self.outside_lines: Path | None = None  # Parquet file of these
+        self.index_references: Path | None = None  # Parquet file of what an index knows
         self.first_place = 0  # of the set; places before it are outside
         self._bases: dict[int, int] = {}  # the places at which containers of the set begin
 
@@ -60,7 +64,8 @@ class ManifestInputs:
         ``lines`` has the columns of manifests and `place`: the position of the record if all files
         are laid end to end in the order of their paths. Files outside of the set come first, so
         that of two records of the same instant theirs is the original. ``referred`` has what the
-        revisits of the set refer to, ``standing`` these revisits themselves.
+        revisits of the set, and those that an index knows, refer to; ``standing`` has the revisits
+        of the set themselves.
         """
         rows, place = [], 0
         for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
@@ -81,12 +86,14 @@ class ManifestInputs:
             files.append((-1, str(self.outside_lines)))
         selects = [_select(number, [glob]) for number, glob in files]
         database.execute(f"CREATE OR REPLACE VIEW lines AS {' UNION ALL '.join(selects)}")
+        references = [manifest.references for manifest in self._manifests]
+        if self.index_references:
+            references.append(literal(self.index_references))
         for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):
             selects = [
                 "SELECT record_id, url, digest, replay_key "
-                f"FROM read_parquet({quoted(manifest.references)}) "
-                f"WHERE not_rewritable_reason = {quoted(kind)}"
-                for manifest in self._manifests
+                f"FROM read_parquet({quoted(glob)}) WHERE not_rewritable_reason = {quoted(kind)}"
+                for glob in references
             ]
             database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(selects)}")
 

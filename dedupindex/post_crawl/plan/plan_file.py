@@ -181,7 +181,7 @@ class Plan:
         return map(_planned, self._rows(COPIES, COLUMNS, container))
 
     def protected(self, container: int) -> Iterator[int]:
-        """Return the offsets of records that are originals or that an index names, in order."""
+        """Return the offsets of records that are originals, in order."""
         if self._loaded is not None:
             return iter(self._loaded[1].get(container, ()))
         return (row[0] for row in self._rows(ORIGINALS, 'DISTINCT "offset"', container))
@@ -351,9 +351,10 @@ def write_part(
         _write_rows(database, inputs, criteria, beside, home)
         totals = _totals(database, inputs)
         totals.compared = compared
-        protected = """
-            SELECT original_container AS container, original_offset AS "offset" FROM planned
-            UNION SELECT container, "offset" FROM named"""
+        protected = (
+            'SELECT DISTINCT original_container AS container, original_offset AS "offset" '
+            "FROM planned"
+        )
         _copy(database, protected, beside / ORIGINALS)
         lines = [
             json.dumps({**container._asdict(), "outside": outside})

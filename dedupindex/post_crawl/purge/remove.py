@@ -8,7 +8,6 @@ row nor its own container, when read again, brings it back.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
 from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,15 +16,15 @@ from typing import Any
 
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.crawl_captures import drop_entries, of_crawl
+from dedupindex.crawls.crawl_captures import drop_entries
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
+from dedupindex.crawls.unread_crawls import unread_crawls
 from dedupindex.errors import CrawlEnded, Damaged, HasDependents, SettingsConflict, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
-from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.tombstones import NAMED, encode_purged
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeRule
@@ -54,7 +53,7 @@ class PurgeSurvey:
     impact: Impact
     live: int  # captures of crawls that are not merged yet
     found: set[int]  # texts or captures of the target, by their positions
-    unread: dict[str, int]  # see `_unread_crawls`
+    unread: dict[str, int]  # see `unread_crawls`
 
 
 def survey(index: Path, target: Target, on_item: OnItem | None = None) -> PurgeSurvey:
@@ -152,7 +151,7 @@ def _count_live(
         resolved.check()
         if reading is not None and resolved.found:
             removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
-            unread = _unread_crawls(view, reading, but=removed)
+            unread = unread_crawls(view, reading, but=removed)
     return live, unread
 
 
@@ -329,50 +328,3 @@ def _taken(
             resolved.found.add(texts[0])
             taken.append(entry)
     return taken
-
-
-def _unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
-    """Crawls whose revisits the index may not know -> their lookups answered with an original.
-
-    A crawl counts as read when it has ended and all files that it is known to have written were
-    indexed. One that reported no file, and of which none was indexed, does not.
-    """
-    answered = [
-        (crawl, count)
-        for crawl in reading.crawls()
-        if crawl.state is not CrawlState.CANCELLED and crawl.name not in but
-        if (count := statistics.total(reading, crawl).duplicates)
-    ]
-    if not answered:
-        return {}
-    written = {crawl.name: _reported_files(reading, crawl) for crawl, _ in answered}
-    indexed = set[str]()
-    for container in view.containers():
-        indexed.add(_last_name(container.name))
-        if container.crawl in written:
-            written[container.crawl].add(_last_name(container.name))
-    for _, place in view.places():
-        if place.container and place.crawl in written:
-            written[place.crawl].add(_last_name(place.container))
-        _, *outer = files_of(place.container)
-        if any(view.container(file) is not None for file in outer):
-            indexed.add(_last_name(place.container))
-    return {
-        crawl.name: count
-        for crawl, count in answered
-        if crawl.state is CrawlState.OPEN
-        or not written[crawl.name]
-        or not written[crawl.name] <= indexed
-    }
-
-
-def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
-    """The files of captures that only the crawl has; none of open crawls, which are unread."""
-    if crawl.merged or crawl.state is CrawlState.OPEN:
-        return set()
-    numbers = {container_of(found.entry) for found in of_crawl(reading, crawl)}
-    return {_last_name(name) for name in map(reading.container_name, numbers) if name}
-
-
-def _last_name(name: str) -> str:
-    return name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Resolving with an index: its other files may have originals; those in the set are kept."""
+"""Resolving with an index: its other files may have originals."""
 
 from __future__ import annotations
 
@@ -38,11 +38,13 @@ def index_of(tmp_path: Path, *sources: Path, options: tuple[str, ...] = ()) -> P
     return index
 
 
-def plan_of(tmp_path: Path, sources: Path, index: Path, name: str = "plan", *more: str) -> Plan:
+def plan_of(
+    tmp_path: Path, sources: Path, index: Path | None, name: str = "plan", *more: str
+) -> Plan:
     manifest = str(tmp_path / f"manifest-{name}")
     assert main(["manifest", str(sources), "-o", manifest, "--jobs", "1"]) == 0
-    argv = ["resolve", manifest, "--index", str(index), "-o", str(tmp_path / name), *more]
-    assert main(argv) == 0
+    argv = ["resolve", manifest, "-o", str(tmp_path / name), *more]
+    assert main([*argv, *(["--index", str(index)] if index else [])]) == 0
     return open_plan(tmp_path / name)
 
 
@@ -88,19 +90,36 @@ def test_originals_that_are_later_gone_or_changed_are_none(
     capsys.readouterr()
 
 
-def test_originals_named_by_the_index_are_kept(tmp_path: Path) -> None:
+def test_captures_of_the_set_that_the_index_has_become_revisits(tmp_path: Path) -> None:
     first = write(tmp_path / "set/y.warc.gz", 2, BODIES)
     second = write(tmp_path / "set/z.warc.gz", 3, BODIES, "b")
-    third = write(tmp_path / "set/zz.warc.gz", 4, BODIES, "b")
-    index = index_of(tmp_path, first, second)
-    plan = plan_of(tmp_path, tmp_path / "set", index)
-    numbers = {place.path: number for number, place in plan.containers().items()}
-    assert plan.outside() == {}
-    assert plan.totals.kept == {"indexed": 3}
-    assert plan.totals.copies == 3
-    assert len(list(plan.copies(numbers[str(third)]))) == 3
-    for path in (first, second):
-        assert len(set(plan.protected(numbers[str(path)]))) == 3
+    write(tmp_path / "set/zz.warc.gz", 4, BODIES, "b")
+    plan = plan_of(tmp_path, tmp_path / "set", index_of(tmp_path, first, second))
+    assert (plan.outside(), plan.totals.kept, plan.totals.copies) == ({}, {}, 6)
+
+
+def test_a_record_of_the_set_is_preferred_to_one_of_its_second_outside(tmp_path: Path) -> None:
+    """A copy of the set elsewhere takes no original from it, nor makes one ambiguous."""
+    paths = [write(tmp_path / where / "y.warc.gz", 2, BODIES) for where in ("old", "set")]
+    other = write(tmp_path / "old/other.warc.gz", 2, [b"other" * 70])
+    write(tmp_path / "set/z.warc.gz", 3, [*BODIES, b"other" * 70], "b")
+    plan = plan_of(tmp_path, tmp_path / "set", index_of(tmp_path, paths[0], other))
+    assert (plan.outside(), plan.totals.kept, plan.totals.copies) == ({}, {}, 3)
+
+
+def test_rows_that_name_no_directory_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "set/y.warc.gz", 2, BODIES[:1])
+    old = write(tmp_path / "old/x.warc.gz", 1, BODIES[:1])
+    for number, name in enumerate(("x.warc.gz", "y.warc.gz")):
+        (tmp_path / str(number)).mkdir()
+        row = cdxj_of(old, 0, "http://a.test/0", 1, BODIES[0], name)
+        index = index_of(tmp_path / str(number), row)
+        capsys.readouterr()
+        assert plan_of(tmp_path, tmp_path / "set", index, f"plan-{number}").totals.copies == 0
+        said = "1 captures of the index are in files of which it knows the name only"
+        assert (said in capsys.readouterr().err) == (name == "x.warc.gz")
 
 
 def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(
@@ -134,11 +153,12 @@ def test_options_decide_which_originals_of_the_index_match(
     assert plan.totals.copies == plan.totals.outside == with_it
 
 
-def cdxj_of(path: Path, offset: int, url: str, day: int, body: bytes) -> Path:
+def cdxj_of(path: Path, offset: int, url: str, day: int, body: bytes, filename: str = "") -> Path:
     """A row for a record, as pywb writes it."""
     said = {
         "url": url, "mime": "text/html", "status": "200", "digest": sha1(body).decode(),
-        "length": str(path.stat().st_size - offset), "offset": str(offset), "filename": str(path),
+        "length": str(path.stat().st_size - offset), "offset": str(offset),
+        "filename": filename or str(path),
     }  # fmt: skip
     row = path.with_suffix(".cdxj")
     row.write_text(f"test,a)/0 202601{day:02}000000 {json.dumps(said)}\n")

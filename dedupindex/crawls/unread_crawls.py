@@ -1,0 +1,60 @@
+"""Crawls that were answered with originals, and whose revisits the index may not know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.crawl_captures import of_crawl
+from dedupindex.crawls.store import Reading
+from dedupindex.index.engine import View
+from dedupindex.index.format.cells import container_of
+from dedupindex.index.format.file_names import files_of
+
+
+def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
+    """Crawls whose revisits the index may not know -> their lookups answered with an original.
+
+    A crawl counts as read when it has ended and all files that it is known to have written were
+    indexed. One that reported no file, and of which none was indexed, does not.
+    """
+    answered = [
+        (crawl, count)
+        for crawl in reading.crawls()
+        if crawl.state is not CrawlState.CANCELLED and crawl.name not in but
+        if (count := statistics.total(reading, crawl).duplicates)
+    ]
+    if not answered:
+        return {}
+    written = {crawl.name: _reported_files(reading, crawl) for crawl, _ in answered}
+    indexed = set[str]()
+    for container in view.containers():
+        indexed.add(_last_name(container.name))
+        if container.crawl in written:
+            written[container.crawl].add(_last_name(container.name))
+    for _, place in view.places():
+        if place.container and place.crawl in written:
+            written[place.crawl].add(_last_name(place.container))
+        _, *outer = files_of(place.container)
+        if any(view.container(file) is not None for file in outer):
+            indexed.add(_last_name(place.container))
+    return {
+        crawl.name: count
+        for crawl, count in answered
+        if crawl.state is CrawlState.OPEN
+        or not written[crawl.name]
+        or not written[crawl.name] <= indexed
+    }
+
+
+def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
+    """The files of captures that only the crawl has; none of open crawls, which are unread."""
+    if crawl.merged or crawl.state is CrawlState.OPEN:
+        return set()
+    numbers = {container_of(found.entry) for found in of_crawl(reading, crawl)}
+    return {_last_name(name) for name in map(reading.container_name, numbers) if name}
+
+
+def _last_name(name: str) -> str:
+    return name.rpartition("/")[2]

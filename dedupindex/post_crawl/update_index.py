@@ -1,0 +1,96 @@
+"""Tell an index what a run of `dedup_all` has changed: which records are revisits now, and where.
+
+The results are read, and in the same load the captures of the files before are dropped; then those
+of crawls that are not merged. Each file keeps its crawl. The revisits that are read also refute
+rows of CDX files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from dedupindex.capture import Problem
+from dedupindex.counts import OnProgress
+from dedupindex.crawls.stores import open_store
+from dedupindex.index import open_index
+from dedupindex.index.engine import View
+from dedupindex.index.identity import read_identity
+from dedupindex.indexer.pipeline import Build, build, source_options
+from dedupindex.post_crawl.purge.remove import remove_live
+from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
+
+
+class ChangedFile(NamedTuple):
+    """A file of a set and its result, by absolute paths, which are the same in place."""
+
+    before: str
+    result: str
+
+    def names(self) -> set[str]:
+        """Return the names by which an index or a crawler may know the file before."""
+        return {self.before, os.path.realpath(self.before), os.path.basename(self.before)}
+
+
+@dataclass
+class _CrawlFiles:
+    """The results of the files of one crawl, and the names whose captures are dropped."""
+
+    results: list[str] = field(default_factory=list)
+    dropped: set[str] = field(default_factory=set)
+
+
+def update_index(
+    index: Path, files: Iterable[ChangedFile], jobs: int, on_progress: OnProgress
+) -> tuple[int, list[Problem]]:
+    """Read changed files into an index; return how many were read, and what could not be.
+
+    What the index has as it is now is not read again, so an interrupted update is repeated. Files
+    whose captures were purged are left out. Raises `DedupError`.
+    """
+    changed, identity = list(files), read_identity(index)
+    with closing(open_index(index)) as engine, engine.view() as view:
+        by_crawl = _by_crawl(changed, view)
+    read, problems = 0, list[Problem]()
+    for crawl, found in sorted(by_crawl.items()):
+        job = Build(
+            sorted(found.results), index, identity.settings, identity.engine,
+            options=source_options(identity.settings), replace=True, jobs=jobs, crawl=crawl,
+            dropped=frozenset(found.dropped),
+        )  # fmt: skip
+        built = build(job, on_progress)
+        read += built.tally.containers
+        problems += built.problems
+    store = open_store(index) if changed else None
+    if store is not None:
+        with closing(store):
+            target = Target(TargetKind.CONTAINER, tuple(file.before for file in changed))
+            settings = identity.settings
+            remove_live(store, ResolvedTarget(target, settings.keys()), settings)
+    return read, problems
+
+
+def _by_crawl(files: list[ChangedFile], view: View) -> dict[str, _CrawlFiles]:
+    """Divide files by the crawls under which the index has them, "" for none."""
+    names = {name: file for file in files for name in file.names()}
+    stale = defaultdict[ChangedFile, set[str]](set)  # names that have captures
+    crawls = dict[ChangedFile, str]()
+    for _, place in view.places():
+        if (file := names.get(place.container)) is not None:
+            crawls[file] = place.crawl
+            stale[file].update({place.container} - {file.result})
+    by_crawl = defaultdict[str, _CrawlFiles](_CrawlFiles)
+    for file in files:
+        known = [view.container(name) for name in sorted({*file.names(), file.result})]
+        registered = [container for container in known if container is not None]
+        if any(container.purged for container in registered):
+            continue
+        crawl = registered[0].crawl if registered else crawls.get(file, "")
+        by_crawl[crawl].results.append(file.result)
+        by_crawl[crawl].dropped |= stale[file]
+    return by_crawl

@@ -1,0 +1,125 @@
+"""``bin/dedup --index I --update-index``: lookups never answer with what is a revisit now."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.errors import IndexBusy
+from dedupindex.index import open_index
+from dedupindex.post_crawl import update_index
+from tests.support.warc_cases import sha1
+from tests.unit.post_crawl.test_index_originals import cdxj_of, index_of, write
+from tests.unit.post_crawl.test_index_references import asking
+
+BODIES = [Random(number).randbytes(1500) for number in range(3)]
+
+
+def captures(index: Path) -> set[tuple[bytes, bytes, str, str]]:
+    """URL, date, file and crawl of all captures that an index answers with."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        return {(one.url, one.date, one.container, one.crawl) for _, one in view.captures()}
+
+
+def days(index: Path) -> set[tuple[str, int]]:
+    """Host and day of all captures."""
+    return {(url[7:8].decode(), int(date[8:10])) for url, date, _, _ in captures(index)}
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """An index of a set of three files, two of them of one crawl."""
+    index = index_of(tmp_path, write(tmp_path / "set/y.warc.gz", 2, BODIES))
+    for day, host in ((3, "b"), (4, "c")):
+        path = write(tmp_path / f"set/{host}.warc.gz", day, BODIES, host)
+        assert main(["index", "--add", "--crawl", "weekly", str(path), str(index)]) == 0
+    assert days(index) == {("a", 2), ("b", 3), ("c", 4)}
+    return index
+
+
+def dedup(index: Path, *words: object, status: int = 0) -> None:
+    argv = ["dedup", index.parent / "set", "--index", index, "--update-index", *words]
+    assert main([str(word) for word in argv]) == status
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_index_has_the_results(
+    tmp_path: Path, index: Path, in_place: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    how = ["--in-place"] if in_place else ["--out", tmp_path / "out"]
+    results = tmp_path / ("set" if in_place else "out")
+    for _ in range(2):  # repeated, it changes nothing
+        dedup(index, *how)
+        assert {(file, crawl) for _, _, file, crawl in captures(index)} == {
+            (str(results / "y.warc.gz"), "")
+        }
+        assert days(index) == {("a", 2)}
+        capsys.readouterr()
+        assert main(["impact", str(index), "--container", "y.warc.gz", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["dependents"]["captures"] == 6
+        assert found["by_crawl"][0]["name"] == "weekly"
+    assert main(["index", "--check", str(index)]) == 0
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_an_update_that_failed_is_repeated(
+    tmp_path: Path, index: Path, in_place: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any) -> None:
+        raise IndexBusy("another process writes to the index")
+
+    how = ["--in-place"] if in_place else ["--out", tmp_path / "out"]
+    with monkeypatch.context() as patch:
+        patch.setattr(update_index, "build", busy)
+        dedup(index, *how, status=IndexBusy.exit_status)
+    assert days(index) == {("a", 2), ("b", 3), ("c", 4)}
+    dedup(index, *how)
+    assert days(index) == {("a", 2)}
+
+
+def test_what_was_deduplicated_before_is_updated_later(tmp_path: Path, index: Path) -> None:
+    argv = ["dedup", tmp_path / "set", "--index", index, "--in-place"]
+    assert main([str(word) for word in argv]) == 0
+    dedup(index, "--in-place")
+    assert days(index) == {("a", 2)}
+
+
+def test_rows_of_cdx_files_and_reports_of_crawlers_are_refuted(tmp_path: Path) -> None:
+    """They name files without their directory, and their crawl may not be merged."""
+    body = BODIES[0]
+    rows = []
+    for day, host in ((2, "a"), (3, "b"), (4, "c")):
+        path = write(tmp_path / f"set/{host}.warc.gz", day, [body], host)
+        row = cdxj_of(path, 0, f"http://{host}.test/0", day, body, path.name)
+        rows.append(row.rename(tmp_path / row.name))
+    index = index_of(tmp_path, *rows[:2])
+    digest, url = sha1(body).decode(), "http://c.test/0"
+    lookup = f"/lookup?digest={digest}&url={url}&strategy=EXACT_URL"
+    with asking(index) as web:
+        web.post("/crawls", json={"name": "live", "seen_by": "all"})
+        reported = {
+            "digest": digest, "url": url, "date": "2026-01-04T00:00:00Z", "status": 200,
+            "mime": "image/png", "container": "c.warc.gz", "size": len(body),
+        }  # fmt: skip
+        assert web.post("/captures?crawl=live", json=reported).status_code == 200
+        assert web.get(lookup).get_json()["duplicate"]
+        web.post("/crawls/live/commit")
+    dedup(index, "--out", tmp_path / "out")
+    assert days(index) == {("a", 2)}
+    with asking(index) as web:
+        assert not web.get(lookup).get_json()["duplicate"]
+        assert web.get(lookup.replace("c.test", "a.test")).get_json()["duplicate"]
+
+
+def test_files_whose_captures_were_purged_stay_away(tmp_path: Path, index: Path) -> None:
+    assert main(["purge", str(index), "--container", "c.warc.gz"]) == 0
+    for how in (["--out", tmp_path / "out"], ["--in-place"]):
+        dedup(index, *how)
+        assert days(index) == {("a", 2)}
