@@ -17,7 +17,7 @@ import click
 from dedupindex import __version__
 from dedupindex.errors import DedupError
 
-COMMANDS = {  # with settings, in the order of use
+COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
     "serve": "Answer lookups over HTTP.",
     "lookup": "Look digests up.",
@@ -25,8 +25,6 @@ COMMANDS = {  # with settings, in the order of use
     "token": "Make, list and remove tokens for reading and writing.",
     "export": "Write an index for wget or Browsertrix, or a part of a collection.",
     "search": "Search a Whoosh index.",
-}
-ONCE = {  # without a section in the settings file
     "dedup": "Turn duplicates in archives into revisits, and verify the result.",
     "rehearse": "Try dedup on copies, step by step.",
     "convert": "Convert ARC files to WARC, and back.",
@@ -59,10 +57,10 @@ class _CommandGroup(click.Group):
     """Imports the module of a command when it is called: ``lookup`` need not wait for ``serve``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS, *ONCE]
+        return [*COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS and cmd_name not in ONCE:
+        if cmd_name not in COMMANDS:
             return None
         module, _, name = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
         command: click.Command = getattr(
@@ -80,7 +78,7 @@ class _CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items(), *ONCE.items()])
+            formatter.write_dl([*COMMANDS.items()])
 
 
 @click.command(

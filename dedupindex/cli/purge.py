@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from glob import has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -44,18 +45,22 @@ bin/purge my-index --url http://example.com/secret --force
 
 def _target_options(command: _Command) -> _Command:
     """Add INDEX, the options that name captures, --list and --json."""
+    once = partial(option, setting=False)  # a file of settings must not remove anything
     for add in reversed(
         (
             click.argument("index", type=any_index),
-            option("--container", multiple=True, metavar="NAME", help="Captures of this file."),
-            option("--crawl", multiple=True, metavar="NAME", help="Captures of this crawl."),
-            option("--url", multiple=True, help="Captures of exactly this URL."),
-            flag("--prefix", help="With --url: all URLs that begin with it."),
-            option(
+            once("--container", multiple=True, metavar="NAME", help="Captures of this file."),
+            once("--crawl", multiple=True, metavar="NAME", help="Captures of this crawl."),
+            once("--url", multiple=True, help="Captures of exactly this URL."),
+            once("--prefix", is_flag=True, help="With --url: all URLs that begin with it."),
+            once(
                 "--captures", type=click.File("rb"), metavar="FILE",
                 help="JSON lines with digest, url and optionally date; - for stdin.",
             ),
-            flag("--list", "listed", help="First print a JSON line for each original and revisit."),
+            once(
+                "--list", "listed", is_flag=True,
+                help="First print a JSON line for each original and revisit.",
+            ),
             shared_options("--json"),
         )
     ):  # fmt: skip
@@ -78,7 +83,7 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
-@flag("--force", help="Remove them even if revisits refer to them.")
+@flag("--force", setting=False, help="Remove them even if revisits refer to them.")
 def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 

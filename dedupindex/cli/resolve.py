@@ -37,8 +37,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 )  # fmt: skip
 @option(
     "--index", type=any_index, metavar="INDEX",
-    help="Use originals in other files of INDEX, too, if these exist now; captures of the set that "
-    "are in INDEX are kept.",
+    help="Use originals in other files of INDEX, too; keep what revisits in INDEX refer to.",
 )  # fmt: skip
 @option(
     "--compare", default="strong-digest", metavar="HOW",
