@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, chdir
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,11 +15,12 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import FILE, option, shared_options, wants_json
+from dedupindex.cli.options import FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, spark_extractor
 from dedupindex.corpus.extract_report import CorpusReport
+from dedupindex.corpus.lineage import changed_sources, read_lineage
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.errors import BadInput, Damaged
@@ -34,11 +35,15 @@ bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/wa
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
+_DECISIVE = frozenset(
+    ("containers", "columns", "where", "matching", "latest", "first", "enrich", "maps", "revisits",
+     "originals", "lineage")
+)  # fmt: skip
 _HINT = "write module:function, of a module on PYTHONPATH"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
+@click.argument("sources", metavar="SOURCE...", nargs=-1)
 @shared_options("--containers", "--columns", "--where")
 @option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
@@ -71,6 +76,11 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj or .warc.gz, with "
     ".gz or .zst compressed. Default: stdout.",
 )  # fmt: skip
+@flag("--lineage", help="Begin lines of JSON with a line that says how they were made.")
+@option(
+    "--again", type=FILE, metavar="FILE", setting=False,
+    help="Make the corpus in FILE once more, as it says that it was made; only with -o.",
+)  # fmt: skip
 @shared_options(
     "--jobs",
     help="Processes that read records; with 1, a page that crashes the reader ends the run.",
@@ -87,6 +97,10 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     its capture and stops nothing, and CDX lines that are not captures are counted; the exit status
     is then 7.
     """
+    if options["again"] is not None:
+        return _make_again(options["again"], options["out"], *sources)
+    if not sources:
+        raise click.UsageError("name a SOURCE")
     if wants_json() and options["out"] is None:
         raise click.UsageError("--json needs -o")
     corpus = _corpus(sources, options)
@@ -110,6 +124,8 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         originals=options["originals"],
         jobs=options["jobs"],
         memory=options["memory"],
+        arguments=_arguments(),
+        say_how=options["lineage"],
     )
     for condition in options["where"]:
         corpus = corpus.where(condition)
@@ -124,6 +140,42 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
     for path, name, function in options["maps"]:
         corpus = corpus.map(path, name, _function(function))
     return corpus
+
+
+def _arguments() -> tuple[str, ...]:
+    """Return the words of this command that decide what is in the corpus."""
+    context = click.get_current_context()
+    words: list[str] = []
+    for param in context.command.params:
+        value = context.params.get(param.name or "")
+        if not isinstance(param, click.Option) or param.name not in _DECISIVE or not value:
+            continue
+        name = max(param.opts, key=len)
+        if param.is_flag:
+            words.append(name)
+        elif isinstance(value, dict):  # of --columns
+            words += [name, ",".join(f"{key}={column}" for key, column in value.items())]
+        else:
+            for one in value if param.multiple else [value]:
+                words += [name, *(map(str, one) if param.nargs > 1 else [str(one)])]
+    return (*words, "--", *context.params["sources"])
+
+
+def _make_again(made_file: Path, out: Path | None, *sources: str) -> int:
+    """Make the corpus of a file once more, in the directory where it was made."""
+    if out is None or sources:
+        raise click.UsageError("--again takes -o and no SOURCE")
+    made = read_lineage(made_file)
+    if not made["arguments"]:
+        raise BadInput(f"{made_file} was made by a program, in the steps {made['steps']}")
+    for change in changed_sources(made):
+        say(f"warning: {change}")
+    words = ["--out", str(out.absolute()), *made["arguments"]]
+    try:
+        with chdir(made["directory"]):
+            return int(command.main(words, "corpus", standalone_mode=False) or 0)
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise BadInput(f"{error.filename}: {error.strerror}; {made_file} was made there") from error
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

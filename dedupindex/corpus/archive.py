@@ -27,6 +27,7 @@ from dedupindex.corpus.from_index import IndexCaptures
 from dedupindex.corpus.from_table import reading_tables
 from dedupindex.corpus.from_warc import WaczCaptures, WarcCaptures, is_wacz_file
 from dedupindex.corpus.from_zipnum import ZipNumCaptures, query_of
+from dedupindex.corpus.lineage import KEY, as_first_line, as_text, lineage
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
@@ -120,6 +121,8 @@ class CorpusSettings:
     max_record: int = MAX_RECORD  # bytes of a record in memory
     work: Path | None = None  # a directory for temporary files
     excluded_revisits: Path | None = None  # save those that conditions exclude in this directory
+    arguments: tuple[str, ...] = ()  # of bin/corpus, for the lineage
+    say_how: bool = False  # begin lines of JSON with the lineage
     run: Run | None = None  # reads the records instead of processes of this machine
     on_progress: OnProgress = lambda seen: None
 
@@ -143,6 +146,7 @@ class Corpus:
     source: CaptureSource
     settings: CorpusSettings = field(default_factory=CorpusSettings)
     steps: tuple[Step, ...] = ()
+    written: tuple[str, ...] = ()  # the steps as they are written in Python
 
     # --- sources -------------------------------------------------------------------------------
 
@@ -217,29 +221,31 @@ class Corpus:
 
     def where(self, condition: str) -> Corpus:
         """Keep captures that meet a condition: ``status == 200 and mime == 'text/html'``."""
-        return self._with(*select.conditions(condition))
+        return self._with(f"where({condition!r})", *select.conditions(condition))
 
     def latest(self, by: str = "url") -> Corpus:
         """Keep the latest capture of each `url`, `surt` or `digest`, of those that pass so far."""
-        return self._with(best_of(by, latest=True))
+        return self._with(f"latest({by!r})", best_of(by, latest=True))
 
     def first(self, by: str = "digest") -> Corpus:
         """Keep the first capture of each `digest`, `url` or `surt`, of those that pass so far."""
-        return self._with(best_of(by, latest=False))
+        return self._with(f"first({by!r})", best_of(by, latest=False))
 
     def filter(self, path: str, test: Callable[[Any], object] = bool) -> Corpus:
         """Keep captures whose value at a path passes a test, or cannot be computed."""
-        return self._with(Keep(path, test))
+        return self._with(f"filter({path!r}, {_name_of(test)})", Keep(path, test))
 
     # --- derived values ------------------------------------------------------------------------
 
     def enrich(self, *enrichments: str | Enrichment) -> Corpus:
         """Add enrichments, by name or object. The values they need are computed, but not output."""
-        return self._with(*(named(one) if isinstance(one, str) else one for one in enrichments))
+        chosen = [named(one) if isinstance(one, str) else one for one in enrichments]
+        return self._with(f"enrich({', '.join(repr(one.name) for one in chosen)})", *chosen)
 
     def map(self, path: str, name: str, function: Callable[[Any], Any]) -> Corpus:
         """Add ``function(value)`` of the value at a path, as `name` below it."""
-        return self.enrich(Enrichment(name, path, (name,), of_value(function)))
+        step = Enrichment(name, path, (name,), of_value(function))
+        return self._with(f"map({path!r}, {name!r}, {_name_of(function)})", step)
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -267,14 +273,24 @@ class Corpus:
             )
 
     def save_as_json(self, path: str | Path) -> CorpusReport:
-        """Write lines of JSON, compressed if the name ends with ``.gz`` or ``.zst``."""
-        return self._save(path, output.write_lines)
+        """Write lines of JSON, compressed if the name ends with ``.gz`` or ``.zst``.
+
+        With the setting `say_how` the first line is not a capture, but the `lineage`.
+        """
+        first = as_first_line(self.lineage()) if self.settings.say_how else b""
+        return self._save(path, partial(output.write_lines, first=first))
 
     def save_as_parquet(self, path: str | Path) -> CorpusReport:
-        """Write a table with a column for each field of the metadata and each value."""
+        """Write a table with a column for each field of the metadata and each value.
+
+        Its metadata have the `lineage`.
+        """
         output.check_columns(self.paths)
         settings = self.settings
-        write = partial(output.write_table, work=settings.work, memory=settings.memory)
+        made = {KEY: as_text(self.lineage())}
+        write = partial(
+            output.write_table, work=settings.work, memory=settings.memory, metadata=made
+        )
         return self._save(path, write, output.as_row)
 
     def save_as_cdxj(self, path: str | Path) -> CorpusReport:
@@ -286,11 +302,22 @@ class Corpus:
         from dedupindex.corpus import write_warc  # slow: it imports `verify`
 
         report = CorpusReport()
-        write = partial(write_warc.write_warc, report=report, max_record=self.settings.max_record)
+        write = partial(
+            write_warc.write_warc, report=report, max_record=self.settings.max_record,
+            made=as_text(self.lineage()),
+        )  # fmt: skip
         return self._save(path, write, nothing, write_warc.index_of(Path(path)), report=report)
 
-    def _with(self, *steps: Step) -> Corpus:
-        corpus = replace(self, steps=self.steps + steps)
+    def lineage(self) -> dict[str, Any]:
+        """Return how this corpus is made: sources with sizes and hashes, steps, version.
+
+        All local sources are read for their hashes. Raises `BadSource`.
+        """
+        settings = self.settings
+        return lineage(self.source.sources, self.written, settings.revisits, settings.arguments)
+
+    def _with(self, written: str, *steps: Step) -> Corpus:
+        corpus = replace(self, steps=self.steps + steps, written=(*self.written, written))
         corpus._split()
         return corpus
 
@@ -351,6 +378,12 @@ class Corpus:
                     excluded.fill(database, None, locator, 1, report.revisits, "excluded")
             run = settings.run or partial(extract.extract_locally, settings.processes)
             yield from extract.counted(run(plan, chunks), report, settings.on_progress)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    """Return the name of a function for the lineage."""
+    module, name = (getattr(function, what, "") for what in ("__module__", "__qualname__"))
+    return f"{module}.{name}" if module and name else "a function"
 
 
 def _names(paths: Any) -> tuple[str, ...]:

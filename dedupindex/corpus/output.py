@@ -6,7 +6,7 @@ import os
 import re
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -29,9 +29,14 @@ WARC = ".warc.gz"
 _MIN_LINE = 1 << 20  # bytes that DuckDB allows for a line
 
 
-def write_lines(captures: Iterable[KeptCapture], path: Path) -> None:
-    """Write rendered captures as lines, plain, gzip or zstd by the ending of the name."""
+def write_lines(captures: Iterable[KeptCapture], path: Path, *, first: bytes = b"") -> None:
+    """Write rendered captures as lines, plain, gzip or zstd by the ending of the name.
+
+    `first` is a line before them, if it is not empty.
+    """
     with atomic_file(path) as stream, compressed(stream, path.name) as write:
+        if first:
+            write(first + b"\n")
         for kept in captures:
             write(kept.rendered + b"\n")
 
@@ -62,8 +67,9 @@ _MAX_BIGINT = (1 << 63) - 1
 
 
 def write_table(
-    captures: Iterable[KeptCapture], path: Path, *, work: Path | None, memory: str
-) -> None:
+    captures: Iterable[KeptCapture], path: Path, *, work: Path | None, memory: str,
+    metadata: Mapping[str, str],
+) -> None:  # fmt: skip
     """Write captures, rendered by `as_row`, as Parquet: a column for each name in their rows.
 
     Lists, objects, and values of several types become JSON.
@@ -81,7 +87,8 @@ def write_table(
                 stream.write(kept.rendered + b"\n")
                 longest = max(longest, len(kept.rendered) + 1)
         with open_database(directory, memory, 0) as (database, _):
-            write_parquet(database, f"SELECT * FROM {from_json([rows], types, longest)}", path)
+            query = f"SELECT * FROM {from_json([rows], types, longest)}"
+            write_parquet(database, query, path, metadata)
 
 
 def check_columns(paths: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from dedupindex.capture import Problem
 from dedupindex.corpus.extract import KeptCapture
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_warc import row_of
+from dedupindex.corpus.lineage import KEY
 from dedupindex.corpus.output import WARC, cdxj_line
 from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
@@ -43,9 +44,13 @@ def index_of(path: Path) -> Path:
 
 
 def write_warc(
-    captures: Iterable[KeptCapture], path: Path, report: CorpusReport, max_record: int
-) -> None:
-    """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`."""
+    captures: Iterable[KeptCapture], path: Path, report: CorpusReport, max_record: int,
+    made: str = "",
+) -> None:  # fmt: skip
+    """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`.
+
+    `made` says how, in the warcinfo record (`lineage.as_text`).
+    """
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
     cdxj = index_of(path)
@@ -53,6 +58,8 @@ def write_warc(
     try:
         with atomic_file(cdxj, new=True) as index:
             with atomic_file(path, new=True) as stream:
+                warcinfo = _warcinfo(path.name, made)
+                stream.write(zlib.compress(warcinfo, wbits=_GZIP))
                 lines = _write_records(captures, path.name, stream, report, max_record)
                 index.writelines(sorted_lines(lines))
                 stream.flush()
@@ -97,7 +104,6 @@ def _write_records(
     max_record: int,
 ) -> Iterator[bytes]:  # fmt: skip
     """Write all records, and yield the lines of the CDXJ."""
-    stream.write(zlib.compress(_warcinfo(name), wbits=_GZIP))
     left_out = _ProblemSummary()  # by WARC file
     with (
         closing(Containers(max_record)) as containers,
@@ -151,10 +157,11 @@ def _copy(stream: BinaryIO, name: str, found: RecordAt) -> RecordPlace:
     return RecordPlace(name, offset, stream.tell() - offset)
 
 
-def _warcinfo(name: str) -> bytes:
+def _warcinfo(name: str, made: str) -> bytes:
     block = (
         f"software: dedupindex/{__version__}\r\nformat: WARC File Format 1.1\r\n"
         "description: part of a collection, cut out by bin/corpus\r\n"
+        + (f"{KEY}: {made}\r\n" if made else "")
     ).encode()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     head = (

@@ -139,11 +139,14 @@ def atomic_output(target: Path) -> Iterator[Path]:
         raise DedupError(f"{target} was not written: {_first_line(error)}") from error
 
 
-def write_parquet(database: Database, rows: str, target: Path) -> None:
+def write_parquet(
+    database: Database, rows: str, target: Path, metadata: Mapping[str, str] | None = None
+) -> None:
     """Write the result of the query `rows` to a file, which appears complete."""
+    pairs = ", ".join(f"{quoted(key)}: {quoted(value)}" for key, value in (metadata or {}).items())
+    options = f"FORMAT parquet, COMPRESSION zstd{f', KV_METADATA {{{pairs}}}' if pairs else ''}"
     with atomic_output(target) as beside:
-        to = quoted(str(beside))
-        database.execute(f"COPY ({rows}) TO {to} (FORMAT parquet, COMPRESSION zstd)")
+        database.execute(f"COPY ({rows}) TO {quoted(str(beside))} ({options})")
 
 
 def from_json(files: Sequence[Path], columns: Mapping[str, str], longest: int) -> str:

@@ -1,0 +1,117 @@
+"""Corpora say how they were made, and are made once more by what they say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dedupindex import __version__
+from dedupindex.corpus import Corpus
+from dedupindex.corpus.lineage import KEY, changed_sources, read_lineage
+from dedupindex.errors import BadInput
+from tests.support.commands import typed
+from tests.unit.corpus.test_corpus import news
+from tests.unit.post_crawl.test_index_originals import BODIES, write
+
+TITLE = "payload.string.html.title"
+FORMATS = ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.parquet"]
+
+
+def words(name: str) -> list[str]:
+    return ["--lineage"] if ".jsonl" in name else []
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_corpus_is_made_once_more(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = news(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    typed(
+        "corpus", source.relative_to(tmp_path), "--where", "status == 200", "--latest", "url",
+        "--matching", TITLE, "(?i)[a-z]", "--enrich", "html.title,mime", "--enrich", "language",
+        "-o", name, *words(name),
+    )  # fmt: skip
+    made = read_lineage(Path(name))
+    assert made["software"] == f"dedupindex/{__version__}"
+    assert made["directory"] == str(tmp_path)
+    assert made["revisits"] == "resolve"
+    assert made["steps"][0] == "where('status == 200')"
+    assert made["steps"][-2:] == ["enrich('html.title', 'mime')", "enrich('language')"]
+    (fields,) = made["sources"]
+    assert (fields["name"], fields["bytes"]) == (str(source), source.stat().st_size)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    again = name.replace("o.", "again.")
+    _, talk = typed("corpus", "--again", Path("..") / name, "-o", again)
+    assert "warning" not in talk
+    assert read_lineage(Path(again))["arguments"] == made["arguments"]
+    first, second = (list_of(tmp_path / name), list_of(Path(again).absolute()))
+    assert first == second
+
+
+def list_of(path: Path) -> list[Any]:
+    if path.suffix == ".parquet":
+        import duckdb
+
+        return duckdb.execute(f"SELECT * FROM '{path}' ORDER BY ALL").fetchall()
+    from tests.unit.corpus.test_corpus_output import lines
+
+    return lines(path)[1:]
+
+
+def test_a_warc_says_it_in_its_warcinfo(tmp_path: Path) -> None:
+    write(tmp_path / "in/y.warc.gz", 2, BODIES)
+    write(tmp_path / "in/é z.warc.gz", 3, BODIES, "b")
+    typed(
+        "corpus", tmp_path / "in", "--where", "hostname == 'b.test'", "-o", tmp_path / "o.warc.gz"
+    )
+    made = read_lineage(tmp_path / "o.warc.gz")
+    (fields,) = made["sources"]
+    assert (fields["name"], fields["files"]) == (str(tmp_path / "in"), 2)
+    assert list(changed_sources(made)) == []
+    typed("corpus", "--again", tmp_path / "o.warc.gz", "-o", tmp_path / "again.warc.gz")
+    typed("verify", tmp_path / "again.warc.gz")
+    first, second = (
+        [line.split('"length"')[0] for line in (tmp_path / name).read_text().splitlines()]
+        for name in ("o.cdxj", "again.cdxj")
+    )
+    assert first == second and len(first) == 3
+    with open(tmp_path / "in/y.warc.gz", "ab") as stream:
+        stream.write(b"\0")
+    _, talk = typed("corpus", "--again", tmp_path / "o.warc.gz", "-o", tmp_path / "third.jsonl")
+    assert f"{tmp_path / 'in'} has changed since the corpus was made" in talk
+
+
+def test_a_corpus_of_a_program_says_its_steps(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path)).filter(TITLE).map(TITLE, "up", str.upper)
+    corpus.first("digest").save_as_parquet(tmp_path / "o.parquet")
+    made = read_lineage(tmp_path / "o.parquet")
+    assert made["steps"] == [
+        f"filter('{TITLE}', builtins.bool)", f"map('{TITLE}', 'up', a function)",
+        "first('digest')",
+    ]  # fmt: skip
+    _, talk = typed(
+        "corpus", "--again", tmp_path / "o.parquet", "-o", tmp_path / "x.jsonl",
+        status=BadInput.exit_status,
+    )  # fmt: skip
+    assert "was made by a program" in talk
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b'{"record":{}}\n'), ("b.jsonl", b""), ("c.jsonl.gz", b"no gzip"),
+        ("d.parquet", b"no parquet"), ("e.warc.gz", b"no gzip"), ("f.jsonl.zst", b"no zstd"),
+        ("g.jsonl", json.dumps({KEY: 5}).encode()), ("h.jsonl", b"[1]"),
+    ],
+)  # fmt: skip
+def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput):
+        read_lineage(tmp_path / name)
+    with pytest.raises(BadInput):
+        read_lineage(tmp_path / "none" / name)
