@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,10 +11,10 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from dedupindex.capture import Problem
 from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
-from dedupindex.errors import BadInput, BadSource, Damaged
+from dedupindex.cli.result_lists import check_outputs, write_cdxj
+from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import (
     conversion_tasks,
     convert,
@@ -21,7 +22,7 @@ from dedupindex.post_crawl.convert.arc_to_warc import (
     restore_arc,
     restore_tasks,
 )
-from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask, cdxj
+from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask
 from dedupindex.post_crawl.convert.recompress import (
     GZIP,
     ZSTD,
@@ -29,9 +30,8 @@ from dedupindex.post_crawl.convert.recompress import (
     recompress,
     recompress_tasks,
 )
-from dedupindex.runtime.files import already_exists, atomic_file
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, singular
-from dedupindex.sources.discover import detect_kind
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
@@ -48,8 +48,8 @@ _ARC_COUNTS, _RECORD_COUNTS = ("responses", "resources"), ("records",)
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
 @option("--out", required=True, type=PATH, help="Write the files below this directory.")
 @option("--to", "kind", type=click.Choice([GZIP, ZSTD]), help="Compress WARC files with this.")
-@option("--offsets", type=PATH, help="With --to: write a map of old to new offsets here.")
-@option("--cdxj", "index", type=PATH, help="Write a CDXJ of the new WARC files here.")
+@shared_options("--offsets", help="With --to: write a map of old to new offsets here.")
+@shared_options("--cdxj")
 @flag("--back", help="Restore the ARC files from such WARC files.")
 @flag("--content-only", help="Keep only the content of gzip members that zlib cannot reproduce.")
 @shared_options("--zstd-dictionary")
@@ -59,7 +59,7 @@ def command(
     out: Path,
     kind: str | None,
     offsets: Path | None,
-    index: Path | None,
+    cdxj: Path | None,
     back: bool,
     content_only: bool,
     jobs: int,
@@ -76,12 +76,11 @@ def command(
         raise click.UsageError("--back and --content-only are for ARC files, --to for WARC")
     if offsets is not None and kind is None:
         raise click.UsageError("--offsets goes with --to")
-    if index is not None and back:
+    if cdxj is not None and back:
         raise click.UsageError("--cdxj has no effect with --back")
-    for path in filter(None, (offsets, index)):
-        _check_output(path)
+    check_outputs((offsets, cdxj))
     if kind is not None:
-        return _recompress(sources, out, kind, offsets, index, jobs)
+        return _recompress(sources, out, kind, offsets, cdxj, jobs)
     if back:
         tasks, found = restore_tasks(sources, out)
     else:
@@ -92,7 +91,7 @@ def command(
     outcomes = convert_all(tasks, out, jobs, restore_arc if back else convert)
     made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
     left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _ARC_COUNTS, made)
-    sound = index is None or _write_cdxj(tasks, left_alone, out, index, jobs)
+    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
     return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 
 
@@ -101,7 +100,7 @@ def _recompress(
     out: Path,
     kind: str,
     offsets: Path | None,
-    index: Path | None,
+    cdxj: Path | None,
     jobs: int,
 ) -> int:
     with ExitStack() as stack:
@@ -119,29 +118,14 @@ def _recompress(
         if offsets is not None:
             with atomic_file(offsets) as stream:
                 stream.writelines(map_lines(tasks))
-    sound = index is None or _write_cdxj(tasks, left_alone, out, index, jobs)
+    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
     return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 
 
-def _check_output(path: Path) -> None:
-    """Raise `BadInput` if a map or CDXJ cannot be written to `path`, before hours of work."""
-    if not path.absolute().parent.is_dir():
-        raise BadInput(f"{path} cannot be written: its directory does not exist")
-    if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
-        raise already_exists(path)
-
-
-def _write_cdxj(
-    tasks: list[ConvertTask], left_alone: set[str], out: Path, index: Path, jobs: int
-) -> bool:
-    """Write a CDXJ of the files that exist now; returns whether nothing is missing in it."""
-    paths = [task.target for task in tasks if task.path not in left_alone]
-    problems: list[Problem] = []
-    with atomic_file(index) as stream:
-        if paths:
-            stream.writelines(cdxj(paths, out, jobs, problems))
-    warn(problems)
-    return not problems
+def _names(tasks: list[ConvertTask], left_alone: set[str], out: Path) -> dict[str, str]:
+    """Return the names below `out` of the files that exist now, by path."""
+    targets = [task.target for task in tasks if task.path not in left_alone]
+    return {os.path.abspath(path): os.path.relpath(path, out) for path in targets}
 
 
 def _print_outcomes(

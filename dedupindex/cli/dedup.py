@@ -15,12 +15,17 @@ from dedupindex.cli.common import UNSOUND, ComparingCommand, count_lines, say, s
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
+from dedupindex.errors import Damaged
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.offset_map import offset_lines
+from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.sources.warc_files import find
 
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
@@ -57,7 +62,7 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
     "--compare", default="strong-digest", metavar="HOW",
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
-@shared_options("--any-status", "--same-type", "--other-second")
+@shared_options("--any-status", "--same-type", "--other-second", "--offsets", "--cdxj")
 @shared_options("--zstd-dictionary")
 @shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
 def command(
@@ -71,6 +76,8 @@ def command(
     jobs: int,
     verbose: bool,
     dry_run: bool,
+    offsets: Path | None,
+    cdxj: Path | None,
     **options: Any,
 ) -> int:
     """Turn duplicates in SOURCEs into revisits, and verify the result.
@@ -86,6 +93,7 @@ def command(
         raise click.UsageError("--update-index goes with --index")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
+    check_outputs((offsets, cdxj))
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
         criteria=MatchCriteria(any_status, same_type, other_second),
@@ -93,6 +101,7 @@ def command(
     )  # fmt: skip
     with show_progress(verbose=verbose) as progress:
         report = dedup(list(sources), chosen, say, progress)
+    listed = dry_run or _write_lists(sources, out, offsets, cdxj, jobs)
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
@@ -107,7 +116,19 @@ def command(
             click.echo(singular(f"{options['index']}: {report.indexed:,} files were read"))
         elif options["index"] and report.revisits and report.proof.sound and not dry_run:
             click.echo(_OUTDATED)
-    return _status(report, in_place=in_place)
+    return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+
+
+def _write_lists(
+    sources: tuple[str, ...], out: Path | None, offsets: Path | None, cdxj: Path | None, jobs: int
+) -> bool:
+    """Write the map and the CDXJ of the results, if wanted; returns whether they are whole."""
+    places = list(sources) if out is None else [str(out)]
+    if offsets is not None:
+        roots = [out] if out else sorted({Path(file.root) for file in find(places).files})
+        with atomic_file(offsets) as stream:
+            stream.writelines(offset_lines(roots))
+    return cdxj is None or write_cdxj(names_below(places), cdxj, jobs)
 
 
 def _status(report: DedupReport, *, in_place: bool) -> int:

@@ -109,6 +109,8 @@ _SHARED = {
         partial(option, "--memory", default="1GB", help="Memory for DuckDB."),
         partial(option, "--min-size", type=COUNT, default=0, help=_MIN_SIZE),
         partial(option, "--min-gain", type=POSITIVE, default=1, help=_MIN_GAIN),
+        partial(option, "--offsets", type=PATH, help="Write a map of old to new offsets here."),
+        partial(option, "--cdxj", type=PATH, help="Write a CDXJ of the results here."),
         partial(option, "--out", type=PATH, help="Write the files below this directory."),
         partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
         partial(option, "--containers", multiple=True, metavar="WHERE", help=_CONTAINERS),

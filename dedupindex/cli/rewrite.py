@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, count_lines, print_result, say
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import PATH, flag, shared_options
+from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
-from dedupindex.post_crawl.rewrite.offset_map import cdxj as captures
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
@@ -43,12 +42,7 @@ bin/rewrite my-plan --commit                           discards it for good
 @flag("--commit", "discard", setting=False, help="Discard what --undo needs.")
 @flag("--dry-run", help="With --out or --in-place: do everything except writing.")
 @shared_options("--min-size", "--min-gain")
-@option("--offsets", type=PATH, help="Write a map of old to new offsets here.")
-@option("--cdxj", type=PATH, help="Write an index of captures here.")
-@option(
-    "--manifest", "manifests", multiple=True, type=PATH,
-    help="A manifest of the plan, for --cdxj; repeatable.",
-)  # fmt: skip
+@shared_options("--offsets", "--cdxj")
 @shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
 def command(
@@ -62,7 +56,6 @@ def command(
     min_gain: int,
     offsets: Path | None,
     cdxj: Path | None,
-    manifests: tuple[Path, ...],
     jobs: int,
 ) -> int:
     """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
@@ -74,8 +67,7 @@ def command(
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
     if dry_run and (undo or discard):
         raise click.UsageError("--dry-run goes with --out and --in-place only")
-    if (cdxj is None) != (not manifests):
-        raise click.UsageError("--cdxj and --manifest go together")
+    check_outputs((offsets, cdxj))
     opened = open_plan(plan)
     roots = sorted({Path(one.root) for one in opened.containers().values()})
     if undo:
@@ -88,9 +80,8 @@ def command(
         with atomic_file(offsets) as stream:
             stream.writelines(offset_lines([out] if out else roots))
     if cdxj is not None and not dry_run:
-        read = [open_manifest(path) for path in manifests]
-        with atomic_file(cdxj) as stream:
-            stream.writelines(captures(read, lambda one: Journal(out or Path(one.root), one.name)))
+        names = names_below([str(root) for root in ([out] if out else roots)])
+        status = status if write_cdxj(names, cdxj, jobs) else Damaged.exit_status
     return status
 
 

@@ -28,9 +28,7 @@ def planned(tmp_path: Path) -> Path:
 def test_to_a_directory(planned: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, out, plan = planned / "in", planned / "out", planned / "plan"
     dry = run_json(capsys, "rewrite", plan, "--out", out, "--dry-run")
-    done = run_json(
-        capsys, "rewrite", plan, "--out", out, "--cdxj", planned / "x", "--manifest", planned / "m"
-    )
+    done = run_json(capsys, "rewrite", plan, "--out", out, "--cdxj", planned / "x")
     assert {**done, "dry_run": True} == dry and done["revisits"] == 19
     assert run_json(capsys, "verify", "--against", source, out) == {"files": 3, "findings": {}}
     assert run_json(capsys, "verify", out)["findings"] == {}

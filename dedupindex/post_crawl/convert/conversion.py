@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, ClassVar, NamedTuple
 
-from dedupindex.capture import Problem
 from dedupindex.errors import BadSource
 from dedupindex.runtime.atomic_replace import (
     being_written,
@@ -22,7 +20,6 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     reopen_read_only,
 )
-from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.warc.record import BrokenRecord
 from dedupindex.warc.window import Window, open_window
 
@@ -118,25 +115,3 @@ def convert_file(task: ConvertTask, kind: type[Conversion]) -> ConvertOutcome:
     except (NotConverted, BadSource, BrokenRecord) as error:
         outcome.problem = str(error)
     return outcome
-
-
-def cdxj(paths: Iterable[Path], out: Path, jobs: int, problems: list[Problem]) -> Iterator[bytes]:
-    """Yield the lines of a CDXJ of WARC files, sorted as bytes, with their names below `out`.
-
-    What cannot be read is added to `problems`. `jobs` processes read, 0: one per core.
-    """
-    from dedupindex.corpus.archive import Corpus  # slow: DuckDB
-    from dedupindex.corpus.extract import nothing
-    from dedupindex.corpus.extract_report import CorpusReport
-    from dedupindex.corpus.output import cdxj_line
-
-    corpus = Corpus.from_warcs(*paths).having(jobs=jobs)
-    with closing(corpus.kept(CorpusReport(problems=problems), nothing)) as captures:
-        yield from sorted_lines(
-            cdxj_line(
-                capture,
-                revisit=capture.revisit,
-                container=os.path.relpath(capture.record.container, out),
-            )
-            for capture, *_ in captures
-        )

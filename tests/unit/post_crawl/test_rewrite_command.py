@@ -127,10 +127,9 @@ def check_map(moved: Path, source: Path, out: Path) -> None:
 def test_a_cdxj_of_the_results(
     source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dedupindex.cli.rewrite.open_manifest", lambda _: FakePlan(source))
     monkeypatch.setattr("dedupindex.runtime.external_sort._IN_MEMORY", 7)
     out, index = tmp_path / "out", tmp_path / "index.cdxj"
-    run("rewrite", "plan", "--out", out, "--cdxj", index, "--manifest", "m")
+    run("rewrite", "plan", "--out", out, "--cdxj", index)
     lines = index.read_bytes().splitlines()
     assert lines == sorted(lines) and len(lines) == 26
     kinds = {}
