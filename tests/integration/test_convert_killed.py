@@ -130,7 +130,7 @@ MOMENTS: dict[str, Callable[[Path], bool]] = {
 }
 
 
-@pytest.mark.parametrize("moment,jobs", zip(MOMENTS, (1, 1, 2), strict=True))
+@pytest.mark.parametrize("moment,jobs", [*zip(MOMENTS, (1, 1, 2), strict=True)])
 def test_killed_while_it_writes(large: Conversion, moment: str, jobs: int) -> None:
     """All processes of the command die at once."""
     reached = MOMENTS[moment]
