@@ -87,12 +87,7 @@ def command(
     rebuilt from its revisit and its original. Files that are damaged or being written are left
     alone and named; the exit status is then 7. It is 8 if the results should not be used.
     """
-    if (out is None) != in_place:
-        raise click.UsageError("give one of --out and --in-place")
-    if options["update_index"] and options["index"] is None:
-        raise click.UsageError("--update-index goes with --index")
-    if options["restart"] and (dry_run or not in_place):
-        raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
+    _check(out, in_place, dry_run, options)
     check_outputs((offsets, cdxj))
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
@@ -117,6 +112,16 @@ def command(
         elif options["index"] and report.revisits and report.proof.sound and not dry_run:
             click.echo(_OUTDATED)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+
+
+def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:
+    """Raise `UsageError` for options that do not go together."""
+    if (out is None) != in_place:
+        raise click.UsageError("give one of --out and --in-place")
+    if options["update_index"] and options["index"] is None:
+        raise click.UsageError("--update-index goes with --index")
+    if options["restart"] and (dry_run or not in_place):
+        raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
 
 
 def _write_lists(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
 from dedupindex.errors import BadInput
-from dedupindex.post_crawl.result_cdxj import cdxj
+from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import already_exists, atomic_file
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
@@ -29,9 +30,28 @@ def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:
     problems: list[Problem] = []
     with atomic_file(target) as stream:
         if names:
-            stream.writelines(cdxj(names, jobs, problems))
+            stream.writelines(_cdxj(names, jobs, problems))
     warn(problems)
     return not problems
+
+
+def _cdxj(names: Mapping[str, str], jobs: int, problems: list[Problem]) -> Iterator[bytes]:
+    """Yield the lines of a CDXJ of WARC files, sorted as bytes: of all their captures.
+
+    `names` has the file names that the lines state, by the paths of the files. What cannot be read
+    is added to `problems`. `jobs` processes read, 0: one per core.
+    """
+    from dedupindex.corpus.archive import Corpus  # slow: DuckDB
+    from dedupindex.corpus.extract import nothing
+    from dedupindex.corpus.extract_report import CorpusReport
+    from dedupindex.corpus.output import cdxj_line
+
+    corpus = Corpus.from_warcs(*names).having(jobs=jobs)
+    with closing(corpus.kept(CorpusReport(problems=problems), nothing)) as captures:
+        yield from sorted_lines(
+            cdxj_line(capture, revisit=capture.revisit, container=names[capture.record.container])
+            for capture, *_ in captures
+        )
 
 
 def names_below(places: Sequence[str]) -> dict[str, str]:
