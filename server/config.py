@@ -35,6 +35,7 @@ class Config:
     max_line: int = 1 << 20  # of one JSON line
     body_timeout: int = 60  # in which each 64 KiB of a body, or its rest, must arrive
     rate_limit: int = 0  # requests a second of one client to one worker; 0: no limit
+    filter_memory: int = 0  # bytes of the filter of an index on a cluster; 0: it has none
     max_connections: int = 4096  # of one worker, idle ones included; more wait to be accepted
     stop_timeout: int = 30  # to finish requests when stopping
 

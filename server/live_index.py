@@ -20,6 +20,7 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, Finder
 from dedupindex.index.format.fast_answer import PlainAnswers
 from dedupindex.index.identity import Stamp, stamp_of
+from dedupindex.index.shared_filter import SharedFilter
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.logs import LOGGER
@@ -36,10 +37,15 @@ class Opened(NamedTuple):
 class LiveIndex:
     """The open index; thread-safe, also while it is reloaded."""
 
-    def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
-        """`policy` applies to all lookups, after that of their crawl."""
-        self.index, self._ruled = index, bool(policy.rules)
-        self.crawls = Crawls(index, policy)
+    def __init__(
+        self, index: Path, policy: Policy = NO_POLICY, shared: SharedFilter | None = None
+    ) -> None:
+        """`policy` applies to all lookups, after that of their crawl.
+
+        `shared`: the filter of an index on a cluster, which another process makes.
+        """
+        self.index, self._ruled, self.shared = index, bool(policy.rules), shared
+        self.crawls = Crawls(index, policy, shared)
         self.reloads = 0
         self._opened: Opened | None = None
         self._error: DedupError = IndexUnavailable(f"the index at {index} is not open yet")
@@ -54,9 +60,12 @@ class LiveIndex:
             raise type(self._error)(str(self._error))
         return opened
 
-    def state(self, *, refresh: bool = True) -> LiveState:
-        """Open one state of index and crawls; `refresh` as in `Crawls.snapshot`."""
-        return LiveState(self, refresh=refresh)
+    def state(self, *, refresh: bool = True, filtered: bool = False) -> LiveState:
+        """Open one state of index and crawls; `refresh` as in `Crawls.snapshot`.
+
+        With `filtered`, what the shared filter lacks is not looked for on the cluster.
+        """
+        return LiveState(self, refresh=refresh, filtered=filtered)
 
     def refresh(self) -> None:
         """Open the current index, unless it is open already."""
@@ -115,10 +124,14 @@ class LiveState:
     The transaction of the crawls begins first: `CrawlSnapshot` says why.
     """
 
-    __slots__ = ("_live", "_snapshot", "_view_context", "crawls", "opened", "settings", "view")
+    __slots__ = (
+        *("_live", "_shared", "_snapshot", "_view_context"),
+        *("crawls", "opened", "settings", "view"),
+    )
 
-    def __init__(self, live: LiveIndex, *, refresh: bool = True) -> None:
+    def __init__(self, live: LiveIndex, *, refresh: bool = True, filtered: bool = False) -> None:
         self._live, self._snapshot = live, live.crawls.snapshot(refresh=refresh)
+        self._shared = live.shared if filtered else None
 
     def __enter__(self) -> LiveState:
         self.crawls = self._snapshot.__enter__()
@@ -128,6 +141,8 @@ class LiveState:
             self.settings = engine.identity.settings
             self._view_context = engine.view()
             self.view = self._view_context.__enter__()
+            if self._shared is not None:
+                self.view.use_filter(self._shared)
         except BaseException:
             self._snapshot.__exit__(*sys.exc_info())
             raise

@@ -32,6 +32,7 @@ from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.merge_crawls import waits
 from dedupindex.errors import DedupError
 from dedupindex.index.filter_store import FilterStore
+from dedupindex.index.shared_filter import FilterStatus
 from dedupindex.lookup.decide import Strategy
 from server.config import RECORDS_CRAWL
 from server.live_index import LiveIndex
@@ -238,7 +239,22 @@ def _index_gauges(live: LiveIndex) -> Iterator[Metric]:
             yield GaugeMetricFamily("dedupindex_filter_digests", about, held)
     except DedupError:
         ready = 0
+    if live.shared is not None:
+        yield from _shared_filter(live.shared.status())
     yield GaugeMetricFamily("dedupindex_ready", "Whether the index can answer.", ready)
+
+
+def _shared_filter(status: FilterStatus) -> Iterator[Metric]:
+    """Yield what the filter in memory is; it has no age before it is whole."""
+    name = "dedupindex_shared_filter"
+    about = "Digests in the filter in memory of an index on a cluster."
+    yield GaugeMetricFamily(f"{name}_digests", about, status.digests)
+    yield GaugeMetricFamily(f"{name}_bytes", "Bytes that it occupies.", status.size)
+    if status.age is not None:
+        about = "Seconds since it was renewed; an old one answers nothing."
+        yield GaugeMetricFamily(f"{name}_age_seconds", about, status.age)
+    about = "Digests that it answered without the cluster."
+    yield CounterMetricFamily(f"{name}_answers", about, status.answered)
 
 
 def _crawl_gauges(live: LiveIndex) -> Iterator[Metric]:

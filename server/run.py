@@ -36,13 +36,16 @@ from granian.log import LogLevels
 from granian.server.mp import MPServer, WorkerProcess
 
 from dedupindex.errors import BadInput
-from dedupindex.index import open_index
-from dedupindex.index.address import ENVIRONMENT
+from dedupindex.index import open_index, shared_filter
+from dedupindex.index.address import ENVIRONMENT, is_cluster
 from dedupindex.index.engine import IndexCounts
+from dedupindex.index.identity import read_identity
+from dedupindex.index.shared_filter import SharedFilter
 from server import listeners, logs
 from server.app import create_app
 from server.background_merge import BackgroundMerge
 from server.config import DRAIN, HEADER_TIMEOUT, THREADS, Config
+from server.filter_builder import FilterBuilder
 from server.live_index import LiveIndex
 from server.metrics import Metrics, block_size
 from server.wsgi_fast_path import AccessLog, HotRoutes
@@ -81,6 +84,10 @@ def serve(config: Config, ready: Callable[[Started], None]) -> None:
         DedupError: the index cannot be opened.
     """
     logs.configure(config.log_format)
+    if config.filter_memory and not is_cluster(read_identity(config.index).engine):
+        raise BadInput(
+            "a filter in memory is for an index on a cluster; another needs none to answer quickly"
+        )
     multiprocessing.set_start_method("fork", force=True)  # workers inherit sockets and counts
     with ProcessPoolExecutor(1) as reader:
         counts = reader.submit(_counts, config.index).result()
@@ -163,6 +170,7 @@ class _GranianServer(MPServer):
         )
         self._config, self._sockets, self._ready = config, sockets, ready
         self._counts = mmap.mmap(-1, block_size(config.workers))
+        self._filter = shared_filter.create(config.filter_memory) if config.filter_memory else -1
         self._loaded, self._loading = os.pipe()  # a byte from each worker that answers
         os.set_blocking(self._loaded, False)
         self._starting = config.workers
@@ -232,12 +240,17 @@ class _GranianServer(MPServer):
         # HTTP_ACCEPT would count as a header.
         for name in os.environ.keys() - set(_KEPT):
             del os.environ[name]
-        live = LiveIndex(self._config.index, self._config.policy)
+        shared = SharedFilter(self._filter, worker) if self._config.filter_memory else None
+        live = LiveIndex(self._config.index, self._config.policy, shared)
         live.refresh()
         live.watch()
         Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
             BackgroundMerge(live).start()
+            if shared is not None:
+                builder = FilterBuilder(self._config.index, self._filter, self._config.log_format)
+                builder.start()
+                Finalize(None, builder.stop, exitpriority=1)
         metrics = Metrics(self._counts, self._config.workers, worker)
         app = create_app(self._config, live, metrics)
         hot = app.wsgi_app

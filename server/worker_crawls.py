@@ -33,6 +33,7 @@ from dedupindex.crawls.statistics_keys import LONGEST
 from dedupindex.crawls.store import Reading, Store, Writing
 from dedupindex.crawls.stores import has_store, make_store
 from dedupindex.errors import DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.index.shared_filter import SharedFilter
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.lookup.decide import Answer, Query, Strategy
 from dedupindex.lookup.policy import NO_POLICY, Policy
@@ -158,8 +159,11 @@ def _has_store(index: Path) -> tuple[bool, IndexUnavailable | None]:
 class Crawls:
     """The crawls beside one index; thread-safe."""
 
-    def __init__(self, index: Path, policy: Policy = NO_POLICY) -> None:
-        self._index, self.policy = index, policy
+    def __init__(
+        self, index: Path, policy: Policy = NO_POLICY, shared: SharedFilter | None = None
+    ) -> None:
+        """`shared` gets what this process stores on a cluster."""
+        self._index, self.policy, self._shared = index, policy, shared
         self._opened: OpenStore | None = None
         self._error: DedupError | None = None  # why the store cannot be opened
         self._away_since: float | None = None  # when the open store was first found missing
@@ -209,7 +213,10 @@ class Crawls:
 
     def _open(self, *, create: bool) -> None:
         try:
-            self._opened, self._error = OpenStore(self._index, create=create), None
+            opened = OpenStore(self._index, create=create)
+            if self._shared is not None:
+                opened.store.share(self._shared.store)
+            self._opened, self._error = opened, None
             self.answering = True
         except DedupError as error:
             self._error = error

@@ -57,6 +57,11 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Requests a second from a client to a worker; 0: no limit.",
 )  # fmt: skip
 @option(
+    "--filter-memory", type=COUNT, default=0,
+    help="Most bytes of a filter of all digests, with which an index on a cluster answers lookups "
+    "of new payloads without asking it; 0: none.",
+)  # fmt: skip
+@option(
     "--max-body", type=POSITIVE, default=16 << 20,
     help="Largest JSON body, in bytes; 64 times as much for JSON lines of captures, no limit for "
     "those of lookups.",

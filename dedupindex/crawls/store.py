@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -249,6 +249,10 @@ class Store(ABC):
 
     def forget_dead_readers(self) -> None:
         """Release what killed processes were reading, if the store keeps it for them."""
+        return
+
+    def share(self, stored: Callable[[Collection[bytes]], None]) -> None:
+        """Call `stored` with the digests' parts of keys before captures are stored on a cluster."""
         return
 
     @abstractmethod

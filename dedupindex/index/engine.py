@@ -27,6 +27,7 @@ from dedupindex.index.load.runs import merge_files
 
 if TYPE_CHECKING:
     from dedupindex.index.format.fast_answer import PlainAnswers
+    from dedupindex.index.shared_filter import SharedFilter
 
 PLACES_KEPT = 4 * MEGABYTE  # bytes of memory for the container names that an open index caches
 AHEAD = 1000  # lookups whose digests are worth one `Finder.prefetch`
@@ -134,6 +135,10 @@ class View(Finder, Protocol):
 
     def counts(self) -> IndexCounts:
         """Return how much is held."""
+
+    def use_filter(self, shared: SharedFilter) -> None:
+        """Do not read what a filter of this index lacks, if the engine is on a network."""
+        return
 
     def own_digests(self) -> bool:
         """Return whether no capture is stored under a further digest; False also if not known."""
@@ -250,6 +255,11 @@ def retry(work: Callable[[], _T]) -> _T:
         except IndexUnavailable:
             time.sleep(PAUSE * 2**attempt)
     return work()
+
+
+def clock() -> float:
+    """Return seconds that all processes of a machine share, and that run on during suspension."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # --- commands that repair an index ---------------------------------------------------------------

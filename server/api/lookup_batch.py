@@ -175,7 +175,7 @@ class Batch:
             {**options, **params_from_json(content)}, allowed, Budget(BATCH_READS)
         )
         try:
-            with self._live.state() as state:
+            with self._live.state(filtered=True) as state:
                 answers = _Answers(state.opened, self._live.crawls, asked)
                 found = answers.answers_to(state, lookups)
         except DedupError:
@@ -202,7 +202,7 @@ class Batch:
         for lookups, numbers in line_chunks(stream, self._config.max_line):
             started = perf_counter_ns()
             try:
-                with self._live.state() as state:
+                with self._live.state(filtered=True) as state:
                     answers = _Answers(state.opened, self._live.crawls, asked)
                     found = answers.answers_to(state, lookups, numbers)
                 cells = answers.cells

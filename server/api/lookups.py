@@ -127,7 +127,7 @@ class Lookups:
         if as_text and not query.bridge:
             accepts = partial(has_digest_encoding, encoding=spelling.encoding)
             query = query._replace(accepts=accepts)
-        with self._live.state(refresh=bool(query.crawl)) as state:
+        with self._live.state(refresh=bool(query.crawl), filtered=True) as state:
             query = self._live.crawls.completed(query, given, state.crawls)
             if query.namespaces:
                 self._access.may_read(environ, query.namespaces)

@@ -40,6 +40,7 @@ _KEYS = {
     "number": "place",
     "container": "name",
     "about": "name",
+    "added": "epoch, part",
     "url": "part",
     "crawl": "shelf",
     "reported": "crawl, part",

@@ -21,13 +21,13 @@ from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.statistics_keys import CODECS, KIND, AmountCodec, Amounts, StatisticsKind
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable
+from dedupindex.index.engine import clock
 from dedupindex.index.engines.cassandra.cassandra_schema import NUMBER, PLACE
 from dedupindex.index.engines.cassandra.cql import (
     Row,
     Session,
     Statement,
     Use,
-    clock,
     execute_conditional,
 )
 from dedupindex.index.engines.cassandra.metadata import (

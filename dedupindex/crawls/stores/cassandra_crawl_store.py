@@ -8,7 +8,7 @@ claims are written at once, as the answer depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -41,6 +41,7 @@ from dedupindex.crawls.stores.cassandra_crawl_registry import (
 )
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.address import Address
+from dedupindex.index.engines.cassandra.added_digests import AddedDigests
 from dedupindex.index.engines.cassandra.cassandra_schema import listing, tables_exist
 from dedupindex.index.engines.cassandra.cql import Call, Statement, Unclear, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, has_signature, signature_of
@@ -98,11 +99,13 @@ class CassandraWriting(CassandraReading, Writing):
         self._unlisted: list[Call] = []
         self._added: list[tuple[bytes, Amounts]] = []
         self._freed: list[_Free] = []
+        self._stored: set[bytes] = set()  # the digests' parts of keys, of all that is reported
 
     def prefetch(self, crawl: Crawl, keys: Keys, captures: Sequence[Capture]) -> None:
         named = [(digest, one.url) for one in captures for digest in (one.digest, *one.also)]
         whole = dict.fromkeys(keys.key_of(digest, url) for digest, url in named)
         prefixes = dict.fromkeys(digest_prefix(digest) for digest, _ in named)
+        self._stored.update(prefixes)
         rows = self.session.execute_many(
             [*map(rows_of, whole), *((CLAIMS, (prefix,)) for prefix in prefixes)]
         )
@@ -148,6 +151,7 @@ class CassandraWriting(CassandraReading, Writing):
     def put_cell(self, key: bytes, crawl: Crawl, cell: bytes) -> None:
         self.cell(key, crawl)
         self._cells[key, crawl.number] = cell
+        self._stored.add(split_key(key)[0])
 
     def drop_cell(self, key: bytes, crawl: Crawl) -> None:
         self.cell(key, crawl)
@@ -220,9 +224,10 @@ class CassandraWriting(CassandraReading, Writing):
         """Write everything; raises `Overtaken` before anything is written."""
         if self._crawls:
             self.store.registry.put(self._before, list(self._crawls.values()))
-        self._write_captures()
-        if self._added:
-            self.store.sums.add(self._added)
+        with self.store.added.listing(self._stored):
+            self._write_captures()
+            if self._added:
+                self.store.sums.add(self._added)
         self._free()
 
     def _write_captures(self) -> None:
@@ -267,8 +272,11 @@ class CassandraStore(Store):
             session.close()
             raise
         self.registry, self.numbers = Registry(session), ContainerNumbers(session)
-        self.sums = WriterSums(session)
+        self.sums, self.added = WriterSums(session), AddedDigests(session)
         self.by_url = identity is not None and identity.settings.by_url  # see `url_index`
+
+    def share(self, stored: Callable[[Collection[bytes]], None]) -> None:
+        self.added.share = stored
 
     def in_place(self) -> bool:
         """Return whether the directory still names this cluster, and it has the same index."""

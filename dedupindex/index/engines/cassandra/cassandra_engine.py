@@ -23,7 +23,9 @@ from dedupindex.index.address import Address
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all, retry
 from dedupindex.index.engines.cassandra import cassandra_schema as schema
 from dedupindex.index.engines.cassandra import metadata
+from dedupindex.index.engines.cassandra.added_digests import AddedDigests
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
+from dedupindex.index.engines.cassandra.cluster_filter import filter_identity
 from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, connect, write_all
 from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
 from dedupindex.index.engines.engine_base import CellTally
@@ -127,7 +129,7 @@ class CassandraEngine(Engine):
         self.identity = read_identity(index)
         self.address = Address.parse(self.identity.engine)
         self._places = Cache[int, cells.ContainerRef](PLACES_KEPT)
-        self._signature = ""
+        self._signature, self._filter_identity = "", 0
         self._session: Session | None = connect(self.address)
         try:
             self._exists = schema.tables_exist(self._session)
@@ -142,6 +144,7 @@ class CassandraEngine(Engine):
         if self._exists:
             # The signature first: the index may be replaced between the two.
             self._signature = metadata.signature_of(self._open())
+            self._filter_identity = filter_identity(self.address, self._signature)
             cluster = self._about().identity(self.identity.engine)
         if cluster is not None and self.identity.generation:
             metadata.check_same(self.identity, cluster, self.address)
@@ -162,9 +165,11 @@ class CassandraEngine(Engine):
 
     def _view(self) -> CassandraView:
         settings = self.identity.settings
-        return CassandraView(
+        view = CassandraView(
             self._open(), settings.keys(), self._places, self.index, by_url=settings.by_url
         )
+        view.filter_identity = self._filter_identity
+        return view
 
     def is_current(self) -> bool:
         return metadata.has_signature(self._open(), self._signature)
@@ -333,13 +338,15 @@ class CassandraLoader:
         """`written`: the timestamp of the load; it may use the next one, too."""
         self._session, self._view, self._rule = session, view, rule
         self._written, self._lease = written, lease
+        self._added = AddedDigests(session, retry)
         self.outcome = MergeOutcome()
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order, into an empty index."""
         for batch in settled(batches, self._rule, self.outcome):
             self.outcome.lost.clear()
-            self._write([call for key, cell in batch for call in self._put(key, cell)])
+            with self._added.listing({_start(key) for key, _ in batch}):
+                self._write([call for key, cell in batch for call in self._put(key, cell)])
 
     def add(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order."""
@@ -350,7 +357,8 @@ class CassandraLoader:
             writes: list[Call] = []
             for start, keys in groupby(chunk, lambda group: _start(group[0])):
                 writes += self._merge(start, list(keys), *known[start])
-            self._write(writes)
+            with self._added.listing(starts):  # also if they are there: `added_digests` says why
+                self._write(writes)
 
     def drop(self, gone: set[int]) -> None:
         """Remove the captures of containers; reads the whole index."""

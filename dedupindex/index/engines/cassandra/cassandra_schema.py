@@ -12,7 +12,9 @@
     claim      who may store a payload; with a time to live
     url        keys of captures by URL, in an index with the setting `by_url`
     statistic  amounts of `statistics_keys`, by writer and start time; combined when read
-    about      identity (as in index.json), state (`IndexState`), next_number, loading, lease
+    added      digests that were lately added, by epoch; see `added_digests`
+    about      identity (as in index.json), state (`IndexState`), next_number, loading, lease,
+               epochs
 
 Cells, names, numbers, amounts and text end with a checksum of key and value (`cells.sealed`,
 `cells.sealed_text`); the lease does not.
@@ -50,8 +52,13 @@ _TABLES = {
         "PRIMARY KEY ((crawl, kind, part), heading, writer, since)"
     ),
     "url": "part blob, rest blob, dk blob, PRIMARY KEY (part, rest, dk)",
+    "added": "epoch blob, part int, id blob, keys blob, PRIMARY KEY ((epoch, part), id)",
     "about": "name text PRIMARY KEY, value text",  # last: if it exists, the others do
 }
+_EXPIRING = (  # of ``added``, whose rows all expire: files of one hour are removed as a whole
+    "gc_grace_seconds = 10800 AND compaction = {'class': 'TimeWindowCompactionStrategy', "
+    "'compaction_window_unit': 'HOURS', 'compaction_window_size': 1}"
+)
 _LOADED = ("capture", "place", "number", "container", "url")  # tables that a load writes to
 
 _VERSION = Statement("SELECT release_version FROM system.local")
@@ -72,7 +79,7 @@ _PUT_URL = Statement("INSERT INTO KS.url (part, rest, dk) VALUES (?, ?, ?)", Use
 
 def tables_exist(session: Session) -> bool:
     """Return whether the keyspace has the tables of an index."""
-    return ("about",) in session.execute(_EXISTING, session.keyspace)
+    return has_table(session, "about")
 
 
 def create_tables(session: Session, address: Address) -> None:
@@ -93,9 +100,21 @@ def create_tables(session: Session, address: Address) -> None:
     existing = {name for (name,) in session.execute(_EXISTING, address.keyspace)}
     for name, columns in _TABLES.items():
         if name not in existing:
-            options = f" WITH {_storage_options(session)}" if name == "capture" else ""
-            table = f"{address.keyspace}.{name}"
-            session.define(f"CREATE TABLE IF NOT EXISTS {table} ({columns}){options}")
+            options = {"capture": _storage_options(session), "added": _EXPIRING}.get(name)
+            table = f"{address.keyspace}.{name} ({columns})"
+            session.define(
+                f"CREATE TABLE IF NOT EXISTS {table}" + (f" WITH {options}" if options else "")
+            )
+
+
+def has_table(session: Session, name: str) -> bool:
+    return (name,) in session.execute(_EXISTING, session.keyspace)
+
+
+def datacenters(session: Session) -> list[str]:
+    """Return the datacenters that have copies of the keyspace."""
+    rows = session.execute(_KEYSPACE, session.keyspace)
+    return [name for (replication,) in rows for name in replication if name != "class"]
 
 
 def truncate_tables(session: Session) -> None:

@@ -25,6 +25,7 @@ from dedupindex.index.engines.engine_base import CellView
 from dedupindex.index.format import cells, url_index
 from dedupindex.index.format.cells import ContainerRef, Keys, split_key
 from dedupindex.index.load.runs import in_order
+from dedupindex.index.shared_filter import SharedFilter
 
 AT_ONCE = 100  # rows of a digest that are read at first; nearly all digests have fewer
 LOOKED_AT = 5_000  # keys that a query by URL reads: about a second
@@ -67,6 +68,7 @@ class Partitions:
     def __init__(self, session: Session, received: Callable[[list[Partition]], None]) -> None:
         """`received` is called with prefetched partitions before they can be read."""
         self._session, self._received = session, received
+        self.shared: SharedFilter | None = None
         self._known: dict[bytes, Partition] = {}
         self._held = 0  # bytes of their rows
         self._coming: Iterator[tuple[bytes, list[Row]]] = iter(())
@@ -83,6 +85,12 @@ class Partitions:
     def prefetch(self, keys: Iterable[bytes]) -> None:
         """Request many partitions, and receive the first of them."""
         wanted = [key for key in dict.fromkeys(keys) if key not in self._known][:_KEPT]
+        if self.shared is not None:
+            if len(self._known) > 2 * _KEPT:
+                self._known.clear()
+            lacking = set(filter(self.shared.lacks, wanted))
+            self._known |= {key: Partition.of(key, []) for key in lacking}
+            wanted = [key for key in wanted if key not in lacking]
         calls = ((schema.PARTITION, (key, AT_ONCE + 1)) for key in wanted)
         self._coming = zip(wanted, self._session.execute_many(calls), strict=True)
         self._awaited, self._outage = set(wanted), ""
@@ -97,7 +105,10 @@ class Partitions:
                     self._receive()
         found = self._known.get(key)
         if found is None:
-            found = self._keep(key, self._session.execute(schema.PARTITION, key, AT_ONCE + 1))
+            rows: list[Row] = []
+            if self.shared is None or not self.shared.lacks(key):
+                rows = self._session.execute(schema.PARTITION, key, AT_ONCE + 1)
+            found = self._keep(key, rows)
         return found
 
     def _receive(self) -> None:
@@ -137,6 +148,7 @@ class CassandraView(CellView):
         super().__init__(keys, places)
         self._session, self._scratch, self.by_url = session, scratch, by_url
         self._partitions = Partitions(session, self._read_names)
+        self.filter_identity = 0  # of filters of this index
 
     def __enter__(self) -> CassandraView:
         return self
@@ -145,6 +157,10 @@ class CassandraView(CellView):
         self._partitions.clear()
 
     # --- lookups ---------------------------------------------------------------------------------
+
+    def use_filter(self, shared: SharedFilter) -> None:
+        if shared.of(self.filter_identity):
+            self._partitions.shared = shared
 
     def prefetch(self, digests: Iterable[Digest]) -> None:
         """Read digests side by side; returns with the first, the others follow as they are used."""

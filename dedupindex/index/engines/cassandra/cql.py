@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -78,6 +77,7 @@ class Use(Enum):
     WRITE = "write"
     CONDITIONAL = "conditional"  # IF …: a lightweight transaction
     SERIAL = "serial"  # a read that sees, and completes, all lightweight transactions
+    QUORUM = "quorum"  # at LOCAL_QUORUM whatever the address says: a read sees all earlier writes
 
 
 class Statement(NamedTuple):
@@ -254,6 +254,7 @@ class Session:
             prepared = connection.driver.prepare(statement.text.replace("KS.", f"{self.keyspace}."))
             prepared.consistency_level = {
                 Use.SERIAL: ConsistencyLevel.LOCAL_SERIAL,
+                Use.QUORUM: ConsistencyLevel.LOCAL_QUORUM,
                 Use.READ: connection.reading,
             }.get(self._reads if statement.use is Use.READ else statement.use, connection.writing)
             prepared.serial_consistency_level = ConsistencyLevel.LOCAL_SERIAL
@@ -360,8 +361,3 @@ def write_all(session: Session, writes: Sequence[Call]) -> None:
         rows.setdefault(statement, []).append(values)
     for statement, values_of in rows.items():
         retry(partial(session.write_many, statement, values_of))
-
-
-def clock() -> float:
-    """Return seconds of a clock for leases: unlike `time.monotonic` it runs during suspension."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)

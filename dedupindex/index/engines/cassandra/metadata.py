@@ -21,7 +21,7 @@ from typing import Any
 from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
-from dedupindex.index.engine import retry
+from dedupindex.index.engine import clock, retry
 from dedupindex.index.engines.cassandra.cassandra_schema import NUMBER, PLACE, PLACES, tables_exist
 from dedupindex.index.engines.cassandra.cql import (
     Call,
@@ -31,7 +31,6 @@ from dedupindex.index.engines.cassandra.cql import (
     Statement,
     Unclear,
     Use,
-    clock,
     execute_conditional,
     write_all,
 )
