@@ -103,7 +103,10 @@ class _Status(Handlers):
     def stats(self) -> Response:
         """What the index holds."""
         self._access.may_read(request.environ)
-        return json_of(stats_of(self._live.opened().engine))
+        content = stats_of(self._live.opened().engine)
+        if self._live.shared is not None:
+            content["filter"] = self._live.shared.status()._asdict()
+        return json_of(content)
 
     @Route("GET", "/metrics", ("text/plain",), open=True)
     def metrics(self) -> Response:

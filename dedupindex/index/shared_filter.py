@@ -14,8 +14,8 @@ occupied. It begins with numbers of 64 bits:
     256  answered     by each process that reads: lookups that it did not have to ask
 
 Digests are found in tables as in the parts of `dedupindex.digest_filter`. When the last table is
-full, one of a quarter of all is added; when all memory is used, digests go into the first, and it
-takes more new ones for known.
+full, one of a quarter of all is added; when all memory is used, they are filled further, and more
+new digests are taken for known.
 """
 
 from __future__ import annotations
@@ -146,27 +146,34 @@ class SharedFilter:
             return locked
 
     def _add(self, key: int) -> None:
-        number = self._words[_TABLES] - 1
-        if not self._table(number, _ROOM):
-            number = self._grown(number)
-        else:
-            self._words[_TABLES_AT + 3 * number + _ROOM] -= 1
+        number = self._table_with_room()
+        self._words[_TABLES_AT + 3 * number + _ROOM] -= 1
         begin, blocks = self._table(number, _START), self._table(number, _BLOCKS)
         at = begin + BLOCK * ((key >> 32) * blocks >> 32)
         block = int.from_bytes(self._memory[at : at + BLOCK], "little")
         self._memory[at : at + BLOCK] = (block | mask_of(key)).to_bytes(BLOCK, "little")
         self._words[_DIGESTS] += 1
 
-    def _grown(self, last: int) -> int:
-        """Add a table if there is memory; return the table for the next digest."""
-        used = self._table(last, _START) + BLOCK * self._table(last, _BLOCKS)
+    def _table_with_room(self) -> int:
+        """Return a table for the next digest: a new one, or one that is filled beyond its size."""
+        count = self._words[_TABLES]
+        for number in reversed(range(count)):  # it is the last, unless all are filled again
+            if self._table(number, _ROOM):
+                return number
+        used = self._table(count - 1, _START) + BLOCK * self._table(count - 1, _BLOCKS)
         size = min(max((used - _HEADER) // 4, LEAST), len(self._memory) - used)
-        if size < LEAST or last + 1 == _MOST_TABLES:
-            return 0
-        self._put_table(last + 1, used, size)
-        self._words[_TABLES] = last + 2
-        self._words[_TABLES_AT + 3 * (last + 1) + _ROOM] -= 1
-        return last + 1
+        if size >= LEAST and count < _MOST_TABLES:
+            self._put_table(count, used, size)
+            self._words[_TABLES] = count + 1
+            return count
+        for number in range(count):
+            self._fill(number)
+        return count - 1
+
+    def _fill(self, number: int) -> None:
+        """Let a table have as many digests as it has room for, or so many again."""
+        room = BLOCK * self._table(number, _BLOCKS) * 8 // BITS
+        self._words[_TABLES_AT + 3 * number + _ROOM] = room
 
     def _table(self, number: int, what: int) -> int:
         return self._words[_TABLES_AT + 3 * number + what]
@@ -174,7 +181,7 @@ class SharedFilter:
     def _put_table(self, number: int, start: int, size: int) -> None:
         at, blocks = _TABLES_AT + 3 * number, size // BLOCK
         self._words[at + _START], self._words[at + _BLOCKS] = start, blocks
-        self._words[at + _ROOM] = BLOCK * blocks * 8 // BITS
+        self._fill(number)
 
     def begin(self, identity: int, expected: int) -> None:
         """Empty it for an index with `expected` digests; it answers nothing until it is renewed."""
