@@ -1,21 +1,19 @@
 """The process that makes and renews the filter of all digests of an index on a cluster.
 
-It is of its own, as it reads the whole index: in a worker, lookups would wait for it. A worker
-starts it, and again when it has ended; it ends when that worker has. A lock on the memory of the
-filter keeps two from writing, when workers are replaced.
+It is of its own, as it reads the whole index: in a worker, lookups would wait for it. The main
+process starts it, and again when it has ended; it ends when the main process has.
 
     python -m server.filter_builder INDEX FILE FORMAT     FILE: number of the open file of memory
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -23,37 +21,41 @@ from dedupindex.crawls.stores import make_store
 from dedupindex.index.shared_filter import SharedFilter
 from server import logs
 
-_AGAIN = 2.0  # seconds until a process that has ended is started again
-_CHECKED = 0.5  # seconds between two checks of whether the worker runs
+_AGAIN = 2.0  # seconds between two starts
+_CHECKED = 0.5  # seconds between two checks of whether the main process runs
 
 
 class FilterBuilder:
-    """Keeps the process running, from a daemon thread of one worker."""
+    """Keeps the process running, for the main process of a server."""
 
     def __init__(self, index: Path, file: int, log_format: str) -> None:
-        self._index, self._file, self._log_format = index, file, log_format
-        self._ended = threading.Event()
+        words = [str(index), str(file), log_format]
+        self._command = [sys.executable, "-m", "server.filter_builder", *words]
+        self._file = file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._next = 0.0
 
-    def start(self) -> None:
-        threading.Thread(target=self._run, name="filter-builder", daemon=True).start()
+    def keep(self) -> None:
+        """Start the process unless it runs; called several times a second."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _AGAIN
+        path = os.pathsep.join(filter(None, sys.path))
+        self._process = subprocess.Popen(
+            self._command,
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            pass_fds=(self._file,),
+            start_new_session=True,  # an interrupt from the terminal is for the main process alone
+        )
 
     def stop(self) -> None:
-        """End the process soon."""
-        self._ended.set()
-
-    def _run(self) -> None:
-        words = [str(self._index), str(self._file), self._log_format]
-        command = [sys.executable, "-m", "server.filter_builder", *words]
-        path = os.pathsep.join(filter(None, sys.path))
-        environment = {**os.environ, "PYTHONPATH": path}
-        while not self._ended.is_set():
-            with subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, pass_fds=(self._file,)
-            ) as process:
-                while process.poll() is None and not self._ended.wait(_CHECKED):
-                    pass
-                process.terminate()
-            self._ended.wait(_AGAIN)
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
 
 def reported(index: Path) -> int:
@@ -78,9 +80,7 @@ def main() -> None:
         os._exit(0)  # whatever it waits for; readers see how old the filter is
 
     threading.Thread(target=watch, daemon=True).start()
-    fcntl.lockf(file, fcntl.LOCK_EX)  # waits for the one before to end
-    with suppress(KeyboardInterrupt):
-        ClusterFilter(index, shared, logs.LOGGER.warning, partial(reported, index)).run()
+    ClusterFilter(index, shared, logs.LOGGER.warning, partial(reported, index)).run()
 
 
 if __name__ == "__main__":

@@ -171,6 +171,7 @@ class _GranianServer(MPServer):
         self._config, self._sockets, self._ready = config, sockets, ready
         self._counts = mmap.mmap(-1, block_size(config.workers))
         self._filter = shared_filter.create(config.filter_memory) if config.filter_memory else -1
+        self._builder = FilterBuilder(config.index, self._filter, config.log_format)
         self._loaded, self._loading = os.pipe()  # a byte from each worker that answers
         os.set_blocking(self._loaded, False)
         self._starting = config.workers
@@ -191,6 +192,8 @@ class _GranianServer(MPServer):
 
     def _supervise(self) -> None:
         """Report readiness when all workers answer, and let Granian replace those that died."""
+        if self._config.filter_memory:
+            self._builder.keep()
         if self._starting:
             with suppress(BlockingIOError):
                 self._starting -= len(os.read(self._loaded, self._starting))
@@ -230,6 +233,7 @@ class _GranianServer(MPServer):
         listeners.shut(self._sockets)
         time.sleep(DRAIN)
         super()._stop_workers()  # type: ignore[no-untyped-call]
+        self._builder.stop()
         for listener in self._sockets:
             listener.close()
 
@@ -247,10 +251,6 @@ class _GranianServer(MPServer):
         Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
             BackgroundMerge(live).start()
-            if shared is not None:
-                builder = FilterBuilder(self._config.index, self._filter, self._config.log_format)
-                builder.start()
-                Finalize(None, builder.stop, exitpriority=1)
         metrics = Metrics(self._counts, self._config.workers, worker)
         app = create_app(self._config, live, metrics)
         hot = app.wsgi_app

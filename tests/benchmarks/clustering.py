@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
 from statistics import median
 from urllib.request import Request, urlopen
 
@@ -26,6 +27,7 @@ from tests.benchmarks.peers import Missing
 from tests.benchmarks.suite import Bench, Line, Target
 
 _FLOOR = Target(0.7)
+_LONGEST = 600  # seconds until a filter is there
 
 
 def cassandra(bench: Bench) -> Iterator[Line]:
@@ -45,6 +47,7 @@ def cassandra(bench: Bench) -> Iterator[Line]:
         yield line
         yield _loops(bench, there, count)
         yield _served(bench, there, here, count)
+        yield _mostly_new(bench, there, count)
 
 
 @contextmanager
@@ -110,7 +113,7 @@ def _served(bench: Bench, there: Path, here: Path, count: int) -> Line:
         contenders: dict[str, Callable[[], float]] = {}
         for place in (here, there):
             server = stack.enter_context(serving(bench, place))
-            contenders[place.name] = partial(_posted, server.address, bodies)
+            contenders[place.name] = partial(_posted, server.address, bodies, len(bodies) * BATCH)
         rates = {name: median(found) for name, found in bench.interleaved(contenders).items()}
     line = Line("cassandra-batch", "lookups/s", rates[there.name], "LMDB", rates[here.name])
     line.ratio = line.ours / rates[here.name]
@@ -118,7 +121,38 @@ def _served(bench: Bench, there: Path, here: Path, count: int) -> Line:
     return line
 
 
-def _posted(address: str, bodies: list[bytes]) -> float:
+def _mostly_new(bench: Bench, there: Path, count: int) -> Line:
+    """The same of a crawl in which four of five payloads are new: with a filter, and without."""
+    known = Captures().sample(count, min(ASKED, count) // 5)
+    asked = [*known, *Captures().rows(count, count + 4 * len(known))]
+    Random(7).shuffle(asked)
+    bodies = [body.encode() for body in batches(asked, BATCH)]
+    found = sum(row.number < count for row in asked[: len(bodies) * BATCH])
+    with ExitStack() as stack:
+        contenders: dict[str, Callable[[], float]] = {}
+        for name, options in {"filter": ("--filter-memory", str(1 << 30)), "none": ()}.items():
+            server = stack.enter_context(serving(bench, there, *options))
+            if options:
+                _await_filter(server.address)
+            contenders[name] = partial(_posted, server.address, bodies, found)
+        rates = {name: median(found) for name, found in bench.interleaved(contenders).items()}
+    line = Line("cassandra-filtered", "lookups/s", rates["filter"], "the same without the filter")
+    line.reference = rates["none"]
+    line.ratio = line.ours / line.reference
+    line.note = f"{count:,} captures; 80 % are new; server on one core, node on the other"
+    return line
+
+
+def _await_filter(address: str) -> None:
+    """Return when a server has its filter."""
+    end = time.monotonic() + _LONGEST
+    while json.loads(urlopen(f"{address}/stats").read())["filter"]["age"] is None:
+        if time.monotonic() > end:
+            raise Failed(f"{address} has no filter after {_LONGEST} s")
+        time.sleep(0.1)
+
+
+def _posted(address: str, bodies: list[bytes], expected: int) -> float:
     """Lookups a second of two clients, each of which posts a batch when its last is answered."""
 
     def post(body: bytes) -> int:
@@ -130,6 +164,7 @@ def _posted(address: str, bodies: list[bytes]) -> float:
     began = time.perf_counter()
     with ThreadPoolExecutor(2) as clients:
         found = sum(clients.map(post, bodies))
-    if found != len(bodies) * BATCH:
-        raise Failed(f"{address} found {found:,} of {len(bodies) * BATCH:,}")
-    return found / (time.perf_counter() - began)
+    taken = time.perf_counter() - began
+    if found != expected:
+        raise Failed(f"{address} found {found:,} of {expected:,}")
+    return len(bodies) * BATCH / taken

@@ -98,9 +98,9 @@ class Server:
 
 
 @contextmanager
-def serving(bench: Bench, index: Path) -> Iterator[Server]:
+def serving(bench: Bench, index: Path, *options: str) -> Iterator[Server]:
     """``bin/serve`` on one core, one worker."""
-    command = [SERVE, index, "--port", "0", "--workers", "1", "--json"]
+    command = [SERVE, index, "--port", "0", "--workers", "1", "--json", *options]
     with running(command, bench.cores.one, stdout=PIPE) as process:
         assert process.stdout is not None
         ready = process.stdout.readline()

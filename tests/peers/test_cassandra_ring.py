@@ -6,12 +6,15 @@ All tests that need three are in this module: starting them takes half a minute.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,7 @@ from dedupindex.index import open_index, refer_to
 from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
+from dedupindex.index.shared_filter import FRESH
 from dedupindex.lookup.decide import Query, find
 from demo.cluster import show
 from server.app import create_app
@@ -340,3 +344,141 @@ def test_a_crawl_through_two_servers_outlives_a_node(
                 ("POST", "/crawls", {"name": "c"}),
             ):
                 assert status(server, method, path, content)[0] == 503
+
+
+def children(server: Running, words: str) -> list[int]:
+    """The processes that a server has started whose command has some words."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == server.process.pid and words in (place / "cmdline").read_text():
+                found.append(int(place.name))
+    return found
+
+
+class Model:
+    """What was acknowledged, and when; a server with a filter must know it soon after.
+
+    Threads report through one server and ask another, which has a filter.
+    """
+
+    def __init__(self, writes: Running, filters: Running, known: int) -> None:
+        """`known`: a number that was acknowledged just now."""
+        self.wrong: list[Any] = []
+        self.found = self.new = self.outages = 0
+        self._writes, self._filters = writes, filters
+        self._acknowledged = [(time.monotonic(), known)]
+        self._end = threading.Event()
+        works = [partial(self._report, first) for first in (1_000_000, 2_000_000)]
+        works += [partial(self._ask, step) for step in (1, 17)]
+        self._threads = [threading.Thread(target=work) for work in works]
+        for thread in self._threads:
+            thread.start()
+
+    def _report(self, number: int) -> None:
+        while not self._end.is_set():
+            with suppress(OSError, HTTPException):
+                code, _ = status(self._writes, "POST", "/captures?crawl=a", report(number))
+                if code == 200:
+                    self._acknowledged.append((time.monotonic(), number))
+                    number += 1
+
+    def _ask(self, step: int) -> None:
+        at, new = 0, 3_000_000 * step
+        while not self._end.is_set():
+            soon = at + step < len(self._acknowledged)
+            when, number = self._acknowledged[at if soon else -1]
+            if soon and time.monotonic() - when > FRESH:
+                at += step
+                self._answer(number, True)
+            new += 1
+            self._answer(new, False)
+
+    def _answer(self, number: int, known: bool) -> None:
+        with suppress(OSError, HTTPException):
+            code, answer = status(self._filters, "GET", f"/lookup?digest={sha1(number)}")
+            if code == 503:
+                self.outages += 1
+            elif answer.get("duplicate") is not known:
+                self.wrong.append((number, known, code, answer))
+            elif known:
+                self.found += 1
+            else:
+                self.new += 1
+
+    def goes_on(self, *, filtered: bool) -> bool:
+        """Whether reports and both kinds of answers come, and misses by the filter."""
+        before = self.found, self.new, len(self._acknowledged), self.answered()
+
+        def more() -> bool:
+            now = self.found, self.new, len(self._acknowledged), self.answered()
+            gone = [after - then for after, then in zip(now, before, strict=True)]
+            return min(gone[:3]) > 30 and (gone[3] > 30 or not filtered)
+
+        return until(more)
+
+    def answered(self) -> int:
+        _, told = status(self._filters, "GET", "/stats")
+        return int(told["filter"]["answered"]) if "filter" in told else 0
+
+    def stop(self) -> None:
+        self._end.set()
+        for thread in self._threads:
+            thread.join(DEADLINE)
+
+
+def test_a_filter_never_lacks_what_was_acknowledged_a_while_ago(
+    nodes: Ring, make_index: MakeIndex, tmp_path: Path
+) -> None:
+    """While nodes, a load and the process that makes the filter are killed."""
+    address = nodes.address(timeout=12)
+    index = make_index([capture(90)], engine=address)
+    others = [tmp_path / "filters", tmp_path / "loads"]
+    for other in others:
+        other.mkdir()
+        refer_to(other, Address.parse(address))
+    with (
+        serving(index, "--workers", "2") as writes,
+        serving(others[0], "--workers", "2", "--filter-memory", "1000000") as filters,
+    ):
+        send(writes.port, "POST", "/crawls", {"name": "a", "seen_by": "all"})
+        send(writes.port, "POST", "/captures?crawl=a", report(999_999))
+        model = Model(writes, filters, 999_999)
+        try:
+            assert model.goes_on(filtered=True)
+            nodes.nodes[1].kill()
+            assert model.goes_on(filtered=True)
+            adding = command("index", "--add", cdx(tmp_path, 0, MORE), others[1])
+            with closing(open_index(index)) as engine, engine.view() as view:
+                first = min(Digest.parse(f"sha1:{label(number)}") for number in range(MORE))
+
+                def written() -> bool:
+                    view._partitions.clear()  # type: ignore[attr-defined]
+                    return bool(view.any(first, 1))
+
+                assert until(written)
+            assert adding.poll() is None, "it is killed too late to be of any meaning"
+            adding.kill()
+            adding.communicate()
+            nodes.mend()
+            assert model.goes_on(filtered=True)
+            patient("index", "--add", cdx(tmp_path, 0, MORE), others[1])
+            loaded = time.monotonic()
+            nodes.nodes[2].kill()
+            assert until(lambda: time.monotonic() - loaded > FRESH)
+            for number in range(0, MORE, 97):
+                code, answer = status(filters, "GET", f"/lookup?digest=sha1:{label(number)}")
+                assert code == 503 or answer["duplicate"], number
+            with nodes.nodes[1].hanging():  # one is left: nothing is known, and nothing is new
+                outages = model.outages
+                assert until(lambda: model.outages > outages + 10)
+            assert model.goes_on(filtered=True)
+            [builder] = children(filters, "server.filter_builder")
+            os.kill(builder, signal.SIGKILL)
+            assert model.goes_on(filtered=True)
+            nodes.mend()
+            assert model.goes_on(filtered=True)
+        finally:
+            model.stop()
+        assert model.wrong == []

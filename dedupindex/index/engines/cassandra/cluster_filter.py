@@ -100,11 +100,11 @@ class ClusterFilter:
                 return
             expected = state.digests + self._reported()
             self._shared.begin(filter_identity(address, origin.signature), expected)
-            with _Scan(session, self._shared, expected) as scan:
+            with _DigestScan(session, self._shared, expected) as scan:
                 self._renew(session, tail, origin, scan)
 
     def _renew(
-        self, session: Session, tail: added_digests.AddedTail, origin: _Origin, scan: _Scan
+        self, session: Session, tail: added_digests.AddedTail, origin: _Origin, scan: _DigestScan
     ) -> None:
         """Follow the list until the end; raises what makes the filter unusable."""
         whole = False
@@ -141,7 +141,7 @@ class ClusterFilter:
             )
 
 
-class _Scan:
+class _DigestScan:
     """Adds all digests of a cluster to a filter, in threads; a context manager."""
 
     def __init__(self, session: Session, shared: SharedFilter, expected: int) -> None:
@@ -152,7 +152,7 @@ class _Scan:
         self._taking = threading.Lock()
         self._futures = [self._threads.submit(self._run) for _ in range(_AT_ONCE)]
 
-    def __enter__(self) -> _Scan:
+    def __enter__(self) -> _DigestScan:
         return self
 
     def __exit__(self, *_: object) -> None:
