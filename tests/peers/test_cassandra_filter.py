@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +43,7 @@ from server.filter_builder import reported
 from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_crawls_live import report
+from tests.integration.test_server_live import COMMAND, Running, serving
 from tests.peers.cassandra import DEADLINE, Keyspaces
 from tests.peers.test_cassandra_crawls import Faulty, begin, put
 from tests.support.captures import capture, sha1
@@ -60,7 +64,7 @@ def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_filter, "_AGAIN", 0.05)
 
 
-class Running:
+class Filtering:
     """A filter of an index that is made and renewed in a thread."""
 
     def __init__(self, index: Path, maximum: int = 1 << 20) -> None:
@@ -70,7 +74,7 @@ class Running:
         self._maker = ClusterFilter(index, self._built, self.said.append, partial(reported, index))
         self._thread = threading.Thread(target=self._maker.run)
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Filtering:
         self._thread.start()
         return self
 
@@ -118,8 +122,8 @@ def index(make_index: MakeIndex, engine: str) -> Path:
 
 
 @pytest.fixture
-def running(index: Path) -> Iterator[Running]:
-    with Running(index) as one:
+def running(index: Path) -> Iterator[Filtering]:
+    with Filtering(index) as one:
         one.renewed()
         yield one
 
@@ -141,7 +145,7 @@ def store(index: Path) -> Iterator[CassandraStore]:
 # --- what it has ---------------------------------------------------------------------------------
 
 
-def test_it_has_what_the_cluster_has_and_lacks_nearly_all_else(running: Running) -> None:
+def test_it_has_what_the_cluster_has_and_lacks_nearly_all_else(running: Filtering) -> None:
     assert not any(map(running.lacks, range(MANY)))
     assert sum(map(running.lacks, range(MANY, 2 * MANY))) > 0.98 * MANY
     status = running.shared.status()
@@ -150,7 +154,7 @@ def test_it_has_what_the_cluster_has_and_lacks_nearly_all_else(running: Running)
 
 
 def test_it_learns_what_others_report_and_load(
-    running: Running, store: CassandraStore, engine: str, tmp_path: Path
+    running: Filtering, store: CassandraStore, engine: str, tmp_path: Path
 ) -> None:
     begin(store)
     begin(store, "b", seen=lifecycle.Visibility.ALL)
@@ -181,7 +185,7 @@ def test_it_has_what_is_reported_while_it_is_made(index: Path, store: CassandraS
     for thread in threads:
         thread.start()
     try:
-        with Running(index) as one:
+        with Filtering(index) as one:
             for _ in range(25):
                 one.renewed()
                 moment = clock() - (one.shared.status().age or 0)
@@ -195,7 +199,7 @@ def test_it_has_what_is_reported_while_it_is_made(index: Path, store: CassandraS
 
 
 def test_a_report_of_what_a_killed_one_has_stored_is_known(
-    running: Running, index: Path, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+    running: Filtering, index: Path, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It stored without knowing of an epoch, and was killed before it asked again."""
     begin(store)
@@ -208,7 +212,7 @@ def test_a_report_of_what_a_killed_one_has_stored_is_known(
 
 
 def test_a_slow_report_is_listed_in_the_epoch_that_is_read(
-    running: Running, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+    running: Filtering, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first epoch has ended, and is not read any more, when it lists there."""
     begin(store)
@@ -230,7 +234,7 @@ def test_a_slow_report_is_listed_in_the_epoch_that_is_read(
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
 def test_it_has_what_a_killed_load_left(
-    running: Running,
+    running: Filtering,
     engine: str,
     tmp_path: Path,
     share: float,
@@ -253,9 +257,11 @@ def test_it_has_what_a_killed_load_left(
     assert not [number for number in numbers if running.lacks(number)]
 
 
-def test_two_servers_follow_one_list(index: Path, running: Running, store: CassandraStore) -> None:
+def test_two_servers_follow_one_list(
+    index: Path, running: Filtering, store: CassandraStore
+) -> None:
     begin(store)
-    with Running(index) as other:
+    with Filtering(index) as other:
         for number in range(7000, 7030):
             other.renewed()
             put(store, "a", capture(number))
@@ -278,13 +284,13 @@ def test_nothing_is_listed_while_no_server_has_a_filter(
 # --- what makes it anew --------------------------------------------------------------------------
 
 
-def made_anew(one: Running, because: str) -> None:
+def made_anew(one: Filtering, because: str) -> None:
     one.until(lambda: any(because in text for text in one.said))
     one.renewed()
 
 
 def test_a_keyspace_that_is_loaded_anew_is_another_index(
-    running: Running, index: Path, engine: str, make_index: MakeIndex
+    running: Filtering, index: Path, engine: str, make_index: MakeIndex
 ) -> None:
     address = Address.parse(engine)
     with closing(open_index(index)) as before:
@@ -302,7 +308,7 @@ def test_a_keyspace_that_is_loaded_anew_is_another_index(
 
 
 def test_a_cluster_that_was_restored_is_read_anew(
-    running: Running, session: Session, store: CassandraStore
+    running: Filtering, session: Session, store: CassandraStore
 ) -> None:
     """Of the epochs it has those of the day of the snapshot, or none."""
     old = added_digests.stored_epochs(session)
@@ -332,7 +338,7 @@ def test_a_cluster_that_was_restored_is_read_anew(
         assert not running.lacks(8100 + bool(value))
 
 
-def test_a_list_that_is_damaged_is_not_relied_on(running: Running, session: Session) -> None:
+def test_a_list_that_is_damaged_is_not_relied_on(running: Filtering, session: Session) -> None:
     stored = added_digests.stored_epochs(session)
     assert stored
     epoch = added_digests.epochs_in(stored)[-1]
@@ -347,7 +353,7 @@ def test_a_list_that_is_damaged_is_not_relied_on(running: Running, session: Sess
 
 
 def test_who_was_away_for_too_long_has_missed_something(
-    running: Running, session: Session, monkeypatch: pytest.MonkeyPatch
+    running: Filtering, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tail = AddedTail(session, added_digests.join_epochs(session))
     list(tail.read())
@@ -358,7 +364,7 @@ def test_who_was_away_for_too_long_has_missed_something(
 
 def test_an_index_of_an_earlier_version_gets_the_table(index: Path, session: Session) -> None:
     session.define(f"DROP TABLE {session.keyspace}.added")
-    with Running(index) as one:
+    with Filtering(index) as one:
         one.renewed()
         assert not one.lacks(1) and one.lacks(MANY)
 
@@ -366,13 +372,13 @@ def test_an_index_of_an_earlier_version_gets_the_table(index: Path, session: Ses
 @pytest.mark.parametrize("level", ["LOCAL_ONE", "ONE", "TWO"])
 def test_less_than_a_majority_is_not_enough(index: Path, engine: str, level: str) -> None:
     Identity(f"{engine}&consistency={level}", Settings(), generation=1).write(index)
-    with Running(index) as one:
+    with Filtering(index) as one:
         one.until(lambda: any("LOCAL_QUORUM or more" in text for text in one.said))
         assert not one.lacks(MANY)
 
 
 def test_copies_in_two_datacenters_are_not_current_enough(
-    running: Running, session: Session, monkeypatch: pytest.MonkeyPatch
+    running: Filtering, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "dedupindex.index.engines.cassandra.cassandra_schema.datacenters",
@@ -386,7 +392,7 @@ def test_copies_in_two_datacenters_are_not_current_enough(
 
 
 @pytest.fixture
-def live(running: Running) -> LiveIndex:
+def live(running: Filtering) -> LiveIndex:
     live = LiveIndex(running.index, shared=running.shared)
     live.refresh()
     return live
@@ -431,7 +437,7 @@ def asked(number: int, **more: str) -> dict[str, str]:
 
 
 def test_misses_are_answered_without_the_cluster(
-    web: Any, running: Running, monkeypatch: pytest.MonkeyPatch
+    web: Any, running: Filtering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = Asked(monkeypatch)
     running.renewed()
@@ -453,7 +459,7 @@ def test_misses_are_answered_without_the_cluster(
 
 
 def test_a_server_knows_at_once_what_it_has_stored(
-    web: Any, running: Running, monkeypatch: pytest.MonkeyPatch
+    web: Any, running: Filtering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AddedTail, "read", lambda self: iter(()))  # nothing comes from the list
     web.post("/crawls", json={"name": "a"})
@@ -472,7 +478,7 @@ def test_a_server_knows_at_once_what_it_has_stored(
 
 
 def test_claims_are_always_decided_by_the_cluster(
-    web: Any, running: Running, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
+    web: Any, running: Filtering, store: CassandraStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(AddedTail, "read", lambda self: iter(()))
     begin(store, "b", seen=lifecycle.Visibility.ALL)
@@ -484,7 +490,7 @@ def test_claims_are_always_decided_by_the_cluster(
 
 
 def test_a_cluster_that_is_away_is_never_a_miss(
-    web: Any, live: LiveIndex, running: Running, cassandra: Any, monkeypatch: pytest.MonkeyPatch
+    web: Any, live: LiveIndex, running: Filtering, cassandra: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert web.get("/lookup", query_string=asked(MANY)).status_code == 200
     store = live.crawls.store()
@@ -511,7 +517,7 @@ def test_a_damaged_cell_is_damage_with_a_filter_too(
         key, cell = next(iter(view.stored()))
     dk, rest = split_key(key)
     session.execute(PUT, dk, rest, cell[:-1] + bytes([cell[-1] ^ 1]), time.time_ns() // 1000 + 10)
-    with Running(index) as one, closing(open_index(index)) as opened:
+    with Filtering(index) as one, closing(open_index(index)) as opened:
         one.renewed()
         with opened.view() as view:
             view.use_filter(one.shared)
@@ -519,3 +525,60 @@ def test_a_damaged_cell_is_damage_with_a_filter_too(
                 view.any(Digest("sha1", dk[1:]), 10)
             others = [number for number in range(50) if start(number) != dk]
             assert all(view.any(sha1(number), 1) for number in others)
+
+
+def test_a_server_keeps_its_filter_when_workers_are_replaced(index: Path) -> None:
+    with serving(index, "--workers", "2", "--filter-memory", "1000000") as server:
+
+        def told() -> dict[str, Any]:
+            found: dict[str, Any] = json.loads(server.get("/stats")[1])["filter"]
+            return found
+
+        def until(condition: Callable[[], bool]) -> None:
+            end = time.monotonic() + DEADLINE
+            while not condition():
+                assert time.monotonic() < end, server.log.read_text()
+                time.sleep(0.05)
+
+        def misses() -> None:
+            """Return when a miss was answered by the filter."""
+            before = told()["answered"]
+
+            def answered() -> bool:
+                for number in range(MANY, MANY + 20):
+                    code, text = server.get(f"/lookup?digest={sha1(number)}")
+                    assert code == 200 and not json.loads(text)["duplicate"]
+                return told()["answered"] > before
+
+            until(answered)
+
+        misses()
+        [made] = [line for line in server.log.read_text().splitlines() if "digests in" in line]
+        workers = children(server)
+        for worker in workers[:1]:
+            os.kill(worker, signal.SIGKILL)
+        until(lambda: len(children(server)) == 2 and children(server) != workers)
+        misses()
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: len(children(server)) == 2 and not {*children(server)} & {*workers})
+        misses()
+        assert server.log.read_text().count("digests in") == 1, made
+
+
+def children(server: Running) -> list[int]:
+    """The processes of the workers."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            words = (place / "cmdline").read_text()
+            if parent == server.process.pid and "filter_builder" not in words:
+                found.append(int(place.name))
+    return sorted(found)
+
+
+def test_an_index_in_a_file_has_no_use_for_it(make_index: MakeIndex) -> None:
+    done = subprocess.run(
+        [*COMMAND, make_index([]), "--filter-memory", "1000000"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "is for an index on a cluster" in done.stderr
