@@ -136,9 +136,9 @@ class View(Finder, Protocol):
     def counts(self) -> IndexCounts:
         """Return how much is held."""
 
-    def use_filter(self, shared: SharedFilter) -> None:
-        """Do not read what a filter of this index lacks, if the engine is on a network."""
-        return
+    def use_filter(self, shared: SharedFilter) -> bool:
+        """Do not read what a filter lacks, if it is of this index; return whether it is."""
+        return False
 
     def own_digests(self) -> bool:
         """Return whether no capture is stored under a further digest; False also if not known."""

@@ -102,7 +102,8 @@ class Lookups:
             if self._private:
                 self._access.may_read(environ)
             as_text = "HTTP_ACCEPT" in environ and self._wants_text(environ["HTTP_ACCEPT"])
-            query = None if self._live.opened().plain is None else plain_query(text)
+            fast = self._live.opened().plain is not None or self._live.shared is not None
+            query = plain_query(text) if fast else None
             if query is not None:
                 answer = self._as_text if as_text else self._as_json
                 reply = answer(query, started)

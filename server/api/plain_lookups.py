@@ -67,6 +67,8 @@ class PlainLookups:
 
     def as_json(self, query: PlainQuery, started: int) -> Reply | None:
         """Answer a miss, or a hit of the exact URL."""
+        if self._live.shared is not None:
+            return self._new(query, (OK, JSON, NONE), started)
         prefix, spelled, url, base, crawl, covers, mime, size = query
         crawls = self._crawls
         if crawl:
@@ -102,6 +104,8 @@ class PlainLookups:
 
     def as_text(self, query: PlainQuery, started: int) -> Reply | None:
         """Answer a miss, or a hit if few captures have the digest."""
+        if self._live.shared is not None:
+            return self._new(query, NO_CONTENT, started)
         _, _, url, base, crawl, _, mime, size = query
         address = url.encode()
         found = self._text_hit(query, address)
@@ -153,6 +157,27 @@ class PlainLookups:
                 return _hit_of_crawl(known, plain, held[0], name, encoding, covers or own)
         except (Damaged, *BROKEN):
             return None  # the full lookup reports the damage
+
+    def _new(self, query: PlainQuery, reply: Reply, started: int) -> Reply | None:
+        """Answer a lookup of what the shared filter lacks; the others need the cluster."""
+        prefix, _, url, base, crawl, _, mime, size = query
+        if base != _DIGEST_ANY or self._crawls.policy.rules or not self._lacks(prefix, crawl):
+            return None
+        if crawl:
+            outcome = self._missed(mime) if mime else NO_ORIGINAL
+            self._count(crawl, base, url, outcome, size, started)
+        self._metrics.lookup(base + MISS, started)
+        return reply
+
+    def _lacks(self, prefix: bytes, name: str) -> bool:
+        shared, opened = self._live.shared, self._crawls.open_store()
+        if shared is None or opened is None:
+            return False
+        with opened.store.reading() as reading:  # raises if the cluster does not answer
+            if name and plain_covers(opened.known_in(reading).by_name.get(name)) < 0:
+                return False
+        with self._live.opened().engine.view() as view:
+            return view.use_filter(shared) and shared.lacks(prefix)
 
     def _missed(self, mime: str) -> LookupOutcome:
         """Return the outcome of a miss with a media type as it stands in the query string."""

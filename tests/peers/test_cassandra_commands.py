@@ -514,6 +514,6 @@ def test_lookups_of_a_cluster_are_measured(cassandra: Ring, tmp_path: Path) -> N
     done = bench(*words, "--dir", tmp_path)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines()]
-    jobs = ["cassandra-load", "cassandra-lookup", "cassandra-batch"]
+    jobs = ["cassandra-load", "cassandra-lookup", "cassandra-batch", "cassandra-filtered"]
     assert [line["job"] for line in lines] == jobs
     assert all(line["ours"] > 0 and line["ratio"] > 0 for line in lines)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from functools import partial
@@ -24,7 +25,7 @@ from dedupindex.crawls import lifecycle
 from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.cassandra_crawl_store import CassandraStore
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, IndexUnavailable
+from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index import open_index, shared_filter
 from dedupindex.index.address import Address
 from dedupindex.index.engine import clock
@@ -52,6 +53,7 @@ from tests.support.engine_bench import Bench
 pytestmark = pytest.mark.peer
 MANY = 3000
 PAGE = "http://example.com/a"
+PER_CLASS = "dedupindex_lookups_total{"
 
 
 @pytest.fixture(autouse=True)
@@ -458,6 +460,62 @@ def test_misses_are_answered_without_the_cluster(
     assert told["digests"] == running.shared.status().digests and told["age"] < 5
 
 
+def test_answers_and_counts_are_the_same_with_and_without_it(web: Any, live: LiveIndex) -> None:
+    bare = LiveIndex(live.index)
+    bare.refresh()
+    webs = [web, create_app(Config(live.index), bare).test_client()]
+    for name, number, how in (
+        ("a", 9001, {}),
+        ("b", 9002, {"seen_by": "all"}),
+        ("n", 9003, {"namespace": "some"}),
+        ("e", 9004, {"strategy": "EXACT_URL"}),
+        ("p", 9005, {"policy": [{"never": True}]}),
+    ):
+        assert web.post("/crawls", json={"name": name, **how}).status_code == 200, name
+        assert web.post(f"/captures?crawl={name}", json=report(number)).json["added"] == 1
+    live.crawls.counting.take()
+    counted: list[Counter[tuple[object, ...]]] = []
+    queries = [
+        asked(number, **more)
+        for number in (1, MANY, 9001, 9002, 9003, 9004)
+        for more in (
+            *({"crawl": name} for name in ("a", "b", "n", "e", "p", "none")),
+            *({"strategy": name} for name in ("EXACT_URL", "CANONICAL_URL", "wrong")),
+            *({"covers": "entity", "mime": "text/html", "size": "12", "crawl": "a"}, {}),
+            *({"namespace": "some"}, {"explain": "1"}, {"bridge": "1"}),
+        )
+    ]
+    queries += [
+        {"digest": "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ", "url": PAGE},  # of nothing
+        *({"digest": "sha1:" + "A" * 32, "url": PAGE}, {"digest": "sha9:ab", "url": PAGE}),
+        *({"digest": str(sha1(MANY)), "url": ""}, {"digest": str(sha1(MANY))}),
+    ]
+    for query in queries:
+        for accept in ("text/plain", "application/json"):
+            told = [
+                (one.status_code, one.data, one.headers.get("Dedup-Reason"))
+                for one in (
+                    each.get("/lookup", query_string=query, headers={"Accept": accept})
+                    for each in webs
+                )
+            ]
+            assert told[0] == told[1], (query, accept)
+    for each in (live, bare):
+        rows: Counter[tuple[object, ...]] = Counter()
+        for part in each.crawls.counting.take():
+            for (crawl, _, *heading), amounts in part.rows.items():
+                for column, amount in enumerate(amounts):
+                    rows[crawl, *heading, column] += amount
+        counted.append(+rows)
+    assert counted[0] == counted[1] and len(counted[0]) > 10
+    lookups = [
+        sorted(line for line in each.get("/metrics").text.splitlines() if PER_CLASS in line)
+        for each in webs
+    ]
+    assert lookups[0] == lookups[1]
+    assert live.shared is not None and live.shared.status().answered > 20
+
+
 def test_a_server_knows_at_once_what_it_has_stored(
     web: Any, running: Filtering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,4 +639,4 @@ def test_an_index_in_a_file_has_no_use_for_it(make_index: MakeIndex) -> None:
     done = subprocess.run(
         [*COMMAND, make_index([]), "--filter-memory", "1000000"], capture_output=True, text=True
     )
-    assert done.returncode == 2 and "is for an index on a cluster" in done.stderr
+    assert done.returncode == BadInput.exit_status and "is for an index on a cluster" in done.stderr

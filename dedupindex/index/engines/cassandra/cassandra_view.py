@@ -158,9 +158,10 @@ class CassandraView(CellView):
 
     # --- lookups ---------------------------------------------------------------------------------
 
-    def use_filter(self, shared: SharedFilter) -> None:
-        if shared.of(self.filter_identity):
-            self._partitions.shared = shared
+    def use_filter(self, shared: SharedFilter) -> bool:
+        own = shared.of(self.filter_identity)
+        self._partitions.shared = shared if own else None
+        return own
 
     def prefetch(self, digests: Iterable[Digest]) -> None:
         """Read digests side by side; returns with the first, the others follow as they are used."""
