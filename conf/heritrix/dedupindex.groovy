@@ -3,6 +3,9 @@
 // Heritrix compiles this file once, when it builds the job; all threads of the crawl share its objects. Whatever goes
 // wrong, the response is stored in full: neither an answer of the server nor the lack of one can keep Heritrix from
 // storing a payload that was not found.
+//
+// Even in statically compiled classes Groovy calls some operators dynamically: == of enums, a string as a condition, intdiv,
+// array[i]. Java needs seconds to make such calls fast, so they are avoided in what runs for each new response.
 
 import groovy.transform.CompileStatic
 import groovy.transform.stc.POJO
@@ -135,7 +138,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
      * the body as stored and the entity are the same.
      */
     static String coversOf(CrawlURI curi) {
-        return curi.getHttpResponseHeader('Transfer-Encoding') ? null : 'both'
+        if (curi.getHttpResponseHeader('Transfer-Encoding') != null) return null
+        return 'both'
     }
 
     /**
@@ -361,7 +365,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
-    private static long milliseconds() { System.nanoTime().intdiv(1_000_000L).longValue() }
+    static long milliseconds() { TimeUnit.NANOSECONDS.toMillis(System.nanoTime()) }
 
     private static final ContentType FORM = ContentType.create('application/x-www-form-urlencoded')
     private static final ContentType LINES = ContentType.create('application/x-ndjson')
@@ -530,7 +534,6 @@ class Answer {
 @POJO
 class LookupConnections {
     private static final int ROOM = 1 << 14            // bytes of an answer, its headers included
-    private static final byte CR = 13, LF = 10
 
     private final String host, base, end
     private final int port, timeout
@@ -624,15 +627,16 @@ class LookupConnections {
     /** The next answer; null if it is not as our server writes them. Raises IOException if it is cut. */
     private static Answer read(Connection connection) {
         byte[] buffer = connection.buffer
-        int body = -1, at = 0
-        while (body < 0) {
+        String head = ''
+        int end = -1
+        while (end < 0) {
             if (connection.filled == ROOM) return null
             connection.more()
-            for (; body < 0 && at + 3 < connection.filled; at++) {
-                if (buffer[at] == CR && buffer[at + 1] == LF && buffer[at + 2] == CR && buffer[at + 3] == LF) body = at + 4
-            }
+            head = new String(buffer, 0, connection.filled, 'ISO-8859-1')
+            end = head.indexOf('\r\n\r\n')
         }
-        String head = new String(buffer, 0, body, 'ISO-8859-1')
+        int body = end + 4
+        head = head.substring(0, body)
         if (!head.startsWith('HTTP/1.1 ') || head.length() < 16 || Character.isDigit(head.charAt(12))) return null
         int status = 0, length = -1
         for (int i = 9; i < 12; i++) status = 10 * status + Character.digit(head.charAt(i), 10)
@@ -706,8 +710,6 @@ class DedupFilter {
         return found
     }
 
-    private static long now() { System.nanoTime().intdiv(1_000_000L).longValue() }
-
     /** The number of the algorithm of a digest with its label; 0 if the server must be asked. */
     private static int algorithm(String digest, byte[] raw) {
         int colon = digest.indexOf(':')
@@ -723,7 +725,7 @@ class DedupFilter {
     /** Whether neither the index has a digest nor this crawl has stored it; false if the server must be asked. */
     boolean lacks(String digest, byte[] raw) {
         List<Part> known = parts
-        if (known == null || now() - compared > 3L * renewMilliseconds + GRACE) return false
+        if (known == null || DedupClient.milliseconds() - compared > 3L * renewMilliseconds + GRACE) return false
         int number = algorithm(digest, raw)
         if (number == 0) return false
         long key = ByteBuffer.wrap(raw).getLong()
@@ -732,7 +734,7 @@ class DedupFilter {
         }
         synchronized (reported) {
             for (ByteBuffer table : reported) {
-                if (has([table], 0, table.capacity().intdiv(BLOCK).longValue(), key)) return false
+                if (has([table], 0, Math.floorDiv(table.capacity(), BLOCK), key)) return false
             }
         }
         return true
@@ -764,7 +766,7 @@ class DedupFilter {
             }
             room = room - 1
             ByteBuffer table = reported.last()
-            int start = (int) (BLOCK * blockOf(key, table.capacity().intdiv(BLOCK).longValue()))
+            int start = (int) (BLOCK * blockOf(key, Math.floorDiv(table.capacity(), BLOCK)))
             for (int word = 0; word < 8; word++) {
                 int place = start + 4 * word
                 table.putInt(place, table.getInt(place) | 1 << bitOf(key, word))
@@ -775,7 +777,7 @@ class DedupFilter {
     /** Fetch the parts that are new and forget those that are gone; raises IOException, and then nothing has changed. */
     void renew() {
         for (int left = 3; left > 0; left--) {         // a part may be merged into another meanwhile
-            long began = now()
+            long began = DedupClient.milliseconds()
             byte[] manifest = client.bytes('/digest-filter')
             if (manifest == null) {
                 parts = null
@@ -871,8 +873,8 @@ class DedupLookup extends Processor {
     @Override
     protected boolean shouldProcess(CrawlURI curi) {
         if (!curi.is2XXSuccess() || !curi.isHttpTransaction() || curi.isRevisit()) return false
-        if (curi.getFetchType() == CrawlURI.FetchType.HTTP_POST) return false     // another may be answered the same URL
-        return curi.getContentDigestSchemeString() != null && curi.getContentLength() > 0L
+        if (curi.getFetchType() === CrawlURI.FetchType.HTTP_POST) return false    // another may be answered the same URL
+        return curi.getContentDigest() != null && curi.getContentLength() > 0L
     }
 
     @Override
