@@ -182,9 +182,22 @@ def _read_here(
     tasks: list[ManifestTask], jobs: int, total: int, on_progress: OnProgress
 ) -> Iterator[FileRead]:
     try:
-        yield from read_all(read_container, tasks, jobs, total, on_progress)
+        yield from read_all(read_container, tasks, _processes(tasks, jobs), total, on_progress)
     finally:
         close_database()
+
+
+def _processes(tasks: list[ManifestTask], jobs: int) -> int:
+    """Return how many files are read at once.
+
+    If a few more files than `jobs` are most of the work, that is all of these: they share the cores
+    evenly, where the last would be read while cores have nothing to do. It never takes more cores.
+    """
+    total = sum(task.file.size for task in tasks)
+    large = sum(4 * jobs * task.file.size > total for task in tasks)
+    if jobs < large <= jobs + jobs // 2 and len(os.sched_getaffinity(0)) <= jobs:
+        return large
+    return jobs
 
 
 def _read_on_spark(

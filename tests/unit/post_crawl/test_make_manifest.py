@@ -56,6 +56,38 @@ def made(sources: Path, top: Path, **options: object) -> ManifestReport:
     return make([str(sources)], top, ManifestOptions(), **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("cores", "jobs", "sizes", "expected"),
+    [
+        (2, 2, [9, 9, 8, 1], 3),  # a third of the time, the third would be read alone
+        (2, 2, [9, 9, 9, 9], 2),
+        (2, 2, [30, 9, 1, 1], 2),
+        (4, 2, [9, 9, 8, 1], 2),  # three would take more than two cores
+        (4, 4, [9] * 6, 6),
+        (4, 4, [9] * 7, 4),
+        (2, 1, [9, 9, 9], 1),
+    ],
+)
+def test_no_core_waits_for_the_last_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    cores: int, jobs: int, sizes: list[int], expected: int,
+) -> None:  # fmt: skip
+    for number, size in enumerate(sizes):
+        path = tmp_path / "in" / f"{number}.warc"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"".join(response(number=number) for _ in range(size)))
+    found = []
+
+    def read(read: object, tasks: object, jobs: int, *rest: object) -> Iterator[object]:
+        found.append(jobs)
+        return iter(())
+
+    monkeypatch.setattr("dedupindex.post_crawl.manifest.make_manifest.read_all", read)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)))
+    made(tmp_path / "in", tmp_path / "m", jobs=jobs)
+    assert found == [expected]
+
+
 def lines_of(top: Path) -> dict[str, list[Line]]:
     manifest = open_manifest(top)
     return {each.name: list(manifest.lines(each.number)) for each in manifest.containers().values()}
