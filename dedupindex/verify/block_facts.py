@@ -42,6 +42,8 @@ _SINGLE = frozenset(
 _VERSIONS = frozenset((b"WARC/0.17", b"WARC/0.18", b"WARC/1.0", b"WARC/1.1", b"WARC/1.2"))
 _DIGEST_SIZES = {"md5": 16, "sha1": 20, "sha256": 32, "sha384": 48, "sha512": 64}
 _MAX_CACHED = 300  # bytes of a digest field
+_BASE32 = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHIJKLMNOPQRSTUV")
+_SHA1 = re.compile(rb"sha1:[A-Z2-7]{32}")
 CUT_AT_ZERO = "its payload digest was cut at its first zero byte"
 _NO_HTTP = HttpHead(b"", 0, b"", b"", -1, False, False)
 
@@ -73,6 +75,8 @@ def read_digest(text: bytes) -> StatedDigest | None:
 
 @lru_cache(4096)
 def _parsed(text: bytes) -> StatedDigest | None:
+    if _SHA1.fullmatch(text):  # as most tools write it
+        return StatedDigest("sha1", int(text[5:].translate(_BASE32), 32).to_bytes(20, "big"))
     label, colon, value = text.decode("ascii", "replace").partition(":")
     algorithm = label.lower().replace("-", "")
     size = _DIGEST_SIZES.get(algorithm)
@@ -136,11 +140,13 @@ def capture_key(url: bytes, date: bytes) -> bytes:
     return hashlib.blake2b(timestamp14(date) + b" " + url, digest_size=16).digest()
 
 
+@lru_cache(256)
 def timestamp14(date: bytes) -> bytes:
     """The 14 digits of a date; empty if it is not a date."""
     return re.sub(rb"[^0-9]", b"", date[:19]) if is_date(date) else b""
 
 
+@lru_cache(256)
 def is_date(date: bytes) -> bool:
     """Whether this is a valid WARC-Date, fractions of seconds allowed."""
     return _DATE.fullmatch(date) is not None

@@ -257,18 +257,18 @@ def parse_head(text: bytes) -> RecordHead:
     lines: list[bytes] = []
     fields: list[tuple[bytes, bytes]] = []
     for line in rest[:-2]:
-        if line[:1] in (b" ", b"\t") and fields:
+        folded = line.startswith((b" ", b"\t"))
+        if folded and fields:
             name, value = fields[-1]
             fields[-1] = name, (value + b" " + line.strip(_SPACE)).strip(_SPACE)
             lines[-1] += line + b"\n"
             continue
         name, colon, value = line.partition(b":")
-        if line[:1] in (b" ", b"\t"):
-            colon = b""  # a folded line of nothing
-        if not colon or not name.strip(_SPACE):
+        name = name.strip(_SPACE)
+        if folded or not colon or not name:  # or a folded line of nothing
             odd = "a line of its header is no field"
             name, value = b"", line
-        fields.append((name.strip(_SPACE).lower(), value.strip(_SPACE)))
+        fields.append((name.lower(), value.strip(_SPACE)))
         lines.append(line + b"\n")
     return RecordHead(version.upper(), tuple(lines), tuple(fields), odd, dict(reversed(fields)))
 

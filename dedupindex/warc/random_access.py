@@ -125,6 +125,12 @@ class ExactRecord:
         """Return the inflated record, None if it is too long to be held."""
         if self._stored > _LONG:
             return None
+        if self._gzipped:
+            held, inflater = self._read(self.offset, self._stored), decompressobj(31)
+            with suppress(IsalError):  # `_pieces` says what is wrong
+                data = inflater.decompress(held, SHORT)
+                if inflater.eof and not inflater.unused_data and len(held) == self._stored:
+                    return data
         pieces, length = [], 0
         for piece in self._pieces():
             pieces.append(piece)

@@ -162,17 +162,20 @@ class Block(NamedTuple):
 
 def http_block(record: Record) -> Block:
     """Divide the block of a response (section 6.3). The body may raise `BrokenRecord`."""
-    data = record.data
-    if data is None:
+    if record.data is None:
         return divided(record.pieces())
-    start = record.start
-    stop = start + record.length
+    return divided_at(record.data, record.start, record.start + record.length)
+
+
+def divided_at(data: bytes, start: int, stop: int) -> Block:
+    """Divide the block from `start` up to `stop`."""
+    block = memoryview(data)[start:stop]
     if not data.startswith(b"HTTP/", start, stop):
-        return Block(None, iter([record.block]), "not-http")
+        return Block(None, iter([block]), "not-http")
     answer = http.parse(data, start, stop)
     if answer is None:
-        return Block(None, iter([record.block]), "no-end-of-headers")
-    return Block(answer, iter([memoryview(data)[answer.body : stop]]))
+        return Block(None, iter([block]), "no-end-of-headers")
+    return Block(answer, iter([block[answer.body - start :]]))
 
 
 def divided(pieces: Iterator[bytes | memoryview]) -> Block:

@@ -41,9 +41,11 @@ from dedupindex.warc.headers import LENGTH, Head
 from dedupindex.warc.payload_digests import Payload
 from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import (
+    Block,
     Refused,
     checked_date,
     divided,
+    divided_at,
     http_url,
     is_http_type,
     stated_digest,
@@ -51,7 +53,7 @@ from dedupindex.warc.record_facts import (
 
 _OPEN_FILES = 32
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
-_CHANGED = ADDED | {
+_CHANGED = {name.lower() for name in ADDED} | {
     b"warc-type", b"content-length", b"warc-block-digest", b"warc-payload-digest",
 }  # fmt: skip
 
@@ -147,7 +149,7 @@ class StoredResponse:
         self.length = head.length  # bytes of the block
         self._stated = stated_digest(self.digest)[0]
         self._block_digest = stated_digest(fields.get(b"WARC-Block-Digest", b""))[0]
-        answer, self.body, reason = divided(self._block())  # the body, once, in pieces
+        answer, self.body, reason = self._divided()  # the body, once, in pieces
         if answer is None:
             raise NotRewritable(reason)
         if answer.status == 206 or answer.partial:
@@ -156,12 +158,18 @@ class StoredResponse:
             raise NotRewritable("redirect")
         if answer.status < 200 or answer.status == 204:
             raise NotRewritable("status")
-        if answer.body == self.length:
+        if len(answer.head) == self.length:
             raise NotRewritable("empty")
         self.http, self.status, self._coding = answer.head, answer.status, answer.coding
         self.content_type = http.content_types(answer.head)
         self.codings = http.codings(answer.head)
         self.body_length = self.length - len(self.http)
+
+    def _divided(self) -> Block:
+        data, start = self.single.data, len(self.header)
+        if data is None:
+            return divided(self._block())
+        return divided_at(data, start, start + self.length)
 
     def _block(self) -> Iterator[bytes | memoryview]:
         try:
@@ -200,10 +208,10 @@ def _check_header(header: bytes, head: Head) -> None:
         raise NotRewritable("unknown-version")
     if head.repeated:
         raise NotRewritable("repeated-field")
-    names = {name.lower() for name, _ in head.pairs}
-    if b"warc-truncated" in names:
+    names = head.fields.keys()  # known ones are spelled as in the standard
+    if b"WARC-Truncated" in names:
         raise NotRewritable("truncated")
-    if b"warc-segment-number" in names:
+    if b"WARC-Segment-Number" in names:
         raise NotRewritable("segmented")
     if not names.isdisjoint(ADDED):
         raise NotRewritable("unexpected-field")

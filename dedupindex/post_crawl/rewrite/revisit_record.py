@@ -18,14 +18,17 @@ END = CRLF * 2
 PROFILE = b"http://netpreserve.org/warc/%b/revisit/identical-payload-digest"
 ADDED = frozenset(
     (
-        b"warc-profile", b"warc-truncated", b"warc-refers-to", b"warc-refers-to-target-uri",
-        b"warc-refers-to-date",
+        b"WARC-Profile", b"WARC-Truncated", b"WARC-Refers-To", b"WARC-Refers-To-Target-URI",
+        b"WARC-Refers-To-Date",
     )
 )  # fmt: skip
-"""Fields that a revisit gets, in lower case. A response that has one already is not rewritten."""
+"""Fields that a revisit gets. A response that has one already is not rewritten."""
 
-_LINES = re.compile(rb"[^\n]*\n(?:[ \t][^\n]*\n)*")
-_NAME = re.compile(rb"([^:\n]*):[ \t]*")
+_CHANGED = re.compile(
+    rb"^(\r*(warc-type|content-length|warc-block-digest|warc-payload-digest)[ \t\r]*:[ \t]*)"
+    rb"([^\n]*\n(?:[ \t][^\n]*\n)*)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SPACE = b" \t\r"
 
 
@@ -44,17 +47,17 @@ def revisit(header: bytes, http_header: bytes, reference: Reference) -> bytes:
     `header` is that of a WARC/1.0 or 1.1 response, from the version line to the blank line, with
     CRLF; `http_header` is the beginning of its block.
     """
-    lines = _LINES.findall(header, 0, len(header) - len(CRLF))
-    version = lines[0].strip()[len(b"WARC/") :]
-    edited = [lines[0]]
-    has_digest = False
-    for line in lines[1:]:
-        match = _NAME.match(line)
-        name = match[1].strip(_SPACE).lower() if match else b""
-        has_digest = has_digest or name == b"warc-payload-digest"
-        value = _new_value(name, line[match.end() :] if match else b"", http_header)
-        edited.append(line if match is None or value is None else match[0] + value + CRLF)
-    if not has_digest:
+    version = header[len(b"WARC/") : header.index(b"\n")].strip()
+    names = set()
+
+    def changed(match: re.Match[bytes]) -> bytes:
+        name = match[2].lower()
+        names.add(name)
+        value = _new_value(name, match[3], http_header)
+        return match[0] if value is None else match[1] + value + CRLF
+
+    edited = [_CHANGED.sub(changed, header[: -len(CRLF)])]
+    if b"warc-payload-digest" not in names:
         edited.append(b"WARC-Payload-Digest: " + reference.digest + CRLF)
     edited.append(b"WARC-Profile: " + PROFILE % version + CRLF)
     edited.append(b"WARC-Truncated: length" + CRLF)
