@@ -32,7 +32,7 @@ from dedupindex.post_crawl.dedup_report import (
     VerifyJob,
     by_host,
     host_lines,
-    verify_container,
+    verify_containers,
 )
 from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
 from dedupindex.post_crawl.manifest.make_manifest import make
@@ -68,7 +68,6 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.tables import printable
-from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sources, find
 
@@ -324,7 +323,7 @@ class _DedupRun:
         total, seen = sum(file.size for file in containers), 0
         damaged = frozenset(problem.container for problem in self._report.left)
         verify_job = VerifyJob(job, damaged)
-        for proof in side_by_side(verify_container, verify_job, containers, self._options.jobs):
+        for proof in verify_containers(verify_job, containers, self._options.jobs):
             seen += proof.size
             self._report.proof.add(proof)
             self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,8 +17,9 @@ from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
+from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.block_facts import timestamp14
-from dedupindex.verify.compare_files import verify_pair
+from dedupindex.verify.compare_files import ComparedPart, verify_pair
 from dedupindex.verify.file_bytes import Joined, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
@@ -68,41 +69,88 @@ class VerifyJob(NamedTuple):
     damaged: frozenset[str]  # paths of files in which not all members could be found
 
 
-def verify_container(verify_job: VerifyJob, container: ManifestContainer) -> Proof:
-    """Compare a rewritten file with the file before, by code that has not written it."""
-    job, proof = verify_job.job, Proof(1, container.size)
-    originals = _OriginalPlaces(verify_job, container)
+def verify_containers(
+    verify_job: VerifyJob, containers: list[ManifestContainer], jobs: int
+) -> Iterator[Proof]:
+    """Compare rewritten files with the files before, by code that has not written them.
+
+    Files are divided for `jobs` processes. A file is compared again as a whole if more than remarks
+    is found in a part, so that findings do not depend on how it was divided. Yields one proof for
+    each file, in any order.
+    """
+    parts = verify_job.job.plan.parts(jobs)
+    tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
+    proofs: defaultdict[int, list[Proof]] = defaultdict(list)
+    again = []
+    for file, proof in side_by_side(_verify, verify_job, tasks, jobs):
+        found = proofs[file.number]
+        found.append(proof)
+        if len(found) < len(parts[file.number]):
+            continue
+        if len(found) == 1 or all(one.sound for one in found):
+            whole = Proof(1, file.size)
+            for one in found:
+                whole.add(one)
+            yield whole
+        else:
+            again.append(_VerifyTask(file, range(file.size)))
+        del proofs[file.number]
+    for file, proof in side_by_side(_verify, verify_job, again, jobs):
+        whole = Proof(1, file.size)
+        whole.add(proof)
+        yield whole
+
+
+class _VerifyTask(NamedTuple):
+    container: ManifestContainer
+    part: range  # of `Plan.parts`
+
+
+def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer, Proof]:
+    """Compare a part of a file; the proof does not count the file."""
+    job, proof = verify_job.job, Proof()
+    container, part = task
+    originals = _OriginalPlaces(verify_job, container, part)
     old: Path | Joined = Path(container.path)
     new = Path(container.path) if job.out is None else job.out / container.name
     try:
         if job.out is None:  # with its dropped members the file must be the one that was scanned
             journal = Journal(Path(container.root), container.name)
             if not journal.exists():
-                return proof
+                return container, proof
             old = Joined(new, list(journal.old_content(new)))
-            if hash_of(old.ranges) != container.content_hash:
+            if not part.start and hash_of(old.ranges) != container.content_hash:
                 message = "with the members in its journal it is not the file that was scanned"
                 proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
-        proof.add_findings(verify_pair(old, new, originals.find, originals.members))
+        ranges = ComparedPart(part, originals.moved(part), part.stop == container.size)
+        proof.add_findings(verify_pair(old, new, originals.find, originals.members, ranges))
     except (UnreadableFile, OSError) as error:
         message = f"this, or the file before, cannot be compared: {error}"
         proof.add_findings([Finding("unreadable", container.path, -1, "", message)])
-    return proof
+    return container, proof
 
 
 class _OriginalPlaces:
     """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
 
-    def __init__(self, verify_job: VerifyJob, container: ManifestContainer) -> None:
+    def __init__(self, verify_job: VerifyJob, container: ManifestContainer, part: range) -> None:
         self._job, self._damaged = job, _ = verify_job
+        self._container = container
         self._files: dict[int, tuple[Path, OffsetMap | None]] = {}
         self._hints: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
         self.members: list[tuple[int, int]] = []  # start and end of copies in the file before
-        for planned in job.plan.copies(container.number):
+        for planned in job.plan.copies(container.number, part):
             line, original = planned.line, planned.original
             self.members.append((line.offset, line.offset + line.stored))
             hint = self._hint(original.container, original.offset)
             self._hints.setdefault((original.url, timestamp14(original.date)), set()).add(hint)
+
+    def moved(self, part: range) -> range:
+        """Return where a part of the file is now."""
+        if part == range(self._container.size):
+            return part
+        _, moved = self._file(self._container.number)
+        return range(moved.new(part.start), moved.new(part.stop)) if moved else part
 
     def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
         """See `verify.locate_originals.FindOriginal`."""

@@ -221,10 +221,9 @@ class FileSink:
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
         """Append; return the file and the offset at which the data can be read back."""
-        offset, rest = self.size, memoryview(data)
-        while rest:
-            done = os.pwrite(self.file.fileno(), rest, self.size)
-            self.size, rest = self.size + done, rest[done:]
+        offset = self.size
+        _write_all(self.file, data, offset)
+        self.size += len(data)
         return self.file, offset
 
 
@@ -240,7 +239,7 @@ class DrySink:
 
     def write(self, data: bytes) -> tuple[BinaryIO, int]:
         os.ftruncate(self._file.fileno(), 0)
-        os.pwrite(self._file.fileno(), data, 0)
+        _write_all(self._file, data, 0)
         self.size += len(data)
         return self._file, 0
 
@@ -271,6 +270,13 @@ class ComparingSink(DrySink):
 
 
 Sink = FileSink | DrySink
+
+
+def _write_all(file: BinaryIO, data: bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        done = os.pwrite(file.fileno(), rest, offset)
+        offset, rest = offset + done, rest[done:]
 
 
 def _copy_some(source: int, target: int, offset: int, position: int, count: int) -> int:

@@ -141,21 +141,39 @@ def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None
 
 
 def side_by_side(
-    work: Callable[[Any, T], R], shared: Any, tasks: Sequence[T], jobs: int
+    work: Callable[[Any, T], R],
+    shared: Any,
+    tasks: Sequence[T],
+    jobs: int,
+    more: Callable[[R], Iterable[T]] = lambda result: (),
 ) -> Iterator[R]:
     """Yield ``work(shared, task)`` for every task, in `jobs` processes, as results are ready.
 
-    Raises `DedupError` if a process is killed.
+    `more` returns the tasks that follow from a result. Raises `DedupError` if a process is killed.
     """
     if jobs <= 1 or len(tasks) <= 1:
-        for task in tasks:
-            yield work(shared, task)
+        left = deque(tasks)
+        while left:
+            result = work(shared, left.popleft())
+            left.extend(more(result))
+            yield result
         return
-    from concurrent.futures import as_completed
+    from queue import SimpleQueue
 
+    ready: SimpleQueue[Future[R]] = SimpleQueue()
     with _sharing(shared, min(jobs, len(tasks))) as pool:
-        for future in as_completed([pool.submit(_work, work, task) for task in tasks]):
-            yield future.result()
+
+        def submit(tasks: Iterable[T]) -> int:
+            futures = [pool.submit(_work, work, task) for task in tasks]
+            for future in futures:
+                future.add_done_callback(ready.put)
+            return len(futures)
+
+        pending = submit(tasks)
+        while pending:
+            result = ready.get().result()
+            pending += submit(more(result)) - 1
+            yield result
 
 
 def map_in_order(

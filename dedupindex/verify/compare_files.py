@@ -61,24 +61,50 @@ def verify_pair(
     new: Path,
     find_original: FindOriginal,
     members: Iterable[tuple[int, int]] = (),
+    part: ComparedPart | None = None,
 ) -> Iterator[Finding]:
     """Compare `new` with `old`, whose copy it should be but for records that became revisits.
 
     `members` are offsets and ends of some members of `old`, known by reading the file from its
-    beginning. Without them they are proven here, which takes longer.
+    beginning. Without them they are proven here, which takes longer. With a `part`, only that is
+    compared: if nothing but remarks is found in parts that follow each other from the beginnings
+    to the ends of both files, the same is found in the whole files.
     """
     with opened(old) as before, opened(new) as after:
-        container = Container(before)
+        container, other = Container(before), Container(after)
         for offset, end in members:
             container.beginnings.learn(offset, end)
         with closing(OriginalReader(find_original)) as originals:
-            yield from _Pair(container, Container(after), originals).findings()
+            pair = _Pair(container, other, originals)
+            if part is not None:
+                pair.restrict(part)
+            yield from pair.findings()
+
+
+class ComparedPart(NamedTuple):
+    """Ranges of two files, the bytes of the one to be compared with those of the other.
+
+    They may be wrong: that leads to findings, since a comparison must end with both ranges.
+    """
+
+    old: range  # begins at the beginning of the file, or at one of the known members
+    new: range
+    last: bool  # it reaches to the ends of both files, wherever these are
 
 
 class _Pair:
     def __init__(self, old: Container, new: Container, originals: OriginalReader) -> None:
         self._old, self._new, self._originals = old, new, originals
         self._at, self._there = 0, 0  # where records begin in the old and the new file
+
+    def restrict(self, part: ComparedPart) -> None:
+        """Compare only a part; raises `UnreadableFile` if a file ends before it."""
+        self._at, self._there = part.old.start, part.new.start
+        for container, place in ((self._old, part.old), (self._new, part.new)):
+            if place.start > container.file.size:
+                raise UnreadableFile("it is shorter than it should be")
+            if not part.last:
+                container.file.end_at(place.stop)
 
     def findings(self) -> Iterator[Finding]:
         old, new = self._old, self._new

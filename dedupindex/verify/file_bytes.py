@@ -14,7 +14,7 @@ from zlib_ng import zlib_ng
 
 from dedupindex.verify.issues import Broken, Issue
 
-_MIN_COMPARED, _MAX_COMPARED = 1 << 14, 1 << 20  # bytes compared at once
+_MIN_COMPARED, _MAX_COMPARED = 1 << 11, 1 << 20  # bytes compared at once
 MAGIC = b"\x1f\x8b\x08"
 _FIRST_FEED, _FEED = 1 << 13, 1 << 15  # bytes inflated at once: the first of a member, the others
 _PIECE = 1 << 20  # bytes that inflating yields at once
@@ -44,6 +44,12 @@ class File:
 
     def close(self) -> None:
         os.close(self._descriptor)
+
+    def end_at(self, size: int) -> None:
+        """Hide all bytes from `size` on; raises `UnreadableFile` if there are fewer."""
+        if size > self.size:
+            raise UnreadableFile("it is shorter than it should be")
+        self.size = size
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes, fewer only at the end; raises `UnreadableFile`."""
@@ -120,13 +126,18 @@ def common(old: File, at: int, new: File, there: int) -> int:
         if mine != theirs or not mine:
             return length + _first_difference(mine, theirs)
         length += len(mine)
-        step = min(step * 2, _MAX_COMPARED)
+        step = min(step * 4, _MAX_COMPARED)
 
 
 def _first_difference(mine: bytes, theirs: bytes) -> int:
-    size = min(len(mine), len(theirs))
-    different = int.from_bytes(mine[:size], "little") ^ int.from_bytes(theirs[:size], "little")
-    return ((different & -different).bit_length() - 1) // 8 if different else size
+    low, high = 0, min(len(mine), len(theirs))  # all before `low` is equal
+    while low < high:
+        middle = (low + high + 1) // 2
+        if mine[low:middle] == theirs[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class MemberReader(ABC):
@@ -360,9 +371,9 @@ def _header_end(file: File, offset: int) -> int:
 
 def candidates(file: File, low: int, high: int) -> Iterator[int]:
     """Yield where a member may begin, from `high` (inclusive) down to `low`."""
-    stop = min(high + len(MAGIC), file.size)
+    stop, count = min(high + len(MAGIC), file.size), _PEEKED
     while stop > low:
-        start = max(low, stop - _FEED)
+        start, count = max(low, stop - count), _FEED
         data = file.read(start, stop - start)
         at = data.rfind(MAGIC)
         while at >= 0:

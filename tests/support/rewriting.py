@@ -49,7 +49,7 @@ class FakePlan(Plan):
         self.totals.stored = sum(planned.line.stored for planned in self.found)
 
     def preload(self) -> None:
-        """Do nothing: everything is in memory."""
+        self._loaded = {number: [*self.copies(number)] for number in self.containers()}, {}
 
     def containers(self) -> dict[int, ManifestContainer]:
         return self._containers
@@ -63,8 +63,12 @@ class FakePlan(Plan):
     def container(self, number: int) -> ManifestContainer:
         return self._containers[number]
 
-    def copies(self, container: int) -> Iterator[Planned]:
-        copies = [planned for planned in self.found if planned.line.container == container]
+    def copies(self, container: int, part: range | None = None) -> Iterator[Planned]:
+        copies = [
+            planned
+            for planned in self.found
+            if planned.line.container == container and (part is None or planned.line.offset in part)
+        ]
         yield from sorted(copies, key=lambda planned: planned.line.offset)
 
     def protected(self, container: int) -> Iterator[int]:

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shutil
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -77,6 +78,9 @@ COLUMNS = ", ".join(
 )
 _NAME = re.compile(r"part-([0-9]+)-of-([0-9]+)")
 _PRELOADED = 50_000  # copies of a plan that is held in memory: 100 MB
+_PARTS = 8  # for each process, into which its work is divided
+_MIN_PART = 1 << 21  # of work, counted as bytes of copies: 50 ms
+_WORK = 12_000  # of a copy besides its bytes: as much as so many bytes
 LINE = "l.* EXCLUDE (place)"
 """SQL of the columns `TYPES` of the view ``lines`` under the name ``l``."""
 _ROWS = 20480  # in a row group, all of which are read to find one container
@@ -174,11 +178,40 @@ class Plan:
             protected.setdefault(container, []).append(offset)
         self._loaded = copies, protected
 
-    def copies(self, container: int) -> Iterator[Planned]:
-        """Return what is to be rewritten in a container, in order of offset."""
-        if self._loaded is not None:
-            return iter(self._loaded[0].get(container, ()))
-        return map(_planned, self._rows(COPIES, COLUMNS, container))
+    def copies(self, container: int, part: range | None = None) -> Iterator[Planned]:
+        """Return what is to be rewritten in a container, in order of offset.
+
+        `part` is one of its `parts`; None is all of it.
+        """
+        if self._loaded is None:
+            return map(_planned, self._rows(COPIES, COLUMNS, container))
+        copies = self._loaded[0].get(container, [])
+        if part is not None:
+            first, last = (
+                bisect_left(copies, offset, key=_offset_of) for offset in (part.start, part.stop)
+            )
+            copies = copies[first:last]
+        return iter(copies)
+
+    def parts(self, jobs: int) -> dict[int, list[range]]:
+        """Divide each container for `jobs` processes into ranges of offsets with as much work.
+
+        All ranges but the first begin at a copy. A container is one range if its copies are few,
+        or if the plan is not in memory.
+        """
+        whole = {number: [range(file.size)] for number, file in self._containers.items()}
+        if self._loaded is None or jobs <= 1:
+            return whole
+        work = {
+            number: [planned.line.stored + _WORK for planned in copies]
+            for number, copies in self._loaded[0].items()
+        }
+        most = max(_MIN_PART, sum(map(sum, work.values())) // (_PARTS * jobs))
+        divided = {
+            number: _divided(self._containers[number].size, copies, work[number], most)
+            for number, copies in self._loaded[0].items()
+        }
+        return whole | divided
 
     def protected(self, container: int) -> Iterator[int]:
         """Return the offsets of records that are originals, in order."""
@@ -193,6 +226,21 @@ class Plan:
         with one_thread() as database:
             query = f'SELECT {columns} FROM read_parquet(?) {where} ORDER BY "offset"'
             yield from fetch_rows(database, query, [files])
+
+
+def _offset_of(planned: Planned) -> int:
+    return planned.line.offset
+
+
+def _divided(size: int, copies: list[Planned], work: list[int], most: int) -> list[range]:
+    """Divide a container at copies, so that a range has at most `most` work, or one copy."""
+    parts, start, sum_of = [], 0, 0
+    for planned, more in zip(copies, work, strict=True):
+        if sum_of and sum_of + more > most and planned.line.offset > start:
+            parts.append(range(start, planned.line.offset))
+            start, sum_of = planned.line.offset, 0
+        sum_of += more
+    return [*parts, range(start, size)]
 
 
 def _planned(row: tuple[Any, ...]) -> Planned:

@@ -10,21 +10,23 @@ from __future__ import annotations
 import errno
 import os
 import pickle
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedRandom
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import BinaryIO
+from tempfile import TemporaryDirectory, TemporaryFile
+from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import check_local
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, entries, summary
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
+    check_part,
     check_settled,
     check_unchanged,
     rewrite_container,
@@ -91,13 +93,52 @@ def rewrite(
 def _outcomes(
     job: RewriteJob, containers: list[ManifestContainer], processes: int
 ) -> Iterator[RewriteOutcome]:
-    outcomes = side_by_side(_rewrite, job, containers, processes)
+    outcomes = _in_parts(job, containers, processes)
     return outcomes if job.out is None else _with_corrections(job, outcomes)
 
 
-def _rewrite(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
+class _RewriteTask(NamedTuple):
+    """A part of a file to be checked, or a file to be rewritten."""
+
+    container: ManifestContainer
+    part: range | None = None  # of `Plan.parts`, to be checked
+    spool: Path = Path()  # for what is found in the part
+    checked: tuple[CheckedPart, ...] = ()  # all parts of a file that were checked before
+
+
+def _in_parts(
+    job: RewriteJob, containers: list[ManifestContainer], processes: int
+) -> Iterator[RewriteOutcome]:
+    """Yield the outcome of each file; records of large files are checked before, in parts."""
+    parts, tasks = job.plan.parts(processes), list[_RewriteTask]()
+    checked: defaultdict[int, list[CheckedPart]] = defaultdict(list)
+
+    def follow(result: RewriteOutcome | CheckedPart) -> Iterator[_RewriteTask]:
+        if isinstance(result, CheckedPart):
+            found = checked[result.number]
+            found.append(result)
+            if len(found) == len(parts[result.number]):
+                container = job.plan.container(result.number)
+                yield _RewriteTask(container, checked=tuple(checked.pop(result.number)))
+
+    with TemporaryDirectory(prefix="dedupindex-rewrite-") as beside:
+        for container in containers:
+            if len(parts[container.number]) == 1:
+                tasks.append(_RewriteTask(container))
+                continue
+            for part in parts[container.number]:
+                tasks.append(_RewriteTask(container, part, Path(beside, str(len(tasks)))))
+        for result in side_by_side(_rewrite, job, tasks, processes, follow):
+            if isinstance(result, RewriteOutcome):
+                yield result
+
+
+def _rewrite(job: RewriteJob, task: _RewriteTask) -> RewriteOutcome | CheckedPart:
+    container = task.container
+    if task.part is not None:
+        return check_part(job, container, task.part, task.spool)
     try:
-        return rewrite_container(job, container)
+        return rewrite_container(job, container, task.checked)
     except OSError as error:
         raise DedupError(
             f"{container.path}: {error.strerror or error}; this file is unchanged, those before it "

@@ -15,8 +15,8 @@ from __future__ import annotations
 import errno
 import os
 from collections import Counter
-from collections.abc import Iterator, Set
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -24,14 +24,14 @@ from typing import Any, BinaryIO, NamedTuple
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
-from dedupindex.post_crawl.rewrite.compare_pair import (
-    CheckedPair,
-    NotRewritable,
-    OriginalFiles,
-    RecordOnDisk,
-    check_pair,
-    restores,
+from dedupindex.post_crawl.rewrite.check_copies import (
+    CheckedPart,
+    CopyChecker,
+    EarlierChecks,
+    Replacement,
+    check_all,
 )
+from dedupindex.post_crawl.rewrite.compare_pair import NotRewritable, OriginalFiles
 from dedupindex.post_crawl.rewrite.journal import (
     FileBefore,
     Journal,
@@ -66,11 +66,9 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
-from dedupindex.warc.random_access import ExactRecord, NotExact
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = "remove the folder, or name another with --out"
-_DEFLATE_LEVEL = 9  # revisits are small
 _COUNTS = ("files", "records", "revisits", "bytes_before", "bytes_after")
 
 
@@ -132,28 +130,68 @@ class RewriteOutcome:
         return {**counts, "refused": dict(sorted(self.refused.items()))}
 
 
-def rewrite_container(job: RewriteJob, container: ManifestContainer) -> RewriteOutcome:
+def rewrite_container(
+    job: RewriteJob, container: ManifestContainer, checked: Sequence[CheckedPart] = ()
+) -> RewriteOutcome:
     """Rewrite one file; the outcome says if and why it was left alone.
 
-    Raises `OSError` if the result cannot be written, and `DedupError` if it cannot be renamed or
-    forced to disk.
+    `checked` are all its parts if they were checked before. Raises `OSError` if the result cannot
+    be written, and `DedupError` if it cannot be renamed or forced to disk.
     """
     if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
         return outcome_of(container, "kept")
     try:
-        with (
-            _opened(job, container) as source,
-            closing(OriginalFiles(job.plan, locked=job.replaces, busy=job.busy)) as originals,
-        ):
+        with _opened(job, container) as source, _checker(job, source) as checker:
             if job.replaces:
                 lock_source(source)
-            return _Rewriter(job, container, source, originals).run()
+            before = identity(os.fstat(source.fileno()))
+            earlier = checked and all(part.identity == before for part in checked)
+            check = EarlierChecks(checked).check if earlier else checker.check
+            return _Rewriter(job, container, source, check).run()
     except Untouched as untouched:
         return outcome_of(container, "left_alone", str(untouched))
     except OSError as error:
         if error.errno != errno.EIO:  # a sector that cannot be read concerns this file only
             raise
         return outcome_of(container, "left_alone", f"the disk fails: {error.strerror}")
+
+
+def check_part(
+    job: RewriteJob, container: ManifestContainer, part: range, spool: Path
+) -> CheckedPart:
+    """Check the records of a part of a file that is to be rewritten.
+
+    If that fails, the file is to be rewritten without it, which finds out why.
+    """
+    failed = CheckedPart(container.number, part, spool)
+    try:
+        with _opened(job, container) as source, _checker(job, source) as checker:
+            before = identity(os.fstat(source.fileno()))
+            check_unchanged(container, source)
+            if _is_busy(job, source):
+                return failed
+            check_all(checker, list(job.plan.copies(container.number, part)), spool)
+            return failed._replace(identity=before)
+    except (Untouched, Damaged, OSError):
+        return failed
+
+
+@contextmanager
+def _checker(job: RewriteJob, source: BinaryIO) -> Iterator[CopyChecker]:
+    with (
+        closing(OriginalFiles(job.plan, locked=job.replaces, busy=job.busy)) as originals,
+        closing(
+            CopyChecker(
+                source, originals, job.plan.criteria, min_size=job.min_size, min_gain=job.min_gain
+            )
+        ) as checker,
+    ):
+        yield checker
+
+
+def _is_busy(job: RewriteJob, source: BinaryIO) -> bool:
+    """Return whether another process writes to a file, which may have our own lock."""
+    return has_writer(source) if job.replaces else being_written(source)
 
 
 def outcome_of(
@@ -184,10 +222,11 @@ class _Rewriter:
 
     def __init__(
         self, job: RewriteJob, container: ManifestContainer, source: BinaryIO,
-        originals: OriginalFiles,
+        check: Callable[[Planned], Replacement],
     ) -> None:  # fmt: skip
+        """`check` returns the revisit that a record becomes, or raises `Refused`."""
         self._job, self._container, self._source = job, container, source
-        self._originals = originals
+        self._check = check
         self._journal = Journal(job.out or Path(container.root), container.name)
         self._before = os.fstat(source.fileno())
 
@@ -198,8 +237,7 @@ class _Rewriter:
                 return done
             self._check_other_roots()
         check_unchanged(self._container, self._source)
-        is_busy = has_writer if job.replaces else being_written  # ours is locked
-        if is_busy(self._source):
+        if _is_busy(job, self._source):
             raise Untouched("another process is writing to it")
         if job.dry:
             return self._dry()
@@ -216,27 +254,27 @@ class _Rewriter:
             try:
                 if is_protected or line.offset < position:
                     raise NotRewritable("protected-original" if is_protected else "not-exact")
-                original = self._originals.locate(planned.original)
-                pair = self._checked(planned, original)
-                member = _compressed(pair)
-                saved = line.stored - len(member)
-                if saved < job.min_gain:
-                    raise NotRewritable("no-gain")
+                found = self._check(planned)
             except Refused as refused:
                 outcome.refused[refused.reason] += 1
                 continue
             sink.copy(self._source, position, line.offset - position)
-            start = sink.size
-            _check_written(container, pair, *sink.write(member), len(member))
+            start, stored = sink.size, len(found.member)
+            file, at = sink.write(found.member)
+            if os.pread(file.fileno(), stored, at) != found.member:
+                raise Damaged(
+                    f"{container.path} at {line.offset}: its revisit, read back, is not what was "
+                    "written; nothing was replaced. Is the disk sound?"
+                )
             outside = number in job.plan.outside()
             if journal is not None:
-                entry = self._entry(planned, pair, start, len(member))
-                key = record_key(pair.original.url, pair.original.date)
-                journal.add(entry, self._source, key, original.identity if outside else None)
+                entry = self._entry(planned, found, start)
+                other = found.identity if outside else None
+                journal.add(entry, self._source, found.original, other)
             position = line.offset + line.stored
             files.add(number)
             path = job.plan.container(number).path if outside else ""
-            outcome.add_revisit(pair.response.url, saved, path)
+            outcome.add_revisit(found.url, line.stored - stored, path)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
         if outcome.revisits or job.out is not None:  # in place, other files are not replaced
             sink.copy(self._source, position, container.size - position)
@@ -246,20 +284,13 @@ class _Rewriter:
             outcome.state = "kept"
         return outcome
 
-    def _checked(self, planned: Planned, original: RecordOnDisk) -> CheckedPair:
-        line, device = planned.line, (self._before.st_dev, self._before.st_ino)
-        copy = RecordOnDisk(self._source, line.offset, line.stored, device)
-        job = self._job
-        return check_pair(planned, copy, original, job.plan.criteria, min_size=job.min_size)
-
-    def _entry(self, planned: Planned, pair: CheckedPair, offset: int, stored: int) -> JournalEntry:
+    def _entry(self, planned: Planned, found: Replacement, offset: int) -> JournalEntry:
         line, original, job = planned.line, planned.original, self._job
         file = job.plan.container(original.container)
         inside = original.container not in job.plan.outside()
         here = inside and (job.out is not None or file.root == self._container.root)
         return JournalEntry(
-            line.offset, line.stored, offset, stored,
-            pair.response.header.decode("latin-1"), pair.sha256,
+            line.offset, line.stored, offset, len(found.member), found.header, found.sha256,
             "" if here else file.root, file.name, original.offset, original.stored, file.size,
         )  # fmt: skip
 
@@ -424,29 +455,6 @@ def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple
             offset = next(offsets, -1)
         by_others = bool(others) and record_key(line.url, line.date) in others
         yield planned, offset == line.offset or by_others
-
-
-def _compressed(pair: CheckedPair) -> bytes:
-    """Return a revisit as it is stored: compressed as the response is."""
-    packer = pair.response.single.packer(len(pair.record), _DEFLATE_LEVEL)
-    return packer.compress(pair.record) + packer.flush() if packer else pair.record
-
-
-def _check_written(
-    container: ManifestContainer, pair: CheckedPair, file: BinaryIO, offset: int, stored: int
-) -> None:
-    """Read a revisit back; raises `Damaged` unless it and its original make what was dropped."""
-    try:
-        dictionaries = pair.response.single.dictionaries
-        written = ExactRecord(file, offset, stored, last=True, dictionaries=dictionaries)
-        sound = restores(written, pair)
-    except NotExact:
-        sound = False
-    if not sound:
-        raise Damaged(
-            f"{container.path} at {pair.response.single.offset}: the revisit, read back, does not "
-            "make the record that it stands for; nothing was replaced. Is the disk sound?"
-        )
 
 
 def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:

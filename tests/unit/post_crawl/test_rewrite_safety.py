@@ -6,6 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 from random import Random
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -14,7 +15,7 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import journals
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.undo import Undo, restore
-from dedupindex.runtime.atomic_replace import FileSink
+from dedupindex.runtime.atomic_replace import DrySink, FileSink
 from tests.support.rewriting import (
     EARLY,
     LATE,
@@ -74,6 +75,26 @@ def test_a_disk_that_loses_writes(
     with pytest.raises(Damaged, match="differs from what was read"):
         run(RewriteJob(FakePlan(source)))
     assert content(source) == before and list(journals(source)) == []
+
+
+@pytest.mark.parametrize("sink", [DrySink, FileSink])
+@pytest.mark.parametrize("place", ["in place", "out"])
+def test_a_revisit_that_reads_back_wrong(
+    source: Path, monkeypatch: pytest.MonkeyPatch, sink: type[DrySink | FileSink], place: str
+) -> None:
+    """In memory, where it is checked, or in the file, where its bytes are compared."""
+    before, write = content(source), sink.write
+
+    def bad(self: Any, data: bytes) -> tuple[BinaryIO, int]:
+        spoiled = data.startswith((b"\x1f\x8b", b"WARC/"))
+        return write(self, data[:-5] + b"!" + data[-4:] if spoiled else data)
+
+    monkeypatch.setattr(sink, "write", bad)
+    out = source.parent / "out" if place == "out" else None
+    with pytest.raises(Damaged, match="read back"):
+        run(RewriteJob(FakePlan(source), out))
+    assert content(source) == before and list(journals(source)) == []
+    assert out is None or not {*content(out)} & {"c.warc", "deep/b.warc.gz"}
 
 
 @pytest.mark.parametrize("how", ["writer", "lock"])

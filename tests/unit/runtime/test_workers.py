@@ -168,3 +168,13 @@ def test_a_manifest_leaves_no_thread(tmp_path: Path, jobs: int) -> None:
     news(tmp_path / "in")
     make([str(tmp_path / "in")], tmp_path / "manifest", ManifestOptions(), jobs=jobs)
     assert forked()
+
+
+def _less(shared: int, task: int) -> int:
+    return task - shared
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_tasks_may_follow_from_results(jobs: int) -> None:
+    found = workers.side_by_side(_less, 1, [3, 2], jobs, lambda left: [left] if left else [])
+    assert sorted(found) == [0, 0, 1, 1, 2]

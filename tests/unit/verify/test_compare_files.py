@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable
+from os.path import commonprefix
 from pathlib import Path
 
 import pytest
@@ -25,12 +26,31 @@ from tests.support.verifying import DAY, HOST, asked, compared, copy_of, page, r
 from tests.support.warc_cases import CHUNKED_HTTP, HTTP, chunked, gz, record_id, request, sha1
 
 NEW = b"WARC/1.1"
+SMALL = st.binary(max_size=40)
 FILES = {"file-missing", "file-extra"}
 COOKIE = b"HTTP/1.1 200 OK\r\nSet-Cookie: a=%d\r\n\r\n"
 
 
 def noise(seed: int, size: int) -> bytes:
     return random.Random(seed).randbytes(size)
+
+
+@settings(max_examples=examples(30))
+@given(SMALL, SMALL, st.integers(0, 3 << 21), SMALL, SMALL)
+def test_how_many_bytes_are_equal(
+    tmp_path_factory: pytest.TempPathFactory, one: bytes, other: bytes, size: int,
+    rest: bytes, end: bytes,
+) -> None:  # fmt: skip
+    folder = tmp_path_factory.mktemp("common")
+    same = noise(size, size % 5000) + bytes(size)
+    (folder / "old").write_bytes(one + same + rest)
+    (folder / "new").write_bytes(other + same + end)
+    with (
+        file_bytes.opened(folder / "old") as old,
+        file_bytes.opened(folder / "new") as new,
+    ):
+        found = file_bytes.common(old, len(one), new, len(other))
+    assert found == len(same) + len(commonprefix([rest, end]))
 
 
 def harvest(size: int = 400) -> tuple[list[bytes], list[bytes]]:

@@ -1,0 +1,143 @@
+"""Check the records that a plan names, and make the revisits that replace them.
+
+The records of a large file are checked in parts, by several processes. Each writes what it found to
+a file, which counts only if the source is the same when it is rewritten.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from dedupindex.errors import Damaged
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
+from dedupindex.post_crawl.rewrite.compare_pair import (
+    CheckedPair,
+    NotRewritable,
+    OriginalFiles,
+    RecordOnDisk,
+    check_pair,
+    restores,
+)
+from dedupindex.post_crawl.rewrite.journal import record_key
+from dedupindex.runtime.atomic_replace import DrySink
+from dedupindex.warc.random_access import ExactRecord, NotExact
+from dedupindex.warc.record_facts import Refused
+
+_DEFLATE_LEVEL = 9  # revisits are small
+
+
+class Replacement(NamedTuple):
+    """The revisit that a record becomes, and what the journal keeps of the record."""
+
+    member: bytes  # the revisit, as it is stored
+    header: str  # of the record, decoded as Latin-1
+    sha256: str  # of the record, decompressed
+    url: bytes  # of the record
+    original: bytes  # the `record_key` of its original
+    identity: tuple[int, int]  # device and inode of the original's file
+
+
+class CopyChecker:
+    """Checks the records of one open file."""
+
+    def __init__(
+        self, source: BinaryIO, originals: OriginalFiles, criteria: MatchCriteria,
+        *, min_size: int, min_gain: int,
+    ) -> None:  # fmt: skip
+        status = os.fstat(source.fileno())
+        self._source, self._device = source, (status.st_dev, status.st_ino)
+        self._originals, self._criteria = originals, criteria
+        self._min_size, self._min_gain = min_size, min_gain
+        self._written = DrySink()
+
+    def close(self) -> None:
+        self._written.close()
+
+    def check(self, planned: Planned) -> Replacement:
+        """Raises `Refused` if the record must stay, `Damaged` if its revisit reads back wrong."""
+        line = planned.line
+        original = self._originals.locate(planned.original)
+        copy = RecordOnDisk(self._source, line.offset, line.stored, self._device)
+        pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
+        member = _compressed(pair)
+        if line.stored - len(member) < self._min_gain:
+            raise NotRewritable("no-gain")
+        self._read_back(pair, member)
+        return Replacement(
+            member, pair.response.header.decode("latin-1"), pair.sha256, pair.response.url,
+            record_key(pair.original.url, pair.original.date), original.identity,
+        )  # fmt: skip
+
+    def _read_back(self, pair: CheckedPair, member: bytes) -> None:
+        """Raise `Damaged` unless a revisit and its original make what is dropped."""
+        file, offset = self._written.write(member)
+        try:
+            dictionaries = pair.response.single.dictionaries
+            written = ExactRecord(file, offset, len(member), last=True, dictionaries=dictionaries)
+            sound = restores(written, pair)
+        except NotExact:
+            sound = False
+        if not sound:
+            raise Damaged(
+                f"{self._source.name} at {pair.response.single.offset}: the revisit, read back, "
+                "does not make the record that it stands for; nothing was replaced. Is the disk "
+                "sound?"
+            )
+
+
+def _compressed(pair: CheckedPair) -> bytes:
+    """Return a revisit as it is stored: compressed as the response is."""
+    packer = pair.response.single.packer(len(pair.record), _DEFLATE_LEVEL)
+    return packer.compress(pair.record) + packer.flush() if packer else pair.record
+
+
+class CheckedPart(NamedTuple):
+    """The records of a part of a file, as they were checked."""
+
+    number: int  # of the container
+    part: range  # of `Plan.parts`
+    spool: Path  # has what was found
+    identity: tuple[int, int, int, int] | None = None  # of the source; None: it was not checked
+
+
+_Found = dict[tuple[int, int, int], Replacement | Refused]
+
+
+def check_all(checker: CopyChecker, planned: Sequence[Planned], spool: Path) -> None:
+    """Check some records, and write what was found."""
+    found: _Found = {}
+    for one in planned:
+        try:
+            found[_place(one)] = checker.check(one)
+        except Refused as refused:
+            found[_place(one)] = Refused(refused.reason)
+    with open(spool, "wb") as stream:
+        pickle.dump(found, stream)
+
+
+class EarlierChecks:
+    """What was found in all parts of a file."""
+
+    def __init__(self, parts: Sequence[CheckedPart]) -> None:
+        self._left = iter(sorted(parts, key=lambda part: part.part.start))
+        self._found: _Found = {}
+
+    def check(self, planned: Planned) -> Replacement:
+        """As `CopyChecker.check`, of one record after the other."""
+        place = _place(planned)
+        while place not in self._found:
+            spool = next(self._left).spool
+            with open(spool, "rb") as stream:
+                self._found = pickle.load(stream)  # noqa: S301 (nobody else has this file)
+        found = self._found[place]
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+
+def _place(planned: Planned) -> tuple[int, int, int]:
+    return planned.line.offset, planned.original.container, planned.original.offset
