@@ -57,7 +57,9 @@ _LINES = 100  # examined; the first that is recognised decides
 STDIN = "-"
 UNFINISHED = (".part", ".open")  # endings of files that are still being written
 _ARCHIVES = re.compile(r"\.w?arc(\.[a-z0-9]+)*$", re.IGNORECASE)
+_ARCHIVE = re.compile(r"\.w?arc(\.(gz|zst))?$", re.IGNORECASE)  # not its .md5, for example
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
+_NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
 _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
 
 
@@ -248,6 +250,8 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
         found.skipped += 1  # only a local database can be read
     elif kind in wanted or (not kind and not wanted & set(KINDS)):  # only a plugin may know it
         found.paths.append(path)
+    elif not kind and "warc" in wanted and _ARCHIVE.search(name):
+        found.problems.append(Problem(path, 0, _NO_RECORD))
     else:
         found.skipped += 1
 

@@ -177,6 +177,8 @@ def test_expand(tmp_path: Path) -> None:
         "README.md": b"CDX files are in indexes/\n",
         "z.warc.zst": ZSTD,
         "zero.warc": b"",
+        "damaged.warc.gz": gzip.compress(WARC)[:12] + b"x" * 99,
+        "damaged.warc.gz.md5": b"0123456789abcdef  damaged.warc.gz",
         "index/index.json": b'{"format": 1, "canonicaliser": "surt"}',
         "index/data.cdx": CDX,
     }.items():
@@ -186,11 +188,12 @@ def test_expand(tmp_path: Path) -> None:
     found = expand([str(tmp_path)])
     names = [os.path.relpath(path, tmp_path) for path in found.paths]
     assert names == ["a.warc.gz", "b/x.cdx", "b/deep/crawl.log.cp00001-2022"]
-    assert found.skipped == 6
+    assert found.skipped == 7
     assert {os.path.basename(problem.container) for problem in found.problems} == {
         "z.warc.zst",
         "zero.warc",
         "broken",
+        "damaged.warc.gz",
     }
     assert expand([str(tmp_path)], "CrawlLogIterator").paths == found.paths[2:]
 
