@@ -6,31 +6,34 @@ answered here is left to the full lookup; a property test compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter_ns
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Covers
-from dedupindex.crawls.combined_view import KnownCrawls
+from dedupindex.crawls.combined_view import NO_CRAWLS, KnownCrawls, VisibleCrawls
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
-from dedupindex.crawls.crawl import CrawlState
-from dedupindex.crawls.store import Held
+from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.store import Reading
 from dedupindex.errors import Damaged
 from dedupindex.index.format.cells import urlkey_hash
 from dedupindex.index.format.fast_answer import (
+    ANY_ENCODING,
     BROKEN,
-    NO_HIT,
     NONE,
     PlainAnswers,
     PlainHit,
+    hit_of,
     sha1_prefix,
 )
-from dedupindex.lookup.decide import STRATEGY_ALIASES, Match, Strategy, match_of
+from dedupindex.lookup.decide import FEW, STRATEGY_ALIASES, Match, Strategy, match_of
 from dedupindex.lookup.params import PARAMETERS, params_from_query_string
 from dedupindex.urlkey import urlkey
-from server.live_index import LiveIndex
+from server.live_index import LiveIndex, Opened
 from server.metrics import CELLS, HIT, MATCHES, MISS, Metrics
-from server.responses import JSON, NO_CONTENT, OK, TEXT, UNCOMMITTED, Headers, Reply
+from server.responses import JSON, NO_CONTENT, OK, TEXT, UNCOMMITTED, Reply
 from server.worker_crawls import plain_covers
 
 PlainQuery = tuple[bytes, str, str, int, str, int, str, int]
@@ -50,11 +53,26 @@ _NAMES = {match: match.value for match in Match}  # the attribute of an enumerat
 _OPTIONS = frozenset({"crawl", "strategy", "covers", "mime", "size"})
 _PLAIN = _OPTIONS | {"digest", "url"}
 _NO_OPTIONS: dict[str, str] = {}
+_ENCODINGS = {32: 0, 40: 2}  # of a `Spelling`, by the letters of a digest without its label
+
+_Render = Callable[
+    [PlainAnswers, PlainHit, PlainQuery, Match, Crawl | None, Reading | None], Reply | None
+]
+"""Render a hit; the last two are the crawl that reported it and its store, None for the index."""
 
 
-_Found = tuple[PlainHit, str, Headers]
-"""An original or `NO_HIT`, the crawl that reported it if it is not the one that asks, and headers
-of the answer."""
+class _PlainForm(NamedTuple):
+    """How one media type answers."""
+
+    miss: Reply
+    shows_spelling: bool  # else an original must spell its digest as the query does
+    render: _Render
+
+
+_Found = tuple[LookupOutcome, int, str, Reply]
+"""What is counted: outcome, match class, the crawl whose capture answers another; the reply."""
+
+_NOTHING: VisibleCrawls = {}
 
 
 class PlainLookups:
@@ -66,107 +84,91 @@ class PlainLookups:
         self._misses = Cache[str, LookupOutcome]()  # by media type as it stands in a query string
 
     def as_json(self, query: PlainQuery, started: int) -> Reply | None:
-        """Answer a miss, or a hit of the exact URL."""
-        if self._live.shared is not None:
-            return self._new(query, (OK, JSON, NONE), started)
-        prefix, spelled, url, base, crawl, covers, mime, size = query
-        crawls = self._crawls
-        if crawl:
-            body = self._json_of_crawl(query)
-        else:
-            plain = self._live.opened().plain
-            body = None if plain is None else plain.one(prefix, spelled, url, covers)
-            if plain is not None and (body is NONE or crawls.answering):
-                if not crawls.silent(prefix):
-                    return None
-                # Again, now that the crawls were read: `CrawlSnapshot` says why.
-                body = plain.one(prefix, spelled, url, covers) if body is NONE else body
-        if body is None:
-            return None
-        if crawl:
-            outcome = self._missed(mime) if body is NONE and mime else body
-            self._count(crawl, base, url, outcome, size, started)
-        self._metrics.lookup(base + (MISS if body is NONE else HIT), started)
-        return OK, JSON, body
-
-    def _json_of_crawl(self, query: PlainQuery) -> bytes | None:
-        prefix, spelled, url, _, name, covers, _, _ = query
-        opened = self._crawls.open_store()
-        if opened is None:
-            return None
-        # The transaction of the crawls begins first: `CrawlSnapshot` says why.
-        with opened.store.reading() as reading:
-            plain, crawl = self._live.opened().plain, opened.known_in(reading).by_name.get(name)
-            own = plain_covers(crawl)
-            if plain is None or own < 0 or not reading.has_none(prefix):
-                return None
-            return plain.one(prefix, spelled, url, covers or own)
+        """Answer as JSON: a hit of the exact URL without a crawl sooner than others."""
+        prefix, spelled, url, base, name, covers, _, _ = query
+        plain = None if name else self._live.opened().plain
+        if plain is not None:
+            body, crawls = plain.one(prefix, spelled, url, covers), self._crawls
+            if body and body is not NONE and (not crawls.answering or crawls.silent(prefix)):
+                self._metrics.lookup(base + HIT, started)
+                return OK, JSON, body
+        return self._reply(query, _JSON, started)
 
     def as_text(self, query: PlainQuery, started: int) -> Reply | None:
-        """Answer a miss, or a hit if few captures have the digest."""
-        if self._live.shared is not None:
-            return self._new(query, NO_CONTENT, started)
-        _, _, url, base, crawl, _, mime, size = query
-        address = url.encode()
-        found = self._text_hit(query, address)
-        if found is None:
-            return None
-        hit, other, headers = found
-        if hit is NO_HIT:
-            if crawl:
-                outcome = self._missed(mime) if mime else NO_ORIGINAL
-                self._count(crawl, base, url, outcome, size, started)
-            self._metrics.lookup(base + MISS, started)
-            return NO_CONTENT
-        match = Match.EXACT_URL if hit.url == address else _match_of(address, hit)
-        if match is not Match.EXACT_URL and base != _DIGEST_ANY:
-            return None
-        if other:
-            self._counting.count_other(other)
-        if crawl:
-            outcome = LookupOutcome(_NAMES[match], hit.size, hit.mime, 200)
-            self._count(crawl, base, url, outcome, size, started)
-        self._metrics.lookup(base + _CELLS[match], started)
-        return OK, headers, hit.lines
+        """Answer as the header lines of a revisit."""
+        return self._reply(query, _TEXT, started)
 
-    def _text_hit(self, query: PlainQuery, url: bytes) -> _Found | None:
-        prefix, spelled, _, _, name, covers, _, _ = query
-        encoding = 0 if len(spelled) == 32 else 2
+    def _reply(self, query: PlainQuery, form: _PlainForm, started: int) -> Reply | None:
+        """Answer a miss, or a hit if few captures have the digest, and count it."""
+        if self._live.shared is not None:
+            return self._new(query, form.miss, started)
+        opened = self._crawls.open_store(refresh=bool(query[4]))
         try:
-            opened = self._crawls.open_store(refresh=bool(name))
             if opened is None:
-                plain = self._live.opened().plain
-                if name or plain is None:
-                    return None
-                hit = plain.hit(prefix, url, encoding, covers)
-                return None if hit is None else (hit, "", TEXT)
-            # The transaction of the crawls begins first: `CrawlSnapshot` says why.
-            with opened.store.reading() as reading:
-                plain, known = self._live.opened().plain, opened.known_in(reading)
-                own = plain_covers(known.by_name.get(name)) if name else 0
-                if plain is None or own < 0:
-                    return None
-                hit = plain.hit(prefix, url, encoding, covers or own)
-                if hit is None:
-                    return None
-                held = reading.first_cells(prefix, 2)
-                if not held:
-                    return hit, "", TEXT
-                if hit is not NO_HIT or len(held) > 1:
-                    return None
-                return _hit_of_crawl(known, plain, held[0], name, encoding, covers or own)
+                found = self._found(query, form, NO_CRAWLS, None)
+            else:  # the transaction of the crawls begins first: `CrawlSnapshot` says why
+                with opened.store.reading() as reading:
+                    found = self._found(query, form, opened.known_in(reading), reading)
         except (Damaged, *BROKEN):
             return None  # the full lookup reports the damage
+        if found is None:
+            return None
+        outcome, cell, other, reply = found
+        if other:
+            self._counting.count_other(other)
+        self._count(query, outcome, cell, started)
+        return reply
+
+    def _count(self, query: PlainQuery, outcome: LookupOutcome, cell: int, started: int) -> None:
+        _, _, url, base, name, _, _, size = query
+        if name:
+            taken = perf_counter_ns() - started
+            self._counting.count_lookup((name, _STRATEGIES[base], url, outcome, size, taken))
+        self._metrics.lookup(base + cell, started)
+
+    def _found(
+        self, query: PlainQuery, form: _PlainForm, known: KnownCrawls, reading: Reading | None
+    ) -> _Found | None:
+        prefix, spelled, url, base, name, covers, mime, _ = query
+        index, own = self._live.opened(), plain_covers(known.by_name.get(name)) if name else 0
+        plain = index.plain
+        if plain is None or own < 0:
+            return None
+        encoding = ANY_ENCODING if form.shows_spelling else _ENCODINGS[len(spelled)]
+        covers, address = covers or own, url.encode()
+        hits = plain.hits(prefix, encoding, covers, FEW)
+        held = reading.first_cells(prefix, FEW + 1) if reading is not None else []
+        if hits is None and not held:
+            hits = plain.exact_hit(prefix, address, encoding, covers)
+        if hits is None or len(hits) + len(held) > FEW:
+            return None
+        visible = known.visible(name) if held else _NOTHING
+        for key, number, cell in held:
+            if number in visible:
+                hit = hit_of(key, cell, encoding, covers, number)
+                if hit is None:
+                    return None
+                hits.append(hit)
+        if not hits:
+            missed = self._missed(mime) if name and mime else NO_ORIGINAL
+            return missed, MISS, "", form.miss
+        match, best = _best(hits, address, index)
+        if match is not Match.EXACT_URL and base != _DIGEST_ANY:
+            return None
+        crawl = visible[best.crawl] if best.crawl else None
+        reply = form.render(plain, best, query, match, crawl, reading)
+        if reply is None:
+            return None
+        other = crawl.name if crawl is not None and crawl.name != name else ""
+        return LookupOutcome(_NAMES[match], best.size, best.mime, 200), _CELLS[match], other, reply
 
     def _new(self, query: PlainQuery, reply: Reply, started: int) -> Reply | None:
         """Answer a lookup of what the shared filter lacks; the others need the cluster."""
-        prefix, _, url, base, crawl, _, mime, size = query
+        prefix, _, _, base, crawl, _, mime, _ = query
         if base != _DIGEST_ANY or self._crawls.policy.rules or not self._lacks(prefix, crawl):
             return None
-        if crawl:
-            outcome = self._missed(mime) if mime else NO_ORIGINAL
-            self._count(crawl, base, url, outcome, size, started)
-        self._metrics.lookup(base + MISS, started)
+        outcome = self._missed(mime) if crawl and mime else NO_ORIGINAL
+        self._count(query, outcome, MISS, started)
         return reply
 
     def _lacks(self, prefix: bytes, name: str) -> bool:
@@ -188,30 +190,56 @@ class PlainLookups:
             self._misses.keep(mime, outcome)
         return outcome
 
-    def _count(
-        self, crawl: str, base: int, url: str, outcome: LookupOutcome | bytes, size: int, start: int
-    ) -> None:
-        taken = perf_counter_ns() - start
-        self._counting.count_lookup((crawl, _STRATEGIES[base], url, outcome, size, taken))
 
-
-def _hit_of_crawl(
-    known: KnownCrawls, plain: PlainAnswers, held: Held, name: str, encoding: int, covers: int
-) -> _Found | None:
-    """Return the only capture of a digest, which a crawl has reported, if the asker sees it."""
-    key, number, cell = held
-    crawl = known.visible(name).get(number)
-    hit = plain.hit_of(key, cell, encoding, covers)
-    if crawl is None or hit is None:
-        return None
-    headers = TEXT if crawl.state is CrawlState.COMMITTED else UNCOMMITTED
-    return hit, crawl.name if crawl.name != name else "", headers
+def _best(hits: list[PlainHit], url: bytes, index: Opened) -> tuple[Match, PlainHit]:
+    """Return the hit that `lookup.decide` prefers for a URL, and how it matches."""
+    if len(hits) == 1:
+        return _match_of(url, hits[0]), hits[0]
+    matches = [_match_of(url, hit) for hit in hits]
+    best = next(match for match in Match if match in matches)
+    sign = 1 if index.engine.identity.settings.keep == "earliest" else -1
+    among = (hit for hit, match in zip(hits, matches, strict=True) if match is best)
+    return best, min(among, key=lambda hit: (sign * hit.date, hit.url))
 
 
 def _match_of(url: bytes, hit: PlainHit) -> Match:
-    if urlkey_hash(urlkey(url)) != hit.urlkey_hash:
+    if hit.url == url:
+        return Match.EXACT_URL
+    if urlkey_hash(urlkey(url)) != hit.urlkey_hash():
         return Match.DIGEST
     return match_of(url, hit.url)
+
+
+def _text_of(
+    plain: PlainAnswers,
+    hit: PlainHit,
+    query: PlainQuery,
+    match: Match,
+    crawl: Crawl | None,
+    reading: Reading | None,
+) -> Reply | None:
+    lines = plain.lines(hit)
+    committed = crawl is None or crawl.state is CrawlState.COMMITTED
+    return None if lines is None else (OK, TEXT if committed else UNCOMMITTED, lines)
+
+
+def _json_of(
+    plain: PlainAnswers,
+    hit: PlainHit,
+    query: PlainQuery,
+    match: Match,
+    crawl: Crawl | None,
+    reading: Reading | None,
+) -> Reply | None:
+    # The containers of crawls have numbers of their own.
+    name = None if reading is None or crawl is None else reading.container_name(hit.container())
+    committed = crawl is None or crawl.state is CrawlState.COMMITTED
+    body = plain.json(hit, query[0], query[1], _NAMES[match], container=name, committed=committed)
+    return None if body is None else (OK, JSON, body)
+
+
+_TEXT = _PlainForm(NO_CONTENT, shows_spelling=False, render=_text_of)
+_JSON = _PlainForm((OK, JSON, NONE), shows_spelling=True, render=_json_of)
 
 
 def plain_query(text: str) -> PlainQuery | None:

@@ -28,6 +28,7 @@ from dedupindex.index.format.cells import (
     UNKNOWN_OFFSET,
     UNKNOWN_SIZE,
     Keys,
+    container_of,
 )
 from dedupindex.index.format.packing import MIMES, SIXES, unpack
 
@@ -47,7 +48,7 @@ class _Template(NamedTuple):
     label: str = ""  # of the digest
     sizes: str = ""  # up to the size
     rest: str = ""  # between size and container
-    end: str = ""  # after the offset
+    evidence: str = ""  # after the offset
 
 
 _HEAD = struct.Struct(">HHIIBIIB")  # an entry's, its flags and spelling as one number
@@ -63,7 +64,6 @@ _LETTERS = {_BASE32: 32, _HEX: 40}  # of a digest without its label
 _OF_RECORD, _UUID, _REVISIT = 32, 16, 3
 _NOT_PLAIN = 0x40 | 0x80  # flags: extras follow; several entries
 _EVIDENCE = ("record", "row", "revisit")
-_URLKEY_HASH = slice(21, 25)  # of a key whose digest is a SHA-1
 _MINUTE = 10_000  # divides the digits of a date: day and hour, then minutes and seconds
 _LAST_HOUR = 9999_12_31_23
 _MAX_TEMPLATES = 4096
@@ -86,16 +86,27 @@ def sha1_prefix(spelled: str) -> bytes | None:
 
 
 class PlainHit(NamedTuple):
-    """An original of status 200 as the header lines of its revisit, and what statistics count."""
+    """A capture of status 200 whose entry has no extras, not rendered yet."""
 
     url: bytes
-    urlkey_hash: bytes  # as in keys
-    lines: bytes
+    date: int  # its 14 digits
     size: int  # bytes of payload, -1 if it is not known
     mime: bytes
+    key: bytes
+    cell: bytes  # without its checksum
+    crawl: int = 0  # number of the crawl that reported it; 0: the index has it
+
+    def urlkey_hash(self) -> bytes:
+        """Return the hash of its urlkey, see `cells.urlkey_hash`."""
+        return self.key[_URLKEY_HASH]
+
+    def container(self) -> int:
+        """Return the number of its container, in the index or the store of crawls."""
+        return container_of(self.cell)
 
 
-NO_HIT = PlainHit(b"", b"", b"", -1, b"")
+_URLKEY_HASH = slice(21, 25)  # of a key whose digest is a SHA-1
+ANY_ENCODING = -1
 
 
 class PlainAnswers:
@@ -138,90 +149,122 @@ class PlainAnswers:
         key, cell = cursor.item()
         if not key.startswith(prefix):
             return NONE
-        answer = self._render(key, cell, prefix, spelled, url, covers)
+        if crc32(cell, crc32(key)) != SOUND:
+            return None  # the full lookup reports the damage
+        answer = self._render(cell, -SEAL, prefix, spelled, url, covers)
         if answer is None:
             key = self._keys.key_of(Digest("sha1", prefix[1:]), url.encode())
             if cursor.set_key(key):
-                answer = self._render(key, cursor.value(), prefix, spelled, url, covers)
+                cell = cursor.value()
+                if crc32(cell, crc32(key)) == SOUND:
+                    answer = self._render(cell, -SEAL, prefix, spelled, url, covers)
         return answer
 
-    def hit(self, prefix: bytes, url: bytes, encoding: int, covers: int = 0) -> PlainHit | None:
-        """Return the only capture of a digest, or that of exactly `url`; None for any other case.
+    def hits(self, prefix: bytes, encoding: int, covers: int, most: int) -> list[PlainHit] | None:
+        """Return the captures of a digest in the order of keys; None if they are not plain.
 
-        `encoding`: of the digest in the query, which an original must share. A digest that nothing
-        has gives `NO_HIT`. Container names are not read, as the lines have none. Raises `BROKEN`
-        for a damaged cell, and `IndexUnavailable`.
+        None also for more than `most`. `encoding`: of the digest in the query, which an original
+        must share. Raises `IndexUnavailable`, and `BROKEN` for a damaged cell.
         """
+        found: list[PlainHit] = []
         try:
             txn = self._begin(db=self._captures)
             try:
-                return self._hit_in(txn.cursor(), prefix, url, encoding, covers)
+                cursor = txn.cursor()
+                more = cursor.set_range(prefix)
+                while more:
+                    key, cell = cursor.item()
+                    if not key.startswith(prefix):
+                        break
+                    if crc32(cell, crc32(key)) != SOUND or len(found) == most:
+                        return None  # the full lookup reports the damage
+                    hit = hit_of(key, cell[:-SEAL], encoding, covers)
+                    if hit is None:
+                        return None
+                    found.append(hit)
+                    more = cursor.next()
             finally:
                 txn.abort()
         except lmdb.Error as error:
             raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        return found
 
-    def _hit_in(
-        self, cursor: Any, prefix: bytes, url: bytes, encoding: int, covers: int
-    ) -> PlainHit | None:
-        if not cursor.set_range(prefix):
-            return NO_HIT
-        key, cell = cursor.item()
-        if not key.startswith(prefix):
-            return NO_HIT
-        more = cursor.next() and cursor.key().startswith(prefix)
-        hit = self._sound_hit(key, cell, encoding, covers)
-        if hit is not None and (not more or hit.url == url):
-            return hit
-        if more:
-            key = self._keys.key_of(Digest("sha1", prefix[1:]), url)
-            if cursor.set_key(key):
-                hit = self._sound_hit(key, cursor.value(), encoding, covers)
-                if hit is not None and hit.url == url:
-                    return hit
-        return None
-
-    def _sound_hit(self, key: bytes, cell: bytes, encoding: int, covers: int) -> PlainHit | None:
-        if crc32(cell, crc32(key)) != SOUND:
+    def exact_hit(
+        self, prefix: bytes, url: bytes, encoding: int, covers: int
+    ) -> list[PlainHit] | None:
+        """Return the capture of exactly `url` alone, None if it is not plain; raises as `hits`."""
+        key = self._keys.key_of(Digest("sha1", prefix[1:]), url)
+        try:
+            txn = self._begin(db=self._captures)
+            try:
+                cell = txn.get(key)
+            finally:
+                txn.abort()
+        except lmdb.Error as error:
+            raise IndexUnavailable(f"the index cannot be read: {error}") from error
+        if cell is None or crc32(cell, crc32(key)) != SOUND:
             return None  # the full lookup reports the damage
-        return self.hit_of(key, cell[:-SEAL], encoding, covers)
+        hit = hit_of(key, cell[:-SEAL], encoding, covers)
+        return [hit] if hit is not None and hit.url == url else None
 
-    def hit_of(self, key: bytes, cell: bytes, encoding: int, covers: int) -> PlainHit | None:
-        """Return the capture of a cell under `key` if it is plain, else None."""
-        if len(cell) < _HEAD.size:
-            return None  # a tombstone
-        kind, high, low, size, _, _, _, mime = _HEAD.unpack_from(cell)
-        flags, own = kind >> 8, kind >> 10 & 3
-        if flags & _NOT_PLAIN or flags & 3 == _REVISIT or mime == 255 or size == SIZE_IN_EXTRAS:
-            return None
-        if kind & ALSO or kind & 15 != encoding or (covers and own and not covers & own):
-            return None
-        packed = cell[38:] if flags & _UUID else cell[22:]
-        url = unpack(packed)
-        if not packed[0] & SIXES and UNWRITABLE.search(url):
-            return None  # the full lookup reports the damage
-        hour, minute = divmod(high << 32 | low, _MINUTE)
+    def lines(self, hit: PlainHit) -> bytes | None:
+        """Return a hit as the header lines of its revisit, None if they cannot carry it."""
+        url, digits, _, _, _, cell, _ = hit
+        hour, minute = divmod(digits, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
         time = self._minutes.get(minute) or self._minute(minute)
-        record = ""
-        if flags & _UUID:
-            uuid = cell[22:38].hex()
+        record, at = "", 22
+        if cell[0] & _UUID:
+            hex_, at = cell[22:38].hex(), 38
             record = (
-                f"WARC-Refers-To: <urn:uuid:{uuid[:8]}-{uuid[8:12]}-{uuid[12:16]}-{uuid[16:20]}"
-                f"-{uuid[20:]}>\r\n"
+                f"WARC-Refers-To: <urn:uuid:{hex_[:8]}-{hex_[8:12]}-{hex_[12:16]}-{hex_[16:20]}"
+                f"-{hex_[20:]}>\r\n"
             )
-        lines = (
+        if not cell[at] & SIXES and UNWRITABLE.search(url):
+            return None  # the full lookup reports the damage
+        return (
             f"{record}WARC-Refers-To-Target-URI: {url.decode('latin-1')}\r\n"
             f"WARC-Refers-To-Date: {date}{time}\r\n"
         ).encode("latin-1")
-        if flags & _OF_RECORD or size == UNKNOWN_SIZE:
-            size = -1
-        return PlainHit(url, key[_URLKEY_HASH], lines, size, MIMES[mime])
+
+    def json(
+        self,
+        hit: PlainHit,
+        prefix: bytes,
+        spelled: str,
+        match: str,
+        *,
+        container: str | None = None,
+        committed: bool = True,
+    ) -> bytes | None:
+        """Return a hit as JSON; None if its URL is not UTF-8, or its digest has an odd spelling.
+
+        `container`: the name of its file, None to read it from the index.
+        """
+        try:
+            url = hit.url.decode()
+        except UnicodeDecodeError:
+            return None
+        name = "" if container is None else _json_name(container)
+        state = "" if committed else ',"committed":false'
+        return self._render(hit.cell, None, prefix, spelled, url, 0, match, name, state)
 
     def _render(
-        self, key: bytes, cell: bytes, prefix: bytes, spelled: str, url: str, covers: int
+        self,
+        cell: bytes,
+        end: int | None,
+        prefix: bytes,
+        spelled: str,
+        url: str,
+        covers: int,
+        match: str = "exact_url",
+        name: str = "",
+        state: str = "",
     ) -> bytes | None:
-        """Return the answer of a stored cell if it is sound, plain and of `url`."""
+        """Return the JSON of a cell if it is plain and of `url`, which ends at `end`.
+
+        `match`, `name` (of its container, "" to read it from the index) and `state` are JSON.
+        """
         if len(cell) < _SHORTEST:
             return None  # a tombstone
         kind, high, low, size, far, near, container, mime = _HEAD.unpack_from(cell)
@@ -230,14 +273,12 @@ class PlainAnswers:
             if len(self._templates) >= _MAX_TEMPLATES:
                 self._templates.clear()
             template = self._templates[kind << 8 | mime] = _template(kind >> 8, kind & 255, mime)
-        plain, url_at, uuid, letters, spelling, label, sizes, rest, end = template
+        plain, url_at, uuid, letters, spelling, label, sizes, rest, evidence = template
         if covers and (own := kind >> 10 & 3) and not covers & own:
             return None
-        packed = cell[url_at:-SEAL]
+        packed = cell[url_at:end]
         if not plain or size == SIZE_IN_EXTRAS or unpack(packed) != url.encode():
             return None
-        if crc32(cell, crc32(key)) != SOUND:
-            return None  # the full lookup reports the damage
         json_url = url if packed[0] & SIXES else orjson.dumps(url)[1:-1].decode()
         hour, minute = divmod(high << 32 | low, _MINUTE)
         date = self._hours.get(hour) or self._hour(hour)
@@ -249,13 +290,13 @@ class PlainAnswers:
         if len(spelled) != letters:
             spelled = Digest("sha1", prefix[1:]).spelled(spelling._replace(label=0))
         bytes_ = "null" if size == UNKNOWN_SIZE else size
-        name = self._containers.get(container) or self._container(container)
+        name = name or self._containers.get(container) or self._container(container)
         offset = far << 32 | near
         at = "null" if offset == UNKNOWN_OFFSET else offset
         return (
-            f'{{"duplicate":true,"match":"exact_url","original":{{"url":"{json_url}",'
+            f'{{"duplicate":true,"match":"{match}","original":{{"url":"{json_url}",'
             f'"date":"{date}{time}","record_id":{record},"digest":"{label}{spelled}",'
-            f'{sizes}{bytes_}{rest}{name},"offset":{at}{end}'
+            f'{sizes}{bytes_}{rest}{name},"offset":{at}{evidence}{state}}}}}'
         ).encode()
 
     def _minute(self, number: int) -> str:
@@ -270,11 +311,37 @@ class PlainAnswers:
 
     def _container(self, number: int) -> str:
         try:
-            name = self._name_of(number).encode("utf-8", "surrogateescape") if number else b""
+            name = self._name_of(number) if number else ""
         except Damaged as error:
             raise KeyError(number) from error  # the full lookup reports the damage
-        text = orjson.dumps(name.decode("utf-8", "backslashreplace") or None)
-        return self._containers.keep(number, text.decode())
+        return self._containers.keep(number, _json_name(name))
+
+
+def hit_of(key: bytes, cell: bytes, encoding: int, covers: int, crawl: int = 0) -> PlainHit | None:
+    """Return the capture of a cell without checksum under `key` if it is plain, else None.
+
+    `encoding` as in `PlainAnswers.hits`. Raises `BROKEN` for a damaged cell.
+    """
+    if len(cell) < _HEAD.size:
+        return None  # a tombstone
+    kind, high, low, size, _, _, _, mime = _HEAD.unpack_from(cell)
+    flags, own = kind >> 8, kind >> 10 & 3
+    if flags & _NOT_PLAIN or flags & 3 == _REVISIT or mime == 255 or size == SIZE_IN_EXTRAS:
+        return None
+    if kind & ALSO or (encoding != ANY_ENCODING and kind & 15 != encoding):
+        return None
+    if covers and own and not covers & own:
+        return None
+    url = unpack(cell[38:] if flags & _UUID else cell[22:])
+    if flags & _OF_RECORD or size == UNKNOWN_SIZE:
+        size = -1
+    return PlainHit(url, high << 32 | low, size, MIMES[mime], key, cell, crawl)
+
+
+def _json_name(name: str) -> str:
+    """Return the name of a file as JSON, null if it is empty."""
+    shown = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return orjson.dumps(shown or None).decode()
 
 
 def _template(flags: int, spelled: int, mime: int) -> _Template:
@@ -296,5 +363,5 @@ def _template(flags: int, spelled: int, mime: int) -> _Template:
         label=Digest("sha1", b"").spelled(spelling),
         sizes=sizes,
         rest=rest,
-        end=f',"evidence":"{_EVIDENCE[flags & 3]}"}}}}',
+        evidence=f',"evidence":"{_EVIDENCE[flags & 3]}"',
     )

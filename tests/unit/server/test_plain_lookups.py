@@ -18,6 +18,7 @@ from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.digest import Spelling
 from dedupindex.index.format.cells import Keys
 from dedupindex.index.format.fast_answer import NONE
+from dedupindex.index.identity import Settings
 from server.api.plain_lookups import plain_query
 from server.app import create_app
 from server.config import Config
@@ -47,6 +48,12 @@ HELD = [
     capture(12, PAGE, mime=b"x/odd"),
     capture(13, PAGE, size=5_000_000_000),
     capture(14, COUSIN),
+    *(capture(15, PAGE + b"?%d" % number, day=1) for number in range(12)),
+    *(capture(16, url, day=9 - day) for day, url in enumerate(URLS[1:], 1)),
+    capture(25, PAGE, day=21),  # merged, and not yet removed from the crawls
+    capture(26, PORT, day=22),
+    capture(22, PAGE, day=21),  # the second of what a crawl has of another URL
+    capture(23, PAGE, status=404),
 ]
 CRAWLS = {  # what begins a crawl, and how it ends
     "own": ({"digest_covers": "stored"}, ""),
@@ -99,10 +106,10 @@ class Pair(NamedTuple):
 
 
 @pytest.fixture
-def pair(make_index: MakeIndex) -> Pair:
+def pair(make_index: MakeIndex, request: pytest.FixtureRequest) -> Pair:
     webs, states = [], []
     for fast in (True, False):
-        index = make_index(HELD)
+        index = make_index(HELD, Settings(keep=getattr(request, "param", "earliest")))
         live = LiveIndex(index)
         live.refresh()
         opened = live.opened()
@@ -185,7 +192,11 @@ def test_plain_lookups_are_answered_and_counted_as_full_ones(
 
 
 @pytest.mark.parametrize("accept", ["text/plain", "application/json"])
-@pytest.mark.parametrize("strategy", ["", "CANONICAL_URL"])
+@pytest.mark.parametrize(
+    ("pair", "strategy"),
+    [("earliest", ""), ("earliest", "CANONICAL_URL"), ("latest", "")],
+    indirect=["pair"],
+)
 def test_every_capture_is_found_by_every_crawl(pair: Pair, accept: str, strategy: str) -> None:
     pair.counted()
     for number, url, crawl, covers in product(
@@ -203,16 +214,25 @@ def test_every_capture_is_found_by_every_crawl(pair: Pair, accept: str, strategy
         assert first == second, asked
 
 
+@pytest.mark.parametrize("accept", ["text/plain", "application/json"])
 @pytest.mark.parametrize(
     ("number", "url", "crawl", "status"),
     [
         (3, PORT, "", 200),  # exact URL, in the index
+        (3, PAGE, "", 200),  # by digest
         (3, PAGE, "plain", 200),  # by digest
         (5, COUSIN, "plain", 200),  # one of several URLs
         (14, PAGE, "shared", 200),  # canonical URL
         (0, PAGE, "own", 204),
-        (20, PAGE, "gone", None),  # of others: a single capture, but not seen
-        (23, PAGE, "own", 200),  # of a shared crawl
+        (5, OTHER, "plain", 200),  # of another URL than several
+        (15, PAGE + b"?7", "plain", 200),  # one of many URLs
+        (15, PAGE, "plain", None),  # of another URL than many
+        (20, PAGE, "gone", 204),  # of others, not seen
+        (1, PAGE, "own", 200),  # its own, and in the index
+        (22, COUSIN, "plain", 200),
+        (24, PAGE, "own", 200),  # of a shared crawl
+        (25, PAGE, "own", 200),  # merged, and still in the crawls
+        (23, PAGE, "own", None),  # with one of another status
         (25, PORT, "own", 200),  # of a committed crawl that is not merged
         (24, PORT, "shared", 200),  # its own
     ],
@@ -224,11 +244,14 @@ def test_what_crawlers_ask_takes_the_fast_path(
     url: bytes,
     crawl: str,
     status: int | None,
+    accept: str,
 ) -> None:
     monkeypatch.setattr("dedupindex.lookup.decide.decide", lambda *given: 1 / 0)
     asked: dict[str, str | bytes] = {"digest": str(sha1(number)), "url": url, "mime": "text/css"}
     asked |= {"crawl": crawl, "covers": "both", "size": "77"} if crawl else {}
-    fast, _ = pair.ask(asked, "", "text/plain")
+    fast, _ = pair.ask(asked, "", accept)
+    if status == 204 and accept != "text/plain":
+        status = 200
     assert fast.status_code == (status or 500)  # 500: it went the long way
 
 
@@ -271,24 +294,30 @@ def test_a_damaged_capture_is_reported_by_the_full_lookup(make_index: MakeIndex)
     assert good.status_code == 200
 
 
-def test_what_is_merged_between_index_and_crawls_is_found(pair: Pair) -> None:
-    """The index is read again after the crawls, which have the capture no more."""
-    live = pair.states[0]
-    opened, silent, merged = live.opened(), live.crawls.silent, list[bytes]()
+@pytest.mark.parametrize("accept", ["text/plain", "application/json"])
+def test_what_is_merged_between_index_and_crawls_is_found(
+    pair: Pair, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A miss is decided by an index that was read after the crawls."""
+    live, read = pair.states[0], list[str]()
+    plain, store = live.opened().plain, live.crawls.store()
+    assert plain is not None and store is not None
+    hits, reading = plain.hits, store.reading
 
-    class BeforeAndAfter:
-        def one(self, *asked: Any) -> bytes | None:
-            assert opened.plain is not None
-            return opened.plain.one(*asked) if merged else NONE
+    def read_crawls() -> Any:
+        read.append("crawls")
+        return reading()
 
-    def merge(prefix: bytes) -> bool:
-        merged.append(prefix)
-        return silent(prefix)
+    def read_index(*asked: Any) -> Any:
+        read.append("index")
+        return hits(*asked)
 
-    live._opened = opened._replace(plain=BeforeAndAfter())  # type: ignore[arg-type]
-    live.crawls.silent = merge  # type: ignore[method-assign]
-    fast, full = pair.ask({"digest": str(sha1(14)), "url": COUSIN}, "", "")
-    assert merged and fast.get_json() == full.get_json() and full.get_json()["duplicate"]
+    monkeypatch.setattr(plain, "one", lambda *asked: NONE)  # before the merge
+    monkeypatch.setattr(plain, "hits", read_index)
+    monkeypatch.setattr(store, "reading", read_crawls)
+    fast, full = pair.ask({"digest": str(sha1(14)), "url": COUSIN}, "", accept)
+    assert (fast.status, fast.data) == (full.status, full.data)
+    assert fast.status_code == 200 and read == ["crawls", "index"]
 
 
 @pytest.mark.parametrize(

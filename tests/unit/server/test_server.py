@@ -448,7 +448,7 @@ def test_fast_answers_equal_those_of_the_library(
 def test_the_fast_path_answers_a_digest_of_many_urls(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    urls = [b"http://%c.example/logo" % letter for letter in b"abcdefgh"]
+    urls = [b"http://%c.example/logo" % letter for letter in b"abcdefghi"]  # more than `FEW`
     web = client([capture(1, url) for url in urls])
     monkeypatch.setattr("dedupindex.lookup.decide.decide", lambda *asked: 1 / 0)
     for url in urls:
