@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import orjson
 
@@ -196,22 +196,14 @@ class LookupCounter:
 def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     """Add counts to the statistics, except those of unknown and dropped crawls."""
     numbers: dict[str, int] = {}
-    sums: dict[int, list[dict[bytes, list[int]]]] = {}  # by crawl, kind and heading
+    sums: dict[int, tuple[_Hosts, _Groups]] = {}  # by number of the crawl
     for (name, hour, strategy, host, mime, status), amounts in counted.rows.items():
         number = _number(writing, name, numbers)
         if not number:
             continue
-        changed = [(column, amount) for column, amount in enumerate(amounts) if amount]
-        code = b"%d" % status if status else b""
-        headings = (b"", host, mime, code, hour, strategy.encode())
-        for rows, heading in zip(
-            sums.setdefault(number, [{} for _ in _KINDS]), headings, strict=True
-        ):
-            row = rows.get(heading)
-            if row is None:
-                row = rows[heading] = [0] * WIDTH
-            for column, amount in changed:
-                row[column] += amount
+        hosts, groups = sums.setdefault(number, ({}, {}))
+        _add_row(hosts, host, amounts)
+        _add_row(groups, (hour, strategy, mime, status), amounts)
     for key, row in sorted(_keyed(sums)):
         writing.add(key, row)
     for name, times in counted.times.items():
@@ -234,8 +226,10 @@ def bound_of(bucket: int) -> int:
 
 
 def _bucket(taken: int) -> int:
-    doubling = max(taken.bit_length() - 3, 0)
-    return min(4 * doubling + max((taken >> doubling) - 4, 0), BUCKETS - 1)
+    doubling = taken.bit_length() - 3
+    if doubling <= 0:
+        return max(taken - 4, 0)
+    return min(4 * doubling + (taken >> doubling) - 4, BUCKETS - 1)
 
 
 def _outcome_of(answer: bytes) -> LookupOutcome:
@@ -257,22 +251,33 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
     return numbers[name]
 
 
-_KINDS = (
-    StatisticsKind.TOTAL,
-    StatisticsKind.HOST,
-    StatisticsKind.MIME,
-    StatisticsKind.STATUS,
-    StatisticsKind.HOUR,
-    StatisticsKind.STRATEGY,
-)
+_Hosts = dict[bytes, list[int]]
+_Groups = dict[tuple[bytes, str, bytes, int], list[int]]
+"""Amounts by hour, strategy, media type and status: few, while there may be thousands of hosts."""
+
+_H = TypeVar("_H")
 
 
-def _keyed(
-    sums: Mapping[int, Sequence[Mapping[bytes, list[int]]]],
-) -> Iterator[tuple[bytes, list[int]]]:
+def _add_row(rows: dict[_H, list[int]], heading: _H, amounts: Sequence[int]) -> None:
+    row = rows.get(heading)
+    rows[heading] = [*amounts] if row is None else list(map(int.__add__, row, amounts))
+
+
+def _keyed(sums: Mapping[int, tuple[_Hosts, _Groups]]) -> Iterator[tuple[bytes, list[int]]]:
     """Yield sums of crawls with their keys; reports of captures have no strategy."""
-    for number, of_kinds in sums.items():
-        for kind, rows in zip(_KINDS, of_kinds, strict=True):
-            for heading, row in rows.items():
+    for number, (hosts, groups) in sums.items():
+        rows: dict[tuple[StatisticsKind, bytes], list[int]] = {}
+        for (hour, strategy, mime, status), amounts in groups.items():
+            for kind, heading in (
+                (StatisticsKind.TOTAL, b""),
+                (StatisticsKind.MIME, mime),
+                (StatisticsKind.STATUS, b"%d" % status if status else b""),
+                (StatisticsKind.HOUR, hour),
+                (StatisticsKind.STRATEGY, strategy.encode()),
+            ):
                 if heading or kind is not StatisticsKind.STRATEGY:
-                    yield key_of(number, kind, heading), row
+                    _add_row(rows, (kind, heading), amounts)
+        for (kind, heading), row in rows.items():
+            yield key_of(number, kind, heading), row
+        for host, row in hosts.items():
+            yield key_of(number, StatisticsKind.HOST, host), row

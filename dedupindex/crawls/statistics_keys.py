@@ -142,9 +142,13 @@ def _pack_self_report(numbers: Amounts) -> bytes:
 def _codec(
     struct_: struct.Struct, combine: Callable[[Amounts, Amounts], Amounts] = _sums
 ) -> AmountCodec:
-    return AmountCodec(
-        struct_.unpack, lambda amounts: struct_.pack(*(min(n, MOST) for n in amounts)), combine
-    )
+    def pack(amounts: Amounts) -> bytes:
+        try:
+            return struct_.pack(*amounts)
+        except struct.error:  # a number is too large; looking at each would take as long as packing
+            return struct_.pack(*(min(number, MOST) for number in amounts))
+
+    return AmountCodec(struct_.unpack, pack, combine)
 
 
 CODECS = {
