@@ -90,7 +90,9 @@ class BackgroundMerge:
             raise
 
     def _merge(self, store: Store) -> None:
-        command = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]
+        # It may share the cores with lookups, and nobody waits for it.
+        merge = [sys.executable, "-m", "dedupindex", "index", "--merge", str(self._live.index)]
+        command = ["nice", "-n", "10", *merge]
         path = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "PYTHONPATH": path}
         with (
