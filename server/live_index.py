@@ -125,13 +125,13 @@ class LiveState:
     """
 
     __slots__ = (
-        *("_live", "_shared", "_snapshot", "_view_context"),
-        *("crawls", "opened", "settings", "view"),
+        *("_live", "_snapshot", "_view_context"),
+        *("crawls", "opened", "settings", "shared", "view"),
     )
 
     def __init__(self, live: LiveIndex, *, refresh: bool = True, filtered: bool = False) -> None:
         self._live, self._snapshot = live, live.crawls.snapshot(refresh=refresh)
-        self._shared = live.shared if filtered else None
+        self.shared = live.shared if filtered else None
 
     def __enter__(self) -> LiveState:
         self.crawls = self._snapshot.__enter__()
@@ -141,8 +141,8 @@ class LiveState:
             self.settings = engine.identity.settings
             self._view_context = engine.view()
             self.view = self._view_context.__enter__()
-            if self._shared is not None:
-                self.view.use_filter(self._shared)
+            if self.shared is not None and not self.view.use_filter(self.shared):
+                self.shared = None
         except BaseException:
             self._snapshot.__exit__(*sys.exc_info())
             raise

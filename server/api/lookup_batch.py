@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, BinaryIO, NamedTuple, assert_never
 
@@ -17,6 +16,7 @@ from dedupindex.digest import EMPTY, Digest, is_cut
 from dedupindex.errors import BadQuery, DedupError, UnknownCrawl
 from dedupindex.index.engine import AHEAD, Finder
 from dedupindex.index.format.fast_answer import BROKEN, NONE, sha1_prefix
+from dedupindex.index.shared_filter import SharedFilter
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import CONDITIONAL_LIMIT, LIMIT, Query, Strategy
 from dedupindex.lookup.explain import explanation_json
@@ -238,6 +238,7 @@ class _Answers:
         self._strategy, self._base = strategy.value, CELLS[strategy.value, "exact_url"]
         plain = self._duplicates is None and self._defaults.keys() <= {"strategy", "crawl"}
         self._plain = opened.plain if plain and strategy.has_fast_answer() else None
+        self._any_is_new = plain and strategy is Strategy.DIGEST_ANY and not crawls.policy.rules
         self._crawl = options.get("crawl", "")
         self.cells: Counter[int] = Counter()
 
@@ -256,7 +257,8 @@ class _Answers:
         covers = plain_covers(state.crawls.crawl(self._crawl)) if self._crawl else 0
         cursor = state.view.cursor()
         if self._plain is None or cursor is None or covers < 0:
-            return self._each(state, lookups, places)
+            shared = state.shared if self._any_is_new and covers >= 0 else None
+            return self._each(state, lookups, places, shared)
         answer, crawl = self._plain.answer, self._crawl
         has_none, of_crawls = state.crawls.has_none, crawl or state.crawls.known.answering
         found: list[bytes] = []
@@ -290,12 +292,28 @@ class _Answers:
         self.cells[self._base + MISS] += misses
         return found
 
-    def _each(self, state: LiveState, lookups: list[Any], places: Sequence[int]) -> list[bytes]:
+    def _each(
+        self,
+        state: LiveState,
+        lookups: list[Any],
+        places: Sequence[int],
+        shared: SharedFilter | None,
+    ) -> list[bytes]:
+        """Return the answers in order; what a shared filter lacks is new without more ado."""
         found: list[bytes] = []
         for at in range(0, len(lookups), AHEAD):
             chunk = lookups[at : at + AHEAD]
-            state.view.prefetch(query_digests(chunk, self._defaults))
-            found += map(self._full_answer, repeat(state), chunk, places[at:])
+            new = [shared is not None and _is_lacking(shared, item) for item in chunk]
+            asked = [item for item, lacking in zip(chunk, new, strict=True) if not lacking]
+            state.view.prefetch(query_digests(asked, self._defaults))
+            for item, lacking, place in zip(chunk, new, places[at : at + AHEAD], strict=True):
+                if not lacking:
+                    found.append(self._full_answer(state, item, place))
+                    continue
+                found.append(NONE)
+                if self._crawl:
+                    self._counted.append((self._crawl, self._strategy, item["url"], NONE, -1))
+            self.cells[self._base + MISS] += sum(new)
         return found
 
     def _full_answer(self, state: LiveState, asked: Any, place: int) -> bytes:
@@ -347,3 +365,17 @@ class _Answers:
         own = asked.get("crawl") if isinstance(asked, dict) else None
         if name := own if isinstance(own, str) else self._crawl:
             self._counting.count_lookup(failed_lookup(name))
+
+
+def _is_lacking(shared: SharedFilter, item: Any) -> bool:
+    """Return whether a lookup of a digest and a URL is of what a filter lacks."""
+    try:
+        if len(item) != 2:
+            return False
+        text, url = item["digest"], item["url"]
+        prefix = sha1_prefix(text[5:]) if text.startswith("sha1:") else None
+        if prefix is None or type(url) is not str or url[0] == "<" or url[-1] == ">":
+            return False
+        return bool(url.encode()) and shared.lacks(prefix)
+    except (TypeError, AttributeError, *BROKEN):
+        return False  # the full answer reports the error

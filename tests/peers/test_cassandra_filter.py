@@ -500,6 +500,16 @@ def test_answers_and_counts_are_the_same_with_and_without_it(web: Any, live: Liv
                 )
             ]
             assert told[0] == told[1], (query, accept)
+    given = [query for query in queries if query.keys() <= {"digest", "url"}]
+    given += [{"digest": str(sha1(MANY)), "url": url} for url in ("<http://a/>", "\ud800", 5)]
+    given += [{"digest": 5, "url": PAGE}, [], {"digest": str(sha1(MANY)), "x": "1"}, None]
+    for options in ({}, {"crawl": "a"}, {"crawl": "e"}, {"crawl": "none"}, {"in_batch": True}):
+        for repeated in (given, 300 * given[:4]):
+            body = json.dumps({**options, "lookups": repeated}).encode("utf-8", "surrogatepass")
+            both = [
+                each.post("/lookup", data=body, content_type="application/json") for each in webs
+            ]
+            assert both[0].data == both[1].data, options
     for each in (live, bare):
         rows: Counter[tuple[object, ...]] = Counter()
         for part in each.crawls.counting.take():
