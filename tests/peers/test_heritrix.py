@@ -16,7 +16,8 @@ from contextlib import ExitStack, closing
 from hashlib import sha1
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Barrier, Event, Thread
+from queue import Queue
+from threading import Barrier, Event, Semaphore, Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -578,31 +579,53 @@ def test_unreported_records_of_a_killed_crawl_can_be_indexed(
             }
 
 
-def test_a_crawl_that_is_terminated_is_taken_back(
-    heritrix: Heritrix, site: Site, tmp_path: Path
+def test_checkpoint_and_pause_report_what_waits_and_terminate_takes_it_back(
+    heritrix: Heritrix, tmp_path: Path
 ) -> None:
-    index, reached, go_on = empty_index(tmp_path), Event(), Event()
+    """The script's own timer never comes, and no page has the payload of one that waits."""
+    pages = {f"/{number}.html": Page(b"<p>%d " % number * 50) for number in range(1, 6)}
+    links = "".join(f'<a href="{path}">{path}</a>' for path in pages)
+    index, held, go_on = empty_index(tmp_path), Queue[str](), Semaphore(0)
+    fetched = list[str]()  # the next one is asked for when these are stored
 
     def hold(path: str) -> None:
-        if path == "/story.html":
-            reached.set()
-            go_on.wait(DEADLINE)
+        if path in ("/2.html", "/4.html"):
+            held.put(path)
+            assert go_on.acquire(timeout=DEADLINE)
+        fetched.append(path)
 
-    def terminate(port: int) -> None:
-        assert reached.wait(DEADLINE)
-        assert "<field>lookups</field>" in page_of(port, "ended", "beans/dedupClient")
-        tell(port, "ended", "terminate")
-        go_on.set()
+    with closing(Site()) as site, serving(index) as server:
+        site.pages = {"/": Page(links.encode()), **pages}
+        job = heritrix.make("ended", site, f"http://127.0.0.1:{server.port}")
+        script = job / "dedupindex.groovy"
+        text, often = script.read_text(), "REPORT_EVERY = 100  "
+        assert text.count(often) == 1
+        script.write_text(text.replace(often, "REPORT_EVERY = 86_400_000  "))
 
-    site.before = hold
-    try:
-        with serving(index) as server:
-            job = heritrix.make("ended", site, f"http://127.0.0.1:{server.port}")
-            crawl = heritrix.run(job, terminate)
-            shown = crawl_of(server, crawl.name)
-    finally:
-        site.before = lambda path: None
+        def reported(count: int) -> bool:
+            launch = (job / "latest").resolve()
+            return bool(crawl_of(server, f"{job.name}-{launch.name}")["captures"] == count)
+
+        def during(port: int) -> None:
+            held.get(timeout=DEADLINE)
+            waiting = len({site.url + path for path in fetched} & site.payloads().keys())
+            assert waiting == 2 and reported(0)
+            tell(port, "ended", "checkpoint")
+            assert until(lambda: reported(waiting))
+            tell(port, "ended", "pause")
+            go_on.release()
+            assert until(lambda: reported(waiting + 1))
+            tell(port, "ended", "unpause")
+            held.get(timeout=DEADLINE)
+            assert reported(waiting + 1)
+            assert "<field>lookups</field>" in page_of(port, "ended", "beans/dedupClient")
+            tell(port, "ended", "terminate")
+            go_on.release()
+
+        site.before = hold
+        crawl = heritrix.run(job, during)
+        shown = crawl_of(server, crawl.name)
     assert (shown["state"], shown["exit"]) == ("cancelled", "Finished - Ended by operator")
-    records = crawl.records()
-    assert {one.url for one in stored(site, records)} >= {site.url + "/", site.url + "/logo.png"}
-    check_revisits(records, records)
+    assert "SEVERE" not in crawl.alerts()
+    kinds = [one.kind for one in stored(site, crawl.records())]
+    assert len(kinds) >= 4 and set(kinds) == {"response"}
