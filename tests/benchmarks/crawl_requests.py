@@ -13,12 +13,14 @@ from random import Random
 from statistics import median
 from types import MappingProxyType
 from urllib.parse import quote
+from urllib.request import urlopen
 
 from dedupindex.client import Answer, Client, Hit
 from dedupindex.client.aio import AsyncClient
 from tests.benchmarks.asking import ASKED
 from tests.benchmarks.building import served_index
 from tests.benchmarks.captures import Captures, Row
+from tests.benchmarks.fetching import over_http
 from tests.benchmarks.load import CLIENTS, Server, ask, serving, written
 from tests.benchmarks.measure import Failed, processor_time
 from tests.benchmarks.suite import Bench, Line, Target
@@ -26,17 +28,19 @@ from tests.benchmarks.writing import post, reports
 
 CRAWLS = (1, 10, 200)  # on the server, all but one of them committed
 REPORTING, REPORTED = 5, 400  # the crawls that report, and the captures of each
+MERGED_WITHIN = 300  # seconds
 IN_FLIGHT = 50  # lookups of the asynchronous client
 REPORT = 50  # captures of one report
 TEXT = {"Accept": "text/plain"}
 SHORT = {**TEXT, "Connection": "close"}
+PORT = ":8080"
 
 
 def crawl_lookup(bench: Bench) -> Iterator[Line]:
     """GET /lookup as text with crawl, covers, mime and size, server on one core.
 
     A quarter each are hits of the URL, hits by digest, misses, and hits of what the crawl or
-    another crawl has reported.
+    another crawl has reported. In the last row every URL has a port.
     """
     index = _own_index(bench)
     with serving(bench, index) as server:
@@ -51,6 +55,12 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
         rate, each = _measured(bench, server, requests, headers=SHORT)
         note = f"each over a connection of its own; {each * 1e6:.0f} us of processor time"
         yield Line("crawl-lookup-short", "lookups/s", rate, target=_SHORT_RATE, note=note)
+        _add_ports(server, bench.size.served)
+        lookups = _lookups(bench.size.served, count, PORT)
+        requests = written(bench.scratch / "crawl-lookups", lookups)
+        rate, each = _measured(bench, server, requests, headers=TEXT)
+        note = f"every URL has a port; {each * 1e6:.0f} us of processor time each"
+        yield Line("crawl-lookup-ports", "lookups/s", rate, target=_RATE, note=note)
 
 
 _RATE, _SHORT_RATE = Target(25_000, of="ours"), Target(11_000 / 60, of="ours")
@@ -100,9 +110,28 @@ def _reported(number: int, first: int) -> list[Row]:
     return list(Captures().rows(at, at + REPORTED))
 
 
-def _lookups(served: int, crawls: int) -> Iterator[str]:
+def _add_ports(server: Server, served: int) -> None:
+    """Report the captures that are asked for once more, with ports, and wait for their merge."""
+    post(server.address, "/crawls", {"name": "ports", "digest_covers": "stored"})
+    rows = (over_http(row, PORT) for row in Captures().sample(served, ASKED))
+    for request in reports("ports", rows, REPORT):
+        path, _, body = request.partition(" ")
+        post(server.address, path, json.loads(body))
+    post(server.address, "/crawls/ports/commit", {})
+    end = time.monotonic() + MERGED_WITHIN
+    while time.monotonic() < end:
+        with urlopen(f"{server.address}/crawls/ports") as response:
+            if json.load(response)["merged"]:
+                return
+        time.sleep(0.1)  # each question costs the server time that the merge needs
+    raise Failed(f"a crawl was not merged within {MERGED_WITHIN} s")
+
+
+def _lookups(served: int, crawls: int, port: str = "") -> Iterator[str]:
     rows = Captures().sample(served, ASKED)
     new = Captures(seed=8).sample(served, ASKED)
+    if port:
+        rows, new = ([over_http(row, port) for row in some] for some in (rows, new))
     own = list(chain(*(_reported(number, served) for number in range(min(crawls, REPORTING)))))
     random = Random(7)
     for row, unknown in zip(rows, new, strict=True):

@@ -23,6 +23,7 @@ from tests.benchmarks.suite import INDEX, Bench, Line, Target
 from tests.peers.heritrix import Crawl, heritrix_home
 
 HOSTS = 4  # 127.0.0.1 and so on; Heritrix fetches from each with one thread at a time
+SEED = "index.html"
 LINKS = 500  # on a page
 SAME = 25  # one page of so many has the payload of another
 
@@ -46,8 +47,8 @@ def heritrix(bench: Bench) -> Iterator[Line]:
         home = heritrix_home()
     except pytest.skip.Exception as skipped:
         raise Missing(str(skipped)) from skipped
-    with _site(bench) as seeds:
-        crawls = _Crawls(bench, home, seeds)
+    with site(bench) as seeds:
+        crawls = Crawls(bench, home, seeds)
         jobs = {
             "none": crawls.without,
             "filtered": crawls.filtered,
@@ -97,7 +98,7 @@ def _median(crawls: list[Crawled], figure: Callable[[Crawled], float]) -> float:
 
 
 @contextmanager
-def _site(bench: Bench) -> Iterator[list[str]]:
+def site(bench: Bench) -> Iterator[list[str]]:
     """Serve made-up pages from four addresses; gives the seeds."""
     folder = bench.fresh("heritrix-site")
     each = bench.size.crawled // HOSTS
@@ -113,8 +114,17 @@ def _site(bench: Bench) -> Iterator[list[str]]:
             ]
             servers.enter_context(running(command, bench.cores.both))
             wait_for(port, "the site", host=address)
-            seeds.append(f"http://{address}:{port}/static/index.html")
+            seeds.append(f"http://{address}:{port}/static/{SEED}")
         yield seeds
+
+
+def pages(bench: Bench, seed: str) -> list[str]:
+    """The URLs of the pages of a host, by its seed."""
+    return [seed.removesuffix(SEED) + name for name in _names(bench.size.crawled // HOSTS)]
+
+
+def _names(pages: int) -> list[str]:
+    return [f"{number}.{'png' if number % 7 == 0 else 'html'}" for number in range(pages)]
 
 
 def nothing(environ: object, start_response: Callable[..., object]) -> list[bytes]:
@@ -126,7 +136,7 @@ def nothing(environ: object, start_response: Callable[..., object]) -> list[byte
 def _write_pages(folder: Path, host: int, pages: int) -> None:
     """Write an index of lists, lists of links, and pages of 3 kB, some of them twice."""
     folder.mkdir(parents=True)
-    names = [f"{number}.{'png' if number % 7 == 0 else 'html'}" for number in range(pages)]
+    names = _names(pages)
     for number, name in enumerate(names):
         seed = number - (number % SAME == 0)
         body = shake_128(f"{host} {seed}".encode()).digest(1500).hex()
@@ -137,10 +147,10 @@ def _write_pages(folder: Path, host: int, pages: int) -> None:
         links = (f'<a href="{name}">{name}</a>' for name in names[at : at + LINKS])
         (folder / lists[-1]).write_text("\n".join(links))
     links = (f'<a href="{name}">{name}</a>' for name in lists)
-    (folder / "index.html").write_text("\n".join(links))
+    (folder / SEED).write_text("\n".join(links))
 
 
-class _Crawls:
+class Crawls:
     """Crawls a site; the first crawl with deduplication is always of an empty index."""
 
     def __init__(self, bench: Bench, home: Path, seeds: list[str]) -> None:

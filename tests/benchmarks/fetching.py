@@ -38,7 +38,7 @@ def fetch(directory: Path, shape: Shape, responses: int) -> None:
     wget = need("wget", "wget")
     directory.mkdir()
     rows = [
-        _fetched(row, shape.port) for row in Captures(seed=_SEED, url_length=50).rows(0, responses)
+        over_http(row, shape.port) for row in Captures(seed=_SEED, url_length=50).rows(0, responses)
     ]
     urls = directory / "urls"
     urls.write_text("".join(f"{row.url}\n" for row in rows))
@@ -58,8 +58,8 @@ def fetch(directory: Path, shape: Shape, responses: int) -> None:
             shutil.copy(path, path.with_name(f"copy{number}-{path.name}"))
 
 
-def _fetched(row: Row, port: str) -> Row:
-    """Return a row whose URL a proxy can fetch without TLS."""
+def over_http(row: Row, port: str) -> Row:
+    """Return a row whose URL has no TLS, and a port with its colon if one is given."""
     _, _, host, path = row.url.split("/", 3)
     return row._replace(url=f"http://{host}{port}/{path}")
 

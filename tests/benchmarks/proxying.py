@@ -45,7 +45,7 @@ def warcprox(bench: Bench) -> Iterator[Line]:
     index(bench, empty, target, records=0)
     with site(pages) as base, serving(bench, target) as server:
         urls = [base + path for path in pages]
-        crawl = _Crawl(bench, urls, server)
+        crawl = Proxied(bench, urls, server)
         costs = bench.interleaved(
             {
                 "none": lambda: crawl.run("none", "--dedup-db-file=/dev/null"),
@@ -85,10 +85,12 @@ class _Cost(NamedTuple):
     server: float
 
 
-class _Crawl:
+class Proxied:
     """Fetches all URLs through a fresh warcprox, again and again."""
 
-    def __init__(self, bench: Bench, urls: list[str], server: Server) -> None:
+    folder: Path  # of the last crawl
+
+    def __init__(self, bench: Bench, urls: list[str], server: Server | None = None) -> None:
         try:
             self._python = environments.environment("warcprox", environments.WARCPROX) / "python"
         except pytest.skip.Exception as skipped:
@@ -103,6 +105,7 @@ class _Crawl:
         """
         self._runs += 1
         folder, port = self._bench.fresh(f"warcprox-{name}"), free_port()
+        self.folder = folder
         folder.mkdir()
         command = [
             *(self._python, MAIN, "-b", "127.0.0.1", "-p", port, "-d", folder, "-z"),
@@ -111,9 +114,10 @@ class _Crawl:
         ]
         if name == "own":
             command.append(f"--dedup-db-file={folder / 'dedup.db'}")
+        server = self._server
         env = environment(
             PYTHONPATH=f"{ROOT / 'conf' / 'warcprox'}:{ROOT}",
-            DEDUPINDEX_URL=self._server.address,
+            DEDUPINDEX_URL=server.address if server else "",
             DEDUPINDEX_CRAWL=f"run-{self._runs}",
         )
         with (
@@ -121,12 +125,13 @@ class _Crawl:
             running(command, self._bench.cores.both, stdout=log, stderr=log, env=env) as process,
         ):
             wait_for(port, "warcprox")
-            sessions = process.pid, self._server.session
-            begin, before = time.perf_counter(), list(map(processor_time, sessions))
+            before = processor_time(server.session) if server else 0.0
+            begin, started = time.perf_counter(), processor_time(process.pid)
             _fetch_all(self._urls, port)
             _wait_until_written(len(self._urls), port)
-            wall, after = time.perf_counter() - begin, list(map(processor_time, sessions))
-            spent = _Cost(wall, *(end - start for start, end in zip(before, after, strict=True)))
+            wall, crawler = time.perf_counter() - begin, processor_time(process.pid) - started
+            after = processor_time(server.session) if server else 0.0
+            spent = _Cost(wall, crawler, after - before)
             process.terminate()  # it says what it counted
             process.wait()
         self._check(folder, name)

@@ -97,7 +97,7 @@ SIZES = {
         1_000_000,
         (1_000_000, 10_000_000),
         8,
-        2_000,
+        11_000,
         11_000,
         50_000_000,
         110_000,
@@ -264,6 +264,10 @@ class Inputs:
             subprocess.run(words, check=True, capture_output=True)
 
         return self._made(f"{harvest.name}-zstd", make)
+
+    def crawled(self, crawler: str, count: int, crawl: Callable[[Path], None]) -> Path:
+        """A directory of WARC files that a crawl of so many pages has written; raises `Missing`."""
+        return self._made(f"crawled-{crawler}-{count}", crawl)
 
     def cdx(self, count: int) -> Path:
         """A CDX file of 11 columns."""

@@ -31,18 +31,21 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
-NEED_WRK |= {"crawl-lookup", "crawl-report"}
-NEED_WGET = {"wget-index", "wget-manifest", "wget-zstd", "wget-peers"}
+NEED_WRK |= {"crawl-lookup", "crawl-report", "zeno"}
+NEED_WGET = {"wget-index", "wget-manifest", "wget-zstd", "wget-peers", "crawler-index"}
 NEED_B3SUM = {"hash-documents"}
-NEED_INSTALLED = {"warcprox", "spark", "heritrix"}  # in CI its lack is a failure of the job
+# In CI its lack is a failure of the job.
+NEED_INSTALLED = {"warcprox", "spark", "heritrix", "browsertrix-export"}
 NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
-    "crawl-lookup": [f"crawl-lookup-{kind}" for kind in (1, 10, 200, "short")],
+    "crawl-lookup": [f"crawl-lookup-{kind}" for kind in (1, 10, 200, "short", "ports")],
     "client": ["client", "client-async"],
+    "zeno": ["zeno-doppelganger", "zeno-cdx"],
     "wget-index": [f"wget-index-{kind}" for kind in ("chunked", "once", "static", "large")],
     "wget-manifest": [f"wget-manifest-{kind}" for kind in ("chunked", "once", "static", "large")],
     "wget-zstd": [f"wget-zstd-{kind}" for kind in ("index", "loop", "convert")],
+    "crawler-index": ["crawler-index-heritrix", "crawler-index-warcprox"],  # Zeno is in no registry
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],

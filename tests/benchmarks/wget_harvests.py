@@ -33,11 +33,11 @@ def wget_index(bench: Bench) -> Iterator[Line]:
     def ours(harvest: Harvest) -> Spent:
         return index(bench, harvest[0], bench.fresh("wget-index"), records=harvest[1])
 
-    contenders: dict[str, Read] = {"ours": ours, "loop": lambda harvest: _loop(bench, harvest)}
+    contenders: dict[str, Read] = {"ours": ours, "loop": lambda harvest: bare_loop(bench, harvest)}
     for name, (shape, target) in SHAPES.items():
-        yield _compared(bench, f"wget-index-{name}", _fetched(bench, shape), contenders, target)
+        yield compared(bench, f"wget-index-{name}", _fetched(bench, shape), contenders, target)
     large = bench.inputs.harvest(bench.size), bench.size.responses
-    yield _compared(bench, "wget-index-large", large, contenders, Target(0.9))
+    yield compared(bench, "wget-index-large", large, contenders, Target(0.9))
 
 
 def wget_manifest(bench: Bench) -> Iterator[Line]:
@@ -51,13 +51,13 @@ def wget_manifest(bench: Bench) -> Iterator[Line]:
         return spent
 
     contenders: dict[str, Read] = {
-        "ours": ours, "loop": lambda harvest: _loop(bench, harvest, "--strong")
+        "ours": ours, "loop": lambda harvest: bare_loop(bench, harvest, "--strong")
     }  # fmt: skip
     for name, (shape, _) in SHAPES.items():
         harvest = _fetched(bench, shape)
-        yield _compared(bench, f"wget-manifest-{name}", harvest, contenders, Target(0.7))
+        yield compared(bench, f"wget-manifest-{name}", harvest, contenders, Target(0.7))
     large = bench.inputs.harvest(bench.size), bench.size.responses
-    yield _compared(bench, "wget-manifest-large", large, contenders, Target(0.85))
+    yield compared(bench, "wget-manifest-large", large, contenders, Target(0.85))
 
 
 def wget_zstd(bench: Bench) -> Iterator[Line]:
@@ -82,15 +82,15 @@ def wget_zstd(bench: Bench) -> Iterator[Line]:
     contenders: dict[str, Read] = {"ours": lambda harvest: indexed(packed(harvest))}
     for name, beside, theirs in (
         ("index", "the same from .warc.gz", indexed),
-        ("loop", "the bare loop, of .warc.zst", lambda harvest: _loop(bench, packed(harvest))),
+        ("loop", "the bare loop, of .warc.zst", lambda harvest: bare_loop(bench, packed(harvest))),
     ):
         reads = {**contenders, "loop": theirs}
-        yield _compared(bench, f"wget-zstd-{name}", static, reads, None, beside)
+        yield compared(bench, f"wget-zstd-{name}", static, reads, None, beside)
     if shutil.which("zstd") is None:
         raise Missing("the zstd program is not installed")
     reads = {"ours": converted, "loop": piped}
     beside = "gzip -dc | zstd -9, not verified"
-    yield _compared(bench, "wget-zstd-convert", static, reads, None, beside)
+    yield compared(bench, "wget-zstd-convert", static, reads, None, beside)
 
 
 def wget_peers(bench: Bench) -> Iterator[Line]:
@@ -119,7 +119,7 @@ def _fetched(bench: Bench, shape: Shape) -> Harvest:
     return bench.inputs.fetched(shape, responses), responses * shape.copies
 
 
-def _compared(
+def compared(
     bench: Bench, job: str, harvest: Harvest, contenders: dict[str, Read], target: Target | None,
     beside: str = "the bare loop",
 ) -> Line:  # fmt: skip
@@ -140,7 +140,7 @@ def _compared(
     return compare(job, "MB/s", size, ours, loop, beside, target, note)
 
 
-def _loop(bench: Bench, harvest: Harvest, *options: str) -> Spent:
+def bare_loop(bench: Bench, harvest: Harvest, *options: str) -> Spent:
     files = sorted(harvest[0].iterdir())
     command = [sys.executable, "-m", "tests.benchmarks.loop", *options, *files]
     spent = run(command, bench.cores.one)
