@@ -2,16 +2,18 @@
 
 The results are read, and in the same load the captures of the files before are dropped; then those
 of crawls that are not merged. Each file keeps its crawl. The revisits that are read also refute
-rows of CDX files.
+rows of CDX files. Captures of any file that had lost to a dropped one are taken from the ledger.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections import defaultdict
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,11 +21,19 @@ from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress
 from dedupindex.crawls.stores import open_store
 from dedupindex.index import open_index
-from dedupindex.index.engine import View
-from dedupindex.index.identity import read_identity
+from dedupindex.index.address import is_cluster
+from dedupindex.index.engine import Load, View
+from dedupindex.index.format.cells import DEPENDENT, NOWHERE
+from dedupindex.index.format.ledger import items
+from dedupindex.index.identity import Identity, Settings, read_identity
+from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
+from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer.pipeline import Build, build, source_options
-from dedupindex.post_crawl.purge.remove import remove_live
+from dedupindex.post_crawl.purge.remove import SCRATCH, remove_live
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
+from dedupindex.runtime.files import exclusive
+
+_RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 
 
 class ChangedFile(NamedTuple):
@@ -66,6 +76,8 @@ def update_index(
         built = build(job, on_progress)
         read += built.tally.containers
         problems += built.problems
+    if changed:
+        _restore_copies(index, identity)
     store = open_store(index) if changed else None
     if store is not None:
         with closing(store):
@@ -73,6 +85,43 @@ def update_index(
             settings = identity.settings
             remove_live(store, ResolvedTarget(target, settings.keys()), settings)
     return read, problems
+
+
+def _restore_copies(index: Path, identity: Identity) -> None:
+    """Load the copies in the ledger that no capture of the index is preferred to any more."""
+    if is_cluster(identity.engine):
+        return  # it has no ledger
+    settings, scratch = identity.settings, index / SCRATCH
+    with (
+        exclusive(index / "lock", f"the index at {index}"),
+        closing(open_index(index, write=True)) as engine,
+        ExitStack() as cleanup,
+    ):
+        shutil.rmtree(scratch, ignore_errors=True)  # of a killed process
+        scratch.mkdir()
+        cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
+        writer = RunWriter(scratch, "restored", run_bytes=_RUN_BYTES)
+        with engine.view() as view:
+            for staged in _lost_without_winner(index, view, settings):
+                writer.extend(staged)
+        writer.flush()
+        if writer.paths:
+            engine.load(Load(writer.paths, own_digests=not settings.also_digest))
+
+
+def _lost_without_winner(index: Path, view: View, settings: Settings) -> Iterator[list[bytes]]:
+    """Yield, as staged, the copies under each key whose cell is not what a merge would leave."""
+    keys = settings.keys()
+    rule = MergeRule(
+        keys, settings.keep == "latest", lambda number: view.place_of(number) if number else NOWHERE
+    )
+    lengths = keys.lengths()
+    for key, group in groupby(items(index, view.ledger()), lambda item: item[: lengths[item[0]]]):
+        copies = [body for item in group if (body := item[len(key) :])[0] != DEPENDENT]
+        if copies:
+            cell = next((cell for found, cell in view.cells(key) if found == key), None)
+            if rule.replace(key, cell, copies, MergeOutcome())[0] != cell:
+                yield [key + copy for copy in copies]
 
 
 def _by_crawl(files: list[ChangedFile], view: View) -> dict[str, _CrawlFiles]:

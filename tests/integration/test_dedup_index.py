@@ -91,6 +91,21 @@ def test_what_was_deduplicated_before_is_updated_later(tmp_path: Path, index: Pa
     assert days(index) == {("a", 2)}
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+def test_captures_that_had_lost_to_a_copy_are_answered(
+    tmp_path: Path, index: Path, in_place: bool
+) -> None:
+    """The index had kept the earlier capture of their URL, which is a revisit now."""
+    far = write(tmp_path / "far/w.warc.gz", 5, BODIES, "b")
+    assert main(["index", "--add", "--crawl", "daily", str(far), str(index)]) == 0
+    assert days(index) == {("a", 2), ("b", 3), ("c", 4)}
+    for _ in range(2):
+        dedup(index, *(["--in-place"] if in_place else ["--out", tmp_path / "out"]))
+        assert days(index) == {("a", 2), ("b", 5)}
+        assert {file for _, _, file, crawl in captures(index) if crawl == "daily"} == {str(far)}
+    assert main(["index", "--check", str(index)]) == 0
+
+
 def test_rows_of_cdx_files_and_reports_of_crawlers_are_refuted(tmp_path: Path) -> None:
     """They name files without their directory, and their crawl may not be merged."""
     body = BODIES[0]
