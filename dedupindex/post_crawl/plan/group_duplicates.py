@@ -21,6 +21,7 @@ _INSTANT = f"""if(replay_key = 0, 0::UHUGEINT, coalesce(
   ({_MINUTES} + TRY_CAST(date[18:19] AS BIGINT))::UHUGEINT * 1000000000::UHUGEINT
   + {_NANOSECONDS}::UHUGEINT, 0::UHUGEINT))"""  # a bad date may be of any year, even before 1
 _PLACE_BITS = 59  # half an exabyte; the instants of 9998 years take the other 69
+_ALGORITHM = "lower(replace(split_part(lines.digest, ':', 1), '-', ''))"
 _PLACES = f"{1 << _PLACE_BITS}::UHUGEINT"
 _KEY = f"({_INSTANT} * {_PLACES} + place::UHUGEINT)"
 _FIRSTS = """
@@ -114,7 +115,7 @@ def _keep_referred(database: Database) -> None:
 
     That is found by record id, or by urlkey and second. A revisit that names neither, or none that
     exists, protects all records of its URL and digest, since pywb takes the nearest of them; one
-    that an index knows, all records of its URL, since digests may be spelled otherwise there.
+    that an index knows, also those whose digest is spelled otherwise or of another algorithm.
     """
     if not number(database, "SELECT count(*) FROM referred"):
         return
@@ -125,7 +126,7 @@ def _keep_referred(database: Database) -> None:
           OR record_id <> '' AND record_id IN (SELECT record_id FROM referred)""")
     database.execute("""
         CREATE TABLE missed AS
-        SELECT DISTINCT url, digest FROM referred
+        SELECT DISTINCT url, digest, payload FROM referred
         WHERE replay_key NOT IN (SELECT replay_key FROM met WHERE replay_key <> 0)
           AND record_id NOT IN (SELECT record_id FROM met WHERE record_id <> '')""")
     database.execute(f"""
@@ -134,7 +135,9 @@ def _keep_referred(database: Database) -> None:
           SELECT place FROM met
           UNION ALL SELECT place FROM lines SEMI JOIN missed USING (url, digest)
           UNION ALL SELECT place FROM lines SEMI JOIN (
-            SELECT url FROM missed WHERE digest = '{ANY_DIGEST}') USING (url))""")
+            SELECT * FROM missed WHERE starts_with(digest, '{ANY_DIGEST}')) AS known
+          ON lines.url = known.url AND (
+            lines.payload = known.payload OR '{ANY_DIGEST}' || {_ALGORITHM} <> known.digest))""")
     database.execute("DROP TABLE met")
     database.execute("DROP TABLE missed")
 

@@ -30,7 +30,7 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.record_lines import LineReader, ManifestOptions
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
-from dedupindex.post_crawl.plan.index_references import IndexReferences
+from dedupindex.post_crawl.plan.index_references import IndexReferences, real_path
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
 from dedupindex.runtime.progress import Say, ThrottledProgress
@@ -75,7 +75,8 @@ def find_originals(
         engine.view() as view,
         IndexReferences(index, engine, view) as references,
     ):
-        inputs.index_references = _write_references(database, references, home, say)
+        lines = references.from_ledger(frozenset(map(real_path, inputs.numbers)))
+        inputs.index_references = _write_references(database, lines, home, say)
         finder = _IndexOriginalFinder(view, columns, inputs)
         outside = _OutsideOriginals(view, inputs, rule, home)
         progress = ThrottledProgress(say)
@@ -100,13 +101,10 @@ def _insert_all(database: Database, replay_keys: Iterator[int]) -> None:
         insert(database, "answered", [(key,) for key in batch])
 
 
-def _write_references(
-    database: Database, references: IndexReferences, home: Path, say: Say
-) -> Path:
+def _write_references(database: Database, lines: Iterator[Line], home: Path, say: Say) -> Path:
     """Write what the revisits in the ledger refer to, as a manifest has references."""
     target = home / "references.parquet"
     writer, progress = ParquetWriter(target), ThrottledProgress(say)
-    lines = references.from_ledger()
     while batch := list(islice(lines, _BATCH)):
         progress("revisits read from the index", writer.lines)
         writer.add(batch)
@@ -152,10 +150,6 @@ class _OutsideOriginals:
         self._inputs.outside_lines = self._used if numbers else None
 
 
-def _real(path: str) -> str:
-    return path if is_remote(path) else os.path.realpath(path)
-
-
 def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[bytes, set[Form]]]:
     """Yield each digest of lines that may become revisits, with the forms of its payloads."""
     query = f"""
@@ -169,7 +163,7 @@ def _digests(database: Database, columns: tuple[str, ...]) -> Iterator[tuple[byt
 class _IndexOriginalFinder:
     def __init__(self, view: View, columns: tuple[str, ...], inputs: ManifestInputs) -> None:
         self._view, self._columns = view, columns
-        self._set = {_real(path) for path in inputs.numbers}
+        self._set = {real_path(path) for path in inputs.numbers}
         self._set_names = {os.path.basename(path) for path in inputs.numbers}
         self._was_read: dict[str, bool] = {}  # by container
         self._no_url_list = False  # whether the index lacks captures by URL
@@ -212,7 +206,7 @@ class _IndexOriginalFinder:
         """
         found = []
         for capture in sorted(self._view.any(digest, LIMIT), key=lambda one: sort_key(one.date)):
-            name, path = capture.container, _real(capture.container)
+            name, path = capture.container, real_path(capture.container)
             if path in self._set or ("/" not in name and name in self._set_names):
                 continue
             if not (is_remote(name) or os.path.isabs(name)):

@@ -7,9 +7,12 @@ An index on a cluster remembers no revisits, so there this holds for all capture
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cached_property
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 
 from dedupindex.capture import Covers
@@ -23,18 +26,28 @@ from dedupindex.index.engine import Engine, View
 from dedupindex.index.format.cells import (
     DEPENDENT,
     NOWHERE,
+    ContainerRef,
     decode,
+    digest_of_key,
     digest_prefix,
     entries_of,
 )
+from dedupindex.index.format.file_names import files_of
 from dedupindex.index.format.ledger import Dependent, items
-from dedupindex.index.format.tombstones import REVISIT
+from dedupindex.index.format.tombstones import RECORD, REVISIT
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.manifest.record_lines import REVISIT_TARGET, replay_key_of
 from dedupindex.post_crawl.plan.manifest_input import ANY_DIGEST
+from dedupindex.timestamps import digits_of_date
 
 _ANY = ANY_DIGEST.encode()
 _NAMED = 5  # crawls in a message
+
+
+def real_path(path: str) -> str:
+    """Return a path without links; an address as it is."""
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 class IndexReferences(AbstractContextManager["IndexReferences"]):
@@ -47,6 +60,7 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
         self._remembers = not is_cluster(engine.identity.engine)
         self._reading: Reading | None = None
         self._unread: Mapping[str, int] = {}
+        self._outside, self._of_set = dict[str, bool](), dict[str, bool]()  # by name of a file
         self._closing = ExitStack()
 
     def __enter__(self) -> IndexReferences:
@@ -78,20 +92,60 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
             "WARCs of these crawls first: bin/index --add --crawl NAME"
         )
 
-    def from_ledger(self) -> Iterator[Line]:
-        """Yield what each revisit in the ledger refers to, as a manifest has references."""
-        for _, body in self._ledger():
-            if body[0] == DEPENDENT:
+    def from_ledger(self, paths: Collection[str]) -> Iterator[Line]:
+        """Yield what each revisit in the ledger refers to, as a manifest has references.
+
+        `paths` are those of the set, without links. A reference to a capture in another file has no
+        URL: without a record of its second in the set, it protects nothing there.
+        """
+        for key, group in groupby(self._ledger(), itemgetter(0)):
+            digest, copies = digest_of_key(key), list[bytes]()
+            elsewhere: set[tuple[bytes, bytes]] | None = None
+            for _, body in group:
+                if body[0] != DEPENDENT:
+                    copies.append(body)
+                    continue
                 revisit = Dependent.of(body)
-                key = (
-                    replay_key_of(revisit.names_url, revisit.names_date)
-                    if revisit.names_date
-                    else 0
-                )
+                if self._is_of_set(self._place_of(revisit.container).container, paths):
+                    continue  # the manifest has it
+                if elsewhere is None:
+                    elsewhere = self._elsewhere(key, copies, paths)
+                url, date = revisit.names_url, revisit.names_date
+                known = bool(date) and (digits_of_date(date), url) in elsewhere
                 yield Line(
-                    0, 0, 0, b"", revisit.names_url, revisit.names_date, _ANY, b"",
-                    int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", key, REVISIT_TARGET, REVISIT_TARGET,
+                    0, 0, 0, b"", b"" if known else url, date, _ANY + digest.algorithm.encode(),
+                    digest.raw, int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"",
+                    replay_key_of(url, date) if date else 0, REVISIT_TARGET, REVISIT_TARGET,
                 )  # fmt: skip
+
+    def _elsewhere(
+        self, key: bytes, copies: list[bytes], paths: Collection[str]
+    ) -> set[tuple[bytes, bytes]]:
+        """Return 14 digits and URL of the records of a key that are in files outside of the set."""
+        found = set()
+        cells = [cell for full, cell in self._view.cells(key) if full == key]
+        for entry in (*copies, *chain.from_iterable(map(entries_of, cells))):
+            if entry[0] & 3 == RECORD:
+                capture = decode(key, entry, self._place_of)
+                if self._is_outside(capture.container, paths):
+                    found.add((digits_of_date(capture.date), capture.url))
+        return found
+
+    def _is_outside(self, name: str, paths: Collection[str]) -> bool:
+        """Whether a file is not one of the set, and is still there."""
+        if name not in self._outside:
+            self._outside[name] = not self._is_of_set(name, paths) and (
+                is_remote(name) or any(map(os.path.isfile, files_of(name)))
+            )
+        return self._outside[name]
+
+    def _is_of_set(self, name: str, paths: Collection[str]) -> bool:
+        if name not in self._of_set:
+            self._of_set[name] = real_path(name) in paths
+        return self._of_set[name]
+
+    def _place_of(self, number: int) -> ContainerRef:
+        return self._view.place_of(number) if number else NOWHERE
 
     def possible_answers(self, digest: Digest) -> Iterator[int]:
         """Yield the replay keys of captures of a digest that unknown revisits may refer to."""

@@ -15,7 +15,7 @@ from dedupindex.post_crawl.manifest.record_lines import REVISIT, REVISIT_TARGET
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
 ANY_DIGEST = "*"
-"""The digest of a reference that an index knows: it protects its URL, whatever the digest."""
+"""Before the algorithm, as the digest of a reference that an index knows: `payload` has it, raw."""
 
 
 class ManifestInputs:
@@ -91,7 +91,7 @@ class ManifestInputs:
             references.append(literal(self.index_references))
         for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):
             selects = [
-                "SELECT record_id, url, digest, replay_key "
+                "SELECT record_id, url, digest, payload, replay_key "
                 f"FROM read_parquet({quoted(glob)}) WHERE not_rewritable_reason = {quoted(kind)}"
                 for glob in references
             ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +25,21 @@ BODY = BODIES[0]
 
 
 def referring(path: Path, **fields: Any) -> Path:
-    """A file with one revisit, of the body's digest."""
+    """A file with one revisit, by default of the body's digest."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    fields = {"Target_URI": b"http://r.test/", "Date": b"2026-02-01T00:00:00Z", **fields}
-    path.write_bytes(gz(revisit(Payload_Digest=sha1(BODY), number=700, **fields)))
+    usual = {
+        "Target_URI": b"http://r.test/", "Date": b"2026-02-01T00:00:00Z",
+        "Payload_Digest": sha1(BODY), "number": 700,
+    }  # fmt: skip
+    path.write_bytes(gz(revisit(**{**usual, **fields})))
     return path
 
 
 def to(url: bytes, date: bytes | None) -> dict[str, Any]:
     return {"Refers_To_Target_URI": url, "Refers_To_Date": date}
+
+
+GONE = to(b"http://b.test/0", b"2026-01-03T00:00:09Z")
 
 
 @pytest.mark.parametrize(
@@ -46,9 +53,17 @@ def to(url: bytes, date: bytes | None) -> dict[str, Any]:
             {**to(b"http://a.test/0", None), "Target_URI": b"http://b.test/0"},
             {"referred-to": 2, "unused-original": 1},
         ),
+        ({**GONE, "Payload_Digest": sha1(BODIES[1])}, {}),
+        (
+            {**GONE, "Payload_Digest": b"sha256:" + sha256(BODIES[1]).hexdigest().encode()},
+            {"referred-to": 2, "unused-original": 1},
+        ),
     ],
-    ids=["a copy", "a second that nothing has", "another URL", "the original", "no date"],
-)
+    ids=[
+        "a copy", "a second that nothing has", "another URL", "the original", "no date",
+        "another payload", "another algorithm",
+    ],
+)  # fmt: skip
 def test_what_a_revisit_in_the_ledger_refers_to_stays(
     tmp_path: Path, fields: dict[str, Any], kept: dict[str, int]
 ) -> None:
@@ -58,6 +73,29 @@ def test_what_a_revisit_in_the_ledger_refers_to_stays(
     index = index_of(tmp_path, tmp_path / "set", referring(tmp_path / "far/r.warc.gz", **fields))
     plan = plan_of(tmp_path, tmp_path / "set", index)
     assert (plan.totals.kept, plan.totals.copies) == (kept, 2 - kept.get("referred-to", 0))
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_reference_to_a_capture_elsewhere_keeps_nothing_in_the_set(
+    tmp_path: Path, gone: bool
+) -> None:
+    """Unless that file is gone: then replay takes another capture of its URL and digest."""
+    first = write(tmp_path / "far/w.warc.gz", 1, [BODY], "b")
+    write(tmp_path / "set/y.warc.gz", 3, [BODY])
+    write(tmp_path / "set/z.warc.gz", 4, [BODY], "b")
+    write(tmp_path / "set/zz.warc.gz", 5, [BODY], "b")
+    original = to(b"http://b.test/0", b"2026-01-01T00:00:00Z")
+    revisits = referring(tmp_path / "far/r.warc.gz", **original)
+    for options, copies in (((), 3), (("--keep", "latest"), 2)):  # then it is in the ledger
+        index = index_of(tmp_path, first, tmp_path / "set", revisits, options=options)
+        if gone:
+            first.rename(tmp_path / "gone")
+        plan = plan_of(tmp_path, tmp_path / "set", index, f"plan{len(options)}")
+        kept = {"referred-to": 2, "unused-original": 1} if gone else {}
+        assert (plan.totals.kept, plan.totals.copies) == (kept, 0 if gone else copies)
+        if gone:
+            (tmp_path / "gone").rename(first)
+        index.rename(tmp_path / f"index{len(options)}")
 
 
 def test_captures_stay_while_the_revisits_of_a_crawl_are_unknown(
