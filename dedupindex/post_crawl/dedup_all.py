@@ -331,13 +331,16 @@ class _DedupRun:
     def _update_index(self, job: RewriteJob, done: set[str]) -> None:
         """Tell the index what has changed; repeated if a run is resumed."""
         assert self._options.index is not None
-        changed = []
-        for entry in open_manifest(self._work.manifest).entries.values():
-            file = entry.container
-            if job.out is None and ("revisit" in entry.records or file.path in done):
-                changed.append(ChangedFile(file.path, file.path))
-            elif job.out is not None and file.path in done:
-                changed.append(ChangedFile(file.path, os.path.abspath(job.out / file.name)))
+        entries = open_manifest(self._work.manifest).entries.values()
+        files = [entry.container for entry in entries]
+        if job.out is not None:
+            results = ((file.path, job.out / file.name) for file in files if file.path in done)
+            changed = [ChangedFile(path, os.path.abspath(result)) for path, result in results]
+        else:  # an index may know files by their last names, and not which of these it has
+            revisits = {entry.container.path for entry in entries if "revisit" in entry.records}
+            names = {os.path.basename(path) for path in revisits | done}
+            paths = (file.path for file in files if os.path.basename(file.name) in names)
+            changed = [ChangedFile(path, path) for path in paths]
         self._report.indexed, problems = update_index(
             self._options.index, changed, self._options.jobs, self._progress
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -126,16 +126,20 @@ def _lost_without_winner(index: Path, view: View, settings: Settings) -> Iterato
 
 def _by_crawl(files: list[ChangedFile], view: View) -> dict[str, _CrawlFiles]:
     """Divide files by the crawls under which the index has them, "" for none."""
-    names = {name: file for file in files for name in file.names()}
+    by_name = defaultdict[str, list[ChangedFile]](list)
+    for file in files:
+        for name in file.names():
+            by_name[name].append(file)
     stale = defaultdict[ChangedFile, set[str]](set)  # names that have captures
     crawls = dict[ChangedFile, str]()
     for _, place in view.places():
-        if (file := names.get(place.container)) is not None:
+        for file in _known_as(place.container, by_name):
             crawls[file] = place.crawl
             stale[file].update({place.container} - {file.result})
     by_crawl = defaultdict[str, _CrawlFiles](_CrawlFiles)
     for file in files:
-        known = [view.container(name) for name in sorted({*file.names(), file.result})]
+        names = {*file.names(), *stale[file], file.result}
+        known = [view.container(name) for name in sorted(names)]
         registered = [container for container in known if container is not None]
         if any(container.purged for container in registered):
             continue
@@ -143,3 +147,10 @@ def _by_crawl(files: list[ChangedFile], view: View) -> dict[str, _CrawlFiles]:
         by_crawl[crawl].results.append(file.result)
         by_crawl[crawl].dropped |= stale[file]
     return by_crawl
+
+
+def _known_as(name: str, by_name: Mapping[str, list[ChangedFile]]) -> list[ChangedFile]:
+    """Return the files that an index may know by a name, also one through a link."""
+    if name not in by_name and os.path.isabs(name) and os.path.basename(name) in by_name:
+        name = os.path.realpath(name)
+    return by_name.get(name, [])

@@ -106,6 +106,41 @@ def test_captures_that_had_lost_to_a_copy_are_answered(
     assert main(["index", "--check", str(index)]) == 0
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("indexed", ["link", "set"])
+def test_an_index_may_know_the_files_through_a_link(
+    tmp_path: Path, in_place: bool, indexed: str
+) -> None:
+    for day, host in ((2, "a"), (3, "b")):
+        write(tmp_path / f"real/{host}.warc.gz", day, BODIES, host)
+    for name in ("link", "set"):
+        (tmp_path / name).symlink_to(tmp_path / "real")
+    index = index_of(tmp_path, tmp_path / indexed)
+    assert days(index) == {("a", 2), ("b", 3)}
+    dedup(index, *(["--in-place"] if in_place else ["--out", tmp_path / "out"]))
+    assert days(index) == {("a", 2)}
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_rows_without_directories_of_files_with_one_name(tmp_path: Path, in_place: bool) -> None:
+    """What the index has of the others of that name is answered with their paths."""
+    rows = []
+    for day, host, body in ((2, "a", BODIES[0]), (3, "b", BODIES[0]), (4, "c", BODIES[1])):
+        path = write(tmp_path / f"set/{host}/x.warc.gz", day, [body], host)
+        row = cdxj_of(path, 0, f"http://{host}.test/0", day, body, path.name)
+        rows.append(row.rename(tmp_path / f"{host}.cdxj"))
+    index = tmp_path / "index"
+    sources = map(str, rows)
+    argv = ["index", "--whitelist", "--mime", ".*", "--crawl", "weekly", *sources, str(index)]
+    assert main(argv) == 0
+    assert days(index) == {("a", 2), ("b", 3), ("c", 4)}
+    dedup(index, *(["--in-place"] if in_place else ["--out", tmp_path / "out"]))
+    results = tmp_path / ("set" if in_place else "out")
+    assert {(file, crawl) for _, _, file, crawl in captures(index)} == {
+        (str(results / name / "x.warc.gz"), "weekly") for name in "ac"
+    }
+
+
 def test_rows_of_cdx_files_and_reports_of_crawlers_are_refuted(tmp_path: Path) -> None:
     """They name files without their directory, and their crawl may not be merged."""
     body = BODIES[0]
