@@ -21,7 +21,8 @@ from blake3 import blake3
 
 from dedupindex import __version__
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.index.identity import FILE, read_identity
+from dedupindex.index import open_index
+from dedupindex.index.identity import FILE
 from dedupindex.indexer.tasks import hash_of
 from dedupindex.object_store import facts, is_remote
 from dedupindex.runtime.duckdb import errors_as, literal, one_thread, quoted
@@ -53,8 +54,11 @@ def lineage(
 def _facts(source: str) -> dict[str, Any]:
     """Return what shows later whether a source is the same."""
     if (Path(source) / FILE).is_file():
-        identity = read_identity(Path(source))
-        return {"index": os.path.abspath(source), "generation": identity.generation}
+        with closing(open_index(Path(source))) as engine, engine.view() as view:
+            held = view.counts()._asdict()  # what is added leaves the generation as it is
+            return {
+                "index": os.path.abspath(source), "generation": engine.identity.generation, **held
+            }  # fmt: skip
     if is_remote(source):
         with suppress(DedupError):  # a CDX server, or a pattern
             found = facts(source)
@@ -99,12 +103,28 @@ def read_lineage(path: Path) -> dict[str, Any]:
     except (orjson.JSONDecodeError, zlib.error, EOFError):
         found = {}
     made = found.get(KEY, found) if isinstance(found, dict) else {}
-    if not (isinstance(made, dict) and {"arguments", "sources", "directory"} <= made.keys()):
+    if not _is_lineage(made):
         raise BadInput(
             f"{path} does not say how it was made: bin/corpus writes that into Parquet and WARC "
             "files, and into lines of JSON with --lineage"
         )
     return dict(made)
+
+
+def _is_lineage(made: Any) -> bool:
+    """Whether all that `bin/corpus --again` uses is there; a file may hold anything."""
+    if not isinstance(made, dict) or not isinstance(made.get("directory"), str):
+        return False
+    arguments, sources = made.get("arguments"), made.get("sources")
+    return (
+        isinstance(arguments, list)
+        and all(isinstance(word, str) and word != "--again" for word in arguments)
+        and isinstance(sources, list)
+        and all(
+            isinstance(one, dict) and isinstance(one.get("name") or one.get("index"), str)
+            for one in sources
+        )
+    )
 
 
 def _of_parquet(path: Path) -> bytes:

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from dedupindex import __version__
+from dedupindex.cli import main
 from dedupindex.corpus import Corpus
 from dedupindex.corpus.lineage import KEY, changed_sources, read_lineage
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
 from tests.unit.corpus.test_corpus import news
-from tests.unit.post_crawl.test_index_originals import BODIES, write
+from tests.unit.post_crawl.test_index_originals import BODIES, index_of, write
 
 TITLE = "payload.string.html.title"
 FORMATS = ["o.jsonl", "o.jsonl.gz", "o.jsonl.zst", "o.parquet"]
@@ -115,3 +116,35 @@ def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes) -> N
         read_lineage(tmp_path / name)
     with pytest.raises(BadInput):
         read_lineage(tmp_path / "none" / name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("arguments", 5),
+        ("arguments", ["--again", "o.jsonl"]),
+        ("sources", [5]),
+        ("sources", [{"bytes": 1}]),
+        ("directory", None),
+    ],
+)
+def test_a_lineage_that_was_written_by_others_is_checked(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    made = {"arguments": ["--", "x"], "sources": [{"name": "x"}], "directory": "/"}
+    path = tmp_path / "o.jsonl"
+    path.write_text(json.dumps({KEY: made}))
+    assert read_lineage(path) == made
+    path.write_text(json.dumps({KEY: {**made, field: value}}))
+    with pytest.raises(BadInput, match="does not say how it was made"):
+        read_lineage(path)
+
+
+def test_an_index_that_was_added_to_has_changed(tmp_path: Path) -> None:
+    index = index_of(tmp_path, write(tmp_path / "a.warc.gz", 1, BODIES))
+    assert main(["corpus", str(index), "-o", str(tmp_path / "o.jsonl"), "--lineage"]) == 0
+    made = read_lineage(tmp_path / "o.jsonl")
+    assert not list(changed_sources(made))
+    added = write(tmp_path / "b.warc.gz", 2, [b"four" * 99], "b")
+    assert main(["index", "--add", str(added), str(index)]) == 0
+    assert list(changed_sources(made)) == [f"{index} has changed since the corpus was made"]
