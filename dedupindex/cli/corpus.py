@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack, chdir
@@ -38,6 +39,10 @@ bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jso
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "matching", "latest", "first", "enrich", "maps", "revisits",
      "originals", "lineage")
+)  # fmt: skip
+_FROM_FILES = frozenset(  # --map would run code
+    ("--containers", "--columns", "--where", "--matching", "--latest", "--first", "--enrich",
+     "--revisits", "--originals", "--lineage")
 )  # fmt: skip
 _HINT = "write module:function, of a module on PYTHONPATH"
 
@@ -168,6 +173,7 @@ def _make_again(made_file: Path, out: Path | None, *sources: str) -> int:
     made = read_lineage(made_file)
     if not made["arguments"]:
         raise BadInput(f"{made_file} was made by a program, in the steps {made['steps']}")
+    _check_words(made["arguments"], made_file)
     for change in changed_sources(made):
         say(f"warning: {change}")
     words = ["--out", str(out.absolute()), *made["arguments"]]
@@ -176,6 +182,18 @@ def _make_again(made_file: Path, out: Path | None, *sources: str) -> int:
             return int(command.main(words, "corpus", standalone_mode=False) or 0)
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise BadInput(f"{error.filename}: {error.strerror}; {made_file} was made there") from error
+
+
+def _check_words(words: list[str], made_file: Path) -> None:
+    """Raise `BadInput` for options that must not come from a file, which may be a stranger's."""
+    end = words.index("--") if "--" in words else len(words)
+    options = (word for word in words[:end] if word.startswith("-"))
+    if others := sorted({option.partition("=")[0] for option in options} - _FROM_FILES):
+        typed = printable(shlex.join(["bin/corpus", *words]))
+        raise BadInput(
+            f"{made_file} was made with {', '.join(others)}, which is not taken from a file: type "
+            f"the command yourself, if you trust it: {typed}"
+        )
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -148,3 +148,15 @@ def test_an_index_that_was_added_to_has_changed(tmp_path: Path) -> None:
     added = write(tmp_path / "b.warc.gz", 2, [b"four" * 99], "b")
     assert main(["index", "--add", str(added), str(index)]) == 0
     assert list(changed_sources(made)) == [f"{index} has changed since the corpus was made"]
+
+
+@pytest.mark.parametrize("words", [["--map", TITLE, "n", "os:system"], ["--out", "x"], ["-ox"]])
+def test_what_a_file_must_not_decide_is_refused(tmp_path: Path, words: list[str]) -> None:
+    typed("corpus", news(tmp_path), "--lineage", "-o", tmp_path / "o.jsonl")
+    made = read_lineage(tmp_path / "o.jsonl")
+    made["arguments"] = [*words, *made["arguments"]]
+    (tmp_path / "foreign.jsonl").write_text(json.dumps({KEY: made}) + "\n")
+    argv = ["corpus", "--again", tmp_path / "foreign.jsonl", "-o", tmp_path / "again.jsonl"]
+    _, talk = typed(*argv, status=BadInput.exit_status)
+    assert "type the command yourself" in talk and str(tmp_path) in talk
+    assert not (tmp_path / "again.jsonl").exists()
