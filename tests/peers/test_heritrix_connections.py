@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 from threading import Thread
 
@@ -89,7 +90,7 @@ class Odd:
 
     def _answer(self, connection: socket.socket, number: int) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as stream:
-            while head := b"".join(iter(stream.readline, b"\r\n")):
+            while head := b"".join(takewhile(lambda line: line not in (b"", b"\r\n"), stream)):
                 self.requests.append((number, head))
                 name = head.split()[1].decode().removeprefix("/base/")
                 if name == "closed-when-kept":
