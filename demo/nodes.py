@@ -265,9 +265,9 @@ class Ring:
         return f"cassandra://{hosts}/{keyspace or f'k{secrets.token_hex(6)}'}?{chosen}"
 
     def await_all(self) -> None:
-        """Return when every node knows all others."""
-        end = time.monotonic() + DEADLINE
-        while any(node.known() != len(self.nodes) - 1 for node in self.nodes):
+        """Return when every node knows all others; of a single one there are none."""
+        end, others = time.monotonic() + DEADLINE, len(self.nodes) - 1
+        while others and any(node.known() != others for node in self.nodes):
             if time.monotonic() > end:
                 raise NodeFailed("the nodes do not find each other")
             time.sleep(0.2)

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from warcio.exceptions import ArchiveLoadFailed
 
 from tests.integration.test_server_live import serving
 from tests.peers.environments import ROOT, until
@@ -98,6 +99,14 @@ def test_originals_that_replay_would_not_find_are_not_used(index: Path, tmp_path
             assert check_revisits(found, archive, bodies(base)) == len(paths)
 
 
+def has_written(folder: Path, count: int) -> bool:
+    """Whether so many records are in a file that may have half of another at its end."""
+    try:
+        return len(records(folder.glob("*.warc.gz.open"))) == count
+    except ArchiveLoadFailed:
+        return False
+
+
 @pytest.mark.parametrize("sickness", ["down", "503", "silent"])
 def test_in_an_outage_all_is_stored(sickness: str, index: Path, tmp_path: Path) -> None:
     """From the start, or after two answers: the earlier answers remain valid."""
@@ -110,9 +119,7 @@ def test_in_an_outage_all_is_stored(sickness: str, index: Path, tmp_path: Path) 
             with proxying(second, url, script=SCRIPT) as port:
                 crawl(port, base, paths)
                 # Told to stop before it has given up a lookup, it would lose the response.
-                until(
-                    lambda: len(records(second.glob("*.warc.gz.open"))) == 4, None, second / "log"
-                )
+                until(lambda: has_written(second, 4), None, second / "log")
     answered = 0 if sickness == "down" else 2
     assert front.statuses().count(200) == answered
     written = Counter({"revisit": answered, "response": 4 - answered})
