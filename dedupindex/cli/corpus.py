@@ -40,10 +40,7 @@ _DECISIVE = frozenset(
     ("containers", "columns", "where", "matching", "latest", "first", "enrich", "maps", "revisits",
      "originals", "lineage")
 )  # fmt: skip
-_FROM_FILES = frozenset(  # --map would run code
-    ("--containers", "--columns", "--where", "--matching", "--latest", "--first", "--enrich",
-     "--revisits", "--originals", "--lineage")
-)  # fmt: skip
+_FROM_FILES = {f"--{name}" for name in _DECISIVE - {"maps"}}  # --map would run code
 _HINT = "write module:function, of a module on PYTHONPATH"
 
 

@@ -8,12 +8,12 @@ rows of CDX files. Captures of any file that had lost to a dropped one are taken
 from __future__ import annotations
 
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,16 +24,14 @@ from dedupindex.index import open_index
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Load, View
 from dedupindex.index.format.cells import DEPENDENT, NOWHERE
-from dedupindex.index.format.ledger import items
+from dedupindex.index.format.ledger import split_items
 from dedupindex.index.identity import Identity, Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer.pipeline import Build, build, source_options
-from dedupindex.post_crawl.purge.remove import SCRATCH, remove_live
+from dedupindex.post_crawl.purge.remove import RUN_BYTES, remove_live, scratch_of
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind
 from dedupindex.runtime.files import exclusive
-
-_RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 
 
 class ChangedFile(NamedTuple):
@@ -91,16 +89,13 @@ def _restore_copies(index: Path, identity: Identity) -> None:
     """Load the copies in the ledger that no capture of the index is preferred to any more."""
     if is_cluster(identity.engine):
         return  # it has no ledger
-    settings, scratch = identity.settings, index / SCRATCH
+    settings = identity.settings
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
-        ExitStack() as cleanup,
+        scratch_of(index) as scratch,
     ):
-        shutil.rmtree(scratch, ignore_errors=True)  # of a killed process
-        scratch.mkdir()
-        cleanup.callback(shutil.rmtree, scratch, ignore_errors=True)
-        writer = RunWriter(scratch, "restored", run_bytes=_RUN_BYTES)
+        writer = RunWriter(scratch, "restored", run_bytes=RUN_BYTES)
         with engine.view() as view:
             for staged in _lost_without_winner(index, view, settings):
                 writer.extend(staged)
@@ -115,9 +110,8 @@ def _lost_without_winner(index: Path, view: View, settings: Settings) -> Iterato
     rule = MergeRule(
         keys, settings.keep == "latest", lambda number: view.place_of(number) if number else NOWHERE
     )
-    lengths = keys.lengths()
-    for key, group in groupby(items(index, view.ledger()), lambda item: item[: lengths[item[0]]]):
-        copies = [body for item in group if (body := item[len(key) :])[0] != DEPENDENT]
+    for key, group in groupby(split_items(index, view.ledger(), keys), itemgetter(0)):
+        copies = [body for _, body in group if body[0] != DEPENDENT]
         if copies:
             cell = next((cell for found, cell in view.cells(key) if found == key), None)
             if rule.replace(key, cell, copies, MergeOutcome())[0] != cell:

@@ -15,7 +15,7 @@ from dedupindex.cache import Cache
 from dedupindex.capture import Covers
 from dedupindex.crawls.combined_view import NO_CRAWLS, KnownCrawls, VisibleCrawls
 from dedupindex.crawls.counting import NO_ORIGINAL, LookupOutcome
-from dedupindex.crawls.crawl import Crawl, CrawlState
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import Damaged
 from dedupindex.index.format.cells import urlkey_hash
@@ -55,10 +55,8 @@ _PLAIN = _OPTIONS | {"digest", "url"}
 _NO_OPTIONS: dict[str, str] = {}
 _ENCODINGS = {32: 0, 40: 2}  # of a `Spelling`, by the letters of a digest without its label
 
-_Render = Callable[
-    [PlainAnswers, PlainHit, PlainQuery, Match, Crawl | None, Reading | None], Reply | None
-]
-"""Render a hit; the last two are the crawl that reported it and its store, None for the index."""
+_Render = Callable[[PlainAnswers, PlainHit, PlainQuery, Match, bool, Reading | None], Reply | None]
+"""Render a hit: whether it is committed; the store of its crawl, None for the index."""
 
 
 class _PlainForm(NamedTuple):
@@ -156,7 +154,9 @@ class PlainLookups:
         if match is not Match.EXACT_URL and base != _DIGEST_ANY:
             return None
         crawl = visible[best.crawl] if best.crawl else None
-        reply = form.render(plain, best, query, match, crawl, reading)
+        committed = crawl is None or crawl.state is CrawlState.COMMITTED
+        store = None if crawl is None else reading  # containers of crawls have their own numbers
+        reply = form.render(plain, best, query, match, committed, store)
         if reply is None:
             return None
         other = crawl.name if crawl is not None and crawl.name != name else ""
@@ -215,11 +215,10 @@ def _text_of(
     hit: PlainHit,
     query: PlainQuery,
     match: Match,
-    crawl: Crawl | None,
-    reading: Reading | None,
+    committed: bool,
+    store: Reading | None,
 ) -> Reply | None:
     lines = plain.lines(hit)
-    committed = crawl is None or crawl.state is CrawlState.COMMITTED
     return None if lines is None else (OK, TEXT if committed else UNCOMMITTED, lines)
 
 
@@ -228,12 +227,10 @@ def _json_of(
     hit: PlainHit,
     query: PlainQuery,
     match: Match,
-    crawl: Crawl | None,
-    reading: Reading | None,
+    committed: bool,
+    store: Reading | None,
 ) -> Reply | None:
-    # The containers of crawls have numbers of their own.
-    name = None if reading is None or crawl is None else reading.container_name(hit.container())
-    committed = crawl is None or crawl.state is CrawlState.COMMITTED
+    name = None if store is None else store.container_name(hit.container())
     body = plain.json(hit, query[0], query[1], _NAMES[match], container=name, committed=committed)
     return None if body is None else (OK, JSON, body)
 

@@ -139,6 +139,14 @@ def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]
                 yield item
 
 
+def split_items(index: Path, names: list[str], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the key of each item of files, in order, and what follows it; raises as `read`."""
+    lengths = keys.lengths()
+    for item in items(index, names):
+        end = lengths[item[0]]
+        yield item[:end], item[end:]
+
+
 def _unique(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
     """Yield chunks of sorted items, each item once."""
     last, chunk = b"", list[bytes]()

@@ -15,6 +15,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from pathlib import Path
 
+from dedupindex.cache import Cache
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl_captures import with_prefix
 from dedupindex.crawls.store import Reading
@@ -33,7 +34,7 @@ from dedupindex.index.format.cells import (
     entries_of,
 )
 from dedupindex.index.format.file_names import files_of
-from dedupindex.index.format.ledger import Dependent, items
+from dedupindex.index.format.ledger import Dependent, split_items
 from dedupindex.index.format.tombstones import RECORD, REVISIT
 from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Line
@@ -56,11 +57,11 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
     def __init__(self, index: Path, engine: Engine, view: View) -> None:
         """Open the crawls of the index as well; raises `DedupError`."""
         self._index, self._view = index, view
-        self._lengths = engine.identity.settings.keys().lengths()
+        self._keys = engine.identity.settings.keys()
         self._remembers = not is_cluster(engine.identity.engine)
         self._reading: Reading | None = None
         self._unread: Mapping[str, int] = {}
-        self._outside, self._of_set = dict[str, bool](), dict[str, bool]()  # by name of a file
+        self._outside, self._of_set = Cache[str, bool](), Cache[str, bool]()  # by name of a file
         self._closing = ExitStack()
 
     def __enter__(self) -> IndexReferences:
@@ -133,16 +134,19 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
 
     def _is_outside(self, name: str, paths: Collection[str]) -> bool:
         """Whether a file is not one of the set, and is still there."""
-        if name not in self._outside:
-            self._outside[name] = not self._is_of_set(name, paths) and (
+        known = self._outside.get(name)
+        if known is None:
+            known = not self._is_of_set(name, paths) and (
                 is_remote(name) or any(map(os.path.isfile, files_of(name)))
             )
-        return self._outside[name]
+            self._outside.keep(name, known)
+        return known
 
     def _is_of_set(self, name: str, paths: Collection[str]) -> bool:
-        if name not in self._of_set:
-            self._of_set[name] = real_path(name) in paths
-        return self._of_set[name]
+        known = self._of_set.get(name)
+        if known is None:
+            known = self._of_set.keep(name, real_path(name) in paths)
+        return known
 
     def _place_of(self, number: int) -> ContainerRef:
         return self._view.place_of(number) if number else NOWHERE
@@ -168,11 +172,9 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
                     yield _replay_key(key, body)
 
     def _ledger(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the keys of all items of the ledger, and what follows them."""
+        """Return the keys of all items of the ledger, and what follows them."""
         names = self._view.ledger() if self._remembers else []
-        for item in items(self._index, names):
-            end = self._lengths[item[0]]
-            yield item[:end], item[end:]
+        return split_items(self._index, names, self._keys)
 
 
 def _replay_key(key: bytes, entry: bytes) -> int:

@@ -8,7 +8,8 @@ row nor its own container, when read again, brings it back.
 from __future__ import annotations
 
 import shutil
-from contextlib import closing, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +45,7 @@ from dedupindex.runtime.files import exclusive
 
 SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
-_RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
+RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 _MAX_NAMED = 5  # crawls in a sentence
 
 
@@ -78,15 +79,9 @@ def purge(
     `force`. Raises `IndexBusy` while another process writes, and other `DedupError`.
     """
     _require_ledger(index)  # before a lock file is created
-    scratch = index / SCRATCH
     with exclusive(index / "lock", f"the index at {index}"):
-        with closing(open_index(index, write=True)) as engine:
-            shutil.rmtree(scratch, ignore_errors=True)
-            scratch.mkdir()
-            try:
-                found, sample = _purge(index, engine, target, force, scratch, on_item)
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
+        with closing(open_index(index, write=True)) as engine, scratch_of(index) as scratch:
+            found, sample = _purge(index, engine, target, force, scratch, on_item)
         spot_check.confirm_purge(
             index,
             sample,
@@ -94,6 +89,18 @@ def purge(
             f"{reread(str(index), ['SOURCE...'])}",
         )
     return found
+
+
+@contextmanager
+def scratch_of(index: Path) -> Iterator[Path]:
+    """Make an empty directory for what a load brings; the caller holds the write lock."""
+    scratch = index / SCRATCH
+    shutil.rmtree(scratch, ignore_errors=True)  # of a killed process
+    scratch.mkdir()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _require_ledger(index: Path) -> None:
@@ -110,7 +117,7 @@ def _purge(
     index: Path, engine: Engine, target: Target, force: bool, scratch: Path, on_item: OnItem | None
 ) -> tuple[PurgeSurvey, spot_check.PurgeSample]:
     settings = engine.identity.settings
-    writer = RunWriter(scratch, "purged", run_bytes=_RUN_BYTES)
+    writer = RunWriter(scratch, "purged", run_bytes=RUN_BYTES)
     with engine.view() as view:
         resolved = resolve(target, view, settings.keys())
         survey = ImpactSurvey(index, view, resolved, settings, writer=writer, on_item=on_item)
