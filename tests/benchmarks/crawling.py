@@ -138,7 +138,7 @@ def _write_pages(folder: Path, host: int, pages: int) -> None:
     folder.mkdir(parents=True)
     names = _names(pages)
     for number, name in enumerate(names):
-        seed = number - (number % SAME == 0)
+        seed = number - (number % SAME == 2)
         body = shake_128(f"{host} {seed}".encode()).digest(1500).hex()
         (folder / name).write_text(body if name.endswith("png") else f"<p>{body}</p>")
     lists = []
