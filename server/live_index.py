@@ -22,6 +22,7 @@ from dedupindex.index.format.fast_answer import PlainAnswers
 from dedupindex.index.identity import Stamp, stamp_of
 from dedupindex.index.shared_filter import SharedFilter
 from dedupindex.lookup.policy import NO_POLICY, Policy
+from dedupindex.lookup.savings import IndexFacts, index_facts
 from server.config import COUNT_EVERY, GATHER_EVERY, RELOAD_EVERY, RELOAD_GRACE
 from server.logs import LOGGER
 from server.worker_crawls import Crawls
@@ -59,6 +60,12 @@ class LiveIndex:
         if opened is None:
             raise type(self._error)(str(self._error))
         return opened
+
+    def index_facts(self) -> IndexFacts:
+        """Return what reports say of the index; raises as `opened` does."""
+        engine = self.opened().engine
+        with engine.view() as view:
+            return index_facts(engine.identity.settings, view.counts().captures)
 
     def state(self, *, refresh: bool = True, filtered: bool = False) -> LiveState:
         """Open one state of index and crawls; `refresh` as in `Crawls.snapshot`.

@@ -23,6 +23,8 @@ _TEXT = {"type": "string"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
 _INTEGER = {"type": "integer"}
 _INTEGER_OR_NULL = {"type": ["integer", "null"]}
+_NUMBER = {"type": "number"}
+_NUMBER_OR_NULL = {"type": ["number", "null"]}
 _INTEGER_OR_TEXT = {"type": ["integer", "string"]}
 _BOOLEAN = {"type": "boolean"}
 _LIST = {"type": "array"}
@@ -201,9 +203,15 @@ def _crawls() -> dict[str, Schema]:
         **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
     }
     begin = {**BEGIN, "policy": {**BEGIN["policy"], "maxItems": MAX_RULES}}
-    sums = dict.fromkeys(StatisticsRow._fields, _INTEGER)
+    further = ("duplicates", "duplicate_bytes", "new")
+    sums: Schema = dict.fromkeys((*StatisticsRow._fields, *further), _INTEGER)
+    sums |= dict.fromkeys(("handled_bytes", "new_bytes"), _INTEGER_OR_NULL)
+    sums |= {"duplicates_percent": _NUMBER, "duplicate_bytes_percent": _NUMBER_OR_NULL}
+    times = ("average_lookup_ms", "p99_lookup_ms", "last_lookup_ms")
     report = {
         **sums,
+        **dict.fromkeys(times, _NUMBER),
+        "index": _object({}),
         "crawl": _TEXT,
         "by": _enum(BY),
         "groups": _list(_object(sums, sums)),
@@ -219,7 +227,7 @@ def _crawls() -> dict[str, Schema]:
         "SelfReport": _object(SELF_REPORT),
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
-        "CrawlReport": _object(report, ["crawl", *sums, "next"]),
+        "CrawlReport": _object(report, ["crawl", *sums, *times, "index", "next"]),
     }
 
 

@@ -27,7 +27,14 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import statuses
-from dedupindex.lookup.savings import COLUMNS, GROUPS, DuplicationReport, ReportFilter
+from dedupindex.lookup.savings import (
+    COLUMNS,
+    GROUPS,
+    DuplicationReport,
+    ReportFilter,
+    index_facts,
+    index_lines,
+)
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 from dedupindex.sources import (
     KINDS,
@@ -105,22 +112,11 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
         hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
         saved = amount(group["duplicate_bytes"])
         yield f"{group['handled']:>9,} {hits} {saved:>10}  {printable(group[by])}\n"
-    yield "\nIndex:\n"
-    index = head["index"]
-    flags = {name: "yes" if value else "no" for name, value in index.items()}
-    yield _INDEX.format(**flags, records=index["records_in_index"])
+    yield "\n"
+    for line in index_lines(head["index"], "all, calculated from one lookup"):
+        yield line + "\n"
 
 
-_INDEX = """\
-  URL indexed:        {url_indexed}
-  Digest indexed:     {digest_indexed}
-  Canonical URL available: {canonical_url_available}
-  Search strategy:    all, calculated from one lookup
-  Digest in index includes hashing algorithm: {digest_includes_algorithm}
-  Records in index:   {records:,}
-  BloomFilter size:   none (none is needed: a miss costs one seek)
-  BloomFilter hits:   none
-"""
 WRITERS = {"text": _text, "json": _json, "csv": _csv, "html": _html}
 EXAMPLES = """
 bin/report my-index --crawl weekly-20261120
@@ -204,13 +200,14 @@ def command(
 
 def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
     """Print what a crawl looked up and reported until a second ago."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        facts = index_facts(engine.identity.settings, view.counts().captures)
     store = open_store(index)
     if store is None:
-        open_index(index).close()
         raise UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
     request = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), request)
+        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), request, facts)
         for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0

@@ -173,6 +173,7 @@ class LookupCounter:
         times[1] = now
         times[2] += taken
         times[3 + _bucket(taken)] += 1
+        times[-1] = taken
 
     def _row(self, heading: _Heading) -> list[int]:
         """Return the amounts of a heading, to be changed in place."""
@@ -187,7 +188,7 @@ class LookupCounter:
         return row
 
     def _new_times(self, crawl: str, now: int) -> list[int]:
-        times = [now, now, 0, *[0] * BUCKETS]
+        times = [now, now, 0, *[0] * BUCKETS, 0]
         if len(self._sums.times) < TIMES_KEPT:
             self._sums.times[crawl] = times
         return times

@@ -1,6 +1,6 @@
 """The report of a crawl: how much it has saved, from its statistics.
 
-The fields are those of the Processors Report of Heritrix's DeDuplicator, where a server has them.
+The fields are those of the Processors Report of Heritrix's DeDuplicator, and more.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import NAMES, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
+from dedupindex.lookup.savings import IndexFacts, index_lines
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
 UNKNOWN = "unknown"  # shown for an empty heading
+_UNSAID = "not known (the crawler did not say)"
 COLUMNS = (
-    *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
-    *("exact_url", "exact_url_bytes", "canonical_url", "canonical_url_bytes"),
-    *("digest", "digest_bytes", "listed", "new", "stored", "stored_bytes", "errors", "unsized"),
-    *("stated_bytes", "duplicate_stated_bytes"),
+    *("lookups", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),
+    *("duplicate_bytes_percent", "exact_url", "exact_url_bytes", "canonical_url"),
+    *("canonical_url_bytes", "digest", "digest_bytes", "listed", "new", "new_bytes", "stored"),
+    *("stored_bytes", "errors", "unsized", "stated_bytes", "duplicate_stated_bytes"),
 )
 _READABLE = (  # columns that fit on a page
     *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
@@ -54,14 +56,15 @@ class CrawlReport(NamedTuple):
     groups: Iterator[statistics.Headed]
 
 
-def report(reading: Reading, crawl: Crawl, asked: ReportRequest) -> CrawlReport:
+def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFacts) -> CrawlReport:
     """Make the report of a crawl; raises `BadQuery`. The groups are read as they are iterated."""
     groups: Iterable[statistics.Headed] = ()
     if asked.by and asked.top:
         groups = statistics.largest(reading, crawl, asked.by, asked.top, asked.order)
     elif asked.by:
         groups = statistics.rows(reading, crawl, asked.by, asked.after)
-    return CrawlReport(asked.by, summary(reading, crawl), islice(groups, asked.most or None))
+    head = {**summary(reading, crawl), "index": index}
+    return CrawlReport(asked.by, head, islice(groups, asked.most or None))
 
 
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
@@ -79,6 +82,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
         "p99_lookup_ms": round(1000 * times.p99, 4),
+        "last_lookup_ms": round(1000 * times.latest, 4),
         "strategies": {
             name.decode(): row.as_json()
             for name, row in statistics.rows(reading, crawl, "strategy")
@@ -115,13 +119,13 @@ def written(found: CrawlReport, style: str) -> Iterator[str]:
     if style == "html":
         facts = {
             name: value
-            for name, value in found.summary.items()
+            for name, value in {**found.summary, **found.summary["index"]}.items()
             if value is not None and not isinstance(value, dict | list)
         }
         title = f"Crawl {found.summary['crawl']}"
         return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
     if not found.by:
-        further = (*NAMES, "average_lookup_ms", "p99_lookup_ms")
+        further = (*NAMES, "average_lookup_ms", "p99_lookup_ms", "last_lookup_ms")
         return csv_lines(["crawl", "state", *COLUMNS, *further], [found.summary])
     return csv_lines([found.by, *COLUMNS], rows)
 
@@ -169,11 +173,15 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)"
     unsized = content["unsized"]
     note = f", and {unsized:,} hits of payloads whose size is not known" if unsized else ""
-    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{note}"
+    handled, share = content["handled_bytes"], content["duplicate_bytes_percent"]
+    yield f"Bytes total:          {_UNSAID if handled is None else _bytes(handled)}"
+    share = "" if handled is None else f", {share} %"
+    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{share}{note}"
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         yield f"  as the crawler counts: {_bytes(duplicate)} of {_bytes(stated)}"
-    yield f"New (no hits):        {content['new']:,}"
+    size = "" if handled is None else f", bytes: {content['new_bytes']:,}"
+    yield f"New (no hits):        {content['new']:,}{size}"
     for name, label in _LABELS.items():
         yield f"{label + ':':<22}{content[name]:,}, bytes: {content[name + '_bytes']:,}"
     if content["listed"]:
@@ -186,9 +194,12 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"Lookups with errors:  {content['errors']:,}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
+    yield f"Last lookup time:     {content['last_lookup_ms']} ms"
     for name, row in content["strategies"].items():
         share = f"{row['duplicates']:,} duplicates ({row['duplicates_percent']} %)"
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
+    searched = content["strategy"] or "as each lookup states"
+    yield from ("", *index_lines(content["index"], searched))
 
 
 def _bytes(count: int) -> str:
@@ -196,4 +207,4 @@ def _bytes(count: int) -> str:
 
 
 def _count(number: int | None) -> str:
-    return "not known (the crawler did not say)" if number is None else f"{number:,}"
+    return _UNSAID if number is None else f"{number:,}"

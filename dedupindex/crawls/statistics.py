@@ -49,6 +49,7 @@ class Times(NamedTuple):
     answered: int = 0  # lookups
     average: float = 0.0  # seconds
     p99: float = 0.0  # seconds; up to a quarter too high
+    latest: float = 0.0  # seconds that the last lookup took; 0: not known
 
 
 def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
@@ -79,11 +80,11 @@ def times(reading: Reading, crawl: Crawl) -> Times:
     amounts = reading.statistic(key_of(crawl.number, StatisticsKind.TIMES))
     if amounts is None:
         return Times()
-    first, last, taken, *buckets = amounts
+    first, last, taken, *buckets, latest = amounts
     answered = list(accumulate(buckets))
     count = answered[-1]
     p99 = bound_of(bisect_left(answered, count - count // 100))
-    return Times(first, last, count, taken / count / 1e9, p99 / 1e9)
+    return Times(first, last, count, taken / count / 1e9, p99 / 1e9, latest / 1e9)
 
 
 def others(reading: Reading, crawl: Crawl) -> int:

@@ -4,12 +4,13 @@ A store maps ``crawl number (4), kind (1), heading`` to amounts, as u64:
 
     total, strategy, host, mime, status, hour   -> `StatisticsRow`
     times                                       -> first and last lookup (seconds since 1970), sum
-                                                   of nanoseconds, histogram of lookup times
+                                                   of nanoseconds, histogram of lookup times,
+                                                   nanoseconds of the last lookup
     self-report                                 -> `parse_report.SelfReport`; heading: the process
     others                                      -> lookups of others that its captures answered
 
-Amounts under one key are combined: rows, nanoseconds and histograms by sum, first lookups by
-minimum, last lookups and self-reports by maximum.
+Amounts under one key are combined: rows, sums of nanoseconds and histograms by sum, first lookups
+by minimum, last lookups and self-reports by maximum.
 
 Headings are bytes: a host in lower case, a media type, ``200``, ``2026-11-20T09`` (UTC); empty if
 not known.
@@ -77,6 +78,19 @@ class StatisticsRow(NamedTuple):
         """Lookups without a hit."""
         return self.lookups - self.duplicates - self.listed
 
+    @property
+    def handled(self) -> tuple[int | None, int]:
+        """Bytes of all lookups, None if not known, and of those with a hit.
+
+        What askers stated; or the originals of hits and what was stored, if more than what was
+        stated was stored. Not known if nothing was stated and no miss was stored.
+        """
+        if self.stated_bytes and self.stated_bytes >= self.stored_bytes:
+            return self.stated_bytes, self.duplicate_stated_bytes
+        if self.new and not self.stored_bytes:
+            return None, self.duplicate_bytes
+        return min(self.duplicate_bytes + self.stored_bytes, MOST), self.duplicate_bytes
+
     def plus(self, other: Sequence[int]) -> StatisticsRow:
         """The sum of two rows; no number of it is more than `MOST`."""
         return StatisticsRow(*(min(amount, MOST) for amount in map(int.__add__, self, other)))
@@ -88,19 +102,23 @@ class StatisticsRow(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and the sums and shares that follow from them."""
+        handled, saved = self.handled
         return {
             **self._asdict(),
             "duplicates": self.duplicates,
             "duplicate_bytes": self.duplicate_bytes,
             "duplicates_percent": percent(self.duplicates, self.lookups),
+            "handled_bytes": handled,
+            "duplicate_bytes_percent": None if handled is None else percent(saved, handled),
             "new": self.new,
+            "new_bytes": None if handled is None else handled - saved,
         }
 
 
 WIDTH = len(StatisticsRow._fields)
 COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
-_TIMES = struct.Struct(f">{3 + BUCKETS}Q")
+_TIMES = struct.Struct(f">{3 + BUCKETS + 1}Q")
 _OTHERS = struct.Struct(">Q")
 
 Amounts = Sequence[int]
@@ -120,7 +138,14 @@ def _sums(one: Amounts, other: Amounts) -> list[int]:
 
 def combine_times(one: Amounts, other: Amounts) -> list[int]:
     """Combine amounts of the kind `TIMES`."""
-    return [min(one[0], other[0]), max(one[1], other[1]), *_sums(one[2:], other[2:])]
+    latest = one if one[1] > other[1] else other
+    first, sums = min(one[0], other[0]), _sums(one[2:-1], other[2:-1])
+    return [first, latest[1], *sums, latest[-1]]
+
+
+def _unpack_times(packed: bytes | memoryview[int]) -> Amounts:
+    """Return times; those stored before the last lookup was timed have a 0 in its place."""
+    return _TIMES.unpack(bytes(packed).ljust(_TIMES.size, b"\0"))
 
 
 def _greater(one: Amounts, other: Amounts) -> Amounts:
@@ -153,7 +178,7 @@ def _codec(
 
 CODECS = {
     **dict.fromkeys((kind.value for kind in StatisticsKind), _codec(_ROW)),
-    StatisticsKind.TIMES.value: _codec(_TIMES, combine_times),
+    StatisticsKind.TIMES.value: _codec(_TIMES, combine_times)._replace(unpack=_unpack_times),
     StatisticsKind.OTHERS.value: _codec(_OTHERS),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),
 }

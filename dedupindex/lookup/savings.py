@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, assert_never
@@ -187,19 +187,42 @@ class DuplicationReport:
             "lookups": self.lookups,
             "average_lookup_ms": round(1000 * self.lookup_seconds / (self.lookups or 1), 4),
             "last_lookup_ms": round(1000 * self.last_lookup_seconds, 4),
-            "index": {
-                "url_indexed": settings.url_index,
-                "digest_indexed": True,
-                "canonical_url_available": settings.canonical,
-                "digest_includes_algorithm": True,
-                "records_in_index": captures,
-            },
+            "index": index_facts(settings, captures),
         }
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield the `count` groups with the most bytes handled, largest first; 0 for all."""
         for key, sums in self.rows.largest(count, 1):
             yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
+
+
+IndexFacts = Mapping[str, bool | int]
+"""What reports say of an index, by the names of `index_facts`."""
+
+
+def index_facts(settings: Settings, captures: int) -> IndexFacts:
+    """Return what reports say of an index with these settings and so many captures."""
+    return {
+        "url_indexed": settings.url_index,
+        "digest_indexed": True,
+        "canonical_url_available": settings.canonical,
+        "digest_includes_algorithm": True,
+        "records_in_index": captures,
+    }
+
+
+def index_lines(facts: IndexFacts, strategy: str) -> Iterator[str]:
+    """Yield the lines on an index, and how it was searched, as the DeDuplicator's report has."""
+    flags = {name: "yes" if value else "no" for name, value in facts.items()}
+    yield "Index:"
+    yield f"  URL indexed:        {flags['url_indexed']}"
+    yield f"  Digest indexed:     {flags['digest_indexed']}"
+    yield f"  Canonical URL available: {flags['canonical_url_available']}"
+    yield f"  Search strategy:    {strategy}"
+    yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
+    yield f"  Records in index:   {facts['records_in_index']:,}"
+    yield "  BloomFilter size:   none (none is needed: a miss costs one seek)"
+    yield "  BloomFilter hits:   none"
 
 
 def _is_same(capture: Capture, other: Capture) -> bool:

@@ -23,6 +23,7 @@ _WORDS = {  # labels of fields; others are labelled by their names
     "mime": "media type",
     "status": "HTTP status",
     "handled": "looked up",
+    "handled_bytes": "looked up, bytes",
     "duplicates_percent": "duplicates, share",
     "duplicate_bytes": "bytes saved",
     "duplicate_bytes_percent": "bytes saved, share",
@@ -34,6 +35,7 @@ _WORDS = {  # labels of fields; others are labelled by their names
     "unsized": "hits of unknown size",
     "merged": "in the index itself",
     "p99_lookup_ms": "99 of 100 lookups within",
+    "last_lookup_ms": "time of the last lookup",
 }
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"

@@ -160,7 +160,8 @@ class CrawlRoutes(Handlers):
         asked, most = _report_request(given), given.get("limit", fields.PAGE)
         with self._live.crawls.reading_for(name) as reading:
             visible = NamespaceAccess(self._access, request.environ)
-            report = reports.report(reading, reading.crawl_or_suggest(name, visible.sees), asked)
+            crawl = reading.crawl_or_suggest(name, visible.sees)
+            report = reports.report(reading, crawl, asked, self._live.index_facts())
             groups = list(report.groups)
         follow: str | None = None
         if not asked.top and len(groups) > most:

@@ -234,8 +234,9 @@ def _without(kind: bytes, sums: Amounts, amounts: Amounts) -> Amounts:
     """Subtract amounts from sums; times and self-reports are left, as they do no harm."""
     if kind == StatisticsKind.SELF_REPORT.value:
         return sums
-    kept = 2 if kind == StatisticsKind.TIMES.value else 0
-    return [*sums[:kept], *map(int.__sub__, sums[kept:], amounts[kept:])]
+    if kind == StatisticsKind.TIMES.value:
+        return [*sums[:2], *map(int.__sub__, sums[2:-1], amounts[2:-1]), sums[-1]]
+    return list(map(int.__sub__, sums, amounts))
 
 
 # --- container numbers: each server assigns them from a block of its own ------------------------

@@ -306,6 +306,40 @@ def test_percentiles_are_at_most_a_quarter_too_high(store: Store) -> None:
     assert 0.077 <= two.p99 <= 0.077 * 1.25
 
 
+def test_the_time_of_the_last_lookup_is_kept(store: Store) -> None:
+    now = 1_800_000_000
+    first, second = LookupCounter(lambda: now), LookupCounter(lambda: now + 5)
+    for counting, taken in ((second, 3_000_000), (first, 9_000_000)):  # of two processes
+        for number in (1, taken):
+            counting.count_lookup(("one", "", b"", NO_ORIGINAL, -1, number))
+        write(store, counting)
+    with store.reading() as reading:
+        times = statistics.times(reading, reading.crawl("one"))
+    assert times.latest == pytest.approx(0.003) and (times.first, times.last) == (now, now + 5)
+
+
+def test_times_without_that_of_the_last_lookup_are_read() -> None:
+    codec = CODECS[StatisticsKind.TIMES.value]
+    before = struct.pack(">131Q", 5, 6, 70, *range(128))
+    assert list(codec.unpack(before)) == [5, 6, 70, *range(128), 0]
+
+
+def test_bytes_in_total() -> None:
+    stated = StatisticsRow(
+        lookups=3, digest=2, digest_bytes=20, stated_bytes=60, duplicate_stated_bytes=45
+    )
+    assert stated.handled == (60, 45)
+    assert stated.as_json()["duplicate_bytes_percent"] == 75.0
+    # more was stored than stated: some lookups state no size
+    stored = stated._replace(stored=9, stored_bytes=80)
+    assert stored.handled == (100, 20) and stored.as_json()["new_bytes"] == 80
+    # nothing is known of the size of the miss
+    unknown = StatisticsRow(lookups=3, digest=2, digest_bytes=20).as_json()
+    assert (unknown["handled_bytes"], unknown["duplicate_bytes_percent"]) == (None, None)
+    assert StatisticsRow(lookups=2, digest=2, digest_bytes=20).handled == (20, 20)
+    assert StatisticsRow().as_json()["duplicate_bytes_percent"] == 0.0
+
+
 @given(st.integers(0, 1 << 45))
 def test_every_time_has_a_bucket(taken: int) -> None:
     counting = LookupCounter()

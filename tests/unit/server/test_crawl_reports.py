@@ -351,14 +351,21 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "Duplicates found:     2 (66.67 %)",
         "Exact URL hits:       1, bytes: 1,001",
         "Digest hits:          1, bytes: 1,002",
-        "New (no hits):        1",
+        "New (no hits):        1, bytes: 100",
+        "Bytes total:          300 (300 B)",
+        "Bytes duplicate:      2,003 (2.0 kB), 66.67 %",
         "  as the crawler counts: 200 (200 B) of 300 (300 B)",
         "Not looked up:        7",
         "Not reported:         not known (the crawler did not say)",
         "  DIGEST_ANY:         3 lookups, 2 duplicates (66.67 %)",
+        "  URL indexed:        yes",
+        "  Canonical URL available: yes",
+        "  Search strategy:    as each lookup states",
+        "  Records in index:   3",
     ):
         assert line in text.splitlines(), text
     assert re.search(r"^Average lookup time:  [0-9.]+ ms$", text, re.MULTILINE)
+    assert re.search(r"^Last lookup time:     [0-9.]+ ms$", text, re.MULTILINE)
     never, _ = dedupindex("report", index, "--crawl", "b")
     assert "Warning:              begun, no lookup yet" in never
     out, _ = dedupindex("report", index, "--crawl", "a", "--by", "status", "--top", "1", "--json")
