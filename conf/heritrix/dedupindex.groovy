@@ -1,7 +1,7 @@
 // Deduplication against a dedupindex server, for a stock Heritrix 3: see dedup-beans.xml.
 //
-// Heritrix compiles this file once, when it builds the job; all threads of the crawl share its objects. Whatever goes
-// wrong, the response is stored in full: neither an answer of the server nor the lack of one can keep Heritrix from
+// It is compiled once, by bin/heritrix-profile or when Heritrix builds the job; all threads of the crawl share its objects.
+// Whatever goes wrong, the response is stored in full: neither an answer of the server nor the lack of one can keep Heritrix from
 // storing a payload that was not found.
 //
 // Even in statically compiled classes Groovy calls some operators dynamically: == of enums, a string as a condition, intdiv,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
 import zipfile
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.sax.saxutils import escape
 
 import click
 
-from dedupindex.cli.common import Command, print_result
+from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
@@ -23,6 +27,8 @@ _HERE = Path(__file__).resolve().parents[1]
 CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
 BEANS = "dedup-beans.xml"
 SCRIPT = "dedupindex.groovy"
+CLASSES = "dedup-classes"
+COMPILING = 120  # seconds at most; it takes two
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
@@ -60,6 +66,45 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     (directory / BEANS).touch(0o600)  # it may hold a token
     (directory / BEANS).write_text(beans, "utf-8")
     target.write_text(profile, "utf-8")
+
+
+def compile_script(heritrix: Path, directory: Path) -> str:
+    """Compile the script of a job with Heritrix's own Groovy; returns why not, or nothing.
+
+    dedup-beans.xml has the name under which Heritrix looks for the classes. Without them it
+    compiles the script for each launch, and Java is busy with the compiler for seconds more.
+    """
+    java = shutil.which(_java())
+    jars = list(heritrix.glob("lib/groovy-[0-9]*.jar"))
+    if java is None or len(jars) != 1:
+        return "there is no Java here" if java is None else f"{heritrix} has no lib/groovy-*.jar"
+    script = directory / SCRIPT
+    version = jars[0].stem.removeprefix("groovy-")
+    classes = directory / CLASSES / f"{sha256(script.read_bytes()).hexdigest()}-{version}"
+    classes.parent.mkdir(exist_ok=True)
+    with TemporaryDirectory(dir=classes.parent) as made:
+        # The quick compiler of Java is enough for one script.
+        words = [java, "-XX:TieredStopAtLevel=1", "-cp", f"{heritrix}/lib/*"]
+        words += [
+            "org.codehaus.groovy.tools.FileSystemCompiler",
+            "-d",
+            f"{made}/classes",
+            str(script),
+        ]
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=COMPILING)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"Java failed: {error}"
+        if done.returncode:
+            return f"Groovy failed: {done.stderr.strip()}"
+        Path(made, "classes").rename(classes)
+    return ""
+
+
+def _java() -> str:
+    """Name the Java that Heritrix's own start script takes."""
+    home = os.environ.get("JAVA_HOME")
+    return f"{home}/bin/java" if home else "java"
 
 
 def profile_of(heritrix: Path) -> str:
@@ -172,6 +217,9 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     """
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
+    not_compiled = compile_script(heritrix, job)
+    if not_compiled:
+        say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
     place = printable(str(job))
     ready = f"{place} is ready; build and launch the job {name} in Heritrix"
     lines = [ready]

@@ -6,6 +6,7 @@ Heritrix ends with status 0 also when its scripts failed, so it is revisits that
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -498,8 +499,9 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     assert alerts.index("was answered 409") < alerts.index("all is stored until")
 
 
+@pytest.mark.parametrize("compiled", [True, False])
 def test_the_scripts_are_compiled_once_for_all_threads(
-    heritrix: Heritrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    heritrix: Heritrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: bool
 ) -> None:
     """Two threads wait for one another, so each of them has an engine for scripts."""
     both = Barrier(2)
@@ -513,12 +515,16 @@ def test_the_scripts_are_compiled_once_for_all_threads(
     with closing(Site()) as one, closing(Site()) as other, serving(empty_index(tmp_path)) as server:
         one.before = other.before = wait
         url = f"http://127.0.0.1:{server.port}"
-        crawl = heritrix.run(heritrix.make("threads", one, url, "--seed", f"{other.url}/"))
+        job = heritrix.make(f"threads-{compiled}", one, url, "--seed", f"{other.url}/")
+        if not compiled:
+            shutil.rmtree(job / "dedup-classes")
+        crawl = heritrix.run(job)
         payloads = {**one.payloads(), **other.payloads()}
     lines = (crawl.launch / "logs" / "crawl.log").read_text().splitlines()
     assert len({line.split()[7] for line in lines if "/logo.png " in line}) >= 2, lines
     loaded = "".join(path.read_text() for path in tmp_path.glob("classes-*.log"))
-    assert loaded.count(" DedupClient source: ") == 1
+    (source,) = re.findall(r" DedupClient source: (.*)", loaded)
+    assert ("dedup-classes" in source) == compiled, source
     records = crawl.records()
     assert {one.url for one in records} >= payloads.keys()
     check_revisits(records, records)

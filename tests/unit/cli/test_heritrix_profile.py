@@ -6,12 +6,20 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from dedupindex.cli.heritrix_profile import PROFILE, SCRIPT, HeritrixJob, make_job
+from dedupindex.cli.heritrix_profile import (
+    CLASSES,
+    PROFILE,
+    SCRIPT,
+    HeritrixJob,
+    compile_script,
+    make_job,
+)
 from dedupindex.errors import BadInput, BadSource
 from tests.support.paths import ROOT
 
@@ -100,6 +108,50 @@ def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="this Heritrix is unknown"):
         make_job(other, tmp_path / "weekly", JOB)
     assert not (tmp_path / "weekly").exists()
+
+
+def test_the_script_is_compiled_under_the_name_that_the_beans_look_for(
+    heritrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (heritrix / "lib" / "groovy-5.0.2.jar").touch()
+    (heritrix / "lib" / "groovy-xml-5.0.2.jar").touch()
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\nwhile [ "$1" != -d ]; do shift; done; mkdir "$2" && cp "$3" "$2"\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    make_job(heritrix, tmp_path / "weekly", JOB)
+    assert compile_script(heritrix, tmp_path / "weekly") == ""
+    script = (tmp_path / "weekly" / SCRIPT).read_bytes()
+    (classes,) = (tmp_path / "weekly" / CLASSES).iterdir()
+    assert classes.name == f"{sha256(script).hexdigest()}-5.0.2"
+    assert (classes / SCRIPT).read_bytes() == script
+
+
+@pytest.mark.parametrize(
+    ("java", "reason"),
+    [
+        (None, "there is no Java here"),
+        ("#!/bin/sh\necho no memory >&2; exit 1\n", "Groovy failed: no memory"),
+        ("no program", "Java failed: "),
+    ],
+)
+def test_a_script_that_cannot_be_compiled_leaves_no_classes(
+    heritrix: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    java: str | None,
+    reason: str,
+) -> None:
+    (heritrix / "lib" / "groovy-5.0.2.jar").touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if java is not None:
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "java").write_text(java)
+        (tmp_path / "bin" / "java").chmod(0o755)
+    make_job(heritrix, tmp_path / "weekly", JOB)
+    assert compile_script(heritrix, tmp_path / "weekly").startswith(reason)
+    assert not list((tmp_path / "weekly").glob(f"{CLASSES}/*"))
 
 
 def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Path) -> None:
