@@ -65,6 +65,9 @@ def split_steps(
         check_path(makers, path)
     deciding = [step for step in steps if not isinstance(step, Enrichment)]
     for step in (*deciding, *((Best("digest", latest=False),) if once else ())):
+        if tests and isinstance(step, MetadataCondition) and step.of_versions:
+            raise BadInput("versions of a URL are counted in the metadata: put conditions on them "
+                           "before filters on values")  # fmt: skip
         if isinstance(step, Best):
             if not tests:
                 early.append(step)

@@ -51,8 +51,11 @@ VOCABULARY = tree.Vocabulary(
         "timestamp": OperandKind.TIME,
         "status": OperandKind.NUMBER,
         "length": OperandKind.NUMBER,
+        "versions": OperandKind.NUMBER,
     }
 )
+VERSIONS = "versions"
+"""The number of captures of the URL that meet the other conditions."""
 OF_PAYLOAD = frozenset(("mime", "status"))
 """Fields that a revisit takes from its original."""
 
@@ -65,6 +68,7 @@ class MetadataCondition(NamedTuple):
     node: Node
     sql: str
     of_payload: bool  # a revisit can be tested only after its original is found
+    of_versions: bool  # it depends on how many captures of the URL meet the others
 
     def holds(self, capture: CorpusRow) -> bool:
         return holds(self.node, partial(_value, capture))
@@ -72,12 +76,12 @@ class MetadataCondition(NamedTuple):
 
 def conditions(text: str) -> tuple[MetadataCondition, ...]:
     """Parse conditions joined by ``and``; raises `BadQuery`."""
-    return tuple(
-        MetadataCondition(
-            node, to_sql(node, _column), any(leaf.name in OF_PAYLOAD for leaf in leaves(node))
-        )
-        for node in conjuncts(condition(text, VOCABULARY))
-    )
+    found = []
+    for node in conjuncts(condition(text, VOCABULARY)):
+        names = {leaf.name for leaf in leaves(node)}
+        of_payload, of_versions = not names.isdisjoint(OF_PAYLOAD), VERSIONS in names
+        found.append(MetadataCondition(node, to_sql(node, _column), of_payload, of_versions))
+    return tuple(found)
 
 
 def _value(capture: CorpusRow, leaf: Leaf) -> Value:
@@ -171,7 +175,8 @@ def choose(
     """
     database.execute(f"CREATE VIEW source AS {source}")
     first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
-    early = [step for step in steps[:first] if isinstance(step, MetadataCondition)]
+    before = [step for step in steps[:first] if isinstance(step, MetadataCondition)]
+    early = [step for step in before if not step.of_versions]
     late = [step for step in early if keep_excluded or step.of_payload]  # for revisits
     wanted = [step.sql for step in early if step not in late]
     if revisits == SKIP:
@@ -197,12 +202,23 @@ def choose(
     if report.revisits:
         for condition in late:
             _filter(database, condition)
-    for step in steps[first:]:
-        if isinstance(step, Best):
-            _keep_best(database, step)
-        else:
-            _filter(database, step)
+    versions = [step for step in before if step.of_versions]
+    _filter_by_versions(database, versions, keep_excluded=keep_excluded)
+    _continue(database, steps[first:])
     report.chosen += number(database, "SELECT count(*) FROM chosen")
+
+
+def _continue(database: Database, steps: Sequence[Step]) -> None:
+    """Execute the steps from the first group on, in order."""
+    for _, group in groupby(steps, type):
+        following = list(group)
+        for step in following:
+            if isinstance(step, Best):
+                _keep_best(database, step)
+            elif not step.of_versions:
+                _filter(database, step)
+        counted = [step for step in following if isinstance(step, MetadataCondition)]
+        _filter_by_versions(database, [step for step in counted if step.of_versions])
 
 
 def _all(conditions: Iterable[str]) -> str:
@@ -222,6 +238,28 @@ def _remove_invalid(database: Database) -> int:
 
 def _filter(database: Database, condition: MetadataCondition) -> None:
     database.execute(f"DELETE FROM chosen WHERE ({condition.sql}) IS NOT TRUE")
+
+
+def _filter_by_versions(
+    database: Database, conditions: Sequence[MetadataCondition], *, keep_excluded: bool = False
+) -> None:
+    """Count the captures of each URL that are left, then keep those that meet the conditions."""
+    if not conditions:
+        return
+    met = _all(condition.sql for condition in conditions)
+    database.execute(
+        "CREATE TABLE counted AS SELECT c.*, v.versions FROM chosen c JOIN "
+        f'(SELECT url, count(DISTINCT ("timestamp", container, "offset")) AS {VERSIONS} '
+        "FROM chosen GROUP BY url) v ON c.url = v.url"
+    )
+    columns = f"* EXCLUDE ({VERSIONS})"
+    if keep_excluded:
+        database.execute(
+            f"INSERT INTO excluded SELECT {columns} FROM counted WHERE revisit "
+            f"AND ({met}) IS NOT TRUE"
+        )
+    database.execute(f"CREATE OR REPLACE TABLE chosen AS SELECT {columns} FROM counted WHERE {met}")
+    database.execute("DROP TABLE counted")
 
 
 def _keep_best(database: Database, best: Best) -> None:

@@ -561,6 +561,8 @@ def test_an_enrichment_of_another_package(tmp_path: Path, monkeypatch: pytest.Mo
     ("ask", "error", "word"),
     [
         (lambda c: c.where("colour == 1"), BadQuery, "colour"),
+        (lambda c: c.enrich("string").filter("payload.string").where("versions > 1"), BadInput,
+         "before filters on values"),
         (lambda c: c.enrich("html.colour"), BadInput, r"no enrichment .*; there are response"),
         (lambda c: c.filter("payload.colour"), BadInput, "nothing at 'payload.colour'"),
         (lambda c: c.map("payload.colour", "x", len), BadInput, "nothing at 'payload.colour'"),

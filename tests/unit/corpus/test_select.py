@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,11 +109,17 @@ def test_selection(found: list[Row], data: st.DataObject) -> None:
     was = {number for number, row in enumerate(found) if row.revisit}
     if revisits == "skip":
         left = [(number, row) for number, row in left if number not in was]
+    versions = data.draw(st.sampled_from([None, (0, 2), (len(chosen), 2), (len(chosen), 1)]))
     with _lines(found) as path:
         corpus = Corpus.from_cdx(path).having(revisits=revisits, jobs=1)
-        for condition in chosen:
-            corpus = corpus.where(condition)
-            left = [(number, row) for number, row in left if conditions[condition](row)]
+        for place, condition in enumerate([*chosen, "true"]):
+            if versions and versions[0] == place:  # wherever it is given, it counts what is left
+                corpus = corpus.where(f"versions >= {versions[1]} and versions < 4")
+            if condition != "true":
+                corpus = corpus.where(condition)
+                left = [(number, row) for number, row in left if conditions[condition](row)]
+        if versions:
+            left = _with_versions(left, range(versions[1], 4))
         groups = [group] if group else []
         if group:
             corpus = corpus.latest(group[0]) if group[1] else corpus.first(group[0])
@@ -122,6 +129,11 @@ def test_selection(found: list[Row], data: st.DataObject) -> None:
             left = _best(left, was, by, latest=latest)
         assert seen(path, corpus) == sorted((row.url, row.timestamp, n) for n, row in left)
         assert corpus.count() == len(left)
+
+
+def _with_versions(left: list[tuple[int, Row]], counts: range) -> list[tuple[int, Row]]:
+    versions = Counter(row.url for _, row in left)
+    return [(number, row) for number, row in left if versions[row.url] in counts]
 
 
 def _best(
@@ -138,6 +150,32 @@ def _best(
         way = -1 if latest else 1
         kept.append(min(several, key=lambda one: (one[0] in was, one[1].url, way * one[0])))
     return kept
+
+
+def test_versions_after_a_group_are_those_that_are_left(tmp_path: Path) -> None:
+    found = [Row("http://a/", 1, "text/html", "200", DIGESTS[0]),
+             Row("http://a/", 2, "text/html", "200", DIGESTS[1]),
+             Row("http://a/", 3, "text/html", "404", DIGESTS[1]),
+             Row("http://b/", 4, "text/html", "200", DIGESTS[2])]  # fmt: skip
+    with _lines(found) as path:
+        corpus = Corpus.from_cdx(path).having(jobs=1).first("digest")
+        for condition, count in {
+            "versions == 2": 2,
+            "versions == 2 and status == 200": 2,
+            "status == 200 and versions == 1 and timestamp > '2026-11-01T00:00:01'": 2,
+            "versions == 2 or url == 'http://b/'": 3,
+        }.items():
+            assert corpus.where(condition).count() == count, condition
+
+
+def test_a_line_that_comes_again_is_no_version(tmp_path: Path) -> None:
+    found = [Row("http://a/", 1, "text/html", "200", DIGESTS[0])]
+    with _lines(found) as path:
+        again = path.with_name("again.cdx")
+        again.write_text(path.read_text())
+        corpus = Corpus.from_cdx(path, again).having(jobs=1)
+        assert corpus.where("versions == 1").count() == 2
+        assert corpus.where("versions > 1").count() == 0
 
 
 @contextmanager

@@ -61,6 +61,15 @@ def test_originals_of_excluded_revisits_are_needed(tmp_path: Path, name: str) ->
     ]
 
 
+def test_originals_of_revisits_with_too_few_versions_are_needed(tmp_path: Path) -> None:
+    """A revisit at a URL with a single version is no document, but its original stays needed."""
+    elsewhere = Page("http://a.example/other", 3, of=FIRST, file="again.warc.gz")
+    source = archive(tmp_path, FIRST, NEWER, elsewhere)
+    assert listed(tmp_path, source, "--where", "versions >= 2") == []
+    assert needed(tmp_path) == {at(FIRST): at(elsewhere)}
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+
+
 @pytest.mark.parametrize("known_by", ["name", "digest"])
 def test_an_update_may_add_revisits_of_earlier_documents(tmp_path: Path, known_by: str) -> None:
     archive(tmp_path / "a", FIRST, NEWER)
