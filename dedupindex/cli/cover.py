@@ -21,6 +21,7 @@ from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
 from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import CoverCounts
+from dedupindex.cover.document_store import LoadCounts
 from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, settings_of
 from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
@@ -188,6 +189,7 @@ def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str
     documents = f"{loaded.documents:,} documents{more}, {loaded.empty:,} {of_these}without text"
     components = f"{covered.components:,} components of at most {covered.largest:,}"
     yield singular(f"{documents}; {covered.pairs:,} pairs, {components}")
+    yield from _collection(loaded)
     if loaded.repeated:
         yield f"{loaded.repeated:,} repeated captures, counted once"
     yield f"{_totals(covered)}: {printable(str(out))}"
@@ -214,6 +216,16 @@ def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str
         for threshold, counts in report.what_if.items():
             line = f"{counts.pairs:>12,}{counts.kept:>12,}{counts.covered:>12,}"
             yield f"{threshold:<13}{line}{amount(counts.bytes_covered):>12}"
+
+
+def _collection(loaded: LoadCounts) -> Iterator[str]:
+    """Describe the collection: versions of a URL, and shingles."""
+    versions = "{mean:.2f} documents each (standard deviation {deviation:.2f}, at most {most:,})"
+    yield singular(f"{loaded.urls:,} URLs with ") + versions.format(**loaded.versions)
+    for k, counts in loaded.shingles.items():
+        yield f"shingles of {k} terms: {counts['all']:,}, of them {counts['distinct']:,} distinct"
+    if loaded.unsized:
+        yield singular(f"{loaded.unsized:,} documents state no bytes, and count as none")
 
 
 def _totals(covered: CoverCounts) -> str:

@@ -153,6 +153,14 @@ def _facts(relation: Relation, report: CoverReport) -> dict[str, Any]:
         "relation": relation.text,
         "documents": report.loaded.documents,
         "documents without text": report.loaded.empty,
+        "documents without bytes, which count as none": report.loaded.unsized,
+        "URLs": report.loaded.urls,
+        **{f"documents of a URL, {name}": value for name, value in report.loaded.versions.items()},
+        **{
+            f"shingles of {k} terms, {which}": count
+            for k, counts in report.loaded.shingles.items()
+            for which, count in counts.items()
+        },
         "pairs": covered.pairs,
         "components": covered.components,
         "documents of the largest component": covered.largest,

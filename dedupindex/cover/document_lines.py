@@ -69,7 +69,7 @@ def _row(fields: Mapping[str, Any]) -> dict[str, Any]:
         "mime": _text(fields, "mime"),
         "title": _text(fields, "title"),
         "status": _whole(fields.get("status")),
-        "size": _size(fields.get("bytes", fields.get("size")), text),
+        "size": _whole(fields.get("bytes", fields.get("size"))),
         "quality": None if quality is None else float(quality),
         "container": _text(fields, "container"),
         "offset": _whole(fields.get("offset")),
@@ -98,10 +98,6 @@ def _as_flat(fields: Mapping[str, Any], record: Mapping[str, Any]) -> dict[str, 
         "revisitOf": original,
         "ofDigest" if is_revisit else "digest": record.get("digest"),
     }
-
-
-def _size(stated: Any, text: str) -> int | None:
-    return len(text.encode()) if stated is None else _whole(stated)
 
 
 def _text_at(node: Any, path: tuple[str, ...]) -> str:

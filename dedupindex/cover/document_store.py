@@ -14,7 +14,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -60,6 +60,10 @@ class LoadCounts:
     fresh: int = 0
     repeated: int = 0  # further documents of the same capture
     empty: int = 0  # documents without text, which meet no content constraint
+    unsized: int = 0  # documents that do not state their bytes
+    urls: int = 0
+    versions: dict[str, float] = field(default_factory=dict)  # documents of a URL: mean, deviation
+    shingles: dict[str, dict[str, int]] = field(default_factory=dict)  # by k: all, distinct
 
 
 class Spools:
@@ -130,9 +134,28 @@ class Spools:
             fresh=number(database, "SELECT count(*) FROM documents WHERE fresh"),
             repeated=number(database, "SELECT count(*) FROM loaded") - count,
             empty=self.empty,
+            unsized=number(database, "SELECT count(*) FROM documents WHERE size IS NULL"),
         )
+        _count_versions(database, loaded)
+        for k in self._ks:
+            loaded.shingles[str(k)] = {
+                "all": number(database, f"SELECT sum(s{k}) FROM documents"),
+                "distinct": number(
+                    database, f"SELECT count(*) FROM (SELECT DISTINCT shingle FROM shingles_{k})"
+                ),
+            }
         database.execute("DROP TABLE loaded")
         return loaded
+
+
+def _count_versions(database: Database, loaded: LoadCounts) -> None:
+    urls, mean, deviation, most = database.execute(
+        "SELECT count(*), avg(several), stddev_pop(several), max(several) FROM "
+        "(SELECT count(*) AS several FROM documents GROUP BY url)"
+    ).fetchall()[0]
+    loaded.urls = urls
+    if urls:
+        loaded.versions = {"mean": round(mean, 3), "deviation": round(deviation, 3), "most": most}
 
 
 def next_number(before: Path | None) -> int:

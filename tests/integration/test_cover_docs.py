@@ -35,7 +35,7 @@ def test_the_example(demo_files: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     shown = [line for line in code if line not in typed and line]
-    assert len(shown) == 10
+    assert len(shown) == 12
     printed = _SIZES.sub("SIZES", done.stdout.replace(str(demo_files), "DIR")).splitlines()
     for line in shown:
         assert _SIZES.sub("SIZES", line) in printed

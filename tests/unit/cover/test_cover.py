@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 import random
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from statistics import mean, pstdev
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from dedupindex.cover.document_store import MAX_LINE
 from dedupindex.cover.exact import ExactCover
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.pairs import AIM, HASHES, bands
-from dedupindex.cover.relation import parse
+from dedupindex.cover.relation import parse, shingles, terms
 from dedupindex.cover.set_cover import FEW, CoverTask, Instance, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
 from tests.support.budgets import examples
@@ -239,6 +241,33 @@ def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
     )  # fmt: skip
     assert outcome.hosts[0] == {"host": "a.example", "documents": 4, "kept": 2, "covered": 2,
                              "bytes": 650, "covered_bytes": 300}  # fmt: skip
+
+
+@_WHOLE
+@given(DOCUMENTS.filter(bool))
+def test_statistics_of_a_collection(documents: list[dict[str, Any]]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        text = "containment(k=2) >= 0.5 and jaccard(k=1) >= 0.1"
+        loaded = made(documents, text, Path(name)).report.loaded
+    several = list(Counter(one["url"] for one in documents).values())
+    assert loaded.urls == len(several)
+    expected = {"mean": mean(several), "deviation": pstdev(several), "most": max(several)}
+    assert loaded.versions == pytest.approx(expected, abs=0.001)
+    for k in (1, 2):
+        sets = [shingles(terms(one["text"]), k) for one in documents]
+        counts = {"all": sum(map(len, sets)), "distinct": len(set().union(*sets))}
+        assert loaded.shingles[str(k)] == counts
+
+
+def test_bytes_that_are_not_stated_are_unknown(tmp_path: Path) -> None:
+    documents = [page("a", "20200101000000", BASE), page("b", "20200102000000", BASE, bytes=7)]
+    outcome = made(documents, "jaccard(k=5) >= 0.7 and size(a) >= 0", tmp_path)
+    assert outcome.pairs == {("b", "a")}  # a comparison with what is unknown is false
+    assert [row["bytes"] for row in outcome.rows] == [None, 7]
+    assert (outcome.report.covered.bytes_kept, outcome.report.covered.bytes_covered) == (0, 7)
+    assert outcome.report.loaded.unsized == 1
+    with pytest.raises(BadInput, match="--cost size: that of a is not known"):
+        made(documents, JOURNALIST, tmp_path, CoverOptions(cost="size"))
 
 
 def test_costs_decide_which_documents_are_kept(tmp_path: Path) -> None:

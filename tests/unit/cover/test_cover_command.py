@@ -62,6 +62,8 @@ def test_results_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     output = capsys.readouterr().out
     assert "kept: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in output
     assert "this is optimal: no cover costs less" in output
+    assert "5 URLs with 1.00 documents each (standard deviation 0.00, at most 1)" in output
+    assert "shingles of 5 terms: 157, of them 50 distinct" in output
     assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", output, re.MULTILINE)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
