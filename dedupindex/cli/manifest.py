@@ -33,6 +33,7 @@ from dedupindex.warc.record import REMARKS
 EXAMPLES = """
 bin/manifest ~/warcs -o warcs.manifest             list them; later runs read new and changed files
 bin/manifest ~/warcs -o warcs.manifest --json | jq .records
+bin/manifest ~/warcs -o a.manifest --host a        on each machine, for one plan of all
 bin/manifest ~/warcs -o warcs.manifest --text -    as warcsum writes it, to stdout
 bin/manifest ~/warcs -o warcs.manifest --check warcsum.txt
 """
@@ -53,6 +54,10 @@ _SHOWN = 1000  # differences that are named
 @flag("-f", "--force", help="Digest the stored body even if the record's digest covers the entity.")
 @flag("-s", "--skip-empty", help="Leave out responses with an empty body.")
 @option(
+    "--host", default="", metavar="NAME",
+    help="The machine that has SOURCEs, for plans of several machines whose files have one path.",
+)  # fmt: skip
+@option(
     "--text", type=PATH_OR_DASH, metavar="FILE",
     help="Also write them as warcsum does; - is stdout.",
 )  # fmt: skip
@@ -69,6 +74,7 @@ def command(
     algorithm: str,
     force: bool,
     skip_empty: bool,
+    host: str,
     text: Path | None,
     check: Path | None,
     jobs: int,
@@ -83,7 +89,7 @@ def command(
     """
     if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
-    lines = ManifestOptions(algorithm, force, skip_empty)
+    lines = ManifestOptions(algorithm, force, skip_empty, host)
     found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise BadInput(NOTHING)

@@ -92,6 +92,12 @@ _LET_NO = "Let no record be a revisit of one with"
 _LET_ANY = "Let a record be a revisit of one with another HTTP status, such as 404 of 200."
 _SPARK = "Run on Apache Spark: spark://HOST:7077, yarn, local[4], … (docs/batch.md)."
 _WHERE = "Only captures whose metadata meet this (docs/corpus.md); repeatable, all must hold."
+_BASE_URL = (
+    "Where to read files that are not on this machine, under their paths relative to the sources; "
+    "{host} stands for their host. Several are tried in turn."
+)
+_URLS = "A table of file names and their URLs (TSV, CSV, Parquet), tried before --base-url."
+_HOST = "This machine, if the manifests were made with --host: files of others are read by URL."
 _DICTIONARY = "A dictionary of .warc.zst files that do not hold theirs; repeatable, chosen by id."
 _SHARED = {
     next(name for name in added.args if name.startswith("--")): added
@@ -112,6 +118,9 @@ _SHARED = {
         partial(option, "--offsets", type=PATH, help="Write a map of old to new offsets here."),
         partial(option, "--cdxj", type=PATH, help="Write a CDXJ of the results here."),
         partial(option, "--out", type=PATH, help="Write the files below this directory."),
+        partial(option, "--base-url", "base_urls", multiple=True, metavar="URL", help=_BASE_URL),
+        partial(option, "--urls", type=FILE, metavar="TABLE", help=_URLS),
+        partial(option, "--host", default="", metavar="NAME", help=_HOST),
         partial(option, "--spark", default="", metavar="MASTER", help=_SPARK),
         partial(option, "--containers", multiple=True, metavar="WHERE", help=_CONTAINERS),
         partial(option, "--revisit-annotation", default="", metavar="REGEX", help=_ANNOTATION),

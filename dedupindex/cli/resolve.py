@@ -44,11 +44,7 @@ _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     help="Read copies and originals again and compare their bytes: always, or sample N of the "
     "payloads that have copies. BLAKE3 and length are compared anyway.",
 )  # fmt: skip
-@option(
-    "--base-url", "base_urls", multiple=True, metavar="URL",
-    help="For --compare: where to read containers that are not on this machine, under their "
-    "paths relative to the sources. Several are tried in turn.",
-)  # fmt: skip
+@shared_options("--base-url", "--urls", "--host")
 @flag("--later", help="Accept later originals where none is earlier.")
 @shared_options("--any-status", "--same-type", "--other-second")
 @option(
@@ -79,6 +75,8 @@ def command(manifests: tuple[Path, ...], output: Path, text: Path | None, **opti
         Compare.parse(options["compare"]),
         options["index"],
         options["base_urls"],
+        options["urls"],
+        options["host"],
         options["memory"],
         options["threads"],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -11,10 +11,12 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, count_lines, print_result, say
-from dedupindex.cli.options import PATH, flag, shared_options
+from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged, DedupError
-from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.plan.plan_file import open_plan
+from dedupindex.post_crawl.plan.record_reader import container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
@@ -24,11 +26,13 @@ from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 
+Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
 COMMITTED = "its removed records were discarded: bin/undedup DIR --out OTHER rebuilds them"
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
+bin/rewrite my-plan --out /data/rewritten --root /warcs=/mnt/copy    a second copy of the files
 bin/rewrite my-plan --in-place                         keeps the removed records, to undo it
 bin/rewrite my-plan --undo
 bin/rewrite my-plan --commit                           discards it for good
@@ -42,6 +46,11 @@ bin/rewrite my-plan --commit                           discards it for good
 @flag("--commit", "discard", setting=False, help="Discard what --undo needs.")
 @flag("--dry-run", help="With --out or --in-place: do everything except writing.")
 @shared_options("--min-size", "--min-gain")
+@shared_options("--host", "--base-url", "--urls")
+@option(
+    "--root", "roots", multiple=True, metavar="OLD=NEW",
+    help="Rewrite a copy of the files: what was scanned in OLD is in NEW.",
+)  # fmt: skip
 @shared_options("--offsets", "--cdxj")
 @shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
@@ -54,6 +63,10 @@ def command(
     dry_run: bool,
     min_size: int,
     min_gain: int,
+    host: str,
+    base_urls: tuple[str, ...],
+    urls: Path | None,
+    roots: tuple[str, ...],
     offsets: Path | None,
     cdxj: Path | None,
     jobs: int,
@@ -69,25 +82,37 @@ def command(
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     check_outputs((offsets, cdxj))
     opened = open_plan(plan)
-    roots = sorted({Path(one.root) for one in opened.containers().values()})
+    if roots:
+        opened.relocate(dict(map(_moved, roots)), host)
+    own = opened.of_host(host)
+    tops = sorted({Path(one.root) for one in own.values()})
     if undo:
-        return undo_all(roots, lambda: _rewritten(opened), jobs)
+        return undo_all(tops, lambda: _rewritten(own), jobs)
     if discard:
-        return _commit(roots, opened)
-    job = RewriteJob(opened, out, min_size, min_gain, dry_run)
-    status = _rewrite(job, opened, jobs)
+        return _commit(tops, own)
+    places = container_urls(opened.containers().values(), base_urls, urls, host)
+    job = RewriteJob(opened, out, min_size, min_gain, dry_run, urls=places)
+    status = _rewrite(job, jobs)
     if offsets is not None and not dry_run:
         with atomic_file(offsets) as stream:
-            stream.writelines(offset_lines([out] if out else roots))
+            stream.writelines(offset_lines([out] if out else tops))
     if cdxj is not None and not dry_run:
-        names = names_below([str(root) for root in ([out] if out else roots)])
+        names = names_below([str(top) for top in ([out] if out else tops)])
         status = status if write_cdxj(names, cdxj, jobs) else Damaged.exit_status
     return status
 
 
-def _rewrite(job: RewriteJob, plan: Plan, processes: int) -> int:
+def _moved(text: str) -> tuple[str, str]:
+    """Return the directories that ``OLD=NEW`` names, absolute."""
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise click.UsageError(f"--root {text}: write OLD=NEW, as /warcs=/mnt/copy")
+    return os.path.abspath(old), os.path.abspath(new)
+
+
+def _rewrite(job: RewriteJob, processes: int) -> int:
     found, left = RewriteOutcome(files=0), 0
-    count = len(plan.containers())
+    count = len(job.containers())
     for outcome in rewrite(job, processes):
         found.add(outcome)
         if outcome.state == "left_alone":
@@ -126,10 +151,10 @@ def undo_all(roots: list[Path], find: Callable[[], Undoable], processes: int) ->
         return print_restored(chain(not_restorable, results))
 
 
-def _rewritten(plan: Plan) -> Undoable:
-    """Return the files that this plan has rewritten in place, and those committed since."""
+def _rewritten(containers: Containers) -> Undoable:
+    """Return the files that a plan has rewritten in place, and those committed since."""
     tasks, not_restorable = [], []
-    for one in plan.containers().values():
+    for one in containers.values():
         journal = Journal(Path(one.root), one.name)
         if journal.exists():
             tasks.append(Undo(Path(one.root), one.name, None))
@@ -185,9 +210,9 @@ def print_restored(results: Iterator[Restored]) -> int:
     return Damaged.exit_status if counts["left_alone"] or counts["damaged"] else 0
 
 
-def _commit(roots: list[Path], plan: Plan) -> int:
+def _commit(roots: list[Path], containers: Containers) -> int:
     with _locked_and_cleaned(roots):
-        results = list(map(commit, _rewritten(plan)[0]))
+        results = list(map(commit, _rewritten(containers)[0]))
     left = [result for result in results if result.state == "left_alone"]
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command
-from dedupindex.cli.options import PATH, shared_options, wants_json
+from dedupindex.cli.options import PATH, option, shared_options, wants_json
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -35,9 +35,16 @@ _COPY = "it is in the directory that bin/dedup wrote: copy it here"
 @click.argument("directories", nargs=-1, required=True, type=PATH)
 @shared_options("--out")
 @shared_options("--in-place", help="Replace the files that were rewritten in place.")
+@option(
+    "--host", "hosts", multiple=True, metavar="NAME=DIR", setting=False,
+    help="With --out: where the results of another host are mounted, for its originals.",
+)  # fmt: skip
 @shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
-def command(directories: tuple[Path, ...], out: Path | None, in_place: bool, jobs: int) -> int:
+def command(
+    directories: tuple[Path, ...], out: Path | None, in_place: bool, hosts: tuple[str, ...],
+    jobs: int,
+) -> int:  # fmt: skip
     """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.
 
     As long as the removed records are kept, files are restored bit for bit. Otherwise each record
@@ -50,7 +57,8 @@ def command(directories: tuple[Path, ...], out: Path | None, in_place: bool, job
         _check(directory, out)
     if out is None:
         return undo_all(list(directories), partial(_in_place, directories), jobs)
-    tasks = [Undo(one, name, out) for one in directories for name in _files(one)]
+    mounted = dict(map(_mounted, hosts))
+    tasks = [Undo(one, name, out, mounted) for one in directories for name in _files(one)]
     _check_names(tasks)
     check_space_for(tasks, jobs)
     out.mkdir(parents=True, exist_ok=True)
@@ -60,6 +68,13 @@ def command(directories: tuple[Path, ...], out: Path | None, in_place: bool, job
         again = printable(str(out))
         click.echo(f"to compare them: bin/verify --against BEFORE {again} --records")
     return status
+
+
+def _mounted(text: str) -> tuple[str, Path]:
+    name, equals, directory = text.partition("=")
+    if not (name and equals and Path(directory).is_dir()):
+        raise click.UsageError(f"--host {text}: write NAME=DIR, with the directory of its results")
+    return name, Path(directory)
 
 
 def _check(directory: Path, out: Path | None) -> None:

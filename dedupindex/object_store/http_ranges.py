@@ -2,53 +2,64 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import BinaryIO
-from urllib.parse import quote, urljoin
+from urllib.parse import urljoin, urlsplit
 from urllib.request import Request, getproxies, urlopen
-
-from dedupindex.errors import BadInput
 
 TIMEOUT = 60.0  # seconds without a response
 _PIECE = 1 << 16
 _MOVED = (301, 302, 303, 307, 308)
-FAILURES = (OSError, HTTPException, ValueError)  # what `RangeServer.fetch` raises
+_CONNECTIONS = 16  # that are kept open
+FAILURES = (OSError, HTTPException, ValueError)  # what `HttpRanges.fetch` raises
 
 
-class RangeServer:
-    """A web server with files below a base URL."""
+class HttpRanges:
+    """Reads ranges of files by their URLs; the connections to a few servers are kept open."""
 
-    def __init__(self, base: str) -> None:
-        """Raises `BadInput` unless `base` is a URL of HTTP or HTTPS."""
-        if not base.startswith(("http://", "https://")):
-            raise BadInput(f"--base-url {base} begins neither with http:// nor https://")
-        scheme, place = base.split(":")[0], base.split("/")[2]
-        self._base = base.rstrip("/")
+    def __init__(self) -> None:
+        self._servers: OrderedDict[str, _Server] = OrderedDict()  # by scheme and host
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        self._servers.clear()
+
+    def fetch(self, url: str, offset: int, stored: int, into: BinaryIO) -> int:
+        """Write a range to `into`; return the number of bytes, perhaps more than asked for.
+
+        Raises one of `FAILURES`.
+        """
+        parts = urlsplit(url)
+        origin = f"{parts.scheme}://{parts.netloc}"
+        server = self._servers.get(origin)
+        if server is None:
+            server = self._servers[origin] = _Server(parts.scheme, parts.netloc)
+            if len(self._servers) > _CONNECTIONS:
+                self._servers.popitem(last=False)[1].close()
+        self._servers.move_to_end(origin)
+        return server.fetch(url, offset, stored, into)
+
+
+class _Server:
+    """A web server, with a connection to it."""
+
+    def __init__(self, scheme: str, place: str) -> None:
         self._skipped = len(f"{scheme}://{place}")
         kind = HTTPSConnection if scheme == "https" else HTTPConnection
-        try:
-            self._connection = kind(place, timeout=TIMEOUT)
-        except HTTPException as error:
-            raise BadInput(f"--base-url {base}: {error}") from error
+        self._connection = kind(place, timeout=TIMEOUT)
         self._direct = scheme not in getproxies()
 
     def close(self) -> None:
         self._connection.close()
 
-    def url(self, name: bytes) -> str:
-        """Return the URL of a file by its path below the base."""
-        return f"{self._base}/{quote(name)}"
-
-    def fetch(self, name: bytes, offset: int, stored: int, into: BinaryIO) -> int:
-        """Write a range to `into`; return the number of bytes, perhaps more than asked for.
-
-        Raises one of `FAILURES`.
-        """
-        url = self.url(name)
+    def fetch(self, url: str, offset: int, stored: int, into: BinaryIO) -> int:
+        """As `HttpRanges.fetch`."""
         span = f"{offset}-{offset + stored - 1}"
         headers = {"Range": f"bytes={span}", "Accept-Encoding": "identity"}
         if self._direct:
-            answer = self._answer(url[self._skipped :], headers)
+            answer = self._answer(url[self._skipped :] or "/", headers)
             try:
                 if answer.status not in _MOVED:
                     return _take(answer, span, stored, into)

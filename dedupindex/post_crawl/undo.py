@@ -12,7 +12,7 @@ import errno
 import hashlib
 import heapq
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -126,10 +126,13 @@ def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[Writte
 
 
 class OriginalFinder:
-    """Finds originals; if `final`, not among members that other files have dropped and kept."""
+    """Finds originals; if `final`, not among members that other files have dropped and kept.
 
-    def __init__(self, *, final: bool = False) -> None:
-        self._final = final
+    `hosts` are the directories in which the results of other hosts are mounted.
+    """
+
+    def __init__(self, hosts: Mapping[str, Path], *, final: bool = False) -> None:
+        self._hosts, self._final = hosts, final
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[RewriteRun]]] = {}
 
@@ -142,7 +145,7 @@ class OriginalFinder:
         first = written
         for _ in range(_LONGEST_CHAIN):
             entry = written.entry
-            root = Path(entry.root) if entry.root else written.root
+            root = self._root(written)
             found = self._find(root / entry.name, entry)
             if found is None:
                 return self._search(root / entry.name, first.entry, revisit)
@@ -150,6 +153,18 @@ class OriginalFinder:
                 return found
             written = found
         raise NotExact("its original is a revisit of a revisit, in a cycle")
+
+    def _root(self, written: WrittenRevisit) -> Path:
+        """Return the directory of the original's file; raises `NotExact`."""
+        entry = written.entry
+        if entry.host:
+            if entry.host not in self._hosts:
+                raise NotExact(
+                    f"its original is on the host {entry.host}, in {entry.name}: name the "
+                    f"directory of its results with bin/undedup --host {entry.host}=DIR"
+                )
+            return self._hosts[entry.host]
+        return Path(entry.root) if entry.root else written.root
 
     def close(self) -> None:
         self._files.close()
@@ -227,10 +242,11 @@ def _key(url: bytes, date: bytes) -> bytes:
 
 
 def write_records(
-    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, *, final: bool = False
-) -> None:
+    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, hosts: Mapping[str, Path],
+    *, final: bool = False,
+) -> None:  # fmt: skip
     """Write a file with all records restored; raises `Untouched`. See `OriginalFinder`."""
-    position, originals = 0, OriginalFinder(final=final)
+    position, originals = 0, OriginalFinder(hosts, final=final)
     try:
         for found in revisits:
             sink.copy(source, position, found.offset - position)
@@ -311,6 +327,7 @@ class Undo(NamedTuple):
     directory: Path  # where its journal is
     name: str
     out: Path | None  # where it goes; None is in place
+    hosts: Mapping[str, Path] = {}  # directories with the results of other hosts
 
 
 @dataclass
@@ -479,7 +496,7 @@ def _to_directory(task: Undo) -> Restored:
             _write_exact(source, journal, runs[0].before, file)
             restored.state = "exact"
         else:
-            write_records(revisits(runs), source, FileSink(file))
+            write_records(revisits(runs), source, FileSink(file), task.hosts)
             _finish(source, file, runs[-1].before)
             restored.state = "records"
         restored.bytes_after = os.fstat(file.fileno()).st_size
@@ -498,5 +515,5 @@ def _commit(task: Undo) -> Restored:
         if size != after.size or not journal.dropped.exists():
             raise Untouched("it is not the file that its journal describes")
         run = RewriteRun(journal.lines, None)
-        write_records(revisits_of_run(run, []), source, sink, final=True)
+        write_records(revisits_of_run(run, []), source, sink, task.hosts, final=True)
     return Restored(task.name, "committed", after.revisits, "", journal.commit())

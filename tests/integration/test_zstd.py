@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zstandard
 
-from dedupindex.post_crawl.plan.compare_payloads import RecordReader
 from dedupindex.post_crawl.plan.index_originals import read_line
+from dedupindex.post_crawl.plan.record_reader import RecordReader
 from dedupindex.warc.random_access import ExactRecord, NotExact, record_at
 from dedupindex.warc.reader import read
 from dedupindex.warc.record import Record

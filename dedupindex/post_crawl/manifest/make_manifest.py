@@ -241,10 +241,12 @@ def _prepare(top: Path, options: ManifestOptions) -> None:
     if (top / FILE).exists():
         about = read_about(top)
         for name, value in options._asdict().items():
-            if about.get(name) != value:
+            made = about.get(name, "")  # the first formats had no hosts
+            if made != value:
                 raise SettingsConflict(
                     f"the manifest {top} was made with {name.replace('_', '-')} "
-                    f"{about.get(name)}, not {value}; make another"
+                    f"{'none' if made == '' else made}, not {'none' if value == '' else value}; "
+                    "make another"
                 )
     for name in (LINES, REFERENCES):
         (top / name).mkdir(parents=True, exist_ok=True)

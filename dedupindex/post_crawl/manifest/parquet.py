@@ -43,8 +43,9 @@ from dedupindex.runtime.duckdb import (
 )
 
 # Format 1 had no references, 2 no revisits and no Content-Type, 3 no hashes of HTTP headers, 4
-# other names of columns.
-FORMAT = 5
+# other names of columns, 5 no hosts.
+FORMAT = 6
+_OLDEST = 5  # that is read: as a manifest without a host
 FILE, CONTAINERS, LINES, REFERENCES = (
     "manifest.json", "containers.jsonl", "lines", "references",
 )  # fmt: skip
@@ -68,10 +69,22 @@ class ManifestContainer(NamedTuple):
     inode: int
     device: int
     content_hash: str  # BLAKE3 of the file, in hex
+    host: str = ""  # that has the file; empty for the machine that reads the manifest
 
     @property
     def path(self) -> str:
+        """The path on its host, or the address."""
         return f"{self.root.rstrip('/')}/{self.name}"
+
+    @property
+    def place(self) -> str:
+        """Host and path, for messages."""
+        return f"{self.host}:{self.path}" if self.host else self.path
+
+    @property
+    def key(self) -> tuple[bytes, str]:
+        """What no other file has; containers are numbered in this order."""
+        return os.fsencode(self.path), self.host
 
 
 class Line(NamedTuple):
@@ -175,7 +188,7 @@ def read_about(top: Path) -> dict[str, Any]:
     if not (top / FILE).exists():
         raise BadInput(f"{top} is not a manifest: bin/manifest {top} -o MANIFEST makes one")
     about = read_description(top / FILE, f"the manifest {top}", FORMAT)
-    if about["format"] < FORMAT:
+    if about["format"] < _OLDEST:
         raise BadInput(f"the manifest {top} is of an earlier version: remove it and make it again")
     return about
 
@@ -183,7 +196,7 @@ def read_about(top: Path) -> dict[str, Any]:
 def is_outdated(top: Path) -> bool:
     """Whether a manifest was made by an earlier version and must be made again."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return int(json.loads((top / FILE).read_bytes())["format"]) < FORMAT
+        return int(json.loads((top / FILE).read_bytes())["format"]) < _OLDEST
     return False
 
 
@@ -240,7 +253,8 @@ def write_containers(database: Database, top: Path, entries: dict[int, ManifestE
     """Write ``containers.parquet``; names are bytes decoded as Latin-1, as texts of lines."""
     database.execute(
         "CREATE OR REPLACE TEMP TABLE containers (number INTEGER, root VARCHAR, name VARCHAR, "
-        "size BIGINT, mtime_ns BIGINT, inode UBIGINT, device UBIGINT, content_hash VARCHAR)"
+        "size BIGINT, mtime_ns BIGINT, inode UBIGINT, device UBIGINT, content_hash VARCHAR, "
+        "host VARCHAR)"
     )
     rows = [
         tuple(

@@ -78,6 +78,7 @@ class ManifestOptions(NamedTuple):
     algorithm: str = "sha1"  # of `Line.payload`
     force: bool = False  # take it of the body as stored, whatever the stated digest is of
     skip_empty: bool = False  # leave out responses with an empty body
+    host: str = ""  # of the files, if plans are made of the manifests of several hosts
 
 
 class LineReader:
@@ -406,7 +407,13 @@ def read_container(task: ManifestTask, count: Count) -> FileRead:
                 references.finish(_database())
             writer.finish(_database(), reason="damaged" if scan.damaged else "")
             container = ManifestContainer(
-                number, file.root, file.name, scan.size, *scan.mark, scan.content_hash
+                number,
+                file.root,
+                file.name,
+                scan.size,
+                *scan.mark,
+                scan.content_hash,
+                task.options.host,
             )
             counts = lines, dict(scan.records), scan.problems, dict(scan.remarks)
             return FileRead(ManifestEntry(container, *counts), problems)

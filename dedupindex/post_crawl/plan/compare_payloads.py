@@ -6,130 +6,25 @@ cannot be read is not rewritten.
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
-import time
-from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any
 
 from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import RemoteFile, is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
+from dedupindex.post_crawl.plan.record_reader import RecordReader
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.runtime.progress import Say, ThrottledProgress
-from dedupindex.warc.reader import read
-from dedupindex.warc.record import BrokenRecord, Record
-from dedupindex.warc.window import Window
-from dedupindex.warc.zstd_format import DictionaryCache
-
-if TYPE_CHECKING:
-    from dedupindex.object_store.http_ranges import RangeServer
 
 HELD = 8 << 20  # bytes; a shorter body is read once for all its copies
 _BATCH = 1024  # rows
 _SAMPLE = re.compile(r"sample[ =:]?([0-9]+)")
-
-
-class RecordReader:
-    """Reads records from local files, else from the same path below a base URL."""
-
-    def __init__(self, bases: Sequence[str] = ()) -> None:
-        """Raises `BadInput` for a base that is not a URL."""
-        self._servers: list[RangeServer] = []
-        if bases:
-            from dedupindex.object_store.http_ranges import RangeServer  # slow: HTTP
-
-            self._servers += map(RangeServer, bases)
-        self._preferred: dict[str, RangeServer] = {}  # the server that had a file
-        self._dictionaries = DictionaryCache()
-        self.counts: Counter[str] = Counter()  # of records read here, in stores, from servers
-        self.fetching = 0.0  # seconds
-
-    def close(self) -> None:
-        for server in self._servers:
-            server.close()
-
-    def body(
-        self, container: ManifestContainer, offset: int, stored: int, length: int
-    ) -> Generator[bytes, None, None]:
-        """Yield the last `length` bytes of the block of a record, in pieces; raises `BadSource`."""
-        where = f"{container.path} at {offset}"
-        with self._opened(container, offset, stored) as (file, base, origin):
-            self.counts[origin] += 1
-            window = Window(file, container.path, base=base, size=stored)
-            read_range = partial(self._range, container)
-            dictionaries = partial(self._dictionaries.get, container.path, read_range)
-            record = next(read(window, dictionaries), None)
-            if not isinstance(record, Record):
-                raise BadSource(f"{where}: no record begins there")
-            skipped = record.length - length
-            if skipped < 0:
-                raise BadSource(f"{where}: the record is shorter than it was")
-            try:
-                for piece in record.pieces():
-                    if skipped < len(piece):
-                        yield bytes(piece[skipped:] if skipped else piece)
-                    skipped = max(skipped - len(piece), 0)
-            except BrokenRecord as error:
-                raise BadSource(f"{where}: {error}") from error
-
-    def _range(self, container: ManifestContainer, offset: int, count: int) -> bytes:
-        with self._opened(container, offset, count) as (file, base, _):
-            return Window(file, container.path, base=base, size=count).read(0, count)
-
-    @contextmanager
-    def _opened(
-        self, container: ManifestContainer, offset: int, stored: int
-    ) -> Iterator[tuple[BinaryIO, int, str]]:
-        """Yield a file with a range of a container, its offset in that, and where it was read."""
-        if is_remote(container.path) and not self._servers:
-            with RemoteFile(container.path) as remote:
-                yield remote, offset, "remote"
-        elif not self._servers or os.path.exists(container.path):
-            try:
-                file: BinaryIO = open(container.path, "rb")  # noqa: SIM115
-            except OSError as error:
-                raise BadSource(f"{container.path} cannot be read: {error.strerror}") from error
-            with file:
-                yield file, offset, "local"
-        else:
-            begin = time.monotonic()
-            with tempfile.TemporaryFile() as fetched:
-                self._fetch(container, offset, stored, fetched)
-                self.fetching += time.monotonic() - begin
-                yield fetched, 0, "fetched"
-
-    def _fetch(
-        self, container: ManifestContainer, offset: int, stored: int, target: BinaryIO
-    ) -> None:
-        """Write a range of a file to `target`, from the first server that has it."""
-        from dedupindex.object_store.http_ranges import FAILURES  # slow: HTTP
-
-        name, failures = os.fsencode(container.name), []
-        preferred = self._preferred.get(container.path)
-        for server in sorted(self._servers, key=lambda server: server is not preferred):
-            target.seek(0)
-            target.truncate()
-            try:
-                count = server.fetch(name, offset, stored, target)
-            except FAILURES as error:
-                failures.append(f"{server.url(name)}: {error}")
-                continue
-            if count == stored:
-                target.flush()
-                self._preferred[container.path] = server
-                return
-            failures.append(f"{server.url(name)}: {count} bytes received, not {stored}")
-        raise BadSource(f"{container.name} at {offset} cannot be fetched: {'; '.join(failures)}")
 
 
 @dataclass(frozen=True)

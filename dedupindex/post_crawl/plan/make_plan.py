@@ -14,10 +14,11 @@ from typing import Any, BinaryIO
 
 from dedupindex.errors import BadInput, DedupError, IndexExists
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
-from dedupindex.post_crawl.plan.compare_payloads import Compare, PayloadComparison, RecordReader
+from dedupindex.post_crawl.plan.compare_payloads import Compare, PayloadComparison
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule, group
-from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
+from dedupindex.post_crawl.plan.manifest_input import ManifestInputs, check_host
 from dedupindex.post_crawl.plan.plan_file import PART, Totals, check_is_plan, part_name, write_part
+from dedupindex.post_crawl.plan.record_reader import RecordReader, container_urls
 from dedupindex.post_crawl.plan.warcsum_format import write_text
 from dedupindex.runtime.duckdb import Database, open_database
 from dedupindex.runtime.files import sync_directory
@@ -31,6 +32,8 @@ class ResolveOptions:
     compare: Compare = field(default_factory=Compare)
     index: Path | None = None  # where originals in other files are looked up
     base_urls: tuple[str, ...] = ()  # where containers are that are not here
+    url_table: Path | None = None  # the same, file by file
+    host: str = ""  # this machine, if the manifests name hosts
     memory: str = "1GB"  # for DuckDB; the process takes some more
     threads: int = 0  # 0: as many as there are cores
 
@@ -63,11 +66,12 @@ def resolve(
     if part.exists():
         raise IndexExists(f"{part} exists already: remove it, or name another plan")
     check_is_plan(plan)
-    inputs = ManifestInputs([open_manifest(path) for path in manifests])
+    inputs = _open_all(manifests, options)
+    urls = container_urls(inputs.containers, options.base_urls, options.url_table, options.host)
     clock = Clock(say)
     with (
         _directory(plan),
-        closing(RecordReader(options.base_urls)) as reader,
+        closing(RecordReader(urls)) as reader,
         open_database(plan, options.memory, options.threads) as (database, home),
     ):
         database.execute("CREATE TABLE answered (replay_key UBIGINT)")
@@ -94,6 +98,15 @@ def resolve(
             with clock("text"):
                 write_text(database, inputs, rule, part, text)
     return Resolved(totals, clock.seconds)
+
+
+def _open_all(manifests: Sequence[Path], options: ResolveOptions) -> ManifestInputs:
+    inputs = ManifestInputs([open_manifest(path) for path in manifests])
+    if options.host:
+        check_host(options.host, inputs.hosts, "the manifests")
+    if options.index is not None and any(inputs.hosts):
+        raise BadInput("--index: an index does not know the hosts of files, and the manifests do")
+    return inputs
 
 
 @contextmanager
@@ -148,7 +161,8 @@ def resolve_on(
     for path in paths:
         open_manifest(path)
     index = None if options.index is None else options.index.resolve()
-    options = replace(options, index=index, threads=options.threads or 1)
+    table = None if options.url_table is None else options.url_table.resolve()
+    options = replace(options, index=index, url_table=table, threads=options.threads or 1)
     work = partial(_resolve_part, paths, contents, options)
     plan.mkdir(parents=True, exist_ok=True)
     result = Resolved(Totals(), {})

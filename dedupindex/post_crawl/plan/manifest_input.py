@@ -1,4 +1,4 @@
-"""Several manifests as one view of lines, with containers numbered by their paths."""
+"""Several manifests as one view of lines, with containers numbered by paths and hosts."""
 
 from __future__ import annotations
 
@@ -19,21 +19,29 @@ ANY_DIGEST = "*"
 
 
 class ManifestInputs:
-    """The containers of several manifests; a file that is in two of them is taken once."""
+    """The containers of several manifests; a file that is in two of them is taken once.
+
+    A file is known by host and path. Raises `BadInput` if only some of the manifests name a host.
+    """
 
     def __init__(self, manifests: Sequence[Manifest]) -> None:
         self._manifests = manifests
-        first: dict[bytes, tuple[int, ManifestContainer]] = {}
+        first: dict[tuple[bytes, str], tuple[int, ManifestContainer]] = {}
         for number, manifest in enumerate(manifests):
             for container in manifest.containers().values():
-                path = os.fsencode(container.path)
-                _, known = first.setdefault(path, (number, container))
+                _, known = first.setdefault(container.key, (number, container))
                 if known.content_hash != container.content_hash:
                     raise BadInput(
-                        f"{container.path} is in two manifests with different content: "
-                        "run bin/manifest again"
+                        f"{container.place} is in two manifests with different content: run "
+                        "bin/manifest again, for files of several hosts with --host NAME"
                     )
-        self._found = [first[path] for path in sorted(first)]
+        self._found = [first[key] for key in sorted(first)]
+        self.hosts = sorted({container.host for _, container in self._found})
+        if self.hosts[1:] and not self.hosts[0]:
+            raise BadInput(
+                f"some manifests are of the host {self.hosts[1]}, others of none: make all of them "
+                "with bin/manifest --host NAME"
+            )
         self.containers = [
             container._replace(number=number)
             for number, (_, container) in enumerate(self._found, start=1)
@@ -54,7 +62,10 @@ class ManifestInputs:
 
     def made_of(self, **options: object) -> str:
         """Return a hash of the files and options, which the parts of one plan have in common."""
-        files = [(container.path, container.content_hash) for container in self.containers]
+        files = [
+            (one.path, one.content_hash, *([one.host] if one.host else []))
+            for one in self.containers
+        ]
         text = json.dumps([files, options], sort_keys=True)
         return sha256(text.encode()).hexdigest()
 
@@ -62,10 +73,10 @@ class ManifestInputs:
         """Create or replace the views ``lines``, ``referred`` and ``standing``.
 
         ``lines`` has the columns of manifests and `place`: the position of the record if all files
-        are laid end to end in the order of their paths. Files outside of the set come first, so
-        that of two records of the same instant theirs is the original. ``referred`` has what the
-        revisits of the set, and those that an index knows, refer to; ``standing`` has the revisits
-        of the set themselves.
+        are laid end to end in the order of their paths and hosts. Files outside of the set come
+        first, so that of two records of the same instant theirs is the original. ``referred`` has
+        what the revisits of the set, and those that an index knows, refer to; ``standing`` has the
+        revisits of the set themselves.
         """
         rows, place = [], 0
         for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
@@ -116,6 +127,14 @@ class ManifestInputs:
                 count, first = 0, last + 1
         if not self._found:
             yield "SELECT * FROM lines", 0, 0
+
+
+def check_host(host: str, hosts: Sequence[str], what: str) -> None:
+    """Raise `BadInput` unless the files of `what` are of a host, or of none if it is empty."""
+    if host not in (hosts or [""]):
+        names = ", ".join(filter(None, hosts)) or "no host"
+        given = f"--host {host}" if host else "no --host was given"
+        raise BadInput(f"{given}: the files of {what} are of {names}")
 
 
 def _select(manifest: int, files: Sequence[str]) -> str:

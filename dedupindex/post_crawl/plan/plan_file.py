@@ -6,9 +6,9 @@
       copies-000000.parquet ...: a row for each record to rewrite, by container and offset
       originals.parquet     container and offset of each record that must stay, likewise
 
-Containers have numbers of the plan's own, their positions among all paths in order. So a plan does
-not depend on the order in which manifests are named, and the parts of one plan fit together. A part
-is written whole or not at all.
+Containers have numbers of the plan's own, their positions among all paths and hosts in order. So a
+plan does not depend on the order in which manifests are named, and the parts of one plan fit
+together. A part is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 import shutil
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,8 +52,10 @@ class MatchCriteria(NamedTuple):
         return ("digest", "strong", "length", "coding", *status, *content_type)
 
 
-# Format 1 had no criteria, 2 no hashes of HTTP headers, 3 other names of columns and options.
-FORMAT = 4
+# Format 1 had no criteria, 2 no hashes of HTTP headers, 3 other names of columns and options, 4 no
+# hosts.
+FORMAT = 5
+_OLDEST = 4  # that is read: as a plan without hosts
 _RENAMED = {  # reasons in plans of this format, before and after they were renamed
     "same-moment": "same-second",
     "earlier": "no-earlier-original",
@@ -155,6 +157,52 @@ class Plan:
     def containers(self) -> dict[int, ManifestContainer]:
         """Return the containers of the set, by number, with or without anything to rewrite."""
         return self._containers
+
+    def of_host(self, host: str) -> dict[int, ManifestContainer]:
+        """Return the containers of one host by number; those without a host if it is empty."""
+        return {number: one for number, one in self.containers().items() if one.host == host}
+
+    def stored_copies(self, host: str) -> int:
+        """Return the bytes of the copies of one host in their files."""
+        own = self.of_host(host)
+        if len(own) == len(self.containers()):
+            return self.totals.stored
+        numbers = ", ".join(map(str, own)) or "0"
+        files = [f"{literal(part)}/{COPIES}" for part in self._parts]
+        with one_thread() as database:
+            query = f"SELECT sum(stored) FROM read_parquet(?) WHERE container IN ({numbers})"
+            (stored,) = next(fetch_rows(database, query, [files]))
+        return int(stored or 0)
+
+    def relocate(self, directories: Mapping[str, str], host: str = "") -> None:
+        """Use a copy of the files: what is below a key of `directories` is below its value there.
+
+        Raises `BadInput` if no source of a host is in or below one of the directories.
+        """
+        unused = set(directories)
+        for containers in (self._containers, self._outside):
+            for key, container in containers.items():
+                for old, new in directories.items():
+                    below = container.root.removeprefix(old.rstrip("/"))
+                    is_below = below != container.root and below[:1] in ("", "/")
+                    if is_below and container.host in ("", host):
+                        containers[key] = container._replace(root=new.rstrip("/") + below)
+                        unused.discard(old)
+                        break
+        if unused:
+            raise BadInput(f"the plan has no source in {', '.join(sorted(unused))}")
+
+    def referred_elsewhere(self, host: str) -> Iterator[tuple[int, bytes, bytes]]:
+        """Yield container, URL and date of originals of a host that copies of others refer to."""
+        own = ", ".join(map(str, self.of_host(host))) or "0"
+        files = [f"{literal(part)}/{COPIES}" for part in self._parts]
+        with one_thread() as database:
+            query = f"""
+                SELECT DISTINCT original_container, original_url, original_date
+                FROM read_parquet(?) WHERE original_container IN ({own})
+                  AND container NOT IN ({own}) ORDER BY original_container"""
+            for container, url, date in fetch_rows(database, query, [files]):
+                yield container, url.encode("latin-1"), date.encode("latin-1")
 
     def outside(self) -> dict[int, ManifestContainer]:
         """Return containers that hold originals known from an index; they are never changed."""
@@ -277,7 +325,7 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
     parts, about = sorted(found, key=lambda part: int(found[part][1])), []
     for part in parts:
         about.append(fields := read_description(part / PART, f"the plan {part}", FORMAT))
-        if fields["format"] < FORMAT:
+        if fields["format"] < _OLDEST:
             raise BadInput(
                 f"the plan {part} is of an earlier version: make it again, and bring back what was "
                 "rewritten in place with bin/undedup DIR --in-place"

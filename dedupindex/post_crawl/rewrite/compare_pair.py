@@ -12,14 +12,17 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator, Set
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
-from dedupindex.post_crawl.manifest.parquet import Line
+from dedupindex.errors import BadSource
+from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned
+from dedupindex.post_crawl.plan.record_reader import ContainerUrls, RecordReader
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.revisit_record import (
     ADDED,
@@ -39,7 +42,7 @@ from dedupindex.urlkey import unbracket
 from dedupindex.warc import http
 from dedupindex.warc.headers import LENGTH, Head
 from dedupindex.warc.payload_digests import Payload
-from dedupindex.warc.random_access import ExactRecord, NotExact
+from dedupindex.warc.random_access import ExactRecord, NotExact, read_range
 from dedupindex.warc.record_facts import (
     Block,
     Refused,
@@ -50,6 +53,7 @@ from dedupindex.warc.record_facts import (
     is_http_type,
     stated_digest,
 )
+from dedupindex.warc.zstd_format import Dictionaries, is_zstd
 
 _OPEN_FILES = 32
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
@@ -67,21 +71,32 @@ class RecordOnDisk(NamedTuple):
     offset: int
     stored: int  # bytes in the file
     identity: tuple[int, int]  # device and inode
+    dictionaries: Dictionaries | None = None  # of zstd frames that are in another file
 
 
 class OriginalFiles:
     """Opens the files of originals, a bounded number at a time.
 
     A file of the set must be as it was scanned, or as its journal says that a run in place left
-    it. No process may be writing to it.
+    it. No process may be writing to it. Of a file of another host the record alone is read.
     """
 
-    def __init__(self, plan: Plan, *, locked: bool, busy: Set[int]) -> None:
-        """`locked`: this run holds locks on the files of the set. `busy`: others write to these."""
+    def __init__(
+        self, plan: Plan, *, locked: bool, busy: Set[int], urls: ContainerUrls
+    ) -> None:  # fmt: skip
+        """`locked`: this run holds locks on the files of the set. `busy`: others write to these.
+
+        `urls` say where files of other hosts are read.
+        """
         self._plan, self._locked, self._busy = plan, locked, busy
         self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
+        self._urls, self._reader = urls, RecordReader(urls)
+        self._fetched: BinaryIO | None = None  # the record that was read last
 
     def locate(self, line: Line) -> RecordOnDisk:
+        container = self._plan.container(line.container)
+        if not self._urls.is_here(container):
+            return self._fetch(container, line)
         if line.container not in self._open:
             self._open[line.container] = self._opened(line.container)
             if len(self._open) > _OPEN_FILES:
@@ -96,6 +111,22 @@ class OriginalFiles:
         for file, _ in self._open.values():
             file.close()
         self._open.clear()
+        if self._fetched is not None:
+            self._fetched.close()
+        self._reader.close()
+
+    def _fetch(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
+        """Read a record of another host into a temporary file."""
+        if self._fetched is not None:
+            self._fetched.close()
+        self._fetched = file = TemporaryFile(buffering=0)  # noqa: SIM115 (`close` closes it)
+        try:
+            self._reader.fetch(container, line.offset, line.stored, file)
+            packed = is_zstd(read_range(file, 0, 4))
+            dictionaries = self._reader.dictionaries(container) if packed else None
+        except BadSource as error:
+            raise NotRewritable("original-elsewhere", str(error)) from error
+        return RecordOnDisk(file, 0, line.stored, (-1, line.container), dictionaries)
 
     def _opened(self, number: int) -> tuple[BinaryIO, OffsetMap | None]:
         container = self._plan.container(number)
@@ -128,10 +159,12 @@ class OriginalFiles:
 class StoredResponse:
     """A response record in its file; every method raises `Refused` if it is not as it must be."""
 
-    def __init__(self, file: BinaryIO, offset: int, stored: int) -> None:
+    def __init__(
+        self, file: BinaryIO, offset: int, stored: int, dictionaries: Dictionaries | None = None
+    ) -> None:
         """Read the headers and check them; `stored` is the size of the record in the file."""
         try:
-            self.single = ExactRecord(file, offset, stored)
+            self.single = ExactRecord(file, offset, stored, dictionaries=dictionaries)
         except NotExact as error:
             raise NotRewritable("not-exact", str(error)) from error
         self.header = self.single.header
@@ -239,7 +272,7 @@ def check_pair(
     records must be those that the plan means, since some facts, such as the method of the
     request, are known from it alone.
     """
-    if candidate[1:] == original[1:]:
+    if candidate[1:4] == original[1:4]:
         raise NotRewritable("same-record")
     response = StoredResponse(*candidate[:3])
     if not _is_planned(response, planned.line):
@@ -247,7 +280,7 @@ def check_pair(
     if response.body_length < min_size:
         raise NotRewritable("small")
     try:
-        first = StoredResponse(*original[:3])
+        first = StoredResponse(*original[:3], original.dictionaries)
     except Refused as refused:
         raise NotRewritable("original-" + refused.reason, refused.problem) from refused
     if not _is_planned(first, planned.original):

@@ -38,7 +38,7 @@ from dedupindex.runtime.atomic_replace import FileSink, Untouched, is_still, ope
 from dedupindex.runtime.files import sync_directory
 
 DIRECTORY = ".rewrite"
-_FORMAT = 2  # format 1 has neither the options nor the plan of a run
+_FORMAT = 3  # format 1 has neither the options nor the plan of a run, 2 no hosts
 _HASH = 16  # bytes
 _ENTRY = 2 * _HASH
 _CHUNK = _ENTRY << 15
@@ -72,6 +72,18 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
                 raise
 
 
+def protect_for_others(directory: Path, name: str, keys: Set[bytes], host: str) -> None:
+    """Record on disk what revisits of other hosts than `host` refer to in a file: `record_key`s.
+
+    The entries stay: no run on this host can know that these revisits are gone.
+    """
+    referrer = blake3.blake3(f"other than {host}".encode()).digest(_HASH)
+    path = _real_path(directory, name)
+    known = {entry[:_HASH] for entry in _entries_of(path) if entry.endswith(referrer)}
+    if missing := sorted(keys - known):
+        _append(path, b"".join(key + referrer for key in missing))
+
+
 def record_key(url: bytes, date: bytes) -> bytes:
     """Return the hash by which a record is protected, wherever it is in its file."""
     return blake3.blake3(url + b"\0" + date).digest(_HASH)
@@ -99,11 +111,14 @@ def protected(path: Path) -> set[bytes]:
     """Return the keys of all protected records of a file, recorded below whatever directory."""
     found: set[bytes] = set()
     for directory, name in names_of(path):
-        entries = protection_path(directory, name)
-        if entries.exists():
-            with open_for_reading(entries) as file:
-                found.update(entry[:_HASH] for entry in _entries(file))
+        found.update(entry[:_HASH] for entry in _entries_of(protection_path(directory, name)))
     return found
+
+
+def _entries_of(path: Path) -> Iterator[bytes]:
+    if path.exists():
+        with open_for_reading(path) as file:
+            yield from _entries(file)
 
 
 def names_of(path: Path) -> Iterator[tuple[Path, str]]:
@@ -224,11 +239,12 @@ class JournalEntry(NamedTuple):
     new_stored: int
     header: str  # WARC header of the dropped record, with the blank line
     sha256: str  # of the dropped record, decompressed
-    root: str  # of the original's file; empty for the directory of this journal
+    root: str  # of the original's file; empty for the directory of this journal on each host
     name: str
     original: int  # offset of the original when its file was scanned
     original_stored: int
     original_size: int  # bytes of the original's file then
+    host: str = ""  # of the original's file, if it is another one than that of this journal
 
 
 class Journal:
@@ -252,7 +268,11 @@ class Journal:
         """Remove the journal of a file that has no revisits any more."""
         if not self.committed():  # else there are still revisits, and what they refer to
             with suppress(FileNotFoundError, Damaged):
-                originals = {OriginalFile(entry.root, entry.name) for entry in entries(self.lines)}
+                originals = {
+                    OriginalFile(entry.root, entry.name)
+                    for entry in entries(self.lines)
+                    if not entry.host
+                }
                 unprotect(self.directory.parent, self.name, originals)
         self.lines.unlink(missing_ok=True)
         sync_directory(self.directory)
@@ -320,10 +340,12 @@ class JournalWriter:
     ) -> None:  # fmt: skip
         """Write an entry, copy the member from `source`, protect the `record_key` `original`.
 
-        `outside` is device and inode of the original's file if that is not of the set.
+        What is on another host is protected by the run there, see `protect_for_others`. `outside`
+        is device and inode of the original's file if that is not of the set.
         """
         self._put(entry._asdict())
-        self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
+        if not entry.host:
+            self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
         self._count += 1
         if self._count % _BATCH == 0:
             self._protect()

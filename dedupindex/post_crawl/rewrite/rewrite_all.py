@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedRandom
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO, NamedTuple
@@ -21,8 +23,17 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
 from dedupindex.object_store import check_local
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.plan.manifest_input import check_host
+from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, entries, summary
+from dedupindex.post_crawl.rewrite.journal import (
+    DIRECTORY,
+    Journal,
+    entries,
+    protect_for_others,
+    record_key,
+    summary,
+)
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
@@ -59,20 +70,24 @@ def rewrite(
     writing fails, finished files stay, all others are unchanged, and the same run resumes.
 
     Raises:
-        BadInput, DedupError: before anything is written.
+        BadInput, DedupError: before anything is written; also if the plan is of other hosts.
         SettingsConflict: an earlier run in place had other options or another plan.
         IndexBusy: another run is at work.
         DedupError: writing fails.
     """
     job.plan.preload()
-    containers = sorted(job.plan.containers().values(), key=lambda file: -file.size)
+    check_host(
+        job.urls.host, sorted({one.host for one in job.plan.containers().values()}), "the plan"
+    )
+    containers = sorted(job.containers().values(), key=lambda file: -file.size)
     for container in containers:
         check_local(container.path)
     if job.out is not None:
         check_names(containers, job.out, job.searched)
     else:
         _check_resumed(job, containers)
-        job = job._replace(aliased=_aliased(containers))
+        here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
+        job = job._replace(aliased=_aliased(containers), urls=here)
     if job.dry:
         yield from _outcomes(job, containers, processes)
         return
@@ -87,6 +102,8 @@ def rewrite(
         )
         if job.out is None:
             job = job._replace(busy=_busy(containers))
+        if job.urls.host:
+            _protect_for_others(job)
         yield from _outcomes(job, containers, processes)
 
 
@@ -95,6 +112,15 @@ def _outcomes(
 ) -> Iterator[RewriteOutcome]:
     outcomes = _in_parts(job, containers, processes)
     return outcomes if job.out is None else _with_corrections(job, outcomes)
+
+
+def _protect_for_others(job: RewriteJob) -> None:
+    """Record what copies on other hosts may refer to, whether their host is before or after us."""
+    rows = job.plan.referred_elsewhere(job.urls.host)
+    for number, group in groupby(rows, key=itemgetter(0)):
+        container = job.plan.container(number)
+        keys = {record_key(url, date) for _, url, date in group}
+        protect_for_others(job.out or Path(container.root), container.name, keys, job.urls.host)
 
 
 class _RewriteTask(NamedTuple):
@@ -241,7 +267,8 @@ def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], proc
     """Raise `DedupError` if the run would fill the disk."""
     if job.out is None:
         largest = sum(file.size for file in containers[:processes])
-        needed = {Path(file.root): largest + job.plan.totals.stored for file in containers}
+        stored = job.plan.stored_copies(job.urls.host)
+        needed = {Path(file.root): largest + stored for file in containers}
     else:
         targets = [job.out / file.name for file in containers]
         written = sum(path.stat().st_size for path in targets if path.exists())
@@ -257,7 +284,7 @@ def _with_corrections(
 
     A correction takes back the revisits of a file that refers to a file that was left alone.
     """
-    numbers = {file.name: number for number, file in job.plan.containers().items()}
+    numbers = {file.name: number for number, file in job.containers().items()}
     missing: set[int] = set()
     with TemporaryFile() as spool:
         for outcome in outcomes:

@@ -24,6 +24,7 @@ from typing import Any, BinaryIO, NamedTuple
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
+from dedupindex.post_crawl.plan.record_reader import ContainerUrls
 from dedupindex.post_crawl.rewrite.check_copies import (
     CheckedPart,
     CopyChecker,
@@ -82,11 +83,16 @@ class RewriteJob(NamedTuple):
     aliased: Set[int] = frozenset()  # files that are in the plan by several names; in place only
     reserved: int = 0  # bytes that will be written to `out` afterwards
     searched: Set[str] | None = None  # directories that the scan searched; None: perhaps all
+    urls: ContainerUrls = ContainerUrls()  # the name of this host, and where others' files are
 
     @property
     def options(self) -> str:
         """The options that decide which records become revisits, as typed."""
         return f"--min-size {self.min_size} --min-gain {self.min_gain}"
+
+    def containers(self) -> dict[int, ManifestContainer]:
+        """Return the files that are rewritten, by number: those of this host."""
+        return self.plan.of_host(self.urls.host)
 
     @property
     def replaces(self) -> bool:
@@ -179,7 +185,9 @@ def check_part(
 @contextmanager
 def _checker(job: RewriteJob, source: BinaryIO) -> Iterator[CopyChecker]:
     with (
-        closing(OriginalFiles(job.plan, locked=job.replaces, busy=job.busy)) as originals,
+        closing(
+            OriginalFiles(job.plan, locked=job.replaces, busy=job.busy, urls=job.urls)
+        ) as originals,
         closing(
             CopyChecker(
                 source, originals, job.plan.criteria, min_size=job.min_size, min_gain=job.min_gain
@@ -272,7 +280,8 @@ class _Rewriter:
                 other = found.identity if outside else None
                 journal.add(entry, self._source, found.original, other)
             position = line.offset + line.stored
-            files.add(number)
+            if job.urls.is_here(job.plan.container(number)):
+                files.add(number)
             path = job.plan.container(number).path if outside else ""
             outcome.add_revisit(found.url, line.stored - stored, path)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
@@ -288,10 +297,11 @@ class _Rewriter:
         line, original, job = planned.line, planned.original, self._job
         file = job.plan.container(original.container)
         inside = original.container not in job.plan.outside()
+        host = "" if job.urls.is_here(file) else file.host
         here = inside and (job.out is not None or file.root == self._container.root)
         return JournalEntry(
             line.offset, line.stored, offset, len(found.member), found.header, found.sha256,
-            "" if here else file.root, file.name, original.offset, original.stored, file.size,
+            "" if here else file.root, file.name, original.offset, original.stored, file.size, host,
         )  # fmt: skip
 
     def _counted(self) -> RewriteOutcome:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from hashlib import md5, sha1
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
+import duckdb
 import pytest
 from flask import Flask, Response, redirect, send_from_directory
 from hypothesis import given
@@ -24,8 +25,10 @@ from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.plan.compare_payloads import HELD, Compare, same_bytes
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import open_plan
+from dedupindex.post_crawl.plan.record_reader import container_urls
 from tests.support.manifests import line, write_manifest
 from tests.support.paths import ROOT
+from tests.support.range_server import serving
 from tests.support.warc_cases import gz, response
 
 SHATTERED = [
@@ -110,45 +113,6 @@ def test_payloads_that_differ_now_are_not_rewritten(tmp_path: Path, plain: bool)
     assert some.totals.compared["clusters"] == 2
 
 
-@contextmanager
-def serving(
-    files: Path, *, ranges: bool = True, wrong: bytes = b"", met: set[int] | None = None
-) -> Iterator[str]:
-    """A web server of files that serves ranges, or only announces them; `met` takes ports."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            if met is not None:
-                met.add(self.client_address[1])
-            try:
-                data = (files / unquote(self.path[1:])).read_bytes()
-            except OSError:
-                self.send_error(404)
-                return
-            begin, end = map(int, self.headers["Range"].removeprefix("bytes=").split("-"))
-            part = data[begin : end + 1] if ranges else data
-            self.send_response(206 if ranges else 200)
-            self.send_header("Content-Range", f"bytes {begin}-{end}/{len(data)}")
-            self.send_header("Content-Length", str(len(part)))
-            self.end_headers()
-            self.wfile.write(wrong + part[len(wrong) :])
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
 def test_members_come_by_range_from_the_first_server_that_has_them(tmp_path: Path) -> None:
     first = harvest(tmp_path / "set", "a b/x.warc.gz", 1, BODIES)
     again = harvest(tmp_path / "set", "y.warc.gz", 2, BODIES)
@@ -207,6 +171,78 @@ def test_http_ranges_of_a_real_server_and_after_a_redirect(tmp_path: Path) -> No
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize("form", ["tsv", "csv", "tsv.gz", "parquet"])
+def test_urls_of_a_table(tmp_path: Path, form: str) -> None:
+    """A row for a path, a name below the source or a file name; several are tried in turn."""
+    names = ("a b/x.warc.gz", "deep/y.warc.gz", "z.warc.gz")
+    contents = dict(harvest(tmp_path / "set", name, n, BODIES) for n, name in enumerate(names, 1))
+    manifest = write_manifest(tmp_path / "manifest", contents)
+    (tmp_path / "set").rename(tmp_path / "served")
+    (tmp_path / "nothing").mkdir()
+    table = tmp_path / f"urls.{form}"
+    with serving(tmp_path / "served") as good, serving(tmp_path / "nothing") as none:
+        rows = [
+            ("name", "url"),
+            *((f"other-{at}.warc.gz", f"{none}{at}") for at in range(3000)),
+            (f"{tmp_path}/set/{names[0]}", f"{good}a%20b/x.warc.gz"),
+            (names[1], f"{none}gone"),
+            (names[1], f"{good}{names[1]}"),
+            (names[2], f"{good}{names[2]}"),
+        ]
+        _write_table(table, rows)
+        options = ResolveOptions(compare=Compare.parse("always"), url_table=table)
+        found = resolve([manifest], tmp_path / "plan", options)
+    assert found.totals.copies == found.totals.compared["equal"] == 9
+    assert found.totals.compared["fetched"] == 3 + 9
+
+
+def _write_table(table: Path, rows: list[tuple[str, ...]]) -> None:
+    if table.suffix == ".parquet":
+        with duckdb.connect() as database:
+            columns = ", ".join(f"{name} VARCHAR" for name in rows[0])
+            database.execute(f"CREATE TABLE t ({columns})")
+            marks = ", ".join("?" for _ in rows[0])
+            database.executemany(f"INSERT INTO t VALUES ({marks})", rows[1:])
+            database.execute(f"COPY t TO '{table}'")
+        return
+    with (gzip.open if table.suffix == ".gz" else open)(table, "wt", newline="") as stream:
+        csv.writer(
+            stream, delimiter="," if table.suffix == ".csv" else "\t", quoting=csv.QUOTE_MINIMAL
+        ).writerows(rows)
+
+
+def test_rows_of_a_table_are_for_one_file(tmp_path: Path) -> None:
+    """A name that two files have is taken for neither, unless the table has their hosts."""
+    a, b, other = (
+        ManifestContainer(n, "/warcs", name, 9, 0, 0, 0, "", host)
+        for n, (name, host) in enumerate((("x", "a"), ("x", "b"), ("deep/x", "b")), 1)
+    )
+    table = tmp_path / "urls.tsv"
+    _write_table(table, [("url", "name"), ("http://one/", "x"), ("http://two/", "deep/x")])
+    urls = container_urls([a, b, other], ("https://{host}.test/w/",), table, "a")
+    assert urls.of(a) == ["https://a.test/w/x"] and urls.of(b) == ["https://b.test/w/x"]
+    assert urls.of(other) == ["http://two/", "https://b.test/w/deep/x"]
+    assert [urls.is_here(one) for one in (a, b)] == [True, False]
+    _write_table(
+        table,
+        [("url", "name", "host"), ("http://three/", "/warcs/x", "b"), ("http://two/", "x", "a")],
+    )
+    urls = container_urls([a, b, other], (), table, "a")
+    assert (urls.of(a), urls.of(b), urls.of(other)) == (["http://two/"], ["http://three/"], [])
+    for rows, message in (
+        ([("file", "url"), ("x", "http://a/")], "no column name"),
+        ([("name", "url"), ("deep/x", "/etc/passwd")], "/etc/passwd is not a URL"),
+    ):
+        _write_table(table, rows)
+        with pytest.raises(BadInput, match=message):
+            container_urls([a, b, other], (), table, "")
+    for name in ("none.tsv", "urls.txt", "none.parquet"):
+        with pytest.raises(BadInput, match="--urls"):
+            container_urls([a], (), tmp_path / name, "")
+    with pytest.raises(BadInput, match="neither with http"):
+        container_urls([a], ("ftp://x/",), None, "")
 
 
 @pytest.mark.parametrize("pair, algorithm", [(SHATTERED, sha1), (WANG, md5)])
