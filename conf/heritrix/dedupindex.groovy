@@ -24,6 +24,9 @@ import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
 import java.util.logging.Level
 import java.util.logging.Logger
+import javax.net.ssl.SSLParameters
+import javax.net.ssl.SSLSocket
+import javax.net.ssl.SSLSocketFactory
 import org.apache.http.client.config.RequestConfig
 import org.apache.http.client.methods.CloseableHttpResponse
 import org.apache.http.client.methods.HttpGet
@@ -31,6 +34,7 @@ import org.apache.http.client.methods.HttpPost
 import org.apache.http.client.methods.HttpRequestBase
 import org.apache.http.entity.ByteArrayEntity
 import org.apache.http.entity.ContentType
+import org.apache.http.impl.NoConnectionReuseStrategy
 import org.apache.http.impl.client.CloseableHttpClient
 import org.apache.http.impl.client.HttpClients
 import org.apache.http.impl.client.StandardHttpRequestRetryHandler
@@ -113,14 +117,15 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
         long renew = Long.parseLong(setting('digestFilter') ?: '0')
         if (renew > 0) filter = new DedupFilter(this, renew)
-        // A GET is repeated once: the server may close a connection that was kept while the request is on its way.
+        // A connection is never kept: HttpClient takes what comes unasked on one as the answer to the next request.
         http = HttpClients.custom().setDefaultRequestConfig(timeouts(LOOKUP_TIMEOUT))
+            .setConnectionReuseStrategy(NoConnectionReuseStrategy.INSTANCE)
             .setMaxConnPerRoute(CONNECTIONS).setMaxConnTotal(CONNECTIONS)
             .setRetryHandler(new StandardHttpRequestRetryHandler(1, false))
             .disableCookieManagement().disableRedirectHandling().disableContentCompression().disableAuthCaching()
             .build()
-        URI address = server.startsWith('http://') ? new URI(server) : null
-        if (address?.host != null) connections = new LookupConnections(address, token, LOOKUP_TIMEOUT)
+        URI address = new URI(server)
+        if (address.host != null) connections = new LookupConnections(address, token, LOOKUP_TIMEOUT)
     }
 
     /** The processor that looks responses up; it stands behind the fetchers. */
@@ -537,6 +542,7 @@ class LookupConnections {
 
     private final String host, base, end
     private final int port, timeout
+    private final boolean secure
     private final ThreadLocal<Connection> own = new ThreadLocal<Connection>()
     private final Set<Connection> all = ConcurrentHashMap.newKeySet()
     private volatile boolean closed
@@ -546,11 +552,12 @@ class LookupConnections {
     private static class Connection {
         final Socket socket
         final OutputStream output
-        final InputStream input
+        final InputStream input, wire                  // what has come, decrypted, and as it came
         final byte[] buffer = new byte[ROOM]
         int filled                                     // bytes of the answer in `buffer`
-        Connection(Socket socket) {
+        Connection(Socket socket, Socket wire) {
             this.socket = socket
+            this.wire = wire.inputStream
             output = socket.outputStream
             input = socket.inputStream
         }
@@ -565,7 +572,8 @@ class LookupConnections {
 
     LookupConnections(URI server, String token, int timeout) {
         host = server.host
-        port = server.port < 0 ? 80 : server.port
+        secure = 'https'.equalsIgnoreCase(server.scheme)
+        port = server.port < 0 ? (secure ? 443 : 80) : server.port
         base = server.rawPath ?: ''
         this.timeout = timeout
         String authorization = token.isEmpty() ? '' : 'Authorization: Bearer ' + token + '\r\n'
@@ -577,7 +585,8 @@ class LookupConnections {
         byte[] request = ('GET ' + base + path + end).getBytes('ISO-8859-1')
         Connection kept = own.get()
         if (kept != null) {
-            if (kept.input.available() > 0) discard(kept)     // not an answer to this request, whatever it is
+            // Not an answer to this request, whatever it is; a further record of TLS may be a ticket, or the end.
+            if (kept.input.available() > 0 || kept.wire.available() > 0) discard(kept)
             else try {
                 return exchange(kept, request)
             } catch (SocketTimeoutException e) {
@@ -601,7 +610,7 @@ class LookupConnections {
             socket.setTcpNoDelay(true)
             socket.setSoTimeout(timeout)
             socket.connect(new InetSocketAddress(host, port), timeout)
-            Connection connection = new Connection(socket)
+            Connection connection = new Connection(secure ? secured(socket) : socket, socket)
             all.add(connection)
             own.set(connection)
             if (closed) throw new SocketException('the job has ended')
@@ -610,6 +619,17 @@ class LookupConnections {
             socket.close()
             throw e
         }
+    }
+
+    /** TLS over a connection; raises SSLException unless Java trusts the certificate, and it names the host. */
+    private Socket secured(Socket socket) {
+        SSLSocketFactory factory = (SSLSocketFactory) SSLSocketFactory.getDefault()
+        SSLSocket made = (SSLSocket) factory.createSocket(socket, host, port, true)
+        SSLParameters parameters = made.getSSLParameters()
+        parameters.setEndpointIdentificationAlgorithm('HTTPS')
+        made.setSSLParameters(parameters)
+        made.startHandshake()
+        return made
     }
 
     private Answer exchange(Connection connection, byte[] request) {

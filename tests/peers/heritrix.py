@@ -43,6 +43,15 @@ def heritrix_home() -> Path:
     return home
 
 
+def trusted(certificate: Path) -> str:
+    """The option with which Java trusts a certificate, and no other."""
+    store = certificate.with_suffix(".jks")
+    words = ["keytool", "-importcert", "-noprompt", "-storetype", "JKS", "-storepass", "changeit"]
+    words += ["-keystore", str(store), "-file", str(certificate)]
+    subprocess.run(words, check=True, capture_output=True)
+    return f"-Djavax.net.ssl.trustStore={store}"
+
+
 def _fetch(home: Path) -> None:
     need("mvn", found=shutil.which("mvn") is not None)
     with tempfile.TemporaryDirectory(dir=PEERS) as folder:

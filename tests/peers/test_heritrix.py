@@ -27,6 +27,7 @@ from dedupindex.digest import Digest
 from dedupindex.index import open_index
 from dedupindex.lookup.decide import Query, find
 from tests.integration.test_crawls_live import send
+from tests.integration.test_operation import certificate
 from tests.integration.test_server_live import Running, serving, until
 from tests.peers import replay
 from tests.peers.environments import JWARC, jar
@@ -40,6 +41,7 @@ from tests.peers.heritrix import (
     heritrix_home,
     page_of,
     tell,
+    trusted,
 )
 from tests.peers.proof import proved, remarks
 from tests.support.ports import refusing_port
@@ -528,6 +530,23 @@ def test_the_scripts_are_compiled_once_for_all_threads(
     records = crawl.records()
     assert {one.url for one in records} >= payloads.keys()
     check_revisits(records, records)
+
+
+def test_a_crawl_over_tls(
+    heritrix: Heritrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cert, key = certificate(tmp_path, "server")
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", trusted(cert))
+    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
+    with closing(Site()) as site, serving(empty_index(tmp_path), *tls) as server:
+        url = server.ready["url"]
+        first = heritrix.run(heritrix.make("tls-first", site, url))
+        second = heritrix.run(heritrix.make("tls-second", site, url))
+        payloads = site.payloads()
+    assert "dedup: " not in first.alerts() + second.alerts()
+    assert len(stored(site, first.records())) == len(set(payloads.values()))
+    assert len(of_kind(second.records(), "revisit")) == len(payloads)
+    check_revisits(second.records(), first.records())
 
 
 def test_a_job_without_its_script_is_not_launched(heritrix: Heritrix, site: Site) -> None:

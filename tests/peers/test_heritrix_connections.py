@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,7 +13,8 @@ from threading import Thread
 
 import pytest
 
-from tests.peers.heritrix import heritrix_home
+from tests.integration.test_operation import certificate
+from tests.peers.heritrix import heritrix_home, trusted
 
 pytestmark = pytest.mark.peer
 SCRIPT = Path(__file__).resolve().parents[2] / "conf" / "heritrix" / "dedupindex.groovy"
@@ -73,11 +75,13 @@ ANSWERS: dict[str, tuple[list[bytes], str]] = {  # in pieces; the connection is 
 class Odd:
     """Answers the path ``/NAME`` as `ANSWERS` says, and notes what came on which connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[tuple[int, bytes]] = []
         self.closed_once = False
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/base"
+        scheme = "https" if tls else "http"
+        self.url = f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}/base"
         Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -89,7 +93,13 @@ class Odd:
                 Thread(target=self._answer, args=(connection, number), daemon=True).start()
 
     def _answer(self, connection: socket.socket, number: int) -> None:
-        with suppress(OSError), connection, connection.makefile("rb") as stream:
+        with suppress(OSError), connection:
+            if self._tls:
+                connection = self._tls.wrap_socket(connection, server_side=True)
+            self._converse(connection, number)
+
+    def _converse(self, connection: socket.socket, number: int) -> None:
+        with connection, connection.makefile("rb") as stream:
             while head := b"".join(takewhile(lambda line: line not in (b"", b"\r\n"), stream)):
                 self.requests.append((number, head))
                 name = head.split()[1].decode().removeprefix("/base/")
@@ -110,17 +120,28 @@ class Odd:
 Get = Callable[..., tuple[list[str], list[tuple[int, bytes]]]]
 
 
-@pytest.fixture
-def get(tmp_path: Path) -> Get:
+@pytest.fixture(params=["http", "https"])
+def get(request: pytest.FixtureRequest, tmp_path: Path) -> Get:
     """What the script gets for paths, one after the other, and what the server got."""
+    tls, trust = None, list[str]()
+    if request.param == "https":
+        cert, key = certificate(tmp_path, "odd")
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(cert, key)
+        trust = [trusted(cert)]
+    return getter(tmp_path, tls, trust)
+
+
+def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Get:
     home, driver = heritrix_home(), tmp_path / "driver.groovy"
     driver.write_text(DRIVER)
 
     def get(*names: str) -> tuple[list[str], list[tuple[int, bytes]]]:
-        odd = Odd()
+        odd = Odd(tls)
         try:
             words = [
                 "java",
+                *options,
                 "-cp",
                 f"{home}/lib/*",
                 "groovy.ui.GroovyMain",
@@ -162,3 +183,22 @@ def test_a_connection_is_kept_until_the_server_closes_it(get: Get) -> None:
     assert head.startswith(b"GET /base/hit HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"\r\nAuthorization: Bearer secret\r\n" in head
     assert b"\r\nAccept: text/plain\r\n" in head
+
+
+def test_what_comes_unasked_is_no_answer(get: Get) -> None:
+    """The second of two answers to one request is read neither now nor for the next."""
+    answers, requests = get("one-too-many", "miss", "hit")
+    assert answers[1:] == ["204 ", f"200 {TEXT}"]
+    assert [number for number, _ in requests] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2"])
+def test_a_certificate_that_is_not_trusted_or_of_another_host_is_refused(
+    tmp_path: Path, host: str
+) -> None:
+    cert, key = certificate(tmp_path, "odd", host=host)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(cert, key)
+    trust = [trusted(cert)] if host == "127.0.0.2" else []
+    answers, requests = getter(tmp_path, tls, trust)("hit")
+    assert answers == ["SSLHandshakeException"] and not requests
