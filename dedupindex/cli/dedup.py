@@ -11,14 +11,23 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import UNSOUND, ComparingCommand, count_lines, say, status_7, warn
+from dedupindex.cli.common import (
+    UNSOUND,
+    ComparingCommand,
+    count_lines,
+    print_result,
+    say,
+    status_7,
+    warn,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged
-from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
+from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
 from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -29,6 +38,7 @@ from dedupindex.sources.warc_files import find
 
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
+bin/dedup ~/warcs --in-place --dry-run --sample 10%    an estimate, from a tenth of the files
 bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
 bin/dedup ~/warcs --in-place                       keeps the removed records
 bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
@@ -45,6 +55,11 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @shared_options("--out", "--in-place")
 @flag("--dry-run", help="Do everything except writing archives.")
+@option(
+    "--sample", default="", metavar="SIZE", setting=False,
+    help="With --dry-run: estimate the duplicates from SIZE files drawn at random, such as 10%.",
+)  # fmt: skip
+@option("--seed", default=0, setting=False, help="For --sample: another seed draws other files.")
 @flag(
     "--restart", setting=False,
     help="Give up an interrupted run in place and plan again; what it did can be undone.",
@@ -78,6 +93,8 @@ def command(
     dry_run: bool,
     offsets: Path | None,
     cdxj: Path | None,
+    sample: str,
+    seed: int,
     **options: Any,
 ) -> int:
     """Turn duplicates in SOURCEs into revisits, and verify the result.
@@ -88,6 +105,8 @@ def command(
     alone and named; the exit status is then 7. It is 8 if the results should not be used.
     """
     _check(out, in_place, dry_run, options)
+    if sample and not dry_run:
+        raise click.UsageError("--sample goes with --dry-run")
     check_outputs((offsets, cdxj))
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
@@ -95,6 +114,10 @@ def command(
         dry=dry_run, jobs=jobs, every_host=wants_json(), **options,
     )  # fmt: skip
     with show_progress(verbose=verbose) as progress:
+        if sample:
+            found = estimate(list(sources), sample, seed, chosen, progress)
+            print_result(found.as_json(), _estimate_lines(found))
+            return 0
         report = dedup(list(sources), chosen, say, progress)
     listed = dry_run or _write_lists(sources, out, offsets, cdxj, jobs)
     warn(report.left)
@@ -122,6 +145,19 @@ def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, A
         raise click.UsageError("--update-index goes with --index")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
+
+
+def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
+    yield (
+        f"sample: {found.sampled_files:,} of {found.files:,} files, "
+        f"{amount(found.sampled_bytes)} of {amount(found.bytes)}, {found.captures:,} captures that could become revisits"
+    )
+    size = amount(round(found.share * found.bytes))
+    yield f"duplicates in all files: about {found.share:.1%} of the bytes, {size}"
+    yield (
+        f"  between {found.low:.1%} and {found.high:.1%} with 95 % confidence; within the sample "
+        f"{found.share_in_sample:.1%}"
+    )
 
 
 def _write_lists(

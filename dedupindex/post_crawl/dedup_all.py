@@ -20,7 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,12 @@ from dedupindex.post_crawl.dedup_report import (
     verify_containers,
 )
 from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
+from dedupindex.post_crawl.estimate_duplicates import (
+    DuplicateEstimate,
+    SampledFile,
+    draw,
+    estimate_duplicates,
+)
 from dedupindex.post_crawl.manifest.make_manifest import make
 from dedupindex.post_crawl.manifest.parquet import is_outdated, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
@@ -65,6 +71,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     same_bytes,
 )
+from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.tables import printable
@@ -124,6 +131,35 @@ def dedup(
         check_names([*found.files, *found.others], options.out, found.searched)
     with working(options.work or _work_directory(roots, options.out), sources) as work:
         return _DedupRun(found, options, work, say, on_progress).report()
+
+
+def estimate(
+    sources: list[str], size: str, seed: int, options: DedupOptions,
+    on_progress: OnProgress = lambda seen: None,
+) -> DuplicateEstimate:  # fmt: skip
+    """Read a random sample of the files, and estimate the duplicates of all; raises `DedupError`.
+
+    The lines of the sample stay in the manifest, so that a later run need not read it again.
+    """
+    found = find(sources)
+    sample = draw(found.files, size, seed)
+    roots = sorted({Path(file.root) for file in found.files})
+    with working(options.work or _work_directory(roots, options.out), sources) as work:
+        if work.unfinished_options is not None:
+            raise SettingsConflict(f"a run in place was interrupted ({work.top}): finish it first")
+        if is_outdated(work.manifest):
+            shutil.rmtree(work.manifest)
+        made = replace(found, files=sample)
+        make(made, work.manifest, ManifestOptions(), jobs=options.jobs, on_progress=on_progress)
+        manifest = open_manifest(work.manifest)
+        numbers = {one.path: one.number for one in manifest.containers().values()}
+        drawn = [SampledFile(numbers.get(file.path, 0), file.size) for file in sample]
+        total = sum(file.size for file in found.files)
+        with open_database(work.top, options.memory, 0) as (database, _):
+            database.execute(
+                f"CREATE VIEW lines AS SELECT * FROM read_parquet({quoted(manifest.parquet)})"
+            )
+            return estimate_duplicates(database, drawn, len(found.files), total, options.criteria)
 
 
 def _work_directory(roots: list[Path], out: Path | None) -> Path:

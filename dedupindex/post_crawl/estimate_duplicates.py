@@ -1,0 +1,185 @@
+"""Estimate how much of a set is duplicates, from a simple random sample of its files.
+
+The share of duplicates within a sample is too low, because most copies of a payload are in files
+that were not drawn. What is missing is how many payloads are in no file of the sample, which is the
+number of unseen species of ecology. Let Q1 and Q2 be the payloads, weighted by their bytes, that
+are in one and in two of the n files drawn, and q the share that was drawn. Then
+
+    Q1² / (2 Q2 n / (n - 1) + Q1 q / (1 - q))
+
+is at most the weight of the unseen payloads, in expectation, whatever the numbers of copies are; it
+is their weight if all payloads have equally many (A. Chao and C.-W. Lin, "Nonparametric lower
+bounds for species richness and shared species richness under sampling without replacement",
+Biometrics 68, 2012). With it the share of duplicates is at most too high; without, at most too low.
+No sample can say more without assumptions (M. Charikar et al., "Towards estimation error guarantees
+for distinct values", PODS 2000). For deduplication D. Harnik et al., "Estimating unseen
+deduplication - from theory to practice", FAST 2016, use the same facts.
+
+Standard errors are those of the jackknife over groups of files (W. G. Cochran, "Sampling
+Techniques", 1977), since payloads of one file were not drawn independently.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import sqrt
+from random import Random
+from typing import Any, NamedTuple
+
+from dedupindex.errors import BadInput
+from dedupindex.post_crawl.plan.plan_file import MatchCriteria
+from dedupindex.runtime.duckdb import Database, insert
+from dedupindex.sources.warc_files import SourceFile
+
+CONFIDENCE = 1.96  # standard errors on each side: 95 per cent
+_GROUPS = 50  # of files, for standard errors
+_LEAST = 2  # files of a sample
+_SAMPLE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%?)")
+
+
+def draw(files: Sequence[SourceFile], size: str, seed: int) -> list[SourceFile]:
+    """Return a random sample of files; `size` is a number, or a share as ``10%``.
+
+    Raises `BadInput` if that is neither, or less than two files.
+    """
+    match = _SAMPLE.fullmatch(size)
+    if match is None or (not match[2] and "." in match[1]):
+        raise BadInput(f"--sample {size}: give a number of files, or a share of them such as 10%")
+    number = float(match[1])
+    count = min(round(len(files) * number / 100) if match[2] else int(number), len(files))
+    if count < _LEAST:
+        raise BadInput(f"--sample {size} of {len(files):,} files are {count}: give at least two")
+    return Random(seed).sample(sorted(files), count)
+
+
+class SampledFile(NamedTuple):
+    container: int  # its number in the manifest; 0 if it could not be read
+    size: int  # bytes
+
+
+@dataclass
+class DuplicateEstimate:
+    """Shares are of the bytes of all files; duplicates are whole records but the first of each."""
+
+    files: int  # of the set
+    bytes: int
+    sampled_files: int
+    sampled_bytes: int
+    captures: int = 0  # of the sample that could become revisits
+    share: float = 0.0  # of duplicates in the set; rather too high if numbers of copies differ
+    share_error: float = 0.0  # standard error
+    share_in_sample: float = 0.0  # of duplicates within the sample; too low for the set
+    share_in_sample_error: float = 0.0
+
+    @property
+    def low(self) -> float:
+        """The lower end of the interval in which the share is, with 95 per cent confidence."""
+        return max(self.share_in_sample - CONFIDENCE * self.share_in_sample_error, 0.0)
+
+    @property
+    def high(self) -> float:
+        return min(self.share + CONFIDENCE * self.share_error, 1.0)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "low": self.low, "high": self.high}
+
+
+class _Weights(NamedTuple):
+    """Sums over the payloads of some sampled files, in bytes as stored, and over the files."""
+
+    files: float
+    size: float
+    all: float  # of all records
+    payloads: float  # of one record of each payload
+    once: float  # of one record of each payload that is in one file
+    twice: float
+
+    def shares(self, total: float) -> tuple[float, float]:
+        """Return the share of duplicates in files of `total` bytes, and that in these files."""
+        rate = self.size / total if total else 1.0
+        if not self.size:
+            return 0.0, 0.0
+        unseen = 0.0
+        if self.once and rate < 1:
+            seen_twice = 2 * self.twice * self.files / max(self.files - 1, 1)
+            unseen = self.once**2 / (seen_twice + self.once * rate / (1 - rate))
+        whole = (self.all / rate - self.payloads - unseen) / total
+        return whole, (self.all - self.payloads) / self.size
+
+
+def estimate_duplicates(
+    database: Database, sample: Sequence[SampledFile], files: int, size: int,
+    criteria: MatchCriteria = MatchCriteria(),  # noqa: B008 (immutable)
+) -> DuplicateEstimate:  # fmt: skip
+    """Estimate the duplicates of a set of `files` files of `size` bytes.
+
+    ``lines`` are the lines of a manifest that has the sample, in random order.
+    """
+    found = DuplicateEstimate(files, size, len(sample), sum(file.size for file in sample))
+    groups = min(_GROUPS, len(sample))
+    database.execute("CREATE TABLE drawn (container INTEGER, part INTEGER)")
+    rows = [(file.container, at % groups) for at, file in enumerate(sample)]
+    insert(database, "drawn", [row for row in rows if row[0]])
+    database.execute(f"""
+        CREATE TABLE present AS
+        SELECT part, container, hash({", ".join(criteria.columns())}) AS payload,
+          count(*) AS records, sum(stored) AS bytes
+        FROM lines JOIN drawn USING (container)
+        WHERE not_rewritable_reason = '' AND digest <> '' GROUP BY ALL""")
+    database.execute("""
+        CREATE TABLE payloads AS
+        SELECT payload, count(*) AS files, sum(bytes) / sum(records) AS weight
+        FROM present GROUP BY payload""")
+    whole = _weights(database, sample)
+    found.captures = int(
+        database.execute("SELECT coalesce(sum(records), 0) FROM present").fetchall()[0][0]
+    )
+    found.share, found.share_in_sample = whole.shares(size)
+    without = [part.shares(size) for part in _without_each(database, sample, groups, whole)]
+    left = 1 - found.sampled_bytes / size if size else 0.0
+    found.share_error, found.share_in_sample_error = (
+        _jackknife([shares[at] for shares in without], left) for at in range(2)
+    )
+    return found
+
+
+def _weights(database: Database, sample: Sequence[SampledFile]) -> _Weights:
+    row = database.execute("""
+        SELECT (SELECT sum(bytes) FROM present), sum(weight),
+          sum(weight) FILTER (files = 1), sum(weight) FILTER (files = 2)
+        FROM payloads""").fetchall()[0]
+    size = sum(file.size for file in sample)
+    return _Weights(len(sample), size, *(float(value or 0) for value in row))
+
+
+def _without_each(
+    database: Database, sample: Sequence[SampledFile], groups: int, whole: _Weights
+) -> list[_Weights]:
+    """Return the sums without each group of files."""
+    rows = database.execute("""
+        SELECT part, sum(bytes), sum(weight) FILTER (files = here),
+          sum(weight * ((files - here = 1)::INT - (files = 1)::INT)),
+          sum(weight * ((files - here = 2)::INT - (files = 2)::INT))
+        FROM (SELECT part, payload, count(*) AS here, sum(bytes) AS bytes
+              FROM present GROUP BY part, payload)
+        JOIN payloads USING (payload) GROUP BY part""").fetchall()
+    changes = {part: [float(value or 0) for value in sums] for part, *sums in rows}
+    found = []
+    for part in range(groups):
+        group = sample[part::groups]
+        stored, only, once, twice = changes.get(part, [0.0] * 4)
+        found.append(
+            _Weights(
+                whole.files - len(group), whole.size - sum(file.size for file in group),
+                whole.all - stored, whole.payloads - only, whole.once + once, whole.twice + twice,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _jackknife(values: list[float], left: float) -> float:
+    """Return a standard error from values without each group; `left` of the set was not drawn."""
+    count, mean = len(values), sum(values) / len(values)
+    return sqrt(left * (count - 1) / count * sum((value - mean) ** 2 for value in values))
