@@ -150,7 +150,8 @@ def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, A
 def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
     yield (
         f"sample: {found.sampled_files:,} of {found.files:,} files, "
-        f"{amount(found.sampled_bytes)} of {amount(found.bytes)}, {found.captures:,} captures that could become revisits"
+        f"{amount(found.sampled_bytes)} of {amount(found.bytes)}, "
+        f"{found.captures:,} captures that could become revisits"
     )
     size = amount(round(found.share * found.bytes))
     yield f"duplicates in all files: about {found.share:.1%} of the bytes, {size}"
