@@ -24,6 +24,7 @@ from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.lineage import changed_sources, read_lineage
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
+from dedupindex.corpus.url_join import JOINED_BY
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable, singular
@@ -37,16 +38,26 @@ bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | h
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
 _DECISIVE = frozenset(
-    ("containers", "columns", "where", "matching", "latest", "first", "enrich", "maps", "revisits",
-     "originals", "lineage")
+    ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
+     "enrich", "maps", "revisits", "originals", "lineage")
 )  # fmt: skip
-_FROM_FILES = {f"--{name}" for name in _DECISIVE - {"maps"}}  # --map would run code
+_FROM_FILES = {
+    f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}
+}  # --map would run code
 _HINT = "write module:function, of a module on PYTHONPATH"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", metavar="SOURCE...", nargs=-1)
 @shared_options("--containers", "--columns", "--where")
+@option(
+    "--urls", type=FILE, metavar="FILE",
+    help="Only captures of the URLs in FILE, one a line, plain or gzipped, of any length.",
+)  # fmt: skip
+@option(
+    "--urls-by", type=click.Choice(JOINED_BY), default="url",
+    help="Compare these URLs as they are written, or in their canonical form.",
+)  # fmt: skip
 @option(
     "--matching", multiple=True, nargs=2, metavar="PATH REGEX",
     help="Only captures whose value at PATH matches REGEX.",
@@ -59,6 +70,11 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     "--first",
     type=click.Choice(list(KEYS)),
     help="Only the first selected capture of each.",
+)
+@flag(
+    "--embeds",
+    help="Instead of the selected pages, what they embed, as images and styles: of each URL the "
+    "capture that is nearest in time. --enrich and --map are of these.",
 )
 @option(
     "--enrich", multiple=True, metavar="NAMES",
@@ -131,12 +147,16 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
     )
     for condition in options["where"]:
         corpus = corpus.where(condition)
+    if options["urls"]:
+        corpus = corpus.urls(options["urls"], options["urls_by"])
     for path, pattern in options["matching"]:
         corpus = corpus.filter(path, partial(_found, _compiled(pattern)))
     if options["latest"]:
         corpus = corpus.latest(options["latest"])
     if options["first"]:
         corpus = corpus.first(options["first"])
+    if options["embeds"]:
+        corpus = corpus.embeds()
     for names in options["enrich"]:
         corpus = corpus.enrich(*filter(None, map(str.strip, names.split(","))))
     for path, name, function in options["maps"]:

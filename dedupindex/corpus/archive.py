@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from warnings import warn
 
 import orjson
@@ -31,30 +31,57 @@ from dedupindex.corpus.lineage import KEY, as_first_line, as_text, lineage
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
-from dedupindex.corpus.select import ONCE, Best, MetadataCondition, SpooledChunks, best_of, choose
+from dedupindex.corpus.select import (
+    ONCE,
+    RESOLVE,
+    Best,
+    Embedded,
+    MetadataCondition,
+    SpooledChunks,
+    best_of,
+    choose,
+)  # fmt: skip
+from dedupindex.corpus.url_join import (
+    SURT,
+    JoinTable,
+    UrlList,
+    key_line,
+    keys_of_list,
+    load,
+    url_list,
+    write_keys,
+)  # fmt: skip
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import check_reader, is_many, is_remote, local
-from dedupindex.runtime.duckdb import open_database, show_progress
+from dedupindex.runtime.duckdb import Database, open_database, show_progress
 from dedupindex.runtime.files import check_name
 from dedupindex.sources.table_columns import NO_NAMES, Names
 from dedupindex.sources.warc_files import find
 from dedupindex.sources.zipnum import ENDING
 
-Step = MetadataCondition | Best | Enrichment | Keep
+
+class EmbedsOf(NamedTuple):
+    """Keep what pages embed: of each URL the capture that is nearest in time to the page."""
+
+    pages: Corpus
+
+
+EarlyStep = MetadataCondition | Best | UrlList | EmbedsOf
+Step = EarlyStep | Enrichment | Keep
 
 
 def split_steps(
     steps: Iterable[Step], most: int, *, once: bool
-) -> tuple[list[MetadataCondition | Best], ExtractionPlan]:
+) -> tuple[list[EarlyStep], ExtractionPlan]:
     """Return the steps for DuckDB, in order, and the plan for the remaining captures.
 
     DuckDB executes everything before the first filter on values. After it captures are tried one by
     one and can be grouped once (with `once` by digest, at the end); the steps after the group apply
     to its best capture. Raises `BadInput`, also for a path without a value.
     """
-    early: list[MetadataCondition | Best] = []
+    early: list[EarlyStep] = []
     tests: list[Test] = []
     after: list[Test] = []
     best: Best | None = None
@@ -77,6 +104,9 @@ def split_steps(
                 raise BadInput("after a filter on values captures are grouped only once, be it by "
                                "latest, first or revisits once: save what there is, and begin "
                                "again with it")  # fmt: skip
+        elif best is not None and isinstance(step, UrlList | EmbedsOf):
+            raise BadInput("after a filter on values and a group captures are not joined with "
+                           "URLs: name the URLs before")  # fmt: skip
         elif best is not None:
             after.append(step)
         elif isinstance(step, Keep):
@@ -234,6 +264,23 @@ class Corpus:
         """Keep the first capture of each `digest`, `url` or `surt`, of those that pass so far."""
         return self._with(f"first({by!r})", best_of(by, latest=False))
 
+    def urls(self, file: str | Path, by: str = "url") -> Corpus:
+        """Keep the captures of the URLs in a file, one a line, plain or gzipped, of any length.
+
+        `by` is ``url``, as they are written, or ``surt``, in their canonical form.
+        """
+        step = url_list(file, by)
+        return self._with(f"urls({os.fspath(file)!r}, {by!r})", step)
+
+    def embeds(self) -> Corpus:
+        """Return what these pages embed, from the same source: images, scripts, styles, frames.
+
+        Of each URL that a page embeds (`html.embeds`, in its canonical form) it is the capture that
+        is nearest in time to the page. Settings of the result also apply to the pages.
+        """
+        steps = (EmbedsOf(self),)
+        return replace(self, steps=steps, written=(*self.written, "embeds()"))
+
     def filter(self, path: str, test: Callable[[Any], object] = bool) -> Corpus:
         """Keep captures whose value at a path passes a test, or cannot be computed."""
         return self._with(f"filter({path!r}, {_name_of(test)})", Keep(path, test))
@@ -317,14 +364,24 @@ class Corpus:
         All local sources are read for their hashes. Raises `BadSource`.
         """
         settings = self.settings
-        return lineage(self.source.sources, self.written, settings.revisits, settings.arguments)
+        return lineage(self._read_files(), self.written, settings.revisits, settings.arguments)
+
+    def _read_files(self) -> tuple[str, ...]:
+        """The paths and addresses of the sources, and of lists of URLs."""
+        lists: tuple[str, ...] = ()
+        for step in self.steps:
+            if isinstance(step, UrlList):
+                lists += (str(step.file),)
+            elif isinstance(step, EmbedsOf):
+                lists += step.pages._read_files()[len(self.source.sources) :]
+        return (*self.source.sources, *lists)
 
     def _with(self, written: str, *steps: Step) -> Corpus:
         corpus = replace(self, steps=self.steps + steps, written=(*self.written, written))
         corpus._split()
         return corpus
 
-    def _split(self) -> tuple[list[MetadataCondition | Best], ExtractionPlan]:
+    def _split(self) -> tuple[list[EarlyStep], ExtractionPlan]:
         settings = self.settings
         return split_steps(self.steps, settings.max_record, once=settings.revisits == ONCE)
 
@@ -348,7 +405,7 @@ class Corpus:
         report: CorpusReport | None = None,
     ) -> CorpusReport:
         report, outputs = report or CorpusReport(), [Path(path), *beside]
-        check_outputs(outputs, (*self.source.sources, *self.source.containers))
+        check_outputs(outputs, (*self._read_files(), *self.source.containers))
         begin = time.monotonic()
         with closing(self.kept(report, render)) as captures:
             write(captures, outputs[0])
@@ -357,23 +414,38 @@ class Corpus:
         return report
 
     def kept(
-        self, report: CorpusReport, render: Callable[[Entry], bytes] = nested
+        self,
+        report: CorpusReport,
+        render: Callable[[Entry], bytes] = nested,
+        output: tuple[Enrichment, ...] | None = None,
     ) -> Generator[KeptCapture, None, None]:
-        """Every capture that passes, and what `render` makes of it."""
+        """Every capture that passes, and what `render` makes of it, with `output` computed.
+
+        Without `output` that are the enrichments of this corpus, none if `render` is `nothing`.
+        """
         early, plan = self._split()
-        plan = plan._replace(render=render, output=() if render is nothing else plan.output)
+        if output is None:
+            output = () if render is nothing else plan.output
+        plan = plan._replace(render=render, output=output)
         settings = self.settings
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
+            for number, step in enumerate(early):
+                if isinstance(step, UrlList | EmbedsOf):
+                    write_keys(self._keys(step, report), home / f"keys_{number}")
             source = self.source.relation(SourceContext(home, settings.processes, report.problems))
             with (
                 open_database(home, settings.memory, 0) as (database, _),
                 show_progress(database, settings.on_progress) as at,
             ):
                 at("reading metadata")
+                steps = [
+                    _joined(database, step, home / f"keys_{number}")
+                    for number, step in enumerate(early)
+                ]
                 with reading_tables(database, source, self.source.sources):
-                    choose(database, source, early, settings.revisits, settings.originals, report,
-                           keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
+                    choose(database, source, steps, settings.revisits, settings.originals, report,
+                           home, keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
                 chunks, locator = SpooledChunks(home), ContainerLocator(self.source.containers)
                 chunks.fill(database, plan.best, locator, settings.processes, report.chosen)
                 if settings.excluded_revisits is not None:
@@ -381,6 +453,42 @@ class Corpus:
                     excluded.fill(database, None, locator, 1, report.revisits, "excluded")
             run = settings.run or partial(extract.extract_locally, settings.processes)
             yield from extract.counted(run(plan, chunks), report, settings.on_progress)
+
+    def _keys(self, step: UrlList | EmbedsOf, report: CorpusReport) -> Iterator[bytes]:
+        """Yield the keys that captures are joined with; failures of pages are reported."""
+        if isinstance(step, UrlList):
+            yield from keys_of_list(step)
+            return
+        revisits = RESOLVE if self.settings.revisits == ONCE else self.settings.revisits
+        settings = replace(self.settings, revisits=revisits, excluded_revisits=None)
+        of_pages = CorpusReport()
+        for kept in replace(step.pages, settings=settings).kept(of_pages, _embed_keys, (EMBEDS,)):
+            yield kept.rendered
+        report.errors.update(of_pages.errors)
+        report.records += of_pages.records
+        report.containers += of_pages.containers
+        report.bytes_read += of_pages.bytes_read
+
+
+EMBEDS = named("html.embeds")
+
+
+def _embed_keys(entry: Entry) -> bytes:
+    """Render the keys of what a page embeds."""
+    urls = entry.derived().get(EMBEDS.paths[0], ())
+    timestamp = entry.capture.timestamp
+    return b"".join(key_line(url.encode("utf-8", "replace"), SURT, timestamp) for url in urls)
+
+
+def _joined(
+    database: Database, step: EarlyStep, file: Path
+) -> MetadataCondition | Best | JoinTable | Embedded:
+    """Load the keys of a join into a table."""
+    if isinstance(step, UrlList):
+        return load(database, file, file.name, step.by)
+    if isinstance(step, EmbedsOf):
+        return Embedded(load(database, file, file.name, SURT))
+    return step
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -314,6 +314,10 @@ def _links(tree: Any, entry: Entry) -> list[dict[str, str]]:
     return html_text.links(tree, entry.url)
 
 
+def _embeds(tree: Any, entry: Entry) -> list[str]:
+    return html_text.embeds(tree, entry.url)
+
+
 def _text(string: str, entry: Entry) -> str:
     tree = entry.value("payload.string.html")
     return string if tree is None else html_text.visible_text(tree)
@@ -339,6 +343,7 @@ STANDARD = (
     Enrichment("html", _STRING, ("html",), _html, step=True),
     Enrichment("html.title", _HTML, ("title",), of_value(html_text.title)),
     Enrichment("html.links", _HTML, ("links",), _links),
+    Enrichment("html.embeds", _HTML, ("embeds",), _embeds),
     Enrichment("html.main", _HTML, ("main",), of_value(partial(html_text.visible_text, main=True))),
     Enrichment("text", _STRING, ("text",), _text),
     Enrichment("language", f"{_STRING}.text", ("language",), of_value(html_text.language)),

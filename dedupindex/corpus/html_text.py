@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urljoin
@@ -107,16 +108,78 @@ def links(tree: Any, url: str) -> list[dict[str, str]]:
     """Return the absolute address and text of each link, without scripts."""
     if tree.document is None:
         return []
-    base = tree.document.query_selector("base[href]")
-    start = _joined(url, base.getattr("href") or "") if base is not None else url
+    start = _base(tree, url)
     found = []
     # values() at once: iteration would search from the start for each link
     for link in tree.document.query_selector_all("a[href], area[href]").values():
-        address = _joined(start or url, link.getattr("href") or "")
+        address = _joined(start, link.getattr("href") or "")
         if address and not address.lower().startswith("javascript:"):
             words = link.text or link.getattr("alt") or ""
             found.append({"url": address, "text": " ".join(words.split())})
     return found
+
+
+def embeds(tree: Any, url: str) -> list[str]:
+    """Return the absolute URLs that a browser loads with a page, each once, without fragment.
+
+    Those are of its images, scripts, style sheets, icons, frames, media and objects, and what the
+    styles in the page name. Scripts are not run, and style sheets of their own are not read.
+    """
+    if tree.document is None:
+        return []
+    start = _base(tree, url)
+    found: dict[str, None] = {}  # in order
+    for element in tree.document.query_selector_all(_EMBEDDING).values():
+        for href in _embedded(element):
+            address = _joined(start, href).partition("#")[0]
+            if href.strip() and address.lower().startswith(("http:", "https:", "ftp:")):
+                found.setdefault(address)
+    return list(found)
+
+
+_SOURCES = ("src", "data", "poster", "background")
+_EMBEDDING = (
+    "img, script[src], iframe[src], frame[src], embed[src], audio[src], video, source, track[src], "
+    "input[type=image], object[data], link[href][rel], [background], [style], style"
+)
+_LOADED = frozenset(("stylesheet", "icon", "apple-touch-icon", "mask-icon", "preload",
+                     "modulepreload", "manifest"))  # values of rel  # fmt: skip
+_IN_STYLE = re.compile(
+    r"""url\(\s*+(?:"([^"]*+)"|'([^']*+)'|([^()"'\s]*+))\s*+\)|@import\s++(?:"([^"]*+)"|'([^']*+)')""",
+    re.IGNORECASE,
+)
+_CANDIDATE = re.compile(r"[\s,]*(\S+)")
+
+
+def _embedded(element: Any) -> Iterator[str]:
+    """Yield the addresses that an element embeds, as they are written."""
+    if element.tag == "link":
+        if _LOADED.intersection((element.getattr("rel") or "").lower().split()):
+            yield element.getattr("href")
+        return
+    yield from filter(None, map(element.getattr, _SOURCES))
+    yield from _candidates(element.getattr("srcset") or "")
+    style = element.text if element.tag == "style" else element.getattr("style")
+    for match in _IN_STYLE.finditer(style or ""):
+        yield from filter(None, match.groups())
+
+
+def _candidates(srcset: str) -> Iterator[str]:
+    """Yield the URLs of a srcset (HTML Standard, section 4.8.4.2.1); descriptors are skipped."""
+    at = 0
+    while match := _CANDIDATE.match(srcset, at):
+        yield match[1].rstrip(",")
+        at = match.end()
+        if not match[1].endswith(","):
+            at = srcset.find(",", at)
+            if at < 0:
+                return
+
+
+def _base(tree: Any, url: str) -> str:
+    """Return the address that those in a page are relative to."""
+    base = tree.document.query_selector("base[href]")
+    return (_joined(url, base.getattr("href") or "") if base is not None else "") or url
 
 
 def _joined(base: str, href: str) -> str:

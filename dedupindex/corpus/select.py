@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import groupby, islice, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_index import FOUND, found_in
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.row import CorpusRow, RecordPlace
+from dedupindex.corpus.url_join import JoinTable, complete, keep_nearest, keep_of_list
 from dedupindex.errors import BadInput
 from dedupindex.expression import tree
 from dedupindex.expression.evaluate import holds, hostname, to_sql
@@ -156,7 +157,13 @@ def best_of(name: str, *, latest: bool) -> Best:
     return Best(name, latest)
 
 
-Step = MetadataCondition | Best
+class Embedded(NamedTuple):
+    """Keep what pages embed: of each URL the capture that is nearest in time to the page."""
+
+    join: JoinTable
+
+
+Step = MetadataCondition | Best | JoinTable | Embedded
 
 
 def choose(
@@ -166,6 +173,7 @@ def choose(
     revisits: str,
     index: Path | None,
     report: CorpusReport,
+    home: Path,
     *,
     keep_excluded: bool = False,
 ) -> None:
@@ -174,7 +182,7 @@ def choose(
     With `keep_excluded`, also make ``excluded``: the revisits that conditions exclude.
     """
     database.execute(f"CREATE VIEW source AS {source}")
-    first = next((at for at, step in enumerate(steps) if isinstance(step, Best)), len(steps))
+    first = sum(1 for _ in takewhile(lambda step: not isinstance(step, Best | Embedded), steps))
     before = [step for step in steps[:first] if isinstance(step, MetadataCondition)]
     early = [step for step in before if not step.of_versions]
     late = [step for step in early if keep_excluded or step.of_payload]  # for revisits
@@ -183,13 +191,7 @@ def choose(
         wanted += ["NOT revisit", *(step.sql for step in late)]
     elif late:
         wanted.append(f"(revisit OR ({_all(step.sql for step in late)}))")
-    # one by one, so that DuckDB can test some by the statistics of a table whose rows are all good
-    where = _all(f"{condition} OR NOT good" for condition in wanted) or "true"
-    database.execute(
-        "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
-        f"FROM source WHERE {where}"
-    )
-    report.refused += _remove_invalid(database)
+    report.refused += _read(database, wanted, _joins(steps, first), home)
     if revisits != SKIP:
         report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")
         if report.revisits:
@@ -204,21 +206,46 @@ def choose(
             _filter(database, condition)
     versions = [step for step in before if step.of_versions]
     _filter_by_versions(database, versions, keep_excluded=keep_excluded)
-    _continue(database, steps[first:])
+    _continue(database, steps[first:], home)
     report.chosen += number(database, "SELECT count(*) FROM chosen")
 
 
-def _continue(database: Database, steps: Sequence[Step]) -> None:
+def _read(database: Database, wanted: Sequence[str], joins: Sequence[JoinTable], home: Path) -> int:
+    """Make ``chosen`` of the captures that meet conditions; return the number of invalid lines."""
+    # one by one, so that DuckDB can test some by the statistics of a table whose rows are all good
+    where = _all(f"{condition} OR NOT good" for condition in wanted) or "true"
+    database.execute(
+        "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
+        f"FROM source {' '.join(join.reading for join in joins)} WHERE {where}"
+    )
+    refused = _remove_invalid(database)
+    for join in joins:
+        complete(database, join, home)
+    return refused
+
+
+def _joins(steps: Sequence[Step], first: int) -> list[JoinTable]:
+    """Return the joins that are made while captures are read."""
+    lists = [step for step in steps[:first] if isinstance(step, JoinTable)]
+    return lists + [step.join for step in steps if isinstance(step, Embedded)]
+
+
+def _continue(database: Database, steps: Sequence[Step], home: Path) -> None:
     """Execute the steps from the first group on, in order."""
     for _, group in groupby(steps, type):
-        following = list(group)
-        for step in following:
+        counted: list[MetadataCondition] = []
+        for step in group:
             if isinstance(step, Best):
                 _keep_best(database, step)
-            elif not step.of_versions:
+            elif isinstance(step, Embedded):
+                keep_nearest(database, step.join, home)
+            elif isinstance(step, JoinTable):
+                keep_of_list(database, step, home)
+            elif step.of_versions:
+                counted.append(step)
+            else:
                 _filter(database, step)
-        counted = [step for step in following if isinstance(step, MetadataCondition)]
-        _filter_by_versions(database, [step for step in counted if step.of_versions])
+        _filter_by_versions(database, counted)
 
 
 def _all(conditions: Iterable[str]) -> str:
