@@ -120,6 +120,11 @@ def command(
             return 0
         report = dedup(list(sources), chosen, say, progress)
     listed = dry_run or _write_lists(sources, out, offsets, cdxj, jobs)
+    _print_report(report, options["index"], in_place=in_place)
+    return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+
+
+def _print_report(report: DedupReport, index: Path | None, *, in_place: bool) -> None:
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
@@ -127,14 +132,13 @@ def command(
         sys.stdout.flush()
         sys.stdout.buffer.writelines(report.as_json())
         sys.stdout.buffer.flush()
-    else:
-        for line in _text_of(report, in_place=in_place):
-            click.echo(line)
-        if report.indexed is not None:
-            click.echo(singular(f"{options['index']}: {report.indexed:,} files were read"))
-        elif options["index"] and report.revisits and report.proof.sound and not dry_run:
-            click.echo(_OUTDATED)
-    return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
+        return
+    for line in _text_of(report, in_place=in_place):
+        click.echo(line)
+    if report.indexed is not None:
+        click.echo(singular(f"{index}: {report.indexed:,} files were read"))
+    elif index and report.revisits and report.proof.sound and not report.dry_run:
+        click.echo(_OUTDATED)
 
 
 def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:
