@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,11 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, option, shared_options, wants_json
+from dedupindex.cli.options import COUNT, FILE, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -24,9 +26,10 @@ from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
-from dedupindex.index.engine import View
-from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import statuses
+from dedupindex.lookup.conditions import parse_age
+from dedupindex.lookup.params import parse_namespaces
+from dedupindex.lookup.policy import NO_POLICY, read_policy
 from dedupindex.lookup.savings import (
     COLUMNS,
     GROUPS,
@@ -34,6 +37,7 @@ from dedupindex.lookup.savings import (
     ReportFilter,
     index_facts,
     index_lines,
+    prefetched,
 )
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 from dedupindex.sources import (
@@ -100,10 +104,15 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
         yield f"{label + ':':<22}{head[name]:,}, bytes: {head[f'{name}_bytes']:,}\n"
     yield f"Average lookup time:  {head['average_lookup_ms']} ms\n"
     yield f"Last lookup time:     {head['last_lookup_ms']} ms\n"
+    for name, count in head["refused_by_policy"].items():
+        yield f"Stored by a policy:   {count:,} ({name})\n"
+    if head["skipped_by_policy"]:
+        yield f"Not even a revisit:   {head['skipped_by_policy']:,} (blackout)\n"
     yield "\nWhat each strategy would have saved (each includes the one above it):\n"
     for row in head["filters"]:
         left_out = f"without {row['mime']}" if row["mime"] else "all media types"
-        yield f"  {left_out}, from {row['min_size']} bytes\n"
+        age = "" if row["max_age"] is None else f", originals of at most {row['max_age']:,} s"
+        yield f"  {left_out}, from {row['min_size']} bytes{age}\n"
         for strategy, saving in row["strategies"].items():
             saved = f"{saving['captures']:>12,} captures{amount(saving['bytes']):>12}"
             yield f"    {strategy:<15}{saved} ({saving['percent']} %)\n"
@@ -124,6 +133,7 @@ bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate
 bin/report my-index --against new-crawl/
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
+bin/report my-index --against new-crawl/ --policy rules.toml --max-age '' --max-age 90d
 """
 _ROWS = 20  # of text
 _BY = list(dict.fromkeys((*GROUPS, *BY)))
@@ -157,6 +167,12 @@ _PROGRESS_EVERY = 2048  # records
     "--min-size", multiple=True, type=COUNT, default=(0,),
     help="Smallest payload, in bytes; several are compared. Default: 0.",
 )  # fmt: skip
+@option(
+    "--max-age", multiple=True, default=("",), metavar="AGE",
+    help="Oldest original: seconds, or 12h, 30d, 2y; several are compared. Default: any age.",
+)  # fmt: skip
+@option("--policy", type=FILE, help="Rules for what may become a revisit, as for bin/serve.")
+@option("--namespace", default="", metavar="NAMES", help="Namespaces whose crawls may answer too.")
 @option("--status", default="200", help="HTTP statuses to look up: 200,203 or 2xx.")
 @option(
     "--limit", "--top", type=COUNT,
@@ -184,6 +200,8 @@ def command(
     sources = [*options["against"], *more]
     if bool(sources) is bool(options["crawl"]):
         raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
+    if options["crawl"] and (options["policy"] or options["namespace"] or any(options["max_age"])):
+        raise click.UsageError("--max-age, --policy and --namespace are for --against")
     if wants_json() and options["format"] != "json":
         if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"give either --json or --format {options['format']}")
@@ -215,19 +233,27 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
 
 def _against(index: Path, sources: list[str], **options: Any) -> int:
     """Print what a crawl would have saved; returns the exit status."""
-    filters = [ReportFilter(mime, size) for mime in options["mime"] for size in options["min_size"]]
-    status = statuses(options["status"])
-    report = DuplicationReport(filters, by=options["by"] or "host", status=status)
-    with closing(open_index(index)) as engine, engine.view() as view:
-        settings = engine.identity.settings
-        kinds = _read(
-            report,
-            expand(sources, options["iterator"], columns=options["columns"]),
-            options,
-            view,
-            settings,
-        )
-        head = report.head(settings, view.counts().captures)
+    filters = [
+        ReportFilter(mime, size, parse_age(age) if age else None)
+        for mime, size, age in product(options["mime"], options["min_size"], options["max_age"])
+    ]
+    report = DuplicationReport(
+        filters,
+        by=options["by"] or "host",
+        status=statuses(options["status"]),
+        policy=read_policy(options["policy"]) if options["policy"] else NO_POLICY,
+    )
+    named = options["namespace"].encode("utf-8", "surrogateescape")
+    namespaces = parse_namespaces(named) if named else ()
+    with ExitStack() as stack:
+        store = open_store(index)
+        if store is not None:
+            stack.enter_context(closing(store))
+        engine = stack.enter_context(closing(open_index(index)))
+        state = stack.enter_context(index_snapshot(engine, store))
+        found = expand(sources, options["iterator"], columns=options["columns"])
+        kinds = _read(report, found, options, state, namespaces)
+        head = report.head(state.settings, state.view.counts().captures)
     warn(report.problems)
     _warn_of_overlaps(report, kinds)
     for piece in WRITERS[options["format"]](head, report.groups(options["limit"])):
@@ -236,11 +262,12 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
 
 
 def _read(
-    report: DuplicationReport, found: Expanded, options: dict[str, Any], view: View,
-    settings: Settings,
+    report: DuplicationReport, found: Expanded, options: dict[str, Any], state: IndexSnapshot,
+    namespaces: tuple[str, ...],
 ) -> set[str]:  # fmt: skip
     """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
     kind = options["iterator"]
+    finder = state.snapshot.view_for(state.view, state.settings.keys(), "", namespaces)
     reading = SourceOptions(
         revisit_annotation=annotation(options["revisit_annotation"]), columns=options["columns"]
     )
@@ -255,7 +282,8 @@ def _read(
         for path in found.paths:
             with open_source(path, kind, reading) as source:
                 kinds.add("records" if source.reads_records else "rows")
-                report.add(_watched(source, progress, before, of, report), view, settings)
+                items = prefetched(_watched(source, progress, before, of, report), state.view)
+                report.add(items, finder, state.settings)
                 before += max(source.size, 0)
     return kinds
 

@@ -41,7 +41,7 @@ def _number(name: str, value: bytes) -> int:
     return int(value)
 
 
-def _namespaces(value: bytes) -> tuple[str, ...]:
+def parse_namespaces(value: bytes) -> tuple[str, ...]:
     names = _text(value).split(",")
     if len(names) > _MAX_NAMESPACES:
         raise BadQuery(f"at most {_MAX_NAMESPACES} namespaces at once")
@@ -156,7 +156,7 @@ _TABLE = (
     ),
     Parameter(
         "namespace",
-        _namespaces,
+        parse_namespaces,
         "Namespaces whose crawls may answer too, with commas; that of `crawl` always may.",
         {**_TEXT, "example": "news,base"},
     ),

@@ -3,7 +3,8 @@
 Each capture is looked up as its crawler would have: any earlier original with its digest, itself
 excepted. The class of the best original tells which strategies find it (exact: all three;
 canonical: CANONICAL_URL and DIGEST_ANY; digest: DIGEST_ANY only), so one pass measures them all,
-for several filters side by side. Fields are those of the DeDuplicator's report.
+for several filters side by side. A policy decides as that of a server does. Fields are those of the
+DeDuplicator's report.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, assert_never
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
 from dedupindex.digest import CUT_DIGEST, EMPTY, is_cut
 from dedupindex.errors import BadInput
-from dedupindex.index.engine import AHEAD, View
+from dedupindex.index.engine import AHEAD, Finder, View
 from dedupindex.index.identity import Settings
-from dedupindex.lookup.decide import Answer, Match, Query, Strategy, find
+from dedupindex.lookup.decide import Decision, Match, Query, Strategy, decide, find
+from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.urlkey import host_of
 
@@ -64,6 +66,7 @@ class ReportFilter:
 
     mime: str = ""  # regular expression of media types that are left out; "" for none
     min_size: int = 0  # bytes
+    max_age: int | None = None  # seconds between the original and the capture; None: any
 
     def compile(self) -> re.Pattern[str] | None:
         """Return the compiled `mime`, None for none; raises `BadInput`."""
@@ -80,6 +83,7 @@ class DuplicationReport:
     filters: list[ReportFilter]
     by: str = "host"
     status: frozenset[int] = frozenset({200})
+    policy: Policy = NO_POLICY
     records: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # not looked up, by reason
     revisits: int = 0  # duplicates that the crawl has written as revisits
@@ -89,16 +93,22 @@ class DuplicationReport:
     last_lookup_seconds: float = 0.0
     unsized: int = 0  # handled, of unknown size
     self_matches: int = 0  # of the first lookups, captures that the index holds
+    refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
+    skipped: int = 0  # of the first filter: the policy says to write not even a revisit
     problems: list[Problem] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.totals = {chosen: [0] * len(COLUMNS) for chosen in self.filters}
         self.rows = Sums(len(COLUMNS))
         self._patterns = [(chosen, chosen.compile()) for chosen in self.filters]
+        self._ages = list(dict.fromkeys(chosen.max_age for chosen in self.filters))
 
-    def add(self, items: Iterable[Item], view: View, settings: Settings) -> None:
-        """Look up and count every capture of a source."""
-        for item in _prefetched(items, view):
+    def add(self, items: Iterable[Item], view: Finder, settings: Settings) -> None:
+        """Look up and count every capture of a source.
+
+        `view` is the index, or the index with the crawls that may answer.
+        """
+        for item in items:
             if isinstance(item, Problem):
                 self.problems.append(item)
                 continue
@@ -111,21 +121,22 @@ class DuplicationReport:
                 self._add_capture(item, view, settings, revisit=False)
 
     def _add_capture(
-        self, capture: Capture, view: View, settings: Settings, *, revisit: bool
+        self, capture: Capture, view: Finder, settings: Settings, *, revisit: bool
     ) -> None:
         if reason := self._refusal_reason(capture, revisit):
             self.refused[reason] += 1
             return
-        answer = self._look_up(capture, view, settings)
-        if not revisit:
-            self._count(capture, answer, max(capture.size, 0))
-        elif answer is None:
-            self.refused["revisit-of-unknown"] += 1
-        else:  # a revisit has no payload: the size is that of the original
-            size = max(answer.original.size, 0)
+        size = max(capture.size, 0)
+        if revisit:  # it has no payload: the size is that of the original
+            original = find(view, settings, _query(capture))
+            if original is None:
+                self.refused["revisit-of-unknown"] += 1
+                return
+            size = max(original.original.size, 0)
             self.revisits += 1
             self.revisit_bytes += size
-            self._count(capture, answer, size)
+        decisions = {age: self._look_up(capture, age, view, settings) for age in self._ages}
+        self._count(capture, decisions, size)
 
     def _refusal_reason(self, capture: Capture, revisit: bool) -> str:
         """Return why a capture is not looked up, "" if it is."""
@@ -135,39 +146,36 @@ class DuplicationReport:
             return "empty"
         return CUT_DIGEST if is_cut(capture.digest.raw) else ""
 
-    def _look_up(self, capture: Capture, view: View, settings: Settings) -> Answer | None:
-        query = Query(
-            digest=capture.digest,
-            url=capture.url,
-            as_of=capture.date,
-            not_record=capture.record_id,
-            not_date=b"" if capture.record_id else capture.date,
-        )
+    def _look_up(
+        self, capture: Capture, age: int | None, view: Finder, settings: Settings
+    ) -> Decision:
+        query = _query(capture)._replace(max_age=age, policy=self.policy, mime=capture.mime)
         start = time.perf_counter()
-        answer = find(view, settings, query)
+        decision = decide(view, settings, query)
         self.last_lookup_seconds = time.perf_counter() - start
         self.lookup_seconds += self.last_lookup_seconds
         self.lookups += 1
         if self.lookups <= _SAMPLED and settings.url_index:
             known = view.exact(capture.digest, capture.url)
             self.self_matches += any(_is_same(capture, other) for other in known)
-        return answer
+        return decision
 
-    def _count(self, capture: Capture, answer: Answer | None, size: int) -> None:
+    def _count(self, capture: Capture, decisions: Mapping[int | None, Decision], size: int) -> None:
         self.unsized += capture.size < 0 and not size
-        amounts = [1, size] + [0] * (len(COLUMNS) - 2)
-        if answer is not None:
-            at = 2 + 2 * CLASSES.index(answer.match)
-            amounts[at : at + 2] = 1, size
         mime = capture.mime.decode("latin-1")
         for number, (chosen, pattern) in enumerate(self._patterns):
             if size < chosen.min_size or (pattern is not None and pattern.match(mime)):
                 continue
+            decision = decisions[chosen.max_age]
+            amounts = _amounts(decision, size)
             total = self.totals[chosen]
             for column, amount in enumerate(amounts):
                 total[column] += amount
             if number == 0:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
+                if decision.policy:
+                    self.refused_by_policy[decision.policy] += 1
+                self.skipped += decision.answer is not None and decision.answer.skip
 
     def head(self, settings: Settings, captures: int) -> dict[str, Any]:
         """Return the report without its groups, of which there may be millions."""
@@ -180,9 +188,11 @@ class DuplicationReport:
             **summary(first),
             "size_unknown": self.unsized,
             "filters": [
-                {"mime": chosen.mime, "min_size": chosen.min_size, "strategies": saved(total)}
+                {**asdict(chosen), "strategies": saved(total)}
                 for chosen, total in self.totals.items()
             ],
+            "refused_by_policy": dict(sorted(self.refused_by_policy.items())),
+            "skipped_by_policy": self.skipped,
             "by": self.by,
             "lookups": self.lookups,
             "average_lookup_ms": round(1000 * self.lookup_seconds / (self.lookups or 1), 4),
@@ -194,6 +204,26 @@ class DuplicationReport:
         """Yield the `count` groups with the most bytes handled, largest first; 0 for all."""
         for key, sums in self.rows.largest(count, 1):
             yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
+
+
+def _query(capture: Capture) -> Query:
+    """Return the lookup of a capture that finds neither itself nor a later one."""
+    return Query(
+        digest=capture.digest,
+        url=capture.url,
+        as_of=capture.date,
+        not_record=capture.record_id,
+        not_date=b"" if capture.record_id else capture.date,
+    )
+
+
+def _amounts(decision: Decision, size: int) -> list[int]:
+    """Return the `COLUMNS` of a capture."""
+    amounts = [1, size] + [0] * (len(COLUMNS) - 2)
+    if decision.answer is not None:
+        at = 2 + 2 * CLASSES.index(decision.answer.match)
+        amounts[at : at + 2] = 1, size
+    return amounts
 
 
 IndexFacts = Mapping[str, bool | int]
@@ -262,7 +292,7 @@ def _percent(part: int, whole: int) -> float:
     return round(100 * part / whole, 2) if whole else 0.0
 
 
-def _prefetched(items: Iterable[Item], view: View) -> Iterator[Item]:
+def prefetched(items: Iterable[Item], view: View) -> Iterator[Item]:
     """Yield the items; a networked view reads the digests of many in one round trip."""
     items = iter(items)
     while chunk := list(islice(items, AHEAD)):

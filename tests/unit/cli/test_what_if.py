@@ -1,0 +1,159 @@
+"""``bin/report --against`` with ages, policies and namespaces: what a server would answer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex.index.identity import Settings
+from dedupindex.lookup.policy import parse_policy
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+from tests.unit.cli.test_cli import dedupindex
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+
+RULES: list[dict[str, Any]] = [
+    {"host": "never.example", "never": True},
+    {"host": "old.example", "max_age": "5d"},
+    {"host": "large.example", "min_size": 1003},
+    {"host": "weekly.example", "originals_from": ["weekly-*"]},
+    {"mime": "text/*", "url": ".*secret.*", "never": True},
+    {"host": "again.example", "blackout": "36h"},
+]
+CRAWL = [  # digest, day, URL, media type
+    (1, 9, "http://never.example/a", "image/png"),
+    (2, 9, "http://old.example/b", "image/png"),  # its original is eight days old
+    (3, 5, "http://old.example/c", "image/png"),
+    (4, 9, "http://large.example/d", "image/png"),
+    (2, 9, "http://large.example/e", "image/png"),
+    (1, 9, "http://weekly.example/f", "image/png"),
+    (1, 9, "http://a.example/secret", "text/html"),
+    (1, 9, "http://a.example/secret", "image/png"),
+    (5, 9, "http://again.example/g", "image/png"),
+    (9, 9, "http://new.example/", "image/png"),
+]
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    captures = [capture(n, b"http://original.example/%d" % n) for n in range(1, 5)]
+    again = capture(5, b"http://again.example/g", day=8)
+    return make_index([*captures, again], Settings(mime=".*", whitelist=True))
+
+
+@pytest.fixture
+def crawl(tmp_path: Path) -> Path:
+    path = tmp_path / "new.cdx"
+    lines = [
+        cdx_line(n, digest, day, url, mime) for n, (digest, day, url, mime) in enumerate(CRAWL)
+    ]
+    path.write_text(HEADER + "".join(lines))
+    return path
+
+
+def client(index: Path, rules: list[dict[str, Any]]) -> FlaskClient:
+    live = LiveIndex(index, parse_policy(rules))
+    live.refresh()
+    return create_app(Config(index), live).test_client()
+
+
+def report(index: Path, crawl: Path, *words: str | Path) -> dict[str, Any]:
+    out, _ = dedupindex("report", index, "--against", crawl, "--json", *words)
+    content: dict[str, Any] = json.loads(out)
+    return content
+
+
+def test_a_policy_decides_as_a_server_does(index: Path, crawl: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "rules.json"
+    policy.write_text(json.dumps({"rules": RULES}))
+    content = report(index, crawl, "--policy", policy, "--by", "host")
+    web, found, refused, skipped = client(index, RULES), 0, dict[str, int](), 0
+    for digest, day, url, mime in CRAWL:
+        date = f"2026-11-{day:02}T09:14:17Z"
+        asked = {"digest": str(sha1(digest)), "url": url, "mime": mime, "as_of": date}
+        answer = web.get("/lookup", query_string=asked).get_json()
+        found += answer["duplicate"]
+        skipped += answer.get("skip", False)
+        if word := answer.get("policy"):
+            refused[word] = refused.get(word, 0) + 1
+    assert (content["handled"], content["duplicates"]) == (len(CRAWL), found)
+    assert content["refused_by_policy"] == dict(sorted(refused.items()))
+    assert refused == {"never": 2, "max_age": 1, "min_size": 1, "originals_from": 1}
+    assert content["skipped_by_policy"] == skipped == 1
+    groups = {group["host"]: group["duplicates"] for group in content["groups"]}
+    assert groups["never.example"] == 0 and groups["a.example"] == 1
+    text, _ = dedupindex("report", index, "--against", crawl, "--policy", policy)
+    assert "Stored by a policy:   2 (never)" in text
+    assert "Not even a revisit:   1 (blackout)" in text
+
+
+def test_ages_are_compared(index: Path, crawl: Path) -> None:
+    ages = [words for age in ("", "7d", "36h") for words in ("--max-age", age)]
+    rows = report(index, crawl, *ages)["filters"]
+    saved = [(row["max_age"], row["strategies"]["DIGEST_ANY"]["captures"]) for row in rows]
+    # of nine duplicates two have an original of at most a week, one of at most 36 hours
+    assert saved == [(None, 9), (7 * 86_400, 2), (36 * 3600, 1)]
+    sizes = report(index, crawl, *ages, "--min-size", "0", "--min-size", "501")["filters"]
+    assert [(row["min_size"], row["max_age"]) for row in sizes] == [
+        (size, age) for size in (0, 501) for age in (None, 604_800, 129_600)
+    ]
+    text, _ = typed("report", index, "--against", crawl, "--max-age", "36h")
+    assert "all media types, from 0 bytes, originals of at most 129,600 s" in text
+
+
+def test_namespaces_answer_where_they_are_named(index: Path, crawl: Path) -> None:
+    web = client(index, [])
+    for name, namespace, digest in (("one", "news", 9), ("two", "other", 8)):
+        assert web.post("/crawls", json={"name": name, "namespace": namespace}).status_code == 200
+        sent = {
+            "digest": str(sha1(digest)),
+            "url": "http://new.example/",
+            "date": "2026-11-02T09:14:17Z",
+        }
+        assert web.post(f"/captures?crawl={name}", json={**sent, "status": 200}).status_code == 200
+        assert web.post(f"/crawls/{name}/commit").status_code == 200
+    assert report(index, crawl)["new"] == 1
+    assert report(index, crawl, "--namespace", "other")["new"] == 1
+    assert report(index, crawl, "--namespace", "other,news")["new"] == 0
+
+
+def test_a_committed_crawl_answers_before_it_is_merged(index: Path, crawl: Path) -> None:
+    web = client(index, [])
+    web.post("/crawls", json={"name": "one"})
+    sent = {"digest": str(sha1(9)), "url": "http://new.example/", "date": "2026-11-02T09:14:17Z"}
+    web.post("/captures?crawl=one", json={**sent, "status": 200})
+    assert report(index, crawl)["new"] == 1
+    web.post("/crawls/one/commit")
+    assert report(index, crawl)["new"] == 0
+
+
+def test_revisits_of_the_crawl_are_judged_too(index: Path, tmp_path: Path) -> None:
+    """One whose original is known, but too old, would have been stored."""
+    log = tmp_path / "crawl.log"
+    log.write_text(
+        "2026-11-09T09:14:17.000Z 200 500 http://old.example/b - - image/png #001 "
+        f"20261109091416000+10 {sha1(2)} - duplicate:digest\n"
+    )
+    content = report(index, log, "--max-age", "5d")
+    assert (content["already_revisits"], content["duplicates"], content["new"]) == (1, 0, 1)
+    assert content["refused"] == {}
+    assert report(index, log)["duplicates"] == 1
+
+
+def test_wrong_words_are_refused(index: Path, crawl: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "rules.json"
+    policy.write_text('{"rules": [{"maximum": 1}]}')
+    _, said = typed("report", index, crawl, "--policy", policy, status=4)
+    assert "rule 1 of the policy" in said
+    _, said = typed("report", index, crawl, "--max-age", "soon", status=4)
+    assert "max_age takes a number" in said
+    _, said = typed("report", index, "--crawl", "a", "--max-age", "1d", status=2)
+    assert "are for --against" in said
