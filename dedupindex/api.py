@@ -31,6 +31,7 @@ from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_q
 from dedupindex.lookup.policy import NO_POLICY
 from dedupindex.timestamps import sort_key
 
+MOST_OF_DIGEST = 50_000  # captures of a digest that are listed
 LOOK_EVERY = 0.25  # seconds between two looks at whether the index was replaced
 
 
@@ -236,29 +237,38 @@ class Index:
         url: str | bytes | None = None,
         prefix: str | bytes | None = None,
         *,
+        digest: Digest | str | None = None,
         crawl: str = "",
         namespaces: Iterable[str] = (),
     ) -> Iterator[Capture]:
-        """Yield the originals of one URL, of all URLs with a prefix, or all originals.
+        """Yield the originals of one URL, all URLs with a prefix or one digest, or all originals.
 
         url         exactly this URL, byte for byte; its captures come in the order of dates
         prefix      of URLs, byte for byte; in no particular order
+        digest      of the payload, as for `lookup`; its captures come in the order of dates, too
         crawl       include what this open crawl has reported
         namespaces  include the crawls of these namespaces
 
-        The whole index is read, unless it was built with ``by_url`` and `url` is given: then at
-        most 50,000 captures of the URL are found. A transaction is open until the iterator ends.
+        The whole index is read, unless `digest` is given, or it was built with ``by_url`` and `url`
+        is: then at most 50,000 captures are found. A transaction is open until the iterator ends.
 
-        Raises `BadQuery` if both `url` and `prefix` are given, and `UnknownCrawl`.
+        Raises `BadQuery` if two of `url`, `prefix` and `digest` are given; `BadDigest`;
+        `UnknownCrawl`.
 
         >>> with dedupindex.open("my-index") as index:
         ...     for capture in index.captures(prefix="http://example."):
         ...         print(capture.date.decode(), capture.url.decode(), capture.digest)
         2017-03-06T04:02:06Z http://example.com/ sha1:G7HRM7BGOKSKMSXZAHMUQTTV53QOFSMK
         """
-        if url is not None and prefix is not None:
-            raise BadQuery("give url or prefix, not both")
+        if sum(given is not None for given in (url, prefix, digest)) > 1:
+            raise BadQuery("give one of url, prefix and digest")
         asker = crawl, tuple(sorted(namespaces))
+        if digest is not None:
+            digest = Digest.parse(digest) if isinstance(digest, str) else digest
+            with self._state() as state:
+                view = state.snapshot.view_for(state.view, state.settings.keys(), *asker)
+                same = view.any(digest, MOST_OF_DIGEST)
+            return iter(sorted(same, key=lambda capture: sort_key(capture.date)))
         if url is not None:
             found = self._captures(_bytes(url), asker)
             return iter(sorted(found, key=lambda capture: sort_key(capture.date)))

@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from calendar import timegm
 from datetime import date as calendar_date
+from datetime import datetime
 
-from dedupindex.errors import BadDate
+from dedupindex.errors import BadDate, BadInput
 
 _DATE = re.compile(
     rb"(\d{4})-(\d\d)-(\d\d)T(?:[01]\d|2[0-3]):[0-5]\d:(?:[0-5]\d|60)(?:\.\d{1,9})?Z", re.ASCII
 )
 _DIGITS = re.compile(rb"\d{8}(?:[01]\d|2[0-3])[0-5]\d(?:[0-5]\d|60)")
+_YEAR_START = "00010101000000"
+_PART = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 _KNOWN_DAYS: set[bytes] = set()  # valid days
 _DAYS_KEPT = 20_000  # about fifty years
 
@@ -64,6 +67,35 @@ def seconds(date: bytes) -> int:
 def sort_key(date: bytes) -> bytes:
     """Return a key that sorts checked WARC-Dates of any precision by time."""
     return date[:-1]
+
+
+def first_digits(typed: str | None) -> bytes:
+    """Return the first 14 digits of a year, month, day or second; none of None.
+
+    Raises `BadInput` for anything but a date.
+    """
+    return _digits_of(typed, "00000101000000")
+
+
+def last_digits(typed: str | None) -> bytes:
+    """As `first_digits`, with digits that no date within the year, month or day exceeds."""
+    return _digits_of(typed, "99999999999999")
+
+
+def _digits_of(typed: str | None, rest: str) -> bytes:
+    if typed is None:
+        return b""
+    digits = re.sub(r"[-T:Z]", "", typed)
+    try:
+        if _PART.fullmatch(digits) is None:
+            raise ValueError
+        # raises for 30 February
+        datetime.strptime(digits + _YEAR_START[len(digits) :], "%Y%m%d%H%M%S")
+    except ValueError:
+        raise BadInput(
+            f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {typed!r}"
+        ) from None
+    return (digits + rest[len(digits) :]).encode("ascii")
 
 
 def _check_day(day: bytes, text: bytes) -> None:

@@ -35,7 +35,7 @@ def _run(out: Path) -> int:
     ended = now()
     print(f"   {first}: {first.stat().st_size:,} bytes")
 
-    step(f"2. bin/index --whitelist --mime '.*' {first} {index}")
+    step(f"2. bin/index --all {first} {index}")
     built = json.loads(command("index", "--whitelist", "--mime", ".*", "--json", first, index))
     print(f"   {built['records']} records read (one is the warcinfo record of the file),")
     print(f"   {built['added']} originals in the index")
@@ -64,7 +64,7 @@ def _run(out: Path) -> int:
         print(f"   bin/report {index} --against {second} --by mime --format csv")
         print(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
         print(f"   bin/cover {first} {second} --relation conf/cover/earliest.txt -o cover.jsonl")
-        print("   bin/index --whitelist --mime '.*' DIRECTORY-OF-YOUR-WARCS my-index")
+        print("   bin/index --all DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
 
 

@@ -21,6 +21,7 @@ COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
     "serve": "Answer lookups over HTTP.",
     "lookup": "Look digests up.",
+    "list": "List the captures in an index.",
     "report": "Report what a crawl saved, or would have saved.",
     "token": "Make, list and remove tokens for reading and writing.",
     "export": "Write an index for wget or Browsertrix, or a part of a collection.",

@@ -26,11 +26,13 @@ _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 UNSOUND = 8  # exit status: something is lost or will not replay
+NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
 8 something is lost or will not replay ·
-9 spot check failed (index, purge) · 130 interrupted · 141 output closed by its reader"""
+9 spot check failed (index, purge) · 10 nothing found (lookup, list, search) ·
+130 interrupted · 141 output closed by its reader"""
 
 
 class _Context(click.Context):

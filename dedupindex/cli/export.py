@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +21,7 @@ from dedupindex.cli.common import (
 )
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
-from dedupindex.errors import BadInput, Damaged
+from dedupindex.errors import Damaged
 from dedupindex.export import cdx_file, wget_cdx
 from dedupindex.export.browsertrix_redis import (
     ENCODINGS,
@@ -37,6 +35,7 @@ from dedupindex.index import open_index
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.timestamps import first_digits, last_digits
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
 _Command = Callable[..., int]
@@ -53,8 +52,6 @@ bin/export --self-contained new-crawl --originals my-warcs --from 2026-11 -o nov
 """
 
 _SUBSET_OPTIONS = ("urls", "host", "begin", "end", "originals", "jobs")
-_YEAR_START = "00010101000000"
-_DIGITS = re.compile(r"[0-9]{4}(?:[0-9]{2}){0,5}")
 
 
 def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Command]:
@@ -285,33 +282,13 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
     chosen = SubsetFilter(
         tuple(map(os.fsencode, options["urls"])),
         tuple(host.lower().strip(".").encode("idna") for host in options["host"]),
-        _date_bound(options["begin"], "00000101000000"),
-        _date_bound(options["end"], "99999999999999"),
+        first_digits(options["begin"]),
+        last_digits(options["end"]),
     )
     jobs = options["jobs"] or cores()
     exported = export_subset(sources, options["originals"], chosen, out, jobs, _warn_of)
     warn(exported.problems)
     return _report_subset(exported, out)
-
-
-def _date_bound(text: str | None, rest: str) -> bytes:
-    """Return a date as 14 digits, a missing month, day or time filled from `rest`.
-
-    Raises `BadInput` for anything but a date.
-    """
-    if text is None:
-        return b""
-    digits = re.sub(r"[-T:Z]", "", text)
-    try:
-        if _DIGITS.fullmatch(digits) is None:
-            raise ValueError
-        # raises for 30 February
-        datetime.strptime(digits + _YEAR_START[len(digits) :], "%Y%m%d%H%M%S")
-    except ValueError:
-        raise BadInput(
-            f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {text!r}"
-        ) from None
-    return (digits + rest[len(digits) :]).encode("ascii")
 
 
 def _warn_of(finding: Finding) -> None:

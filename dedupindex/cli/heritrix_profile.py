@@ -206,7 +206,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
     "--digest-filter", type=COUNT, default=0, metavar="SECONDS",
     help="Answer most misses from the filter of the index, renewed so often (0: ask for all).",
 )  # fmt: skip
-@flag("--everything", help="Also look up text, for an index built with -w -m '.*'.")
+@flag("--everything", help="Also look up text, for an index built with --all.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")
 @shared_options("--json")

@@ -40,13 +40,13 @@ _OUTCOMES = {
     "unchanged": "URL and digest already in the index",
 }
 _LEFT_OUT = {  # an index keeps its settings
-    "mime": "left out by --mime; all: a new index with --whitelist --mime '.*'",
+    "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
 }
 _REASONS = "docs/formats.md#what-is-refused"
 EXAMPLES = """
 bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
-bin/index -w -m '.*' ~/warcs my-index          everything
+bin/index --all ~/warcs my-index               everything
 bin/index --add new.warc.gz my-index           with the settings that the index has
 bin/index -i crawllog crawl.log my-index
 bin/index --empty my-index                     for crawls that write to it
@@ -73,6 +73,7 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 )  # fmt: skip
 @option("-m", "--mime", default="^text/.*", help="Leave these media types out.")
 @flag("-w", "--whitelist", help="Index only the media types of --mime.")
+@flag("--all", setting=False, help="Index all media types, text too: as -w -m '.*'.")
 @flag("-s", "--no-canonicalized", help="Do not index canonical URLs.")
 @flag("-u", "--no-url-index", help="Do not index URLs: digests only.")
 @flag("--by-url", help="List captures by URL too, for clients of CDX servers.")
@@ -124,6 +125,8 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     the cassandra:// address of a cluster.
     """
     sources, where = sources_and_index(sources, index, options)
+    if options["all"]:
+        _take_all_types(options)
     if actions := [name for name in _ACTIONS if options[name]]:
         if len(actions) > 1:
             raise click.UsageError(f"give one of {_NAMES}")
@@ -150,6 +153,16 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     with show_progress(verbose=verbose) as progress:
         built = build(job, progress)
     return _print_result(built, sources, where)
+
+
+def _take_all_types(options: dict[str, Any]) -> None:
+    """Set what --all stands for, as if it had been typed."""
+    context = click.get_current_context()
+    for name, value in (("mime", ".*"), ("whitelist", True)):
+        if setting_source(name) == "":
+            raise click.UsageError(f"--all takes all media types; leave --{name} out")
+        options[name] = value
+        context.set_parameter_source(name, ParameterSource.COMMANDLINE)
 
 
 def _no_others(action: str) -> None:

@@ -13,8 +13,10 @@ import click
 import orjson
 
 from dedupindex.api import IndexSnapshot, index_snapshot
-from dedupindex.cli.common import Command, print_result, say
+from dedupindex.api import open as open_api
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
+from dedupindex.cli.list import print_captures
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
@@ -68,20 +70,21 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @shared_options("--json")
 def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: Any) -> int:
-    """Look up the original of a payload digest in INDEX."""
-    if batch is None and options["digest"] is None and options["url"]:
-        raise click.UsageError(
-            "a lookup needs a digest; bin/impact INDEX --url URL --list shows what the index has "
-            "of a URL"
-        )
+    """Look up the original of a payload digest in INDEX, or with --url alone list a URL's captures.
+
+    The exit status is 10 if there is none.
+    """
+    given = _given(options)
+    if batch is None and given.keys() <= {"url", "crawl"} and options["url"]:
+        with closing(open_api(index_or_engine(index, engine))) as opened:
+            return print_captures(opened.captures(options["url"], crawl=options["crawl"] or ""), 0)
     if (batch is None) == (options["digest"] is None):
-        raise click.UsageError("give either --digest or --batch")
-    index, given = index_or_engine(index, engine), _given(options)
+        raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
+    index = index_or_engine(index, engine)
     if batch is not None:
         return _batch(index, given, batch)
     with _opened(index) as state:
-        _one(state, given)
-    return 0
+        return _one(state, given)
 
 
 @contextmanager
@@ -164,7 +167,7 @@ def _answer(state: IndexSnapshot, given: Given, own: Any) -> dict[str, Any]:
         return {"error": {"code": error.code, "message": str(error)}}
 
 
-def _one(state: IndexSnapshot, given: Given) -> None:
+def _one(state: IndexSnapshot, given: Given) -> int:
     digest = given.get("digest", b"").decode("utf-8", "replace")
     if digest and ":" not in digest and "unlabelled" not in given:
         raise BadDigest(
@@ -178,6 +181,7 @@ def _one(state: IndexSnapshot, given: Given) -> None:
             f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
     print_result(answer, _text_of(decision, answer, query))
+    return 0 if decision.answer is not None else NOTHING_FOUND
 
 
 def _text_of(decision: decide.Decision, answer: dict[str, Any], query: Query) -> Iterator[str]:

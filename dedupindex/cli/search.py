@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from dedupindex.capture import Capture
-from dedupindex.cli.common import Command, print_result, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import any_index
+from dedupindex.cli.list import line_of
 from dedupindex.cli.options import COUNT, option, shared_options
 from dedupindex.index.engines.whoosh.whoosh_search import LIMIT, search
 from dedupindex.lookup.render_json import original_as_json
-from dedupindex.runtime.tables import amount, printable
 
 EXAMPLES = """
 bin/search my-index annual report host:example.org
@@ -40,14 +39,4 @@ def command(index: Path, query: tuple[str, ...], limit: int) -> int:
     more = f", the earliest {shown:,} are shown" if shown < found.total else ""
     matched = "1 capture matches" if found.total == 1 else f"{found.total:,} captures match"
     say(f"{matched}{more}")
-    return 0
-
-
-def line_of(capture: Capture) -> str:
-    """Return a capture as a line: date, status, mime, size, digest, URL, container."""
-    size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
-    mime = capture.mime.decode("latin-1") or "-"
-    head = f"{capture.date.decode():<20}  {capture.status or '-':>3}  {mime:<24}  {size:>8}"
-    digest = capture.digest.spelled(capture.spelling)
-    url = capture.url.decode("utf-8", "backslashreplace")
-    return printable(f"{head}  {digest}  {url}  {capture.container or '-'}")
+    return 0 if found.total else NOTHING_FOUND

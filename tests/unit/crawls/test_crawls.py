@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from dedupindex.capture import Capture, Covers, Uncommitted
+from dedupindex.cli.common import NOTHING_FOUND
 from dedupindex.crawls import crawl_captures, lifecycle, merge_crawls
 from dedupindex.crawls.combined_view import CombinedView, visible_crawls
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState, Visibility
@@ -110,8 +111,10 @@ def test_the_command_line_has_the_same_visibility_as_the_server(index: Path, sto
     words = [sys.executable, "-m", "dedupindex", "lookup", str(index), "--digest", str(sha1(1))]
 
     def ask(*more: str) -> Any:
-        done = subprocess.run([*words, "--json", *more], capture_output=True, check=True)
-        return json.loads(done.stdout)
+        done = subprocess.run([*words, "--json", *more], capture_output=True, check=False)
+        answer = json.loads(done.stdout)
+        assert done.returncode == (0 if answer["duplicate"] else NOTHING_FOUND), done.stderr
+        return answer
 
     assert ask() == {"duplicate": False}
     assert ask("--crawl", "a")["original"]["committed"] is False

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture
+from dedupindex.cli.common import NOTHING_FOUND
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 from dedupindex.index.engine import Finder
@@ -506,20 +507,21 @@ def test_the_command_line_uses_the_options_of_its_crawl(make_index: MakeIndex) -
     put(web, "a", 3)
     web.post("/crawls/a/commit")
 
-    def lookup_json(*more: str, digest: int = 1) -> Any:
+    def lookup_json(*more: str, digest: int = 1, status: int = 0) -> Any:
         words = ["lookup", index, "--digest", str(sha1(digest)), "--url", PAGE.decode(), "--json"]
-        return json.loads(dedupindex(*words, *more)[0])
+        return json.loads(dedupindex(*words, *more, status=status)[0])
 
-    assert lookup_json("--crawl", "a") == {"duplicate": False, "policy": "never"}
+    refused = {"duplicate": False, "policy": "never"}
+    assert lookup_json("--crawl", "a", status=NOTHING_FOUND) == refused
     assert lookup_json("--crawl", "c", digest=3)["duplicate"]
     assert lookup_json("--namespace", "news", digest=3)["duplicate"]
-    assert not lookup_json("--crawl", "b", digest=3)["duplicate"]
+    assert not lookup_json("--crawl", "b", digest=3, status=NOTHING_FOUND)["duplicate"]
     # What a was said to store covers other bytes than b asks for.
-    assert not lookup_json("--crawl", "b", "--namespace", "news", digest=3)["duplicate"]
+    other = lookup_json("--crawl", "b", "--namespace", "news", digest=3, status=NOTHING_FOUND)
+    assert not other["duplicate"]
     assert lookup_json("--crawl", "b", "--namespace", "news", "--bridge", digest=3)["duplicate"]
-    assert (
-        "policy never" in dedupindex("lookup", index, "--digest", str(sha1(1)), "--crawl", "a")[0]
-    )
+    words = ("lookup", index, "--digest", str(sha1(1)), "--crawl", "a")
+    assert "policy never" in dedupindex(*words, status=NOTHING_FOUND)[0]
 
 
 def test_the_length_of_a_policy_is_limited() -> None:

@@ -1,0 +1,118 @@
+"""``bin/list``: the captures in an index, as a table, JSON or CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import chain, islice
+from pathlib import Path
+
+import click
+
+from dedupindex.api import open as open_api
+from dedupindex.capture import Capture
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
+from dedupindex.cli.index_location import index_or_engine, optional_index
+from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_json
+from dedupindex.lookup.render_json import original_as_json
+from dedupindex.runtime.tables import amount, csv_lines, printable
+from dedupindex.timestamps import digits_of_date, first_digits, last_digits
+from dedupindex.urlkey import host_of
+
+LIMIT = 100
+_LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
+_TITLES = _LINE.format("DATE", "STATUS", "MEDIA TYPE", "SIZE", "DIGEST", "URL", "FILE")
+_COLUMNS = (
+    *("url", "date", "status", "mime", "size", "record_size", "digest", "record_id"),
+    *("container", "offset", "evidence"),
+)
+EXAMPLES = """
+bin/list my-index                                    a hundred captures of any URL
+bin/list my-index --url http://example.com/          all captures of one URL, by date
+bin/list my-index --host example.com --from 2026-10 --limit 0 --csv > example.csv
+bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
+"""
+
+
+@click.command(cls=Command, examples=EXAMPLES)
+@optional_index
+@option("--url", setting=False, help="Captures of exactly this URL, by date.")
+@option("--prefix", setting=False, help="Captures of URLs that begin so.")
+@option("--host", setting=False, help="Captures of this host and its subdomains.")
+@option("--digest", setting=False, help="Captures with this payload digest, as sha1:…, by date.")
+@option("--from", "begin", setting=False, metavar="DATE", help="From this year, day or second on.")
+@option("--to", "end", setting=False, metavar="DATE", help="Up to this year, day or second.")
+@option("--crawl", metavar="NAME", default="", help="Also what this open crawl has reported.")
+@option("--limit", type=COUNT, default=LIMIT, help="Captures to list; 0 for all.")
+@flag("--csv", setting=False, help="Lines of CSV, after one with the names of the columns.")
+@shared_options("--json", help="One JSON object a capture on stdout.")
+def command(
+    index: Path | None,
+    engine: str,
+    url: str | None,
+    prefix: str | None,
+    host: str | None,
+    digest: str | None,
+    begin: str | None,
+    end: str | None,
+    crawl: str,
+    limit: int,
+    csv: bool,
+) -> int:
+    """List captures in INDEX: the originals, with where their payload is stored.
+
+    It reads the whole index until it has found --limit captures, but for --digest, and for --url
+    if the index was built with --by-url. The status is 10 if there is no such capture.
+    """
+    if sum(given is not None for given in (url, prefix, digest)) > 1:
+        raise click.UsageError("give one of --url, --prefix and --digest")
+    if csv and wants_json():
+        raise click.UsageError("give one of --csv and --json")
+    first, last = first_digits(begin), last_digits(end)
+    name = host and host.lower().strip(".").encode("idna")
+    with closing(open_api(index_or_engine(index, engine))) as opened:
+        captures = opened.captures(url, prefix, digest=digest, crawl=crawl)
+        found = (
+            capture
+            for capture in captures
+            if (not name or _is_of(host_of(capture.url), name))
+            and (not first or digits_of_date(capture.date) >= first)
+            and (not last or digits_of_date(capture.date) <= last)
+        )
+        return print_captures(found, limit, csv=csv)
+
+
+def _is_of(host: bytes, name: bytes) -> bool:
+    return host == name or host.endswith(b"." + name)
+
+
+def print_captures(captures: Iterator[Capture], limit: int, *, csv: bool = False) -> int:
+    """Print captures as a table, CSV or JSON lines; returns the exit status."""
+    first = next(captures, None)
+    if first is None:
+        say("no capture matches")
+        return NOTHING_FOUND
+    shown = islice(chain([first], captures), limit or None)
+    if csv:
+        for line in csv_lines(_COLUMNS, map(original_as_json, shown)):
+            click.echo(line, nl=False)
+    elif wants_json():
+        for capture in shown:
+            print_json(original_as_json(capture))
+    else:
+        click.echo(_TITLES)
+        for capture in shown:
+            click.echo(line_of(capture))
+    if limit and next(captures, None) is not None:
+        say(f"there are more than the {limit:,} that are listed; --limit 0 lists all")
+    return 0
+
+
+def line_of(capture: Capture) -> str:
+    """Return a capture as a line: date, status, mime, size, digest, URL, container."""
+    size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
+    mime = capture.mime.decode("latin-1") or "-"
+    digest = capture.digest.spelled(capture.spelling)
+    url = capture.url.decode("utf-8", "backslashreplace")
+    date, container = capture.date.decode(), capture.container or "-"
+    return printable(_LINE.format(date, capture.status or "-", mime, size, digest, url, container))

@@ -1,0 +1,102 @@
+"""``bin/list``, and ``bin/lookup --url`` alone: what an index has."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from dedupindex.index import ENGINES
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+
+HEADING = "DATE "
+URLS = [b"http://example.com/a", b"http://www.example.com/b", b"http://other.example/c"]
+
+
+@pytest.fixture
+def index(make_index: MakeIndex) -> Path:
+    later = capture(4, URLS[0], date=b"2026-11-22T00:00:00Z")
+    return make_index([later, *(capture(number, url) for number, url in enumerate(URLS, 1))])
+
+
+def listed(index: Path, *options: object, status: int = 0) -> list[tuple[str, str]]:
+    """Dates and URLs that are listed as JSON."""
+    lines = typed("list", index, *options, "--json", status=status)[0].splitlines()
+    return [(one["date"], one["url"]) for one in map(json.loads, lines)]
+
+
+def urls(index: Path, *options: object) -> set[str]:
+    return {url for _, url in listed(index, *options)}
+
+
+def test_captures_are_chosen_by_url_host_and_digest(index: Path) -> None:
+    names = [url.decode() for url in URLS]
+    assert urls(index) == set(names) and len(listed(index)) == 4
+    assert urls(index, "--host", "Example.COM.") == set(names[:2])
+    assert urls(index, "--prefix", "http://w") == {names[1]}
+    assert urls(index, "--digest", sha1(3)) == {names[2]}
+    dates = [date for date, _ in listed(index, "--url", names[0])]
+    assert len(dates) == 2 and dates == sorted(dates)
+    assert listed(index, "--host", "ample.com", status=10) == []
+    assert listed(index, "--digest", sha1(9), status=10) == []
+
+
+def test_dates_are_years_days_or_seconds(index: Path) -> None:
+    (later,) = [date for date, _ in listed(index) if date.startswith("2026-11-22")]
+    assert [date for date, _ in listed(index, "--from", "2026-11-22")] == [later]
+    assert later not in {date for date, _ in listed(index, "--to", "20261121")}
+    assert len(listed(index, "--from", "2026", "--to", "2026")) == 4
+    assert "a date is written" in typed("list", index, "--from", "2026-02-30", status=4)[1]
+
+
+def test_a_table_says_that_there_is_more(index: Path) -> None:
+    out, messages = typed("list", index, "--limit", "3")
+    assert out.startswith(HEADING) and len(out.splitlines()) == 4
+    assert "there are more than the 3 that are listed" in messages
+    assert typed("list", index, "--limit", "4")[1] == ""
+    assert len(typed("list", index, "--limit", "0")[0].splitlines()) == 5
+
+
+def test_csv_has_the_fields_of_json_and_no_formulas(make_index: MakeIndex) -> None:
+    index = make_index([capture(1, URLS[0], mime=b"=cmd()")])
+    (row,) = csv.DictReader(io.StringIO(typed("list", index, "--csv")[0]))
+    shown = json.loads(typed("list", index, "--json")[0])
+    assert row.keys() == shown.keys()
+    assert row["url"] == shown["url"] and row["mime"] == "'=cmd()"
+
+
+def test_wrong_choices_are_refused(index: Path) -> None:
+    assert "one of --url" in typed("list", index, "--url", "x", "--prefix", "y", status=2)[1]
+    assert "one of --csv" in typed("list", index, "--csv", "--json", status=2)[1]
+    assert "label" in typed("list", index, "--digest", "A" * 32, status=4)[1]
+    assert "no index" in typed("list", index / "none", status=6)[1]
+
+
+def test_lookup_with_a_url_alone_lists_it(index: Path) -> None:
+    url = URLS[0].decode()
+    out, _ = typed("lookup", index, "--url", url)
+    assert out == typed("list", index, "--url", url)[0] and len(out.splitlines()) == 3
+    typed("lookup", index, "--url", "http://none.example/", status=10)
+    message = typed("lookup", index, "--url", url, "--max-age", "1d", status=2)[1]
+    assert "either --digest or --batch" in message
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_all_indexes_every_media_type(engine: str, tmp_path: Path) -> None:
+    source, index = tmp_path / "x.cdx", tmp_path / "index"
+    source.write_text(HEADER + cdx_line(1, 1, 1).replace("image/png", "text/html"))
+    typed("index", "--engine", engine, source, tmp_path / "without")
+    assert listed(tmp_path / "without", status=10) == []
+    typed("index", "--all", "--engine", engine, source, index)
+    assert len(listed(index)) == 1
+    assert "--whitelist" in json.loads(typed("index", "--stats", "--json", index)[0])["options"]
+    typed("index", "--add", source, index)  # with the settings of the index
+    typed("index", "--add", "--all", source, index)  # the same settings
+    typed("index", "--add", "--all", source, tmp_path / "without", status=5)
+    assert "leave --mime out" in typed("index", "--all", "-m", "x", source, index, status=2)[1]
