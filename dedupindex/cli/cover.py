@@ -244,6 +244,4 @@ def _optimality(covered: CoverCounts) -> str:
     return (
         f"optimal for {covered.proved:,} of {covered.components:,} components; the total cost is "
         f"{covered.cost:,.6g}, and no cover costs less than {covered.bound:,.6g}"
-        + "; with --min-per-host the optimum may cost more than that"
-        * bool(covered.added)
     )

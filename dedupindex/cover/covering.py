@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.cover import document_store
+from dedupindex.cover import document_store, host_minimum
 from dedupindex.cover.components import Labels
 from dedupindex.cover.document_store import fetch
 from dedupindex.cover.pairs import measure, satisfied
@@ -142,13 +142,14 @@ def cover(database: Database, relation: Relation, execution: CoverExecution) -> 
     solutions = chain(execution.solve(_chunks(_tasks(database))), _solve_large(database, execution))
     expected = number(database, "SELECT count(DISTINCT component) FROM labels")
     kept = _count_solutions(solutions, counts, expected, execution.on_progress)
-    document_store.fill(database, "solved", "n INTEGER", home / "solved", kept)
+    solved = "n INTEGER, bound DOUBLE, minimal BOOLEAN"  # both of the component
+    document_store.fill(database, "solved", solved, home / "solved", kept)
     database.execute(
         "CREATE OR REPLACE TABLE chosen AS SELECT l.n, l.component, s.n IS NOT NULL AS kept "
         "FROM labels l LEFT JOIN solved s ON l.n = s.n"
     )
     if execution.per_host:
-        _keep_per_host(database, relation, execution.per_host, counts)
+        _keep_per_host(database, execution, documents, counts)
     _count_documents(database, counts)
     _name_coverers(database, relation)
     return counts
@@ -211,7 +212,7 @@ def _chunks(tasks: Iterator[CoverTask]) -> Iterator[list[CoverTask]]:
 def _count_solutions(
     solutions: Iterator[list[Solution]], counts: CoverCounts, expected: int, on_progress: OnProgress
 ) -> Iterator[str]:
-    """Count the solutions, and yield lines of the documents that they keep."""
+    """Count the solutions, and yield lines of ``solved``: the documents that they keep."""
     for batch in solutions:
         on_progress(ProgressUpdate("covering components", part=counts.components / expected))
         for solution in batch:
@@ -220,35 +221,24 @@ def _count_solutions(
             counts.proved += solution.minimal
             counts.cost += solution.cost
             counts.bound += solution.bound
-            yield "".join(f"{document}\n" for document in solution.kept)
+            facts = f"{solution.bound!r}\t{solution.minimal}"
+            yield "".join(f"{document}\t{facts}\n" for document in solution.kept)
 
 
 def _keep_per_host(
-    database: Database, relation: Relation, minimum: int, counts: CoverCounts
+    database: Database, execution: CoverExecution, documents: int, counts: CoverCounts
 ) -> None:
-    """Keep the cheapest covered documents of hosts of which fewer than the minimum are kept.
-
-    If all costs are 1 and pairs are within hosts, a minimal cover remains minimal.
-    """
-    database.execute(
-        "CREATE OR REPLACE TABLE more AS SELECT n FROM (SELECT d.n, kept, hostname, "
-        "count(*) FILTER (coalesce(c.kept, true)) OVER (PARTITION BY hostname) AS count, "
-        "row_number() OVER (PARTITION BY hostname, coalesce(c.kept, true) "
-        "ORDER BY d.cost, d.timestamp DESC NULLS LAST, d.n DESC) AS place "
-        "FROM (SELECT n, hostname, timestamp, cost FROM documents "
-        "JOIN costs USING (n) WHERE hostname IS NOT NULL) d "
-        f"LEFT JOIN chosen c ON d.n = c.n) WHERE kept = false AND place <= {minimum} - count"
-    )
-    counts.added = number(database, "SELECT count(*) FROM more")
-    database.execute("UPDATE chosen SET kept = true WHERE n IN (SELECT n FROM more)")
-    (cost,) = database.execute("SELECT sum(cost) FROM more JOIN costs USING (n)").fetchall()[0]
-    counts.cost += cost or 0
-    within = any(getattr(key, "name", "") == "hostname" for key in relation.keys)
-    unequal = number(database, "SELECT count(*) FROM costs WHERE cost <> 1")
-    if counts.added and (unequal or not within):
-        counts.proved = min(counts.proved, counts.components - 1)
-    elif counts.added:
-        counts.bound += counts.added
+    """Keep the minimum of each host, and count what that costs."""
+    kept = "SELECT count(*) FILTER (kept) FROM chosen"
+    before, home = number(database, kept), execution.home
+    groups = host_minimum.fill_up(database, execution.per_host, execution.join, documents, home)
+    small = host_minimum.tasks(database, groups, home)
+    host_minimum.improve(database, groups, execution.solve(_chunks(small)), home)
+    counts.added = number(database, kept) - before
+    for group in groups.values():
+        counts.cost += group.cost - group.before
+        counts.bound += group.bound - group.least
+        counts.proved += (group.components if group.minimal else 0) - group.proved
 
 
 def _count_documents(database: Database, counts: CoverCounts) -> None:

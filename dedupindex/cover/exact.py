@@ -6,7 +6,7 @@ none of them very much larger, and a margin is taken off its bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -33,22 +33,30 @@ def check_installed() -> None:
 
 
 def solve(
-    coverers: Mapping[int, set[int]], costs: Mapping[int, float], seconds: float
+    coverers: Mapping[int, set[int]],
+    costs: Mapping[int, float],
+    seconds: float,
+    minimums: Sequence[tuple[int, Sequence[int]]] = (),
 ) -> ExactCover:
-    """Find a minimum cover in limited time; the highest cost is at most `SPAN` times the lowest."""
+    """Find a minimum cover in limited time; the highest cost is at most `SPAN` times the lowest.
+
+    Each of `minimums` is a number of documents to keep of some that may be kept.
+    """
     import highspy  # an extra
     import numpy  # comes with HiGHS
 
     documents = sorted(set().union(*coverers.values()))
     place = {document: number for number, document in enumerate(documents)}
     rows = sorted({tuple(sorted(map(place.__getitem__, by))) for by in coverers.values()})
+    least = [1] * len(rows) + [count for count, _ in minimums]
+    rows += [tuple(map(place.__getitem__, of_these)) for _, of_these in minimums]
     lowest = min(costs[document] for document in documents)
     program = highspy.HighsLp()
     program.num_col_, program.num_row_ = len(documents), len(rows)
     program.col_cost_ = numpy.array([costs[one] / lowest for one in documents], dtype=float)
     program.col_lower_ = numpy.zeros(len(documents))
     program.col_upper_ = numpy.ones(len(documents))
-    program.row_lower_ = numpy.ones(len(rows))
+    program.row_lower_ = numpy.array(least, dtype=float)
     program.row_upper_ = numpy.full(len(rows), highspy.kHighsInf)
     program.integrality_ = [highspy.HighsVarType.kInteger] * len(documents)
     program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
@@ -67,6 +75,9 @@ def solve(
     solver.run()
     info, values = solver.getInfo(), solver.getSolution().col_value
     chosen = {number for number, value in enumerate(values) if value > 0.5}
-    found = all(chosen.intersection(row) for row in rows)  # it may have run out of time
+    # it may have run out of time
+    found = all(
+        len(chosen.intersection(row)) >= count for row, count in zip(rows, least, strict=True)
+    )
     bound = max(info.mip_dual_bound * (1 - _TOLERANCE), 0.0) * lowest
     return ExactCover([documents[number] for number in sorted(chosen)] if found else [], bound)

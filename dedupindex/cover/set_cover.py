@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush, heapreplace
-from math import ceil
+from math import ceil, inf
 
 from dedupindex.cover.exact import SPAN
 from dedupindex.cover.exact import solve as solve_exactly
 
 FEW = 10  # documents of which all subsets are tried
 MOST = 200_000  # pairs of an instance for HiGHS
-_NOISE = 1e-12  # relative rounding error of sums of costs that are no whole numbers
-_SLACK = 1e-9  # the same for what HiGHS finds
+NOISE = 1e-12  # relative rounding error of sums of costs that are no whole numbers
+SLACK = 1e-9  # the same for what HiGHS finds
 _EXACT = 1 << 53  # doubles hold whole numbers below it exactly
 
 Sets = Mapping[int, set[int]]
@@ -32,6 +32,7 @@ class CoverTask:
     component: int
     costs: Costs
     pairs: Sequence[tuple[int, int]]
+    minimums: Sequence[tuple[int, Sequence[int]]] = ()  # keep at least so many of these documents
 
 
 @dataclass
@@ -91,6 +92,8 @@ def solve(task: CoverTask, seconds: float) -> Solution:
     coverers = {document: {document} for document in task.costs}
     for covered, covering in task.pairs:
         coverers[covered].add(covering)
+    if task.minimums:
+        return _solve_with_minimums(task, coverers, seconds)
     instance = Instance(coverers)
     kept = _forced(instance)
     kept += _reduced(instance, task.costs)
@@ -102,6 +105,16 @@ def solve(task: CoverTask, seconds: float) -> Solution:
         cost += _total(rest, task.costs)
         bound += least
     return Solution(task.component, sorted(kept), cost, bound, how)
+
+
+def _solve_with_minimums(task: CoverTask, coverers: Sets, seconds: float) -> Solution:
+    """Solve by HiGHS alone, as reductions may lose minimums; without a solution keep nothing."""
+    if seconds <= 0:
+        return Solution(task.component, [], inf, 0.0, "exact")
+    found = solve_exactly(coverers, task.costs, seconds, task.minimums)
+    cost = _total(found.kept, task.costs) if found.kept else inf
+    bound = settled(cost, _whole(found.bound, task.costs, task.costs), SLACK)
+    return Solution(task.component, found.kept, cost, bound, "exact")
 
 
 def _total(documents: Iterable[int], costs: Costs) -> float:
@@ -166,11 +179,11 @@ def _remaining(instance: Instance, costs: Costs, seconds: float) -> tuple[list[i
         found = solve_exactly(instance.coverers, costs, seconds)
         bound = max(bound, _whole(found.bound, costs, instance.covered))
         if found.kept and (least := _total(found.kept, costs)) <= cost:
-            return found.kept, _settled(least, bound, _SLACK), "exact"
+            return found.kept, settled(least, bound, SLACK), "exact"
     return kept, bound, "greedy"
 
 
-def _settled(cost: float, bound: float, slack: float) -> float:
+def settled(cost: float, bound: float, slack: float) -> float:
     """Return the bound, or the cost if they differ only by rounding; whole numbers do not."""
     whole = cost < _EXACT and float(cost).is_integer() and float(bound).is_integer()
     return cost if not whole and bound < cost <= bound * (1 + slack) else bound
@@ -224,7 +237,7 @@ def greedy(coverers: Sets, covered: Sets, costs: Costs) -> tuple[list[int], floa
     most = max(map(len, covered.values()))
     bound = max(paid / sum(1 / count for count in range(1, most + 1)), _packing(coverers, costs))
     kept, bound = _pruned(kept, coverers, covered, costs), _whole(bound, costs, covered)
-    return kept, _settled(_total(kept, costs), bound, _NOISE)
+    return kept, settled(_total(kept, costs), bound, NOISE)
 
 
 def _packing(coverers: Sets, costs: Costs) -> float:

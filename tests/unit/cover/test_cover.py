@@ -25,6 +25,7 @@ from dedupindex.cover.pairs import AIM, HASHES, bands
 from dedupindex.cover.relation import parse, shingles, terms
 from dedupindex.cover.set_cover import FEW, CoverTask, Instance, _replaceable, greedy, solve
 from dedupindex.errors import BadInput, BadQuery, BadSource, SettingsConflict
+from dedupindex.expression.evaluate import hostname
 from tests.support.budgets import examples
 from tests.support.covering import (
     DOCUMENTS,
@@ -135,7 +136,7 @@ def test_small_costs_are_no_reason_to_stop_early(
     ],
 )
 def test_costs_that_differ_only_by_rounding(cost: float, bound: float, minimal: bool) -> None:
-    assert (set_cover._settled(cost, bound, set_cover._SLACK) == cost) == minimal
+    assert (set_cover.settled(cost, bound, set_cover.SLACK) == cost) == minimal
 
 
 @pytest.mark.parametrize(("dearest", "asked"), [(9e6, True), (2e7, False)])
@@ -287,22 +288,35 @@ def test_a_cost_that_is_not_known_is_refused(tmp_path: Path) -> None:
         made(VERSIONS, JOURNALIST, tmp_path, CoverOptions(cost="0 - 1"))
 
 
-@_WHOLE
-@given(DOCUMENTS.filter(bool), st.integers(1, 4))
-def test_a_minimum_is_kept_of_every_host(documents: list[dict[str, Any]], count: int) -> None:
-    text = "containment(k=1) >= 0.3 and hostname(a) == hostname(b)"
+@settings(max_examples=examples(40), deadline=None)
+@given(
+    DOCUMENTS.filter(bool), st.integers(1, 4), st.sampled_from(["1", "size"]),
+    st.sampled_from([" and hostname(a) == hostname(b)", " and size(a) <= size(b)", ""]),
+)  # fmt: skip
+def test_the_minimum_of_every_host_is_kept_at_the_least_cost(
+    documents: list[dict[str, Any]], count: int, cost: str, more: str
+) -> None:
     with tempfile.TemporaryDirectory() as home:
-        outcome = made(documents, text, Path(home), CoverOptions(per_host=count))
-    hosts: dict[str, list[bool]] = {}
-    for row in outcome.rows:
-        hosts.setdefault(row["url"].lower().partition("/1")[0].partition("/2")[0], []).append(
-            row["kept"]
-        )
-    for host, kept in hosts.items():
-        if host != "urn:none":
-            assert sum(kept) >= min(count, len(kept))
-    assert not uncovered({row["id"] for row in outcome.rows}, outcome.kept, outcome.pairs)
-    assert outcome.report.covered.cost <= outcome.report.covered.bound + 1e-9
+        options = CoverOptions(per_host=count, cost=cost)
+        outcome = made(documents, f"containment(k=1) >= 0.3{more}", Path(home), options)
+    hosts: dict[str, set[str]] = {}
+    for one in documents:
+        if host := hostname(one["url"]):
+            hosts.setdefault(host, set()).add(one["id"])
+
+    def is_valid(kept: set[str]) -> bool:
+        enough = all(len(kept & of_host) >= min(count, len(of_host)) for of_host in hosts.values())
+        return enough and not uncovered({one["id"] for one in documents}, kept, outcome.pairs)
+
+    costs = {one["id"]: 1 if cost == "1" else one["bytes"] for one in documents}
+    subsets = itertools.chain.from_iterable(
+        itertools.combinations(costs, size) for size in range(len(costs) + 1)
+    )
+    least = min(sum(map(costs.__getitem__, kept)) for kept in subsets if is_valid(set(kept)))
+    assert is_valid(outcome.kept)
+    assert sum(costs[one] for one in outcome.kept) == least
+    assert outcome.report.covered.minimal
+    assert outcome.report.covered.cost == outcome.report.covered.bound
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))

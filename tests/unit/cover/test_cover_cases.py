@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.cover import reduce
+from dedupindex.cover import host_minimum, reduce
 from dedupindex.cover.find_cover import CoverOptions
 from dedupindex.cover.set_cover import _pruned, _whole
 from tests.support.covering import JOURNALIST, CoverRun, least_cost, made
@@ -114,7 +115,9 @@ def test_what_if_may_be_asked_in_any_order(tmp_path: Path) -> None:
     assert outcome["0.3"].pairs > outcome["0.6"].pairs > outcome["0.8"].pairs
 
 
-def test_the_minimum_of_a_host_may_have_a_cheaper_solution(tmp_path: Path) -> None:
+def test_the_minimum_of_a_host_may_have_a_cheaper_solution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`x` alone costs 3; with the cheapest beside it 5, while `p` and `q` cost 4."""
     relation = (
         "hostname(a) == hostname(b) and ((url(a) =~ '/[pq]$' and url(b) =~ '/x$') "
@@ -124,10 +127,17 @@ def test_the_minimum_of_a_host_may_have_a_cheaper_solution(tmp_path: Path) -> No
         page(one, "20200101000000", "", quality=cost)
         for one, cost in (("x", 3), ("p", 2), ("q", 2))
     ]
-    found = made(
-        documents, relation, tmp_path, CoverOptions(cost="quality", per_host=2)
-    ).report.covered
-    assert found.cost == 5 and found.bound <= 4 and not found.minimal
+    options = CoverOptions(cost="quality", per_host=2)
+    outcome = made(documents, relation, tmp_path, options)
+    found = outcome.report.covered
+    assert outcome.kept == {"p", "q"}
+    assert (found.cost, found.bound, found.added, found.minimal) == (4, 4, 1, True)
+    with monkeypatch.context() as too_large:
+        too_large.setattr(host_minimum, "MOST", 4)
+        limited = made(documents, relation, tmp_path, options).report.covered
+    greedy = made(documents, relation, tmp_path, replace(options, exact_seconds=0)).report.covered
+    for found in (limited, greedy):
+        assert (found.cost, found.bound, found.proved) == (5, 4, 0)
     found = made(documents, relation, tmp_path, CoverOptions(per_host=2)).report.covered
     assert (found.cost, found.bound, found.added, found.minimal) == (2, 2, 1, True)
 
