@@ -73,6 +73,10 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Cost of keeping a document: size, 1 / quality, …; the total is minimized.",
 )  # fmt: skip
 @option(
+    "--quality", type=FILE, metavar="TABLE",
+    help="A table with quality and id or url, for --cost: CSV, JSON lines or Parquet.",
+)  # fmt: skip
+@option(
     "--min-per-host", "per_host", type=COUNT, default=0,
     help="Keep at least this many documents of each host.",
 )  # fmt: skip
@@ -112,7 +116,8 @@ def command(
     """
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, **options)
-    check_outputs([one for one in (out, listed, shown_on) if one is not None], sources)
+    outputs = [one for one in (out, listed, shown_on) if one is not None]
+    check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     kept = _state(out) if updatable or update is not None else None
     write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
     with (
@@ -196,6 +201,8 @@ def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str
     yield _optimality(covered)
     if covered.added:
         yield f"{covered.added:,} of them are kept only for --min-per-host"
+    if report.rated is not None:
+        yield f"quality: {report.rated:,} of {loaded.documents:,} documents, from the table"
     if report.found.recall is not None:
         sample = f"measured on a sample of {report.found.sampled:,}"
         yield f"approximate: {report.found.recall:.1%} of pairs found, {sample}"

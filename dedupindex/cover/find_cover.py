@@ -17,10 +17,12 @@ from dedupindex.cover import covering, document_store, exact, pairs, revisit_dep
 from dedupindex.cover.components import connected_components, spark_components
 from dedupindex.cover.covering import CoverCounts, CoverExecution, cover, map_ahead
 from dedupindex.cover.load_documents import Line, LineBatch, batches, prepare
+from dedupindex.cover.quality import apply_quality
 from dedupindex.cover.relation import ALONE, Relation, exactly
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.parser import amount
+from dedupindex.expression.tree import leaves
 from dedupindex.runtime.duckdb import Database, number, open_database, show_progress
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.workers import workers
@@ -33,6 +35,7 @@ class CoverOptions:
     approximate: bool = False
     exact_seconds: float = EXACT_SECONDS
     cost: str = "1"
+    quality: Path | None = None  # a table of the quality of documents
     per_host: int = 0
     what_if: tuple[Fraction, ...] = ()
     jobs: int = 1
@@ -48,6 +51,7 @@ class CoverReport:
     covered: CoverCounts = field(default_factory=CoverCounts)
     what_if: dict[str, CoverCounts] = field(default_factory=dict)  # by threshold
     changed: dict[str, int] = field(default_factory=dict)  # by an update
+    rated: int | None = None  # documents whose quality a table states
     listed: tuple[int, int] | None = None  # documents listed for deletion; left out as needed
     hosts: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -61,6 +65,7 @@ class CoverReport:
             **self.covered.as_json(),
             "what_if": {name: counts.as_json() for name, counts in self.what_if.items()},
             "changed": self.changed,
+            "rated": self.rated,
             "listed": listed,
             "needed": needed,
             "hosts": self.hosts,
@@ -91,7 +96,7 @@ def run(
         exact.check_installed()
     report, widest = CoverReport(relation.text), _widest(relation, options.what_if)
     _check_settings(before, settings_of(relation, options))
-    cost = to_sql(amount(options.cost, ALONE), lambda leaf: f"d.{leaf.name}")
+    cost = _cost(options)
     pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
     engine = open_database(home, options.memory, 0)
     with pools as pool, engine as (database, scratch), show_progress(database, on_progress) as at:
@@ -103,6 +108,8 @@ def run(
             revisit_dependencies.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
+        if options.quality is not None:
+            report.rated = apply_quality(database, options.quality)
         with _timed(report, "pairs"):
             report.found = pairs.find(database, widest, approximate=options.approximate, at=at)
             if before is not None:
@@ -121,6 +128,14 @@ def run(
         at("writing results")
         finish(database, report)
     return report
+
+
+def _cost(options: CoverOptions) -> str:
+    """Return the cost as SQL; raises `BadQuery`, `BadInput`."""
+    cost = amount(options.cost, ALONE)
+    if options.quality and not any(leaf.name == "quality" for leaf in leaves(cost)):
+        raise BadInput("--quality takes a --cost that names it, as --cost '1 / quality'")
+    return to_sql(cost, lambda leaf: f"d.{leaf.name}")
 
 
 def _spool(

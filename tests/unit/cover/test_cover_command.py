@@ -24,7 +24,7 @@ from dedupindex.cover import document_store, exact, result
 from dedupindex.cover.find_cover import CoverOptions, CoverReport, run, settings_of
 from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import parse
-from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.duckdb import Database, open_database, write_parquet
 from tests.support.budgets import examples
 from tests.support.corpora import Page, archive, html
 from tests.support.covering import (
@@ -423,6 +423,61 @@ def test_errors_of_a_relation_name_the_position(
     assert "--memory -5GB: it is negative" in capsys.readouterr().err
     assert main(["corpus", "-"]) == 4
     assert "a corpus cannot be read from stdin" in capsys.readouterr().err
+
+
+_RATED = {"v1": 9, "v2": 1, "v3": 2, "alone": 1, "else": 0.5}
+
+
+@pytest.mark.parametrize("name", ["q.csv", "q.csv.gz", "q.jsonl.zst", "q.parquet", "url.ndjson"])
+def test_quality_comes_from_a_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    key = "url" if name.startswith("url") else "id"
+    rows = {one[key]: _RATED[one["id"]] for one in VERSIONS} | {"unknown": 7}
+    text = "".join(f"{value},{quality}\n" for value, quality in rows.items())
+    if ".csv" not in name:
+        named = [{"quality": quality, key: value} for value, quality in rows.items()]
+        text = "".join(json.dumps(one) + "\n" for one in named)
+    data = (f"{key},quality\n{text}" if ".csv" in name else text).encode()
+    pack = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(name).suffix, bytes)
+    (tmp_path / name).write_bytes(pack(data))
+    if name.endswith(".parquet"):
+        (tmp_path / "rows.jsonl").write_bytes(data)
+        with open_database(tmp_path, "1GB", 1) as (database, _):
+            write_parquet(database, f"FROM read_json('{tmp_path}/rows.jsonl')", tmp_path / name)
+    source, out = written(tmp_path / "pages.jsonl", VERSIONS), tmp_path / "out.jsonl"
+    relation = "jaccard(k=5) >= 0.6 and hostname(a) == hostname(b)"
+    words = [source, "--relation", relation, "-o", out, "--quality", tmp_path / name]
+    assert cover(*words, "--cost", "1 / quality") == 0
+    assert "quality: 5 of 5 documents" in capsys.readouterr().out
+    kept = {row["id"] for row in map(json.loads, out.read_text().splitlines()) if row["kept"]}
+    assert kept == {"v1", "alone", "else"}  # by default the latest is kept
+    assert cover(*words) == 4
+    assert "takes a --cost that names it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("q.csv", "id,quality\nv1,good\n", "the quality good of v1 is no number"),
+        ("q.csv", "id,quality\nv1,1\nv1,2\n", "the quality 1 of v1 is one of several"),
+        ("q.csv", "name,quality\nv1,1\n", "needs the columns quality, and id or url; it has name"),
+        ("q.csv", "id,quality\nv2,1\n", "that of v1 is not known"),
+        ("q.csv", "id,quality\nv1,nan\n", "the quality nan of v1 is no number"),
+        ("q.txt", "id,quality\nv1,1\n", "its name must end with .csv"),
+        ("q.parquet", "id,quality\nv1,1\n", "q.parquet"),
+        ("q.jsonl", "no JSON", "q.jsonl"),
+    ],
+)  # fmt: skip
+def test_tables_that_state_no_quality(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, message: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    source, out = written(tmp_path / "pages.jsonl", VERSIONS), tmp_path / "out.jsonl"
+    words = [source, "--relation", JOURNALIST, "-o", out, "--quality", tmp_path / name]
+    assert cover(*words, "--cost", "quality") == 4
+    assert message in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_documents_kept_for_hosts_are_counted(
