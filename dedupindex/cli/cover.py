@@ -22,12 +22,13 @@ from dedupindex.corpus.output import check_outputs
 from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import CoverCounts
 from dedupindex.cover.document_store import LoadCounts
+from dedupindex.cover.estimate import CoverEstimate, estimate
 from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, settings_of
 from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of, size_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.duckdb import Database
-from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.runtime.tables import amount, duration, printable, singular
 
 EXAMPLES = """
 bin/cover my-warcs --relation conf/cover/journalist.txt -o cover.jsonl --report cover.html
@@ -85,6 +86,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
 @flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")
+@flag("--estimate", "estimated", help="Estimate the duration from a sample; write nothing.")
 @flag("--updatable", help="Keep a file beside RESULT that --update needs.")
 @option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
 @option("--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts.")
@@ -98,6 +100,7 @@ def command(
     where: tuple[str, ...],
     containers: tuple[str, ...],
     originals: Path | None,
+    estimated: bool,
     updatable: bool,
     update: Path | None,
     shown_on: Path | None,
@@ -118,6 +121,12 @@ def command(
     chosen = CoverOptions(jobs=jobs, **options)
     outputs = [one for one in (out, listed, shown_on) if one is not None]
     check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
+    how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
+    if estimated:
+        if chosen.spark or update is not None:
+            raise BadInput("--estimate is for a run on this machine, of all sources: leave "
+                           f"{'--spark' if chosen.spark else '--update'} out")  # fmt: skip
+        return _estimate(sources, how, wanted, chosen, out.absolute().parent, verbose=verbose)
     kept = _state(out) if updatable or update is not None else None
     write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
     with (
@@ -125,7 +134,6 @@ def command(
         show_progress(verbose=verbose) as progress,
     ):
         home = Path(name)
-        how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
         gathered = gather(sources, how, home, progress, listing=listed is not None)
         report = run(
             lines_of(gathered.files), wanted, chosen, home, write,
@@ -135,6 +143,27 @@ def command(
     _warn(gathered.report, unlisted_revisits=listed is not None and not gathered.all_revisits)
     print_result(report.as_json(), _text_of(report, wanted, out))
     return 0 if gathered.report.whole else Damaged.exit_status
+
+
+def _estimate(
+    sources: tuple[str, ...], archives: ArchiveOptions, relation: Relation, options: CoverOptions,
+    beside: Path, *, verbose: bool,
+) -> int:  # fmt: skip
+    with (
+        TemporaryDirectory(prefix=".cover-", dir=beside) as name,
+        show_progress(verbose=verbose) as progress,
+    ):
+        found = estimate(sources, archives, relation, options, Path(name), progress)
+    print_result(found.as_json(), _estimate_text(found))
+    return 0
+
+
+def _estimate_text(found: CoverEstimate) -> Iterator[str]:
+    yield f"about {duration(sum(found.seconds.values()))} for {found.documents:,} documents"
+    yield f"expected: {found.candidates:,} candidates, {found.pairs:,} pairs"
+    yield f"estimated from {found.sampled:,} documents; it may well be half or twice as much"
+    for step, seconds in found.seconds.items():
+        yield f"{step:<25}{duration(seconds):>12}"
 
 
 def _warn(gathered: CorpusReport, *, unlisted_revisits: bool) -> None:

@@ -40,6 +40,7 @@ from dedupindex.corpus.select import (
     SpooledChunks,
     best_of,
     choose,
+    sample,
 )  # fmt: skip
 from dedupindex.corpus.url_join import (
     SURT,
@@ -153,6 +154,7 @@ class CorpusSettings:
     memory: str = "1GB"  # of DuckDB, which spills to disk beyond it
     max_record: int = MAX_RECORD  # bytes of a record in memory
     work: Path | None = None  # a directory for temporary files
+    sample: int = 0  # try only about so many captures, all of some URLs; 0: all
     excluded_revisits: Path | None = None  # save those that conditions exclude in this directory
     arguments: tuple[str, ...] = ()  # of bin/corpus, for the lineage
     say_how: bool = False  # begin lines of JSON with the lineage
@@ -446,6 +448,8 @@ class Corpus:
                 with reading_tables(database, source, self.source.sources):
                     choose(database, source, steps, settings.revisits, settings.originals, report,
                            home, keep_excluded=settings.excluded_revisits is not None)  # fmt: skip
+                if settings.sample:
+                    sample(database, settings.sample, report.chosen)
                 chunks, locator = SpooledChunks(home), ContainerLocator(self.source.containers)
                 chunks.fill(database, plan.best, locator, settings.processes, report.chosen)
                 if settings.excluded_revisits is not None:

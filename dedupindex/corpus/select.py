@@ -230,6 +230,12 @@ def _joins(steps: Sequence[Step], first: int) -> list[JoinTable]:
     return lists + [step.join for step in steps if isinstance(step, Embedded)]
 
 
+def sample(database: Database, most: int, count: int) -> None:
+    """Leave about `most` of the `count` captures in ``chosen``: all captures of some URLs."""
+    share = most / max(count, most)
+    database.execute(f"DELETE FROM chosen WHERE hash(url) / {(1 << 64) - 1}::DOUBLE > {share!r}")
+
+
 def _continue(database: Database, steps: Sequence[Step], home: Path) -> None:
     """Execute the steps from the first group on, in order."""
     for _, group in groupby(steps, type):

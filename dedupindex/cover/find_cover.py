@@ -108,8 +108,7 @@ def run(
             revisit_dependencies.load(database, left_out, before, scratch)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
-        if options.quality is not None:
-            report.rated = apply_quality(database, options.quality)
+        report.rated = _compute_costs(database, options, cost)  # before hours are spent on pairs
         with _timed(report, "pairs"):
             report.found = pairs.find(database, widest, approximate=options.approximate, at=at)
             if before is not None:
@@ -117,7 +116,6 @@ def run(
                 database.execute(f"INSERT INTO pairs BY NAME FROM {earlier}")
         with _timed(report, "covers"):
             at("joining pairs")
-            covering.compute_costs(database, cost, options.cost)
             with _execution(scratch, options, pool, on_progress) as execution:
                 report.what_if = {
                     exactly(threshold): cover(database, relation.at(threshold), execution)
@@ -136,6 +134,13 @@ def _cost(options: CoverOptions) -> str:
     if options.quality and not any(leaf.name == "quality" for leaf in leaves(cost)):
         raise BadInput("--quality takes a --cost that names it, as --cost '1 / quality'")
     return to_sql(cost, lambda leaf: f"d.{leaf.name}")
+
+
+def _compute_costs(database: Database, options: CoverOptions, cost: str) -> int | None:
+    """Make ``costs``; return of how many documents a table states the quality."""
+    rated = None if options.quality is None else apply_quality(database, options.quality)
+    covering.compute_costs(database, cost, options.cost)
+    return rated
 
 
 def _spool(

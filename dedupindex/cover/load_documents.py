@@ -118,6 +118,7 @@ class ArchiveOptions(NamedTuple):
     originals: Path | None = None  # an index for originals of revisits that the sources lack
     jobs: int = 1
     memory: str = "1GB"
+    sample: int = 0  # read only about so many captures; 0: all
 
 
 class Gathered(NamedTuple):
@@ -151,6 +152,7 @@ def gather(
     excluded.mkdir()
     corpus = Corpus.of(*archives, containers=options.containers).having(
         originals=options.originals, jobs=options.jobs, memory=options.memory, work=home,
+        sample=options.sample,
         excluded_revisits=excluded if options.where else None, on_progress=on_progress,
     )  # fmt: skip
     revisits = corpus.source.revisits

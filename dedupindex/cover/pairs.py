@@ -13,8 +13,9 @@ shingles each has and both share.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import floor, sqrt
 
 from dedupindex.cover.relation import Constraint, Relation
@@ -148,6 +149,7 @@ class PairCounts:
     pairs: int = 0
     recall: float | None = None  # of the approximate mode; None if it is exact or unknown
     sampled: int = 0  # exact pairs of units on which the recall is measured
+    steps: dict[str, float] = field(default_factory=dict)  # seconds of each
 
 
 def find(
@@ -186,6 +188,8 @@ def find(
     counts.pairs = number(database, "SELECT count(*) FROM pairs")
     for table in search.tables:
         database.execute(f"DROP TABLE IF EXISTS {table}")
+    search.begin("")
+    counts.steps = search.steps
     return counts
 
 
@@ -203,9 +207,14 @@ class _PairSearch:
     def __init__(self, database: Database, relation: Relation, at: Callable[[str], None]) -> None:
         self._database, self._relation, self._at = database, relation, at
         self.tables: list[str] = []
+        self.steps: dict[str, float] = {}  # seconds of each, when the next one has begun
+        self._phase, self._began = "", 0.0
 
     def begin(self, phase: str) -> None:
-        self._phase, self._step = phase, 0
+        now = time.monotonic()
+        if self._phase:
+            self.steps[self._phase] = round(now - self._began, 3)
+        self._phase, self._began, self._step = phase, now, 0
         self._at(phase)
 
     def _make(self, table: str, query: str) -> str:

@@ -86,6 +86,18 @@ def singular(text: str) -> str:
     return _PLURAL.sub(lambda one: f"1 {one[1] or one[2] + 'y'}", text)
 
 
+def duration(seconds: float) -> str:
+    """Return a length of time in two units at most: ``12 s``, ``4 min 20 s``, ``3 h 5 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s" if whole else "<1 s"
+    (large, big), (small, unit) = (
+        ((whole // 3600, "h"), (whole % 3600 // 60, "min")) if whole >= 3600
+        else ((whole // 60, "min"), (whole % 60, "s"))
+    )  # fmt: skip
+    return f"{large:,} {big} {small} {unit}" if small else f"{large:,} {big}"
+
+
 def csv_lines(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """A header and a line for each row, with its ``\\n``."""
     stream = io.StringIO()
