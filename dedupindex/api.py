@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from weakref import WeakValueDictionary
 
 from dedupindex.capture import Capture
-from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls
+from dedupindex.crawls.combined_view import NO_CRAWLS, CrawlSnapshot, KnownCrawls, visits_of
 from dedupindex.crawls.crawl import with_crawl_defaults
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
@@ -27,7 +27,13 @@ from dedupindex.index.engine import Engine, Finder, View
 from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Decision, Match, Query, Strategy
-from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query
+from dedupindex.lookup.last_capture import LastCapture, last_capture
+from dedupindex.lookup.params import (
+    UnknownAlgorithm,
+    params_from_json,
+    parse_last_query,
+    parse_query,
+)
 from dedupindex.lookup.policy import NO_POLICY
 from dedupindex.timestamps import sort_key
 
@@ -41,12 +47,19 @@ class IndexSnapshot(NamedTuple):
     view: View
     settings: Settings
     snapshot: CrawlSnapshot
+    engine: Engine
 
     def for_query(self, query: Query, given: Mapping[str, bytes]) -> tuple[Query, Finder]:
         """Return a query with the defaults of its crawl, and the view that the crawl has."""
         query = with_crawl_defaults(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
         keys = self.settings.keys()
         return query, self.snapshot.view_for(self.view, keys, query.crawl, query.namespaces)
+
+    def last_capture(self, given: Mapping[str, bytes]) -> LastCapture | None:
+        """Return the last capture of a URL; raises as `visits_of` and `decide.decide`."""
+        query, view = self.for_query(parse_last_query(given), {"strategy": b"its own"})
+        bodies = visits_of(self.engine, self.view, self.snapshot, self.settings, query)
+        return last_capture(bodies, view, self.settings, query)
 
 
 @contextmanager
@@ -57,7 +70,7 @@ def index_snapshot(
     with nullcontext(None) if store is None else store.reading() as reading:
         snapshot = CrawlSnapshot(reading, known)
         with engine.view() as view:
-            yield IndexSnapshot(view, engine.identity.settings, snapshot)
+            yield IndexSnapshot(view, engine.identity.settings, snapshot, engine)
 
 
 @dataclass(frozen=True)

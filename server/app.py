@@ -17,6 +17,7 @@ from server.api.crawls import CrawlRoutes
 from server.api.deletions import Deletions
 from server.api.doppelganger import Records
 from server.api.filter_routes import FilterRoutes
+from server.api.last_captures import LastCaptures
 from server.api.lookups import Lookups
 from server.body_timeout import BodyTimeout
 from server.config import Config
@@ -52,6 +53,7 @@ def create_app(
         crawls,
         records,
         Claims(services),
+        LastCaptures(services),
         Deletions(services),
         FilterRoutes(services),
     ):

@@ -8,11 +8,11 @@ from typing import Any
 from dedupindex import __version__
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import LONGEST
-from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, TEXTS
+from dedupindex.crawls.parse_report import COVERS, NAMES, NUMBERS, REVISITS, TEXTS
 from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
-from dedupindex.lookup.params import PARAMETERS
+from dedupindex.lookup.params import LAST_PARAMETERS, PARAMETERS
 from dedupindex.lookup.policy import MAX_RULES
 from server.api.request_fields import BEGIN, CANCEL, COMMIT, DROP, SELF_REPORT, schemas_of
 from server.request_checks import FREE
@@ -116,7 +116,8 @@ def _schema(name: str) -> Schema:
 
 
 def _schemas() -> dict[str, Schema]:
-    return {**_lookups(), **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
+    lookups = {**_lookups(), **_last_captures()}
+    return {**lookups, **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
 
 
 def _object(properties: Schema, required: Any = (), *, closed: bool = False) -> Schema:
@@ -150,6 +151,8 @@ def _lookups() -> dict[str, Schema]:
         "evidence": _enum(("record", "row", "revisit")),
     }
     more = {
+        "etag": {**_TEXT, "description": "as it was stated, if it is kept"},
+        "last_modified": _TEXT,
         "url_base64": {**_TEXT, "description": "if not UTF-8"},
         "committed": {"const": False, "description": "of a crawl that is open"},
     }
@@ -174,6 +177,31 @@ def _lookups() -> dict[str, Schema]:
     }
 
 
+def _last_captures() -> dict[str, Schema]:
+    last = {
+        **dict.fromkeys(("url", "url_base64", "date", "digest"), _TEXT),
+        "known": _BOOLEAN,
+        "status": _INTEGER_OR_NULL,
+        "revisit": {**_BOOLEAN, "description": "its payload was not stored again"},
+        "etag": _TEXT_OR_NULL,
+        "last_modified": _TEXT_OR_NULL,
+        "original": {"anyOf": [_schema("Original"), {"type": "null"}]},
+        "conditions": {
+            **_object({}),
+            "additionalProperties": _TEXT,
+            "description": "header fields for the request; without any, fetch it in full",
+        },
+    }
+    asked = schemas_of(LAST_PARAMETERS.values())
+    batch = {**asked, "lookups": _list(_object(asked, closed=True))}
+    answers = _list({"anyOf": [_schema("LastCapture"), _schema("Error")]})
+    return {
+        "LastCapture": _object(last, ["known"]),
+        "LastCaptures": _object({"answers": answers}, ["answers"]),
+        "LastBatch": _object(batch, ["lookups"], closed=True),
+    }
+
+
 def _rule() -> Schema:
     text = {**_TEXT, "minLength": 1, "maxLength": 300}
     age = {**PARAMETERS["max_age"].schema, "description": "seconds, or as 15m, 12h, 30d"}
@@ -186,6 +214,7 @@ def _rule() -> Schema:
         "max_age": age,
         "blackout": age,
         "originals_from": {**_list(text), "minItems": 1, "maxItems": MAX_RULES},
+        "distrust_validators": {"const": True},
     }
     return _object(rule, closed=True)
 
@@ -238,9 +267,10 @@ def _captures() -> dict[str, Schema]:
         "date": {**_TEXT, "description": "WARC-Date"},
         "also": _list(_TEXT),
         "covers": _enum(COVERS),
+        "revisit": _enum(REVISITS),
     }
     reported = {
-        **dict.fromkeys(("added", "unchanged", "bad"), _INTEGER),
+        **dict.fromkeys(("added", "unchanged", "revisits", "bad"), _INTEGER),
         "refused": {**_object({}), "additionalProperties": _INTEGER},
         "results": _LIST,
         "in_batch": {**_LIST, "description": "pairs: a result, and the first of its payload"},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,7 +25,15 @@ from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
 from dedupindex.index import open_index
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
-from dedupindex.lookup.params import UnknownAlgorithm, params_from_json, parse_query, query_digests
+from dedupindex.lookup.last_capture import LastCapture, last_as_json
+from dedupindex.lookup.params import (
+    LAST_PARAMETERS,
+    UnknownAlgorithm,
+    params_from_json,
+    parse_query,
+    query_digests,
+)
+from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import printable
 
 Given = dict[str, bytes]
@@ -35,6 +44,7 @@ bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
 bin/lookup my-index --digest FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --unlabelled sha1 \\
     --url http://example.com/ --strategy EXACT_URL --explain
 bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": ...}
+bin/lookup my-index --last --url http://example.com/
 """
 
 
@@ -66,6 +76,7 @@ bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": .
 @option("--crawl", metavar="NAME", help="The crawl that asks; it sees what it reported.")
 @option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
 @option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
+@flag("--last", help="Show the last capture of --url, and on which conditions to fetch it.")
 @flag("--explain", help="List the captures considered, with verdicts.")
 @option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @shared_options("--json")
@@ -74,6 +85,8 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
 
     The exit status is 10 if there is none.
     """
+    if options.pop("last"):
+        return _last(index, engine, batch, options)
     given = _given(options)
     if batch is None and given.keys() <= {"url", "crawl"} and options["url"]:
         with closing(open_api(index_or_engine(index, engine))) as opened:
@@ -82,7 +95,7 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
     index = index_or_engine(index, engine)
     if batch is not None:
-        return _batch(index, given, batch)
+        return _batch(index, batch, partial(_prefetch, given=given), partial(_answer, given=given))
     with _opened(index) as state:
         return _one(state, given)
 
@@ -109,8 +122,49 @@ def _given(options: dict[str, Any]) -> Given:
     }
 
 
-def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
-    """Answer JSON lines in order, with the options as defaults; returns the exit status.
+def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict[str, Any]) -> int:
+    """Show the last capture of a URL, or of each URL of a batch."""
+    given = _given(options)
+    if unused := given.keys() - LAST_PARAMETERS.keys():
+        raise click.UsageError(f"--{min(unused).replace('_', '-')} has no effect with --last")
+    if (batch is None) == ("url" not in given):
+        raise click.UsageError("give either --url or --batch with --last")
+    index = index_or_engine(index, engine)
+    if batch is not None:
+        return _batch(index, batch, lambda state, own: None, partial(_last_answer, given=given))
+    with _opened(index) as state:
+        last = state.last_capture(given)
+    print_result(last_as_json(last), _last_text(last))
+    return 0 if last is not None else NOTHING_FOUND
+
+
+def _last_answer(state: IndexSnapshot, own: dict[str, Any], given: Given) -> dict[str, Any]:
+    return last_as_json(state.last_capture({**given, **params_from_json(own, LAST_PARAMETERS)}))
+
+
+def _last_text(last: LastCapture | None) -> Iterator[str]:
+    if last is None:
+        yield "not known"
+        return
+    for name, value in last_as_json(last).items():
+        if value is not None and name not in ("known", "original", "conditions"):
+            yield f"{name:<14}{printable(str(value))}"
+    if last.original is not None:
+        original = original_as_json(last.original)
+        yield f"{'original':<14}{original['date']}  {original['record_id'] or 'no record id'}"
+    for name, text in last.conditions.items():
+        yield f"send {name}: {text}"
+    if not last.conditions:
+        yield "fetch it in full"
+
+
+def _batch(
+    index: Path,
+    batch: BinaryIO,
+    prefetch: Callable[[IndexSnapshot, Iterable[Any]], None],
+    answered: Callable[[IndexSnapshot, dict[str, Any]], dict[str, Any]],
+) -> int:
+    """Answer JSON lines in order; returns the exit status.
 
     Crawls and index are reopened for each chunk: a batch may take hours, and captures that are
     merged meanwhile must be found.
@@ -121,9 +175,9 @@ def _batch(index: Path, given: Given, batch: BinaryIO) -> int:
     while chunk:
         with _opened(index) as state:
             parsed = [(number, _parsed(line)) for number, line in chunk if line.strip()]
-            state.view.prefetch(query_digests((own for _, own in parsed), given))
+            prefetch(state, [own for _, own in parsed])
             for number, own in parsed:
-                answer = _answer(state, given, own)
+                answer = _answer_to(state, own, answered)
                 if "error" in answer:
                     failed += 1
                     answer["error"]["line"] = number
@@ -154,15 +208,28 @@ def _decide(state: IndexSnapshot, given: Given) -> tuple[decide.Decision, dict[s
     return decision, answer, query
 
 
-def _answer(state: IndexSnapshot, given: Given, own: Any) -> dict[str, Any]:
+def _prefetch(state: IndexSnapshot, own: Iterable[Any], given: Given) -> None:
+    state.view.prefetch(query_digests(own, given))
+
+
+def _answer(state: IndexSnapshot, own: dict[str, Any], given: Given) -> dict[str, Any]:
+    try:
+        return _decide(state, {**given, **params_from_json(own)})[1]
+    except UnknownAlgorithm:
+        return {"duplicate": False, "reason": "unknown_algorithm"}
+
+
+def _answer_to(
+    state: IndexSnapshot,
+    own: Any,
+    answered: Callable[[IndexSnapshot, dict[str, Any]], dict[str, Any]],
+) -> dict[str, Any]:
     try:
         if isinstance(own, BadQuery):
             raise own
         if not isinstance(own, dict):
             raise BadQuery("a line of a batch is a JSON object")
-        return _decide(state, {**given, **params_from_json(own)})[1]
-    except UnknownAlgorithm:
-        return {"duplicate": False, "reason": "unknown_algorithm"}
+        return answered(state, own)
     except (BadInput, StrategyUnavailable) as error:
         return {"error": {"code": error.code, "message": str(error)}}
 

@@ -12,7 +12,7 @@ from dedupindex.crawls.crawl_captures import CrawlCapture, at_url, with_prefix
 from dedupindex.crawls.store import Reading
 from dedupindex.digest import Digest
 from dedupindex.errors import UnknownCrawl
-from dedupindex.index.engine import Finder, View
+from dedupindex.index.engine import Engine, Finder, View
 from dedupindex.index.format.cells import (
     ALSO,
     Keys,
@@ -22,6 +22,9 @@ from dedupindex.index.format.cells import (
     urlkey_hash,
 )
 from dedupindex.index.format.url_index import URL
+from dedupindex.index.identity import Settings
+from dedupindex.lookup.decide import Query
+from dedupindex.lookup.last_capture import prefix_of, require_visits
 from dedupindex.urlkey import urlkey
 
 _CACHE_SIZE = 4 * MEGABYTE  # of what each asker sees
@@ -152,6 +155,19 @@ class CombinedView(Finder):
         return (OfCrawl if crawl.state is CrawlState.COMMITTED else Uncommitted)(*capture)
 
 
+def visits_of(
+    engine: Engine, view: View, crawls: CrawlSnapshot, settings: Settings, query: Query
+) -> Iterator[bytes]:
+    """Yield the bodies of visits of index and crawls that `last_capture` needs for a query.
+
+    Raises `StrategyUnavailable`, `BadQuery` and `UnknownCrawl`.
+    """
+    require_visits(settings, query)
+    prefix = prefix_of(settings, query)
+    yield from engine.visits(view, prefix)
+    yield from crawls.visits(prefix, query.crawl, query.namespaces)
+
+
 class KnownCrawls:
     """The crawls of one version of a store, and who sees which of them; for any thread."""
 
@@ -218,6 +234,15 @@ class CrawlSnapshot:
                 yield capture
         if self.reading and visible:
             yield from CombinedView(view, self.reading, visible, keys).beside_index()
+
+    def visits(
+        self, prefix: bytes, asker: str = "", namespaces: tuple[str, ...] = ()
+    ) -> Iterator[bytes]:
+        """Yield the bodies of visits of crawls that an asker sees; raises `UnknownCrawl`."""
+        for number in self.known.visible(asker, namespaces):
+            if self.reading is not None:
+                for _, body in self.reading.visits(number, prefix):
+                    yield body
 
     def has_none(self, prefix: bytes, asker: str) -> bool:
         """Return whether no crawl has a digest; raises `UnknownCrawl`."""

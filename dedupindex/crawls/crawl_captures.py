@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dedupindex.capture import Capture
+from dedupindex.capture import Capture, Evidence
 from dedupindex.crawls.crawl import Claim, Crawl, CrawlState
 from dedupindex.crawls.store import Held, Reading, Writing
 from dedupindex.digest import Digest
 from dedupindex.errors import CrawlEnded
 from dedupindex.index.format.cells import ALSO, decode, digest_prefix, encode, entries_of
+from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before, mark_each
 
@@ -87,8 +88,9 @@ class Added:
 
     added: int = 0
     unchanged: int = 0
+    revisits: int = 0
     refused: dict[str, int] = field(default_factory=dict)
-    results: list[str] = field(default_factory=list)  # of each: added, unchanged or the reason
+    results: list[str] = field(default_factory=list)  # added, unchanged, revisit or the reason
     held: list[Capture] = field(default_factory=list)  # captures that were not held before
 
 
@@ -99,7 +101,10 @@ def add(
     settings: Settings,
     refusal_reason: Callable[[Capture], str],
 ) -> Added:
-    """Add captures without a `refusal_reason` to an open crawl; raises `CrawlEnded`."""
+    """Add captures without a `refusal_reason` to an open crawl; raises `CrawlEnded`.
+
+    Of revisits (`Evidence.REVISIT`), and of what is refused, only the visit is kept.
+    """
     if crawl.state is not CrawlState.OPEN:
         raise CrawlEnded(f"crawl {crawl.name} is {crawl.state.value}: nothing can be added to it")
     rule = MergeRule(settings.keys(), settings.keep == "latest", writing.container_ref)
@@ -108,6 +113,12 @@ def add(
     claimed = writing.has_claims()
     numbers = _NumbersByName(writing)
     for capture in captures:
+        if settings.etag and settings.url_index:
+            writing.put_visit(rule.keys.tail(capture.url), crawl, Visit.of(capture).body())
+        if capture.evidence == Evidence.REVISIT:
+            done.revisits += 1
+            done.results.append("revisit")
+            continue
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
         if claimed:

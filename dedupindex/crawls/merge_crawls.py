@@ -20,6 +20,7 @@ from dedupindex.index.format.cells import (
     strip_flags,
     with_container,
 )
+from dedupindex.index.format.visits import CODE
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.indexer import spot_check
@@ -114,7 +115,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
     """Write the captures of crawls as sorted runs."""
     numbers: dict[ContainerRef, int] = {}
     after = engine.next_number()
-    writer = RunWriter(directory, "crawl")
+    writer, visits = RunWriter(directory, "crawl"), RunWriter(directory, "visits")
 
     def number_of(place: ContainerRef) -> int:
         if place not in numbers:
@@ -135,9 +136,12 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
                     writer.extend(staged)
                     staged = []
             writer.extend(staged)
+            for key, body in reading.visits(crawl.number):
+                visits.extend([CODE + key + body])
     writer.flush()
+    visits.flush()
     places = [(number, place) for place, number in numbers.items()]
-    return Load(writer.paths, places, [], own_digests=not further)
+    return Load(writer.paths, places, [], ledger=visits.paths, own_digests=not further)
 
 
 def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:
@@ -166,4 +170,6 @@ def drop_all(store: Store, crawl: Crawl) -> None:
         for at in range(0, len(keys), DROPPED_AT_ONCE):
             with store.writing() as writing:
                 writing.drop_cells(crawl, keys[at : at + DROPPED_AT_ONCE])
+    while store.write(lambda writing: writing.drop_visits(crawl, DROPPED_AT_ONCE)):
+        pass
     store.write(lambda writing: writing.put_crawl(replace(writing.crawl(crawl.name), swept=True)))

@@ -19,7 +19,8 @@ from dedupindex.urlkey import unbracket
 
 NUMBERS = {"status": (3, 0), "size": (18, -1), "offset": (12, -1)}  # most digits, default
 TEXTS = ("record_id", "container", "mime", "etag", "last_modified")
-FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also", "covers")
+FIELDS = ("digest", "url", "url_base64", "date", *NUMBERS, *TEXTS, "also", "covers", "revisit")
+REVISITS = ("identical-payload-digest", "server-not-modified")  # WARC 1.1 section 6.7
 COVERS = {covers.name.lower(): covers for covers in Covers if covers}
 _LONGEST = 4096  # bytes of a text other than a URL
 _LONGEST_URL = 65_000
@@ -31,7 +32,8 @@ _mimes = Cache[str, bytes]()  # by media type as it is reported
 def capture_of(given: Mapping[str, Any]) -> Capture:
     """Return the capture of a report; raises `BadInput`, which names the field.
 
-    ``digest``, ``url`` (or ``url_base64``) and ``date`` are required. Numbers may be text.
+    ``digest``, ``url`` (or ``url_base64``) and ``date`` are required. Numbers may be text. With
+    ``revisit`` it is the capture of a revisit: its digest is that of its original.
     """
     if not given.keys() <= _KNOWN:
         name = next(name for name in given if name not in _KNOWN)
@@ -39,14 +41,18 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
     digest, spelling = parse_spelled(_text(given, "digest", needed=True))
     mime = _text(given, "mime")
     record_id = _text(given, "record_id").encode("utf-8", "replace")
+    profile = _text(given, "revisit") if "revisit" in given else ""
+    if profile and profile not in REVISITS:
+        raise BadInput(f"revisit takes one of {', '.join(REVISITS)}")
+    status = _number(given, "status")
     return Capture(
         digest=digest,
         spelling=spelling,
         url=_url(given),
         date=check_date(_text(given, "date", needed=True).encode()),
-        evidence=Evidence.RECORD,
+        evidence=Evidence.REVISIT if profile else Evidence.RECORD,
         covers=_covers(given),
-        status=_number(given, "status"),
+        status=304 if profile == "server-not-modified" else status,
         mime=_mimes.get(mime) or _mimes.keep(mime, _media_type(mime)),
         size=_number(given, "size"),
         record_id=unbracket(record_id),

@@ -120,6 +120,13 @@ class Reading(ABC):
         `prefix` is a key of `statistics_keys` without heading.
         """
 
+    def visits(self, crawl: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        """Yield what the crawl of a number reports that URLs answered: `index.format.visits`.
+
+        The keys are what follows the digest in the keys of URLs; a crawl has one visit of a URL.
+        """
+        return iter(())
+
     def with_view(self, base: Finder) -> Reading:
         """Return this state reading through a view of the index, which may have read ahead."""
         return self
@@ -192,6 +199,14 @@ class Writing(Reading):
         """Remove what a crawl has under keys without reading it, as it may be damaged."""
         for key in keys:
             self.drop_cell(key, crawl)
+
+    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> None:
+        """Keep a visit if it is not earlier than that of the same crawl and URL."""
+        return
+
+    def drop_visits(self, crawl: Crawl, most: int) -> int:
+        """Remove up to `most` visits of a crawl; return how many."""
+        return 0
 
     @abstractmethod
     def list_url(self, key: bytes) -> None:

@@ -212,6 +212,13 @@ class Engine(Protocol):
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the last load."""
 
+    def visits(self, view: View, prefix: bytes) -> Iterator[bytes]:
+        """Yield the bodies of visits (`format.visits`) whose URL parts of keys have a prefix.
+
+        Raises `StrategyUnavailable` if this engine keeps none.
+        """
+        raise StrategyUnavailable("an index on a cluster does not keep what URLs answered last")
+
     def is_current(self) -> bool:
         """Return False if another index has taken the place of the open one, as on a cluster."""
         return True

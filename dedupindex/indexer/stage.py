@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,7 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer
 from dedupindex.index.format.cells import ContainerRef, encode, encode_revisit
 from dedupindex.index.format.ledger import dependent
+from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.load.staging import Numbers
@@ -140,10 +141,11 @@ class _Stager:
 
     def __init__(self, settings: Settings, numbers: Callable[[str], int]) -> None:
         self._keys, self._etag = settings.keys(), settings.etag
+        self._visits = settings.etag and settings.url_index
         self._refuse, self._numbers = admission_filter(settings), numbers
         self.tally = BuildTally()
         self.problems: list[Problem] = []
-        self.dependents: list[bytes] = []
+        self.dependents: list[bytes] = []  # and visits: items of the ledger
         self._reads_records = False
         self.problem_count = 0  # all; `problems` holds only the first
 
@@ -178,6 +180,8 @@ class _Stager:
                 refused[item.reason] += 1
                 if item.itself is not None:
                     staged += self._tombstones(item.itself)
+                    if item.reason != "method":  # another method than GET visits something else
+                        self._add_visits([item.itself])
             elif isinstance(item, Revisit):
                 self._add_revisit(item, staged)
             elif isinstance(item, Problem):
@@ -191,6 +195,7 @@ class _Stager:
 
     def _add_captures(self, captures: list[Capture], staged: list[bytes]) -> None:
         """Stage the admitted captures: all at once if they are plain, as nearly always."""
+        self._add_visits(captures)
         columns = CaptureColumns.of(captures)
         if columns.plain and admits_all(self._refuse, columns):
             staged += stage_captures(columns, self._keys, self._numbers)
@@ -210,6 +215,8 @@ class _Stager:
     def _add_rows(self, rows: Rows, staged: list[bytes]) -> None:
         """Stage the admitted rows; the refused ones leave no tombstones."""
         self.tally.records += len(rows.urls)
+        if self._visits:
+            self._add_visits(rows.captures())
         found = reasons(self._refuse, rows)
         if any(found):
             self.tally.refused.update(filter(None, found))
@@ -217,6 +224,11 @@ class _Stager:
                 return
             rows = rows.only([not reason for reason in found])
         staged += stage_rows(rows, self._keys, self._numbers)
+
+    def _add_visits(self, captures: Iterable[Capture]) -> None:
+        """Keep what URLs answered, also if it is refused as an original."""
+        if self._visits:
+            self.dependents += [Visit.of(capture).item(self._keys) for capture in captures]
 
     def _tombstones(self, capture: Capture) -> list[bytes]:
         """Return entries that keep `capture` from becoming an original."""
@@ -227,6 +239,7 @@ class _Stager:
     def _add_revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """Stage a tombstone of a revisit, and the original that it names."""
         itself = revisit.capture
+        self._add_visits([itself._replace(evidence=Evidence.REVISIT)])
         cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:
             staged += [] if cut else self._tombstones(itself)

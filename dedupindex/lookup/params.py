@@ -18,6 +18,7 @@ from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
 
 _MAX_NAMESPACES = 20
+_NO_DIGEST = Digest("sha1", b"")
 
 
 class UnknownAlgorithm(Exception):
@@ -197,7 +198,16 @@ _TABLE = (
 PARAMETERS = {parameter.name: parameter for parameter in _TABLE}
 
 
-def params_from_query_string(text: str) -> dict[str, bytes]:
+LAST_PARAMETERS = {
+    name: PARAMETERS[name]
+    for name in ("url", "url_base64", "strategy", "max_age", "crawl", "namespace")
+}
+"""The parameters of a request for the last capture of a URL."""
+
+
+def params_from_query_string(
+    text: str, known: Mapping[str, Parameter] = PARAMETERS
+) -> dict[str, bytes]:
     """Return the parameters of a WSGI query string, percent-decoded; `+` is a space.
 
     Raises `BadQuery` for an unknown or repeated name: ignoring one would answer another question.
@@ -207,9 +217,9 @@ def params_from_query_string(text: str) -> dict[str, bytes]:
         if not part:
             continue
         key, _, value = part.partition("=")
-        if key not in PARAMETERS:
+        if key not in known:
             key = _text(_unescaped(key))
-        if key not in PARAMETERS or PARAMETERS[key].only_json:
+        if key not in known or known[key].only_json:
             raise BadQuery(f"there is no parameter {key[:64]!r}")
         if key in found:
             raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
@@ -228,11 +238,13 @@ def _unescaped(text: str) -> bytes:
     return text.encode("latin-1")
 
 
-def params_from_json(content: Mapping[str, Any]) -> dict[str, bytes]:
+def params_from_json(
+    content: Mapping[str, Any], known: Mapping[str, Parameter] = PARAMETERS
+) -> dict[str, bytes]:
     """Return the parameters of a JSON object; null means not given. Raises `BadQuery`."""
     found: dict[str, bytes] = {}
     for name, value in content.items():
-        parameter = PARAMETERS.get(name)
+        parameter = known.get(name)
         if parameter is None:
             raise BadQuery(f"there is no parameter {name[:64]!r}")
         if value is None:
@@ -266,10 +278,7 @@ def parse_query(given: Mapping[str, bytes]) -> ParsedQuery:
     unlabelled = values.pop("unlabelled", "")
     if values.pop("in_batch", False):
         raise BadQuery("in_batch stands beside the lookups of a batch, or in its query string")
-    if "url_base64" in values:
-        if "url" in values:
-            raise BadQuery("give either url or url_base64")
-        values["url"] = values.pop("url_base64")
+    _settle_url(values)
     if "digest" not in values:
         raise BadQuery("a lookup needs a digest")
     text = values["digest"]
@@ -278,9 +287,24 @@ def parse_query(given: Mapping[str, bytes]) -> ParsedQuery:
         if label and label[1].replace("-", "").lower() not in SIZES:
             raise UnknownAlgorithm
     values["digest"], spelling = parse_spelled(text, unlabelled=unlabelled)
+    return ParsedQuery(Query(**values), explain, spelling)
+
+
+def parse_last_query(given: Mapping[str, bytes]) -> Query:
+    """Return the query of decoded `LAST_PARAMETERS`, without a digest; raises `BadQuery`."""
+    values = {name: LAST_PARAMETERS[name].read(value) for name, value in given.items() if value}
+    _settle_url(values)
+    return Query(**{"strategy": Strategy.EXACT_URL, **values, "digest": _NO_DIGEST})
+
+
+def _settle_url(values: dict[str, Any]) -> None:
+    """Give URL and namespaces the names that they have in a query."""
+    if "url_base64" in values:
+        if "url" in values:
+            raise BadQuery("give either url or url_base64")
+        values["url"] = values.pop("url_base64")
     if "namespace" in values:
         values["namespaces"] = values.pop("namespace")
-    return ParsedQuery(Query(**values), explain, spelling)
 
 
 def query_digests(objects: Iterable[Any], defaults: Mapping[str, bytes]) -> Iterator[Digest]:

@@ -9,6 +9,7 @@ without conditions matches everything; one without restrictions allows everythin
     {"max_age": "30d"}                 store payloads whose originals are all older
     {"blackout": "10m"}                write nothing if the same URL was stored so recently
     {"originals_from": ["weekly-*"]}   only captures of these crawls are originals
+    {"distrust_validators": true}      fetch in full: ETag and Last-Modified say nothing
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ class PolicyRule:
     max_age: int | None = None
     blackout: int = 0
     originals_from: tuple[str, ...] = ()  # shell patterns of crawl names; empty: any
+    distrust_validators: bool = False
 
     def matches_url(self, host: str, url: str) -> bool:
         """Return whether host and URL meet the conditions; too long a URL never does."""
@@ -178,6 +180,11 @@ class MatchingRules:
         rule = self._rule(capture)
         return rule is not None and abs(now - seconds(capture.date)) <= rule.blackout > 0
 
+    def distrusts_validators(self, capture: Capture) -> bool:
+        """Return whether ETag and Last-Modified of the URL are not to be relied on."""
+        rule = self._rule(capture)
+        return rule is not None and rule.distrust_validators
+
 
 def parse_policy(value: Any) -> Policy:
     """Return the policy of a list of rules as JSON or TOML has them; raises `BadInput`."""
@@ -238,9 +245,9 @@ def _url(value: Any) -> str:
     return str(value)
 
 
-def _never(value: Any) -> bool:
+def _true(value: Any) -> bool:
     if value is not True:
-        raise BadInput("never takes true")
+        raise BadInput("never and distrust_validators take true")
     return True
 
 
@@ -269,11 +276,12 @@ _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "host": lambda value: _text(value).lower().removesuffix("."),
     "mime": lambda value: _text(value).lower(),
     "url": _url,
-    "never": _never,
+    "never": _true,
     "min_size": _size,
     "max_age": _age,
     "blackout": _age,
     "originals_from": _names,
+    "distrust_validators": _true,
 }
 
 

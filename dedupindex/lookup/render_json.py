@@ -18,6 +18,7 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
     """Return the JSON object of a capture; unknown values are null."""
     size = capture.size if capture.size >= 0 else None
     url = url_as_json(capture.url)
+    validators = {"etag": capture.etag, "last_modified": capture.last_modified}
     return {
         "url": url.pop("url"),
         "date": capture.date.decode(),
@@ -31,6 +32,7 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
         "offset": capture.offset if capture.offset >= 0 else None,
         "evidence": _EVIDENCE[capture.evidence],
         **url,
+        **{name: text.decode("latin-1") for name, text in validators.items() if text},
         **({"committed": False} if isinstance(capture, Uncommitted) else {}),
     }
 

@@ -44,6 +44,7 @@ class CaptureResults:
 
     added: int = 0
     unchanged: int = 0
+    revisits: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     bad: int = 0
     results: list[Any] = field(default_factory=list)
@@ -53,6 +54,7 @@ class CaptureResults:
         """Add the results of one transaction."""
         self.added += done.added
         self.unchanged += done.unchanged
+        self.revisits += done.revisits
         self.bad += bad
         for reason, count in done.refused.items():
             self.refused[reason] = self.refused.get(reason, 0) + count
@@ -120,7 +122,7 @@ class Captures(Handlers):
             yield
             broken = {}
         finally:
-            if not broken or total.added or total.unchanged or total.refused:
+            if not broken or total.added or total.unchanged or total.revisits or total.refused:
                 logs.audit(environ, who, vars(total) | broken, crawl)
             self._metrics.written(total.counts())
 

@@ -7,6 +7,7 @@
     files       name of a container          -> its number, and back
     claims      digest prefix, namespace     -> `crawl.Claim`
     urls        captures by URL, see `format.url_index`
+    visits      number, URL part of a key    -> the body of a visit, see `format.visits`
     statistics  number, kind, heading        -> see `statistics_keys`
     meta        "version"                    -> raised whenever a crawl changes its state
                 "format"                     -> `index.identity.FORMAT`
@@ -22,7 +23,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -62,14 +63,18 @@ class CrawlTrees(NamedTuple):
     statistics: Any
     meta: Any
     urls: Any
+    visits: Any  # None in a file of an earlier version, until it is opened to be written
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> CrawlTrees:
         """Open the trees of a file; create them in a write transaction `txn`."""
         trees: list[Any] = [
-            env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-1]
+            env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-2]
         ]
         trees.append(url_index.open_tree(env, txn=txn, create=txn is not None))
+        trees.append(None)
+        with suppress(lmdb.NotFoundError):
+            trees[-1] = env.open_db(b"visits", txn=txn, create=txn is not None)
         return cls(*trees)
 
 
@@ -172,6 +177,11 @@ class LmdbReading(Reading):
     def keys_by_url(self, tail: bytes) -> Iterator[bytes]:
         return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, tail)
 
+    def visits(self, crawl: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+        if self.trees.visits is not None:
+            for key, body in self._scan(self.trees.visits, crawl.to_bytes(NUMBER, "big") + prefix):
+                yield key[NUMBER:], body
+
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for key, value in self._scan(self.trees.claims, prefix):
             yield key[len(prefix) :].decode(), _claim(value)
@@ -194,7 +204,7 @@ class LmdbReading(Reading):
     def problems(self) -> Iterator[str]:
         """Check all values and references; yield sentences about what is damaged."""
         for name, tree in self.trees._asdict().items():
-            if name == "urls":
+            if name == "urls" or tree is None:
                 continue
             for key, stored in scan(self.txn, tree):
                 try:
@@ -215,7 +225,7 @@ class LmdbReading(Reading):
             own = key[:-NUMBER]
             if url_index.listed(value) and not url_index.holds(self.txn, self.trees.urls, own):
                 raise Damaged(f"the capture under {own.hex()} is not listed by its URL")
-        elif name in ("counts", "statistics"):
+        elif name in ("counts", "statistics", "visits"):
             number = int.from_bytes(key[:NUMBER], "big")
         elif name == "numbers":
             number = int.from_bytes(value, "big")
@@ -278,6 +288,15 @@ class LmdbWriting(LmdbReading, Writing):
         if self.has_none(key):
             self.txn.delete(key[:1], url_index.value_of(key), db=self.trees.urls)
 
+    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> None:
+        place = _number(crawl) + key
+        before = self._get(place, self.trees.visits)
+        if before is None or body < before:  # dates are inverted
+            self._put(place, body, self.trees.visits)
+
+    def drop_visits(self, crawl: Crawl, most: int) -> int:
+        return self._drop(self.trees.visits, crawl, most)
+
     def list_url(self, key: bytes) -> None:
         url_index.put(self.txn, self.trees.urls, key)
 
@@ -319,8 +338,11 @@ class LmdbWriting(LmdbReading, Writing):
         self._put(key, form.pack(after), tree)
 
     def drop_statistics(self, crawl: Crawl, most: int) -> int:
+        return self._drop(self.trees.statistics, crawl, most)
+
+    def _drop(self, tree: Any, crawl: Crawl, most: int) -> int:
         prefix, count = _number(crawl), 0
-        with self.txn.cursor(db=self.trees.statistics) as cursor:
+        with self.txn.cursor(db=tree) as cursor:
             found = cursor.set_range(prefix)
             while found and count < most and cast(bytes, cursor.key()).startswith(prefix):
                 found = cursor.delete()

@@ -78,6 +78,7 @@ class LmdbStore(Store):
             with self._env.begin(write=True) as txn:
                 if not txn.stat()["entries"]:
                     put_format(txn, CrawlTrees.open(self._env, txn).meta)
+                self._env.open_db(b"visits", txn=txn)  # an earlier version has not made it
         try:
             meta = self._env.open_db(b"meta", create=False)
             with self._env.begin() as txn:

@@ -16,7 +16,7 @@ from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, View
 from dedupindex.index.filter_store import FilterStore
-from dedupindex.index.format import cells, ledger, url_index
+from dedupindex.index.format import cells, ledger, url_index, visits
 from dedupindex.index.format.cells import ContainerRef, Keys, answers, decode, entries_of
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.ledger import LedgerWriter, drops_of
@@ -235,6 +235,11 @@ class FileEngine(Engine):
             names = view.ledger() if view is not None else []
             drops = drops_of(load.gone(view), load.drops)
         return LedgerWriter(self.index, names, load.ledger, drops, self.keys)
+
+    def visits(self, view: View, prefix: bytes) -> Iterator[bytes]:
+        start = 1 + len(self.keys.tail(b""))
+        for item in ledger.items(self.index, view.ledger(), visits.CODE + prefix):
+            yield item[start:]
 
     def _clear_ledger(self) -> None:
         """Remove files of the ledger that a killed load left behind."""

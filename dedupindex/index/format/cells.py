@@ -72,7 +72,7 @@ _EVIDENCE, _COVERS = list(Evidence), list(Covers)
 _LONGEST = 4096  # bytes of one extra
 _EMPTY = Digest("sha1", b"")
 
-DIGEST_KEY = [0] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm -> bytes in a key
+DIGEST_KEY = [1] + [1 + SIZES[name] for name in ALGORITHMS[1:]]  # algorithm -> bytes in a key
 
 
 def sealed(key: bytes, value: bytes) -> bytes:

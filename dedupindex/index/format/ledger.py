@@ -8,7 +8,7 @@ files, so that both change together.
     chunk      (u32 length, item) each, sorted, compressed
     directory  (u64 offset, u32 length, u32 CRC-32, u8 length of the first item, first item) of each
                chunk, compressed; first items are cut at 80 bytes
-    item       key, then a copy or a dependent
+    item       key, then a copy or a dependent; or a visit (`visits`)
     copy       an entry, as staged (`cells`)
     dependent  a revisit, under the key of the original that it names: 0xFF, its date (6), the date
                that it names (6, zeros: none), number of its container (4), size of the payload (4,
@@ -27,13 +27,16 @@ import struct
 import zlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import RefersTo, Revisit
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable
 from dedupindex.index.format.cells import DEPENDENT, Keys, container_of
 from dedupindex.index.format.packing import pack, unpack
+from dedupindex.index.format.visits import CODE, latest
 from dedupindex.index.load.runs import (
     CHUNK,
     RunWriter,
@@ -84,14 +87,7 @@ def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, 
     packed = read_directory(descriptor, _MAGIC)
     if packed is None:
         raise _damaged(path)
-    directory, at = zlib.decompress(packed), 0
-    places: list[tuple[int, int, int]] = []
-    first_items: list[bytes] = []
-    while at < len(directory):
-        offset, length, checksum, first = _PLACE.unpack_from(directory, at)
-        at += _PLACE.size + first
-        first_items.append(directory[at - first : at])
-        places.append((offset, length, checksum))
+    places, first_items = _directory(path.name, packed)
     if not prefix:
         return places
     begin = max(bisect_left(first_items, prefix) - 1, 0)
@@ -101,6 +97,30 @@ def _chunks(path: Path, descriptor: int, prefix: bytes) -> list[tuple[int, int, 
     ):
         end += 1
     return places[begin:end]
+
+
+_Directory = tuple[list[tuple[int, int, int]], list[bytes]]
+_directories = Cache[tuple[str, int], _Directory](32 * MEGABYTE)
+
+
+def _directory(name: str, packed: bytes) -> _Directory:
+    """Return the places of the chunks of a file, and their first items.
+
+    They are cached: a file never changes, and its name is random.
+    """
+    cached = _directories.get((name, zlib.crc32(packed)))
+    if cached is not None:
+        return cached
+    directory, at = zlib.decompress(packed), 0
+    places: list[tuple[int, int, int]] = []
+    first_items: list[bytes] = []
+    while at < len(directory):
+        offset, length, checksum, first = _PLACE.unpack_from(directory, at)
+        at += _PLACE.size + first
+        first_items.append(directory[at - first : at])
+        places.append((offset, length, checksum))
+    size = 300 * len(places)  # bytes of memory, about
+    return _directories.keep((name, zlib.crc32(packed)), (places, first_items), size + 100)
 
 
 def _damaged(path: Path) -> Damaged:
@@ -140,9 +160,11 @@ def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]
 
 
 def split_items(index: Path, names: list[str], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key of each item of files, in order, and what follows it; raises as `read`."""
+    """Yield the key of each copy and dependent, in order, and what follows it; raises as `read`."""
     lengths = keys.lengths()
     for item in items(index, names):
+        if item[:1] == CODE:
+            continue
         end = lengths[item[0]]
         yield item[:end], item[end:]
 
@@ -159,6 +181,11 @@ def _unique(batches: Iterator[list[bytes]]) -> Iterator[list[bytes]]:
             yield chunk
             chunk = []
     if chunk:
+        yield chunk
+
+
+def _chunked(found: Iterator[bytes]) -> Iterator[list[bytes]]:
+    while chunk := list(islice(found, CHUNK)):
         yield chunk
 
 
@@ -304,7 +331,8 @@ class LedgerWriter:
         if runs:
             sources.append(merge_files(runs, runs[0].parent))
         name = f"{secrets.token_hex(8)}.led"  # never one that an older state has named
-        count = write(self._directory / name, _unique(merge(sources)))
+        kept = latest(chain.from_iterable(_unique(merge(sources))), self._lengths[0])
+        count = write(self._directory / name, _chunked(kept))
         sync_directory(self._index)
         self._kept = [old for old in self._names if old not in merged] + [name] * bool(count)
         return self._kept

@@ -14,6 +14,7 @@ from dedupindex.index.format.file_names import files_of, is_one_of, spellings
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
+from dedupindex.index.format.visits import VISIT, Visit
 from dedupindex.timestamps import digits_of_date
 
 
@@ -128,6 +129,8 @@ class ResolvedTarget:
     def takes_item(self, key: bytes, body: bytes) -> bool:
         if body[0] == cells.DEPENDENT:
             return self.takes_dependent(body)
+        if body[0] == VISIT:  # it says no more than that there was such an answer
+            return self.by_url and self.takes_url(Visit.parse(body).url)
         return self.may_hold(key) and self.takes(key, body)
 
     def takes_url(self, url: bytes) -> bool:

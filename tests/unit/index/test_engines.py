@@ -18,12 +18,20 @@ from hypothesis import strategies as st
 from dedupindex import index
 from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
-from dedupindex.errors import Damaged, FormatFromFuture, IndexUnavailable, SettingsConflict
+from dedupindex.errors import (
+    Damaged,
+    FormatFromFuture,
+    IndexUnavailable,
+    SettingsConflict,
+    StrategyUnavailable,
+)
 from dedupindex.index import open_index
 from dedupindex.index.engine import IndexedContainer, Load
 from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef
+from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import FILE, Settings, read_identity
+from dedupindex.index.load.runs import RunWriter
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
 from tests.peers.cassandra import Keyspaces
@@ -79,6 +87,31 @@ def some(first: int, last: int, day: int = 1) -> list[Capture]:
         capture(number, b"http://h%d.example.com/p/%d" % (number % 7, number), day)
         for number in range(first, last)
     ]
+
+
+def test_visits_are_kept_or_refused(make: Make, tmp_path: Path) -> None:
+    bench = make(Settings(etag=True))
+    bench.load([capture(1, A)])
+    keys = bench.settings.keys()
+    visits = [Visit.of(capture(number, url, day)) for number, url, day in
+              [(1, A, 1), (1, A, 3), (2, A, 2), (1, B, 1), (1, WWW, 4)]]  # fmt: skip
+    writer = RunWriter(tmp_path, "visits")
+    writer.extend([visit.item(keys) for visit in visits])
+    writer.flush()
+    with bench.open(write=True) as engine:
+        engine.load(Load(ledger=writer.paths))
+    with bench.open() as engine, engine.view() as view:
+        if not bench.packs:
+            with pytest.raises(StrategyUnavailable, match="on a cluster"):
+                engine.visits(view, keys.tail(A))
+            return
+        of_url, of_urlkey, none = (
+            list(map(Visit.parse, engine.visits(view, prefix)))
+            for prefix in (keys.tail(A), keys.tail(A)[:4], keys.tail(b"http://c.example/"))
+        )
+        assert (of_url, none) == ([visits[1], visits[2]], [])  # the last one of each payload
+        assert sorted(of_urlkey) == sorted([visits[1], visits[2], visits[4]])
+        assert engine.check() == []
 
 
 # --- what is found -------------------------------------------------------------------------------
