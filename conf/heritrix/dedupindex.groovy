@@ -24,6 +24,7 @@ import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
 import java.util.logging.Level
 import java.util.logging.Logger
+import java.util.regex.Pattern
 import javax.net.ssl.SSLParameters
 import javax.net.ssl.SSLSocket
 import javax.net.ssl.SSLSocketFactory
@@ -43,7 +44,11 @@ import org.archive.checkpointing.Checkpoint
 import org.archive.crawler.event.CrawlStateEvent
 import org.archive.modules.CrawlURI
 import org.archive.modules.Processor
+import org.archive.modules.fetcher.FetchStatusCodes
+import org.archive.modules.recrawl.RecrawlAttributeConstants
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
+import org.archive.modules.revisit.ServerNotModifiedRevisit
+import org.archive.util.ArchiveUtils
 import org.json.JSONArray
 import org.json.JSONObject
 import org.springframework.beans.factory.DisposableBean
@@ -72,6 +77,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
     final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), answeredByFilter = new AtomicLong()
+    final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
     private PathSharingContext context
     private Properties settings
@@ -87,6 +93,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private final Set<Integer> logged = ConcurrentHashMap.newKeySet()
     private final Object beginning = new Object()
     private volatile boolean begun
+    private volatile boolean keepsLast = true          // whether the server knows the last captures of URLs
+    volatile boolean conditional                       // whether a processor asks for them
     private volatile int failures                      // in a row
     private long since, until                          // the first of them, and when the next probe may be sent
 
@@ -127,6 +135,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         URI address = new URI(server)
         if (address.host != null) connections = new LookupConnections(address, token, LOOKUP_TIMEOUT)
     }
+
+    /** The processor that asks what was seen last of a URL; it stands before FetchHTTP. */
+    Processor newConditions() { new DedupConditions(this, setting('fetchInFull')) }
+
+    /** The processor that makes revisits of answers 304; it stands behind FetchHTTP. */
+    Processor newNotModified() { new DedupNotModified(this) }
 
     /** The processor that looks responses up; it stands behind the fetchers. */
     Processor newLookup() { new DedupLookup(this) }
@@ -182,6 +196,33 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return found
     }
 
+    /**
+     * The conditions on which a URL need not be fetched again, and the headers of the revisit that a 304 becomes; null if
+     * there are none, or nobody knows: then it is fetched in full.
+     */
+    Map<String, String> last(String url) {
+        if (!keepsLast) return null
+        try {
+            if (!mayTry()) return null
+            if (!begun) begin()
+            StringBuilder path = new StringBuilder('/last?url=').append(encoded(url)).append('&crawl=').append(crawl)
+            Map<String, String> found = headers(lookup(path.append(parameter('max_age', 'maxAge')).toString()))
+            answered()
+            return found.isEmpty() ? null : found
+        } catch (Refused e) {
+            answered()
+            if (e.status != 409) {
+                failed('fetched in full', e)
+            } else if (logged.add(-3)) {
+                keepsLast = false
+                log(Level.WARNING, 'every URL is fetched in full, because the server does not know what was seen last: ' + e.message)
+            }
+        } catch (Exception e) {
+            failed('fetched in full', e)
+        }
+        return null
+    }
+
     /** As `send`, but over the connection that this thread keeps, if the answer is as simple as those of our server. */
     private String lookup(String path) {
         Answer answer = connections?.get(path)
@@ -191,7 +232,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** Take note of a capture that was written; it is reported soon. When too many wait, it is only counted. */
     void report(String digest, byte[] raw, JSONObject capture) {
-        filter?.add(digest, raw)
+        if (raw != null) filter?.add(digest, raw)
         synchronized (waiting) {
             if (waiting.size() >= MOST_WAITING) {
                 notReported.incrementAndGet()
@@ -474,7 +515,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** The counts of the crawl, as one line. */
     String counts() {
         String filtered = filter == null ? '' : ', answered by the filter ' + answeredByFilter
-        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + filtered + '; reported ' + reported + missed()
+        String unchanged = conditional ? '; not modified ' + notModified + ', bytes not fetched ' + notFetched : ''
+        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + filtered + unchanged + '; reported ' + reported + missed()
     }
 
     private String missed() {
@@ -922,7 +964,155 @@ class DedupLookup extends Processor {
     String report() { super.report() + '  ' + client.counts() + '\n' }
 }
 
-/** Reports each response that was looked up, was not found, and is in a WARC file now. */
+/**
+ * Asks for a URL only on the condition that it has changed, if the server knows what was seen last of it. FetchHTTP sends
+ * what it finds in the history of fetches, so this fills the history.
+ */
+@CompileStatic
+@POJO
+class DedupConditions extends Processor {
+    /** What the server said of the last capture, in the data of a URL while it is fetched. */
+    static final String LAST = 'dedup-last'
+    private final DedupClient client
+    private final Pattern inFull                       // media types; null: none
+
+    DedupConditions(DedupClient client, String inFull) {
+        this.client = client
+        this.inFull = inFull.isEmpty() ? null : Pattern.compile(inFull, Pattern.CASE_INSENSITIVE)
+    }
+
+    /** Heritrix takes a robots.txt that was answered 304 for one that allows everything. */
+    @Override
+    protected boolean shouldProcess(CrawlURI curi) {
+        String scheme = curi.getUURI().getScheme()
+        if (!'http'.equals(scheme) && !'https'.equals(scheme)) return false
+        if (curi.getFetchType() === CrawlURI.FetchType.HTTP_POST || curi.isPrerequisite()) return false
+        return !'/robots.txt'.equals(curi.getUURI().getPath())
+    }
+
+    @Override
+    protected void innerProcess(CrawlURI curi) {
+        client.conditional = true
+        forget(curi)
+        if (DedupNotModified.isDistrusted(curi.getURI())) return
+        Map<String, String> last = client.last(curi.getURI())
+        if (last == null) return
+        String mime = last.get('Dedup-Original-Type')
+        if (mime == null || (inFull != null && inFull.matcher(mime).find())) return
+        HashMap<String, Object> before = new HashMap<String, Object>()
+        before.put(RecrawlAttributeConstants.A_STATUS, Integer.valueOf(200))
+        before.put(RecrawlAttributeConstants.A_ETAG_HEADER, last.get('If-None-Match'))
+        before.put(RecrawlAttributeConstants.A_LAST_MODIFIED_HEADER, last.get('If-Modified-Since'))
+        String size = last.get('Dedup-Original-Size')
+        if (size != null) before.put(RecrawlAttributeConstants.A_REFERENCE_LENGTH, Long.valueOf(size))
+        HashMap<String, Object>[] history = new HashMap[2]
+        Arrays.fill(history, 0, 1, before)
+        curi.setFetchHistory(history)
+        curi.getData().put(LAST, last)
+    }
+
+    /** Leave nothing from which a later fetch of the URL would make conditions. */
+    static Map<String, String> forget(CrawlURI curi) {
+        Map<String, String> last = (Map<String, String>) curi.getData().remove(LAST)
+        if (last != null) curi.getData().remove(RecrawlAttributeConstants.A_FETCH_HISTORY)
+        return last
+    }
+}
+
+/** A revisit of a payload that the server says is still the current one. */
+@CompileStatic
+@POJO
+class NotModifiedRevisit extends ServerNotModifiedRevisit {
+    final String url, mime
+    final long size                                    // of the payload that was not fetched, -1 not known
+
+    NotModifiedRevisit(Map<String, String> last, String etag, String modified) {
+        url = last.get('WARC-Refers-To-Target-URI')
+        mime = last.get('Dedup-Original-Type')
+        String bytes = last.get('Dedup-Original-Size')
+        size = bytes == null ? -1L : Long.parseLong(bytes)
+        setRefersToDate(last.get('WARC-Refers-To-Date'))
+        String id = last.get('WARC-Refers-To')
+        if (id != null) setRefersToRecordID(id.startsWith('<') && id.endsWith('>') ? id.substring(1, id.length() - 1) : id)
+        setPayloadDigest(last.get('WARC-Payload-Digest'))
+        setETag(etag)
+        setLastModified(modified)
+    }
+
+    /** Heritrix leaves the URL out, without which pywb finds no original. */
+    @Override
+    Map<String, String> getWarcHeaders() {
+        Map<String, String> headers = super.getWarcHeaders()
+        headers.put('WARC-Refers-To-Target-URI', url)
+        return headers
+    }
+}
+
+/** Makes revisits of answers 304, of those that were asked for and that do not contradict what was asked. */
+@CompileStatic
+@POJO
+class DedupNotModified extends Processor {
+    private static final int LONGEST_REQUEST = 1 << 16                      // bytes
+    private static final Set<String> DISTRUSTED = ConcurrentHashMap.newKeySet()   // URLs that are fetched in full, once more
+    private final DedupClient client
+
+    DedupNotModified(DedupClient client) { this.client = client }
+
+    static boolean isDistrusted(String url) { DISTRUSTED.remove(url) }
+
+    static boolean isOurs(CrawlURI curi) {
+        return curi.getRevisitProfile() instanceof NotModifiedRevisit || curi.getAnnotations().contains('Revisit:IdenticalPayloadDigest')
+    }
+
+    @Override
+    protected boolean shouldProcess(CrawlURI curi) { curi.getData().containsKey(DedupConditions.LAST) }
+
+    @Override
+    protected void innerProcess(CrawlURI curi) {
+        Map<String, String> last = DedupConditions.forget(curi)
+        if (curi.getFetchStatus() != 304) return
+        String asked = last.get('If-None-Match'), since = last.get('If-Modified-Since')
+        if (!wasAsked(curi, 'If-None-Match', asked) && !wasAsked(curi, 'If-Modified-Since', since)) return
+        String etag = curi.getHttpResponseHeader('ETag'), modified = curi.getHttpResponseHeader('Last-Modified')
+        if (contradicts(etag, modified, asked, since)) {
+            // Fetched again, in full: the current payload is one that nobody here has seen.
+            DISTRUSTED.add(curi.getURI())
+            curi.getAnnotations().add('dedup:other-validators')
+            curi.setFetchStatus(FetchStatusCodes.S_DEFERRED)
+            return
+        }
+        NotModifiedRevisit revisit = new NotModifiedRevisit(last, etag == null ? asked : etag, modified == null ? since : modified)
+        curi.setRevisitProfile(revisit)
+        curi.getAnnotations().add('duplicate:server-not-modified')           // as Heritrix's own FetchHistoryProcessor does
+        curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
+        client.notModified.incrementAndGet()
+        if (revisit.size > 0) client.notFetched.addAndGet(revisit.size)
+    }
+
+    /** Whether a 304 names another state than was asked for; entity tags are compared weakly (RFC 9110 section 8.8.3.2). */
+    private static boolean contradicts(String etag, String modified, String asked, String since) {
+        if (etag != null && asked != null) return !opaque(etag).equals(opaque(asked))
+        return modified != null && since != null && !modified.equals(since)
+    }
+
+    private static String opaque(String etag) { etag.startsWith('W/') ? etag.substring(2) : etag }
+
+    /** Whether FetchHTTP did send a condition: its settings may forbid it. */
+    private static boolean wasAsked(CrawlURI curi, String name, String value) {
+        if (value == null) return false
+        InputStream sent = curi.getRecorder().getRecordedOutput().getReplayInputStream()
+        try {
+            return new String(sent.readNBytes(LONGEST_REQUEST), 'ISO-8859-1').contains(name + ': ' + value + '\r\n')
+        } finally {
+            sent.close()
+        }
+    }
+}
+
+/**
+ * Reports each response that was looked up, was not found, and is in a WARC file now; also revisits if URLs are asked for on
+ * conditions: what a URL answered last must be known.
+ */
 @CompileStatic
 @POJO
 class DedupStore extends Processor {
@@ -932,11 +1122,39 @@ class DedupStore extends Processor {
 
     @Override
     protected boolean shouldProcess(CrawlURI curi) {
-        return !curi.isRevisit() && curi.hasContentDigestHistory()
+        if (curi.isRevisit()) return client.conditional && DedupNotModified.isOurs(curi)
+        return curi.hasContentDigestHistory()
+    }
+
+    /** What must be known of a response to ask for it on conditions later. */
+    private static void putValidators(JSONObject capture, CrawlURI curi) {
+        capture.put('etag', curi.getHttpResponseHeader('ETag')).put('last_modified', curi.getHttpResponseHeader('Last-Modified'))
+    }
+
+    /** The last that was seen of a URL is this revisit now. */
+    private void reportRevisit(CrawlURI curi) {
+        JSONObject capture = new JSONObject()
+        capture.put('url', curi.getURI()).put('date', ArchiveUtils.getLog14Date(curi.getFetchBeginTime()))
+        capture.put('mime', curi.getContentType()).put('status', curi.getFetchStatus())
+        String digest = curi.getContentDigestSchemeString()
+        if (curi.getRevisitProfile() instanceof NotModifiedRevisit) {
+            NotModifiedRevisit revisit = (NotModifiedRevisit) curi.getRevisitProfile()
+            digest = revisit.getPayloadDigest()
+            capture.put('revisit', 'server-not-modified').put('etag', revisit.getETag()).put('last_modified', revisit.getLastModified())
+            capture.put('size', revisit.size).put('mime', revisit.mime)
+        } else {
+            capture.put('revisit', 'identical-payload-digest').put('size', curi.getContentLength())
+            putValidators(capture, curi)
+        }
+        client.report(digest, null, capture.put('digest', digest))
     }
 
     @Override
     protected void innerProcess(CrawlURI curi) {
+        if (curi.isRevisit()) {
+            reportRevisit(curi)
+            return
+        }
         Map<String, Object> written = curi.getContentDigestHistory()
         if (written.isEmpty()) return                  // the writer left it out
         JSONObject capture = new JSONObject()
@@ -945,6 +1163,7 @@ class DedupStore extends Processor {
         capture.put('record_id', written.get('warc-record-id')).put('container', written.get('warc-filename'))
         capture.put('offset', written.get('warc-file-offset')).put('mime', curi.getContentType())
         capture.put('status', curi.getFetchStatus()).put('size', curi.getContentLength()).put('covers', DedupClient.coversOf(curi))
+        putValidators(capture, curi)
         client.report(digest, curi.getContentDigest(), capture)
     }
 

@@ -48,6 +48,7 @@ class HeritrixJob:
     http2: bool = False
     digest_filter: int = 0  # seconds between two renewals; 0: none
     delay: bool = True
+    conditional: bool = False  # fetch only what has changed
 
 
 def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
@@ -130,6 +131,9 @@ def configured(profile: str, job: HeritrixJob) -> str:
         _after('<ref bean="fetchHttp"/>', '\n    <ref bean="dedupLookup"/>'),
         _after('<ref bean="warcWriter"/>', '\n    <ref bean="dedupStore"/>'),
     ]
+    if job.conditional:
+        around = '<ref bean="dedupConditions"/>\n    %s\n    <ref bean="dedupNotModified"/>'
+        edits.append(('<ref bean="fetchHttp"/>', around % '<ref bean="fetchHttp"/>'))
     if job.http2:
         edits.append(('fetcher.FetchHTTP"', 'fetcher.FetchHTTP2"'))
     if not job.delay:
@@ -208,6 +212,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 )  # fmt: skip
 @flag("--everything", help="Also look up text, for an index built with --all.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
+@flag("--conditional", help="Fetch only what has changed; the index needs bin/index --etag.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")
 @shared_options("--json")
 def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
@@ -215,6 +220,8 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
 
     Its profile is that of Heritrix, with the edits of docs/crawlers.md.
     """
+    if chosen["http2"] and chosen["conditional"]:
+        raise click.UsageError("FetchHTTP2 sends no conditions: leave --http2 or --conditional out")
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
     not_compiled = compile_script(heritrix, job)
@@ -225,5 +232,7 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     lines = [ready]
     if chosen["digest_filter"]:
         lines.append("its index needs a digest filter: bin/index --digest-filter INDEX makes it")
+    if chosen["conditional"]:
+        lines.append("its index must keep what URLs answered last: bin/index --etag")
     print_result({"job": place, "name": name, "server": chosen["server"]}, lines)
     return 0

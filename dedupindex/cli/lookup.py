@@ -95,7 +95,7 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
     index = index_or_engine(index, engine)
     if batch is not None:
-        return _batch(index, batch, partial(_prefetch, given=given), partial(_answer, given=given))
+        return _lookups(index, given, batch)
     with _opened(index) as state:
         return _one(state, given)
 
@@ -120,6 +120,11 @@ def _given(options: dict[str, Any]) -> Given:
         for name, value in options.items()
         if value not in (None, False, "")
     }
+
+
+def _lookups(index: Path, given: Given, batch: BinaryIO) -> int:
+    """Answer a batch of lookups, with the options as defaults; returns the exit status."""
+    return _batch(index, batch, partial(_prefetch, given=given), partial(_answer, given=given))
 
 
 def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict[str, Any]) -> int:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -71,6 +71,7 @@ class Page(NamedTuple):
     status: int = 200
     headers: tuple[tuple[str, str], ...] = ()
     chunked: bool = False  # for those who ask with HTTP/1.1
+    answer: Callable[[Mapping[str, str]], Page | None] = lambda fields: None  # if not None, to them
 
 
 def first_edition() -> dict[str, Page]:
@@ -139,6 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.site.before(self.path)
         page = self.site.pages.get(self.path, Page(b"<p>nothing here", status=404))
+        page = page.answer(self.headers) or page
         self._headers_buffer: list[bytes] = []
         self.send_response(page.status)
         self.send_header("Content-Type", page.mime)
@@ -190,7 +192,8 @@ class Crawl(NamedTuple):
             with open(path, "rb") as stream:
                 for record in ArchiveIterator(stream):
                     if record.rec_type in ("response", "revisit"):
-                        headers, status = record.rec_headers, record.http_headers.get_statuscode()
+                        headers, http = record.rec_headers, record.http_headers
+                        status = http.get_statuscode() if http else ""
                         body = record.content_stream().read() if status != "206" else b""
                         kept = dict(headers.headers)
                         found.append(Record(record.rec_type, kept, status, body))

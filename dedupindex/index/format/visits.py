@@ -71,7 +71,10 @@ class Visit(NamedTuple):
         """Return the visit without its key."""
         inverted = _INVERTED - int(digits_of_date(self.date))
         head = _HEAD.pack(
-            VISIT, inverted.to_bytes(6, "big"), _REVISIT if self.revisit else 0, self.status
+            VISIT,
+            inverted.to_bytes(6, "big"),
+            _REVISIT if self.revisit else 0,
+            self.status & 0xFFFF,
         )
         etag, modified = _kept(self.etag), _kept(self.last_modified)
         return b"".join(

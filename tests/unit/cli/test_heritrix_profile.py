@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -21,6 +22,7 @@ from dedupindex.cli.heritrix_profile import (
     make_job,
 )
 from dedupindex.errors import BadInput, BadSource
+from tests.support.commands import typed
 from tests.support.paths import ROOT
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
@@ -171,3 +173,19 @@ def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Pat
     )
     shipped = ROOT / "conf" / "heritrix" / SCRIPT
     assert (tmp_path / "job" / SCRIPT).read_bytes() == shipped.read_bytes()
+
+
+def test_conditions_are_asked_for_before_the_fetch(heritrix: Path, tmp_path: Path) -> None:
+    make_job(heritrix, tmp_path / "weekly", replace(JOB, conditional=True))
+    profile = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
+    chain = re.findall(r'<ref bean="(dedup\w+|fetchHttp)"/>', profile)
+    assert chain == [
+        "dedupConditions",
+        "fetchHttp",
+        "dedupNotModified",
+        "dedupLookup",
+        "dedupStore",
+    ]
+    words = ["--seed", "http://a.example/", "--contact", "http://d.example/", "--conditional"]
+    _, messages = typed("heritrix-profile", heritrix, tmp_path / "x", *words, "--http2", status=2)
+    assert "FetchHTTP2 sends no conditions" in messages

@@ -240,11 +240,11 @@ def test_a_command_line_batch_finds_captures_that_are_merged_meanwhile(
             assert held(store) == 0
         yield question
 
-    assert cli._batch(index, {}, lines()) == 0  # type: ignore[arg-type]
+    assert cli._lookups(index, {}, lines()) == 0  # type: ignore[arg-type]
     answers = [orjson.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
     assert len(answers) == cli._CHUNK + 1 and all(one["duplicate"] for one in answers)
 
 
 def test_an_empty_batch_still_needs_an_index(tmp_path: Path) -> None:
     with pytest.raises(IndexUnavailable):
-        cli._batch(tmp_path / "none", {}, iter(()))  # type: ignore[arg-type]
+        cli._lookups(tmp_path / "none", {}, iter(()))  # type: ignore[arg-type]

@@ -282,7 +282,7 @@ def test_bin_lookup_shows_it(tmp_path: Path) -> None:
     assert "2024-03-01T00:00:00Z" in shown and 'If-None-Match: "1"' in shown
     shown, _ = typed("lookup", site.index, "--last", "--url", URL, "--json")
     assert json.loads(shown) == site.last()
-    shown, _ = typed("lookup", site.index, "--last", "--url", "http://b.example/")
+    shown, _ = typed("lookup", site.index, "--last", "--url", "http://b.example/", status=10)
     assert shown == "not known\n"
     lines = json.dumps({"url": URL}) + "\n" + json.dumps({"url": "http://b.example/"})
     shown, _ = typed("lookup", site.index, "--last", "--batch", "-", text=lines)

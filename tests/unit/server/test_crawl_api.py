@@ -85,7 +85,7 @@ def test_a_crawl_from_begin_to_commit(web: FlaskClient) -> None:
     assert begin(web, digest_covers="stored") == crawl
     done = web.post("/captures?crawl=a", json=report())
     assert done.get_json() == {
-        "added": 1, "unchanged": 0, "refused": {}, "bad": 0, "results": ["added"],
+        "added": 1, "unchanged": 0, "revisits": 0, "refused": {}, "bad": 0, "results": ["added"],
     }  # fmt: skip
     assert ask(web) == {"duplicate": False}
     own = ask(web, crawl="a")

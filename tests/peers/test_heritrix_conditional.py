@@ -1,0 +1,182 @@
+"""A stock Heritrix fetches only what has changed since the last capture that the index knows."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.integration.test_server_live import serving, until
+from tests.peers import replay
+from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home
+from tests.peers.proof import remarks
+from tests.unit.cli.test_cli import dedupindex
+
+pytestmark = pytest.mark.peer
+OLD, NEW = "Mon, 02 Jan 2023 03:04:05 GMT", "Tue, 03 Jan 2023 03:04:05 GMT"
+RANDOM = Random(6)
+
+
+class Versions:
+    """A page that answers 304 if a condition holds, and what was asked of it."""
+
+    def __init__(self, tag: str = "", date: str = "", mime: str = "image/png") -> None:
+        self.tag, self.date, self.mime = tag, date, mime
+        self.body = RANDOM.randbytes(3000)
+        self.asked: list[tuple[str | None, str | None]] = []
+        self.lies: Callable[[Mapping[str, str]], Page | None] = lambda fields: None
+
+    def page(self) -> Page:
+        return Page(b"", answer=self._answer)
+
+    def _answer(self, fields: Mapping[str, str]) -> Page:
+        tag, date = fields.get("If-None-Match"), fields.get("If-Modified-Since")
+        self.asked.append((tag, date))
+        if lie := self.lies(fields):
+            return lie
+        stated = [("ETag", self.tag), ("Last-Modified", self.date)]
+        headers = tuple((name, text) for name, text in stated if text)
+        if (tag is not None and tag == self.tag) or (tag is None and date == self.date != ""):
+            return Page(b"", self.mime, 304, headers)
+        return Page(self.body, self.mime, 200, headers)
+
+
+class Twice(NamedTuple):
+    """Two crawls of one site."""
+
+    site: Site
+    pages: dict[str, Versions]
+    bodies: dict[str, bytes]  # as the first crawl was served them
+    first: Crawl
+    second: Crawl
+    reports: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
+    folder = tmp_path_factory.mktemp("conditional")
+    pages = {
+        "/tag.png": Versions('"t1"', OLD),
+        "/weak.png": Versions('W/"w1"'),
+        "/date.png": Versions("", OLD),
+        "/plain.png": Versions(),
+        "/changes.png": Versions('"c1"', OLD),
+        "/restored.png": Versions('"r1"', OLD),
+        "/unasked.png": Versions(),
+        "/page.html": Versions('"h1"', OLD, "text/html"),
+        "/robots.txt": Versions('"x1"', OLD, "text/plain"),
+    }
+    pages["/robots.txt"].body = b"User-agent: *\nDisallow: /secret\n"
+    pages["/page.html"].body = b"<p>" + b"long " * 300 + b'<a href="/linked.png">'
+    dedupindex("index", "--empty", "--etag", "-w", "-m", ".*", folder / "index")
+    with closing(Site()) as site, serving(folder / "index") as server:
+        links = "".join(f'<a href="{path}">x</a> ' for path in pages)
+        site.pages = {path: page.page() for path, page in pages.items()}
+        site.pages["/"] = Page(links.encode())
+        site.pages["/linked.png"] = Page(RANDOM.randbytes(2000), "image/png")
+        heritrix = Heritrix(heritrix_home(), folder)
+        address, reports = f"http://127.0.0.1:{server.port}", []
+        first = heritrix.run(heritrix.make("first", site, address, "--conditional"))
+        bodies = {site.url + path: page.body for path, page in pages.items()}
+        for page in pages.values():
+            page.asked.clear()
+        pages["/changes.png"].body, pages["/changes.png"].tag = RANDOM.randbytes(3000), '"c2"'
+        # A server that answers 304 whatever is asked, but says of which version.
+        other = Page(b"", "image/png", 304, (("ETag", '"r0"'),))
+        restored = pages["/restored.png"]
+        restored.body, restored.tag = RANDOM.randbytes(3000), '"r0"'
+        restored.lies = lambda fields: other if "If-None-Match" in fields else None
+        pages["/unasked.png"].lies = lambda fields: Page(b"", "image/png", 304)
+        second = heritrix.run(heritrix.make("second", site, address, "--conditional"))
+        for crawl in (first, second):
+
+            def report(name: str = crawl.name) -> dict[str, Any]:
+                status, body = server.get(f"/crawls/{name}/report")
+                assert status == 200, body
+                return dict(json.loads(body))
+
+            assert until(lambda report=report: report()["lookups"] > 0)
+            reports.append(report())
+        yield Twice(site, pages, bodies, first, second, reports)
+
+
+def of(twice: Twice, path: str) -> list[Record]:
+    return [one for one in twice.second.records() if one.url == twice.site.url + path]
+
+
+@pytest.mark.parametrize(
+    ("path", "conditions"),
+    [("/tag.png", ('"t1"', OLD)), ("/weak.png", ('W/"w1"', None)), ("/date.png", (None, OLD))],
+)
+def test_what_has_not_changed_is_not_fetched(
+    twice: Twice, path: str, conditions: tuple[str | None, str | None]
+) -> None:
+    assert twice.pages[path].asked == [conditions]
+    (revisit,) = of(twice, path)
+    (original,) = [one for one in twice.first.records() if one.url == revisit.url]
+    named = revisit.headers
+    assert (revisit.kind, revisit.body) == ("revisit", b"")
+    assert named["WARC-Profile"].endswith("/revisit/server-not-modified")
+    assert named["WARC-Refers-To"] == original.headers["WARC-Record-ID"]
+    assert named["WARC-Refers-To-Target-URI"] == original.url
+    assert named["WARC-Refers-To-Date"] == original.headers["WARC-Date"]
+    assert named["WARC-Payload-Digest"] == original.headers["WARC-Payload-Digest"]
+
+
+def test_what_has_changed_or_states_nothing_is_stored(twice: Twice) -> None:
+    assert twice.pages["/changes.png"].asked == [('"c1"', OLD)]
+    assert twice.pages["/plain.png"].asked == [(None, None)]
+    (changed,), (plain,) = of(twice, "/changes.png"), of(twice, "/plain.png")
+    assert (changed.kind, changed.body) == ("response", twice.pages["/changes.png"].body)
+    assert plain.headers["WARC-Profile"].endswith("/identical-payload-digest")
+
+
+def test_a_304_that_names_another_version_is_fetched_in_full(twice: Twice) -> None:
+    page = twice.pages["/restored.png"]
+    assert page.asked == [('"r1"', OLD), (None, None)]
+    (record,) = of(twice, "/restored.png")
+    assert (record.kind, record.body) == ("response", page.body)
+
+
+def test_a_304_that_nobody_asked_for_is_no_revisit(twice: Twice) -> None:
+    assert twice.pages["/unasked.png"].asked == [(None, None)]
+    (record,) = of(twice, "/unasked.png")
+    assert (record.kind, record.status) == ("response", "304")
+
+
+def test_pages_with_links_and_robots_are_fetched_in_full(twice: Twice) -> None:
+    assert set(twice.pages["/page.html"].asked) == {(None, None)}
+    assert set(twice.pages["/robots.txt"].asked) == {(None, None)}
+    assert of(twice, "/linked.png")
+
+
+def test_heritrixs_own_report_counts_them(twice: Twice) -> None:
+    kinds = Counter(one.headers.get("WARC-Profile", "").rpartition("/")[2] or one.kind
+                    for one in twice.second.records())  # fmt: skip
+    assert kinds["server-not-modified"] == 3
+    assert twice.second.report_number("not-modified URIs") == 3
+    assert "not modified 3, bytes not fetched 9000" in twice.second.output
+    log = (twice.second.launch / "logs" / "crawl.log").read_text()
+    assert log.count("duplicate:server-not-modified") == 3
+    assert log.count("dedup:other-validators") == 1
+    assert twice.second.alerts() == ""
+
+
+def test_the_revisits_replay(twice: Twice, tmp_path: Path) -> None:
+    warcs = [*twice.first.warcs(), *twice.second.warcs()]
+    with replay.replay(warcs, tmp_path) as archive:
+        for path in ("/tag.png", "/weak.png", "/date.png"):
+            (revisit,) = of(twice, path)
+            answer = archive.get(revisit.url, revisit.headers["WARC-Date"])
+            assert answer[:2] == (200, twice.bodies[revisit.url]), archive.log.read_text()
+
+
+def test_bin_verify_finds_nothing_wrong(twice: Twice) -> None:
+    said = remarks(*twice.first.warcs(), *twice.second.warcs())
+    assert set(said) == {"no-http-headers"}, said  # Heritrix leaves their blocks empty
