@@ -15,9 +15,13 @@ Exit status 1 is a crash, 2 a usage error. A command that had to leave damaged i
 
 from __future__ import annotations
 
+import re
 import sys
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
+
+_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|demo|cluster-demo|bench|lock)\b)(?=[a-z])")
 
 
 class DedupError(Exception):
@@ -33,6 +37,22 @@ class DedupError(Exception):
         cls.exit_status = exit_status or cls.exit_status
         cls.http_status = http_status or cls.http_status
 
+    def __str__(self) -> str:
+        return as_called(super().__str__())
+
+
+def as_called(text: str) -> str:
+    """Return a text with the commands in it, ``bin/index``, as they are called here.
+
+    Where the package is installed there is no ``bin/``: the command is ``dedupindex index``.
+    """
+    return text if "bin/" not in text or _has_scripts() else _COMMAND.sub("dedupindex ", text)
+
+
+@cache
+def _has_scripts() -> bool:
+    return (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
+
 
 def to_install(extra: str) -> str:
     """Return the command that installs the packages of an extra.
@@ -41,7 +61,7 @@ def to_install(extra: str) -> str:
     and commands would run that copy.
     """
     checkout = Path(__file__).resolve().parents[1]
-    if (checkout / "bin" / "setup").is_file() and Path(sys.prefix).resolve().parent == checkout:
+    if _has_scripts() and Path(sys.prefix).resolve().parent == checkout:
         return f"bin/setup {extra}"
     return f"pip install 'dedupindex[{extra}]'"
 

@@ -11,11 +11,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from importlib import import_module
+from io import StringIO
 
 import click
 
 from dedupindex import __version__
-from dedupindex.errors import DedupError
+from dedupindex.errors import DedupError, as_called
 
 COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
@@ -62,7 +63,10 @@ class _CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            return None
+            from dedupindex.cli.common import meant  # --version need not wait for it
+
+            near = meant(cmd_name, COMMANDS) or "; dedupindex --help lists them"
+            raise click.UsageError(f"there is no command {cmd_name!r}{near}", ctx)
         module, _, name = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
         command: click.Command = getattr(
             import_module(f"dedupindex.cli.{module}"), name or "command"
@@ -99,7 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo(f"dedupindex: {error}", err=True)
         failed = error.exit_status
     except click.ClickException as error:
-        error.show()
+        shown = StringIO()
+        error.show(shown)
+        click.echo(as_called(shown.getvalue()), nl=False, err=True)
         failed = error.exit_code
     except OSError as error:
         named = f"{error.filename}: " if error.filename else ""

@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import wants_json
-from dedupindex.errors import BadInput, Damaged
+from dedupindex.errors import BadInput, Damaged, as_called
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
@@ -39,7 +39,7 @@ class _Context(click.Context):
     @property
     def command_path(self) -> str:
         """The command as typed, for usage errors."""
-        return f"bin/{self.info_name}"
+        return as_called(f"bin/{self.info_name}")
 
 
 def check_no_address(path: Path) -> None:
@@ -105,6 +105,9 @@ class Command(click.Command):
             signal.signal(signal.SIGTERM, signal.default_int_handler)
         return super().invoke(ctx)
 
+    def get_help(self, ctx: click.Context) -> str:
+        return as_called(super().get_help(ctx))
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, text in (("Examples", self._examples), ("Exit status", STATUSES)):
             with formatter.section(title):
@@ -165,17 +168,27 @@ def _configure(ctx: click.Context, option: click.Parameter, path: str | None) ->
         return
     content = read_config(Path(path))
     if unknown := sorted(set(content) - set(COMMANDS)):
-        raise BadInput(f"{path}: there is no section [{unknown[0]}], but {', '.join(COMMANDS)}")
+        near = meant(unknown[0], COMMANDS) or f", but {', '.join(COMMANDS)}"
+        raise BadInput(f"{path}: there is no section [{unknown[0]}]{near}")
     known = settings_of(ctx.command)
     values: dict[str, Any] = {}
     for name, value in content.get(ctx.info_name or "", {}).items():
         chosen = known.get(name.replace("-", "_"))
         if chosen is None:
-            raise BadInput(f"{path}: [{ctx.info_name}] has no setting {name!r}")
+            near = meant(name.replace("-", "_"), known)
+            raise BadInput(f"{path}: [{ctx.info_name}] has no setting {name!r}{near}")
         several = chosen.multiple and not isinstance(value, list)
         values[chosen.name or ""] = [value] if several else value
     ctx.meta[_FILE] = path
     ctx.default_map = {**(ctx.default_map or {}), **values}
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """Return a question with the names that an unknown one is like, nothing if there is none."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    near = get_close_matches(name, list(names))
+    return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
 def read_config(path: Path) -> dict[str, dict[str, Any]]:
@@ -217,7 +230,7 @@ def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] =
         print_json(content)
         return
     for line in lines:
-        click.echo(line)
+        click.echo(as_called(line))
     for note in notes:
         say(note)
 
@@ -233,7 +246,7 @@ def count_lines(
 
 def say(text: str) -> None:
     """Print a line on stderr, with control characters made visible."""
-    click.echo(printable(text), err=True)
+    click.echo(printable(as_called(text)), err=True)
 
 
 def status_7(message: str) -> int:

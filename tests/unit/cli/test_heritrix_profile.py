@@ -171,6 +171,14 @@ def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Pat
         check=True,
         capture_output=True,
     )
+    for words in (["lookup", "none", "--digest", "sha1:" + "A" * 32], ["index", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "dedupindex", *words],
+            cwd=tmp_path / "installed", capture_output=True, text=True,
+        )  # fmt: skip
+        assert "bin/" not in done.stdout + done.stderr and "dedupindex index" in (
+            done.stdout + done.stderr
+        )
     shipped = ROOT / "conf" / "heritrix" / SCRIPT
     assert (tmp_path / "job" / SCRIPT).read_bytes() == shipped.read_bytes()
 

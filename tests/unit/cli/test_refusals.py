@@ -115,3 +115,20 @@ def test_few_of_many_bad_lines_are_shown(tmp_path: Path) -> None:
     assert json.loads(out)["problems"] == 30
     assert err.count(": line ") == 10
     assert f"warning: {source}: and 20 more lines like these\n" in err
+
+
+def test_misspelled_commands_sections_and_settings_are_answered_with_what_is_like_them(
+    tmp_path: Path,
+) -> None:
+    assert "there is no command 'indx'; did you mean index?" in typed("indx", status=2)[1]
+    assert "dedupindex --help lists them" in typed("zzz", status=2)[1]
+    settings = tmp_path / "settings.toml"
+    for text, hint in (
+        ("[serv]\nport = 1\n", "no section [serv]; did you mean serve or search?"),
+        ("[zzz]\nport = 1\n", "no section [zzz], but index, serve,"),
+        ("[serve]\nprot = 1\n", "[serve] has no setting 'prot'; did you mean port"),
+        ("[index]\nmin-sise = 1\n", "did you mean min_size?"),
+    ):
+        settings.write_text(text)
+        command = "index" if "[index]" in text else "serve"
+        assert hint in typed(command, "x", "--config", settings, status=4)[1]
