@@ -51,12 +51,12 @@ class LineSample(NamedTuple):
     total: int  # lines that it is taken from
 
 
-def sample_lines(paths: Sequence[Path], most: int) -> LineSample:
+def sample_lines(files: Sequence[str], most: int) -> LineSample:
     """Take about `most` lines: all of some URLs, or if a few URLs have most of them, any."""
-    sample = _sample(lines_of(paths), most, _url)
+    sample = _sample(lines_of(files), most, _url)
     if len(sample.lines) >= min(sample.total, most // 4):
         return sample
-    return _sample(lines_of(paths), most, itemgetter(0))
+    return _sample(lines_of(files), most, itemgetter(0))
 
 
 def _sample(lines: Iterable[Line], most: int, key: Callable[[Line], str]) -> LineSample:

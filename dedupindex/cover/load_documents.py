@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from io import FileIO, RawIOBase
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -28,6 +29,15 @@ from dedupindex.counts import OnProgress
 from dedupindex.cover.document_lines import document
 from dedupindex.cover.relation import content_of, shingles, terms
 from dedupindex.errors import BadInput, BadSource
+from dedupindex.object_store import (
+    RemoteFile,
+    check_reader,
+    find_objects,
+    is_remote,
+    local,
+    open_anywhere,
+    redacted,
+)  # fmt: skip
 from dedupindex.runtime.files import named_errors
 
 BATCH_LINES, _BATCH_BYTES = 500, 4 << 20
@@ -109,6 +119,7 @@ def prepare(batch: LineBatch) -> Prepared:
 # --- sources: lines of JSON, and archives through `corpus` ----------------------------------------
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_BUFFER = 1 << 17  # bytes of a file that are read at once
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
 
@@ -122,8 +133,8 @@ class ArchiveOptions(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    files: list[Path]  # JSON lines of documents
-    left_out: list[Path]  # JSON lines of revisits that conditions exclude
+    files: list[str]  # paths and addresses of JSON lines of documents
+    left_out: list[str]  # JSON lines of revisits that conditions exclude
     report: CorpusReport
     all_revisits: bool = True  # False if the sources may hold revisits that their metadata lack
 
@@ -140,7 +151,7 @@ def gather(
 
     `listing` requires revisits, which an index does not have. Raises `BadInput`, `BadSource`.
     """
-    lines = [Path(source) for source in sources if is_lines(source)]
+    lines = [name for source in sources if is_lines(source) for name in _expanded(source)]
     archives = [source for source in sources if not is_lines(source)]
     report = CorpusReport()
     if not archives:
@@ -170,13 +181,22 @@ def gather(
         for chunk in SpooledChunks(excluded) if options.where else ():
             for (capture,) in chunk.groups:
                 stream.write(orjson.dumps(_metadata(capture)) + b"\n")
-    return Gathered([*lines, captures], [left_out], report, revisits is Revisits.ALL)
+    return Gathered([*lines, str(captures)], [str(left_out)], report, revisits is Revisits.ALL)
 
 
 def is_lines(source: str) -> bool:
     """Return whether a source is JSON lines, by its name."""
-    name = os.path.basename(source).removesuffix(".gz").removesuffix(".zst")
+    path = source.partition("?")[0] if is_remote(source) else source  # without a signature
+    name = os.path.basename(path).removesuffix(".gz").removesuffix(".zst")
     return name.endswith((".json", ".jsonl", ".ndjson"))
+
+
+def _expanded(source: str) -> list[str]:
+    """Return the files of a source of lines: of an address that is a glob, all that match."""
+    if not is_remote(source):
+        return [local(source)]
+    check_reader(source)
+    return [found.address for found in find_objects(source)]
 
 
 def _as_line(entry: Entry) -> bytes:
@@ -215,27 +235,33 @@ def _string(entry: Entry, path: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def lines_of(paths: Iterable[Path]) -> Iterator[Line]:
-    """Yield the lines of files, plain or compressed with gzip or zstd. Raises `BadSource`."""
-    for path in paths:
-        with _opened(path) as stream:
+def lines_of(files: Iterable[str]) -> Iterator[Line]:
+    """Yield the lines of files here and elsewhere, plain or compressed with gzip or zstd.
+
+    Raises `BadSource`, also if an object is changed while it is read.
+    """
+    for path in files:
+        name = redacted(path)
+        with _opened(path) as (stream, raw):
             try:
                 for number, line in enumerate(stream, 1):
                     if line.strip():
-                        yield f"{path} line {number}", line
+                        yield f"{name} line {number}", line
             except (OSError, EOFError, zlib.error) as error:
-                raise BadSource(f"{path} cannot be read: {error}") from error
+                raise BadSource(f"{name} cannot be read: {error}") from error
+            if isinstance(raw, RemoteFile) and raw.changed():
+                raise BadSource(f"{name} was changed while it was read")
 
 
-def size_of(paths: Iterable[Path]) -> int:
+def size_of(files: Iterable[str]) -> int:
     """Return the bytes of all files; 0 if some are compressed or unreadable."""
     size = 0
-    for path in paths:
+    for path in files:
         try:
-            with open(path, "rb") as stream:
+            with open_anywhere(path) as stream:
                 head = stream.read(4)
                 size += stream.seek(0, os.SEEK_END)
-        except OSError:  # which reading will report
+        except (OSError, BadSource):  # which reading will report
             return 0
         if head.startswith(_GZIP) or head == _ZSTD:
             return 0
@@ -243,19 +269,20 @@ def size_of(paths: Iterable[Path]) -> int:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
+def _opened(path: str) -> Iterator[tuple[BinaryIO, RawIOBase]]:
+    """Open a file; yield its content, decompressed, and the file itself."""
     try:
-        stream = open(path, "rb")  # noqa: SIM115 (the block closes it)
+        raw = RemoteFile(path, in_order=True) if is_remote(path) else FileIO(path)
     except OSError as error:
         raise BadSource(f"{path} cannot be read: {error.strerror}") from error
-    with stream:
+    with io.BufferedReader(raw, _BUFFER) as stream:
         head = stream.peek(4)[:4]
         if head.startswith(_GZIP):
-            yield cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=stream)), raw
         elif head == _ZSTD:
-            yield io.BufferedReader(_Frames(stream), 1 << 20)
+            yield io.BufferedReader(_Frames(stream), 1 << 20), raw
         else:
-            yield stream
+            yield stream, raw
 
 
 class _Frames(io.RawIOBase):

@@ -68,7 +68,7 @@ def test_steps_grow_with_what_they_depend_on() -> None:
 
 def test_a_sample_has_all_lines_of_its_urls(tmp_path: Path) -> None:
     source = written(tmp_path / "pages.jsonl", 900, 3)
-    sample = estimate.sample_lines([source], 100)
+    sample = estimate.sample_lines([str(source)], 100)
     assert sample.total == 900 and 50 < len(sample.lines) <= 200
     several = Counter(orjson.loads(line)["url"] for _, (_, line) in sample.lines)
     assert set(several.values()) == {3}
@@ -76,7 +76,7 @@ def test_a_sample_has_all_lines_of_its_urls(tmp_path: Path) -> None:
 
 def test_a_sample_of_one_url_has_any_lines(tmp_path: Path) -> None:
     source = written(tmp_path / "pages.jsonl", 900, 900)
-    sample = estimate.sample_lines([source], 100)
+    sample = estimate.sample_lines([str(source)], 100)
     assert sample.total == 900 and 50 < len(sample.lines) <= 200
 
 
@@ -85,7 +85,7 @@ def test_a_sample_names_the_line_that_is_no_document(tmp_path: Path) -> None:
     for line, message in (("[]", "is no JSON object"), ("{", "is no JSON"), ("{}", "has no url")):
         source.write_text(f'{{"url": "http://a/"}}\n{line}\n')
         with pytest.raises(BadSource, match=f"line 2 .*{message}"):
-            estimate.sample_lines([source], 100)
+            estimate.sample_lines([str(source)], 100)
 
 
 def test_a_small_collection_is_estimated_as_it_is(
