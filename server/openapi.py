@@ -13,7 +13,7 @@ from dedupindex.crawls.statistics import BY
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import LAST_PARAMETERS, PARAMETERS
-from dedupindex.lookup.policy import MAX_RULES
+from dedupindex.lookup.policy import MAX_RULES, PREFERENCES
 from server.api.request_fields import BEGIN, CANCEL, COMMIT, DROP, SELF_REPORT, schemas_of
 from server.request_checks import FREE
 from server.responses import ERRORS
@@ -209,12 +209,16 @@ def _rule() -> Schema:
         "host": {**text, "description": "with a dot before it: and all hosts below"},
         "mime": {**text, "description": "a pattern, as image/*"},
         "url": {**text, "description": "a regular expression for the whole URL"},
+        "original_host": {**text, "description": "as host, of the original"},
+        "original_prefix": {**text, "description": "with which the URL of the original begins"},
         "never": {"const": True},
         "min_size": PARAMETERS["min_size"].schema,
         "max_age": age,
         "blackout": age,
         "originals_from": {**_list(text), "minItems": 1, "maxItems": MAX_RULES},
         "distrust_validators": {"const": True},
+        "embargo": {**_TEXT, "description": "a WARC-Date, or 14 digits"},
+        "prefer": _enum(PREFERENCES),
     }
     return _object(rule, closed=True)
 

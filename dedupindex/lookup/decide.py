@@ -21,7 +21,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.timestamps import seconds, sort_key
-from dedupindex.urlkey import urlkey
+from dedupindex.urlkey import host_of, urlkey
 
 LIMIT = 100  # captures of a digest that a lookup reads beyond the exact URL, in key order
 FEW = 8  # captures of a digest that a lookup reads at once, as most digests have no more
@@ -182,7 +182,7 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
     rules = query.policy.rules_for(query.url, query.mime) if query.policy.rules else None
     if rules is not None and rules.never():
         return Decision(None, "never")
-    now, refused = None, ""
+    now, refused, prefer = None, "", ""
     for match, captures in candidates(view, settings, query):
         best, skip = None, False
         for capture in captures:
@@ -195,7 +195,9 @@ def decide(view: Finder, settings: Settings, query: Query) -> Decision:
                     refused = refused or objection.keyword
                     continue
                 skip = skip or (_proves_stored(query, capture) and rules.skips(capture, now))
-            if best is None or _preferred(settings, capture, best):
+            if best is None:
+                best, prefer = capture, rules.preference(capture) if rules is not None else ""
+            elif _preferred(settings, query, prefer, capture, best):
                 best = capture
         if best is not None:
             match = match or match_of(query.url, best.url)
@@ -275,11 +277,30 @@ def _grouped(captures: list[Capture], settings: Settings, query: Query) -> Itera
             assert_never(strategy)
 
 
-def _preferred(settings: Settings, capture: Capture, other: Capture) -> bool:
+def _preferred(
+    settings: Settings, query: Query, prefer: str, capture: Capture, other: Capture
+) -> bool:
+    """Return whether a capture is a better original than another of its group."""
+    if prefer:
+        near = is_near(query, prefer, capture)
+        if near is not is_near(query, prefer, other):
+            return near
     mine, theirs = sort_key(capture.date), sort_key(other.date)
     if mine != theirs:
-        return (mine < theirs) is (settings.keep == "earliest")
+        return (mine < theirs) is wants_earliest(settings, prefer)
     return capture.url < other.url
+
+
+def is_near(query: Query, prefer: str, capture: Capture) -> bool:
+    """Return whether a capture is of the host or crawl that a policy prefers."""
+    if prefer == "same_host":
+        return host_of(capture.url) == host_of(query.url)
+    return prefer == "same_crawl" and capture.crawl == query.crawl
+
+
+def wants_earliest(settings: Settings, prefer: str) -> bool:
+    """Return whether the earliest of several originals answers, and not the latest."""
+    return prefer != "latest" if prefer else settings.keep == "earliest"
 
 
 def reference_time(query: Query) -> int:

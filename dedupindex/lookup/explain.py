@@ -52,7 +52,10 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
             verdict = decide.unmet_condition(query, capture, now)
             if not verdict and (objection := rules.refuses(capture, now)):
                 verdict = objection.verdict
-            add(capture, verdict or _preference(settings, query, capture, answer))
+            if not verdict:
+                prefer = rules.preference(capture)
+                verdict = _preference(settings, query, prefer, capture, answer)
+            add(capture, verdict)
     if query.strategy is not Strategy.DIGEST_ANY:
         verdict = f"another URL: {query.strategy.value} does not take it, DIGEST_ANY would"
         for capture in view.any(query.digest, decide.LIMIT):
@@ -60,13 +63,17 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
     return {"considered": list(considered.values()), **({"more": True} if more else {})}
 
 
-def _preference(settings: Settings, query: Query, capture: Capture, answer: Answer | None) -> str:
+def _preference(
+    settings: Settings, query: Query, prefer: str, capture: Capture, answer: Answer | None
+) -> str:
     """Return why a capture that meets all conditions was chosen or not."""
     if answer is None or capture == answer.original:
         return _CHOSEN
     if decide.match_of(query.url, capture.url) is not answer.match:
         return f"not preferred: {answer.match.value} goes first"
+    if decide.is_near(query, prefer, capture) != decide.is_near(query, prefer, answer.original):
+        return f"not preferred: a policy prefers the {prefer.replace('_', ' ')}"
     if sort_key(capture.date) != sort_key(answer.original.date):
-        earliest = settings.keep == "earliest"
+        earliest = decide.wants_earliest(settings, prefer)
         return f"not preferred: the chosen one is {'earlier' if earliest else 'later'}"
     return "not preferred: as old as the chosen one, whose URL sorts first"

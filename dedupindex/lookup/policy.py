@@ -4,12 +4,15 @@ A policy is an ordered list of rules. The first rule whose conditions all match 
 without conditions matches everything; one without restrictions allows everything:
 
     {"host": ".example.org", "mime": "image/*", "url": "https?://[^?]*"}     conditions
+    {"original_host": ".example.org", "original_prefix": "http://a.example/b"}   of the original
     {"never": true}                    store in full, whatever the index holds
     {"min_size": 1000}                 store payloads that are smaller or of unknown size
     {"max_age": "30d"}                 store payloads whose originals are all older
     {"blackout": "10m"}                write nothing if the same URL was stored so recently
     {"originals_from": ["weekly-*"]}   only captures of these crawls are originals
     {"distrust_validators": true}      fetch in full: ETag and Last-Modified say nothing
+    {"embargo": "2030-01-01"}          store payloads until then
+    {"prefer": "same_host"}            which of several originals answers
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from typing import Any, NamedTuple
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture
 from dedupindex.errors import BadInput
-from dedupindex.lookup.conditions import parse_age
+from dedupindex.lookup.conditions import parse_age, parse_date
 from dedupindex.runtime.safe_regex import LONGEST_MATCHED, MEMORY, Pattern, of_request
 from dedupindex.timestamps import seconds
 from dedupindex.urlkey import host_of
@@ -44,17 +47,20 @@ class PolicyRule:
     host: str = ""  # with a leading dot, its subdomains too
     mime: str = ""  # a shell pattern
     url: str = ""  # a regular expression for the whole URL
+    original_host: str = ""  # of the original, as `host`
+    original_prefix: str = ""  # with which the URL of the original begins
     never: bool = False
     min_size: int = 0
     max_age: int | None = None
     blackout: int = 0
     originals_from: tuple[str, ...] = ()  # shell patterns of crawl names; empty: any
     distrust_validators: bool = False
+    embargo: str = ""  # a WARC-Date, before which no capture answers
+    prefer: str = ""  # one of `PREFERENCES`; empty: the captures that the index keeps
 
     def matches_url(self, host: str, url: str) -> bool:
         """Return whether host and URL meet the conditions; too long a URL never does."""
-        below = self.host.startswith(".") and host.endswith(self.host)
-        if self.host and host != self.host.removeprefix(".") and not below:
+        if not _is_below(self.host, host):
             return False
         if not self.url:
             return True
@@ -64,10 +70,24 @@ class PolicyRule:
         """Return whether a media type meets the condition; an unknown one ("") does not."""
         return not self.mime or (bool(mime) and _matches_glob(mime, self.mime))
 
+    def needs_original(self) -> bool:
+        """Return whether there are conditions on the original."""
+        return bool(self.original_host or self.original_prefix)
+
+    def matches_original(self, url: bytes) -> bool:
+        """Return whether the URL of an original meets the conditions on it."""
+        if not url.startswith(self.original_prefix.encode("utf-8", "surrogateescape")):
+            return False
+        return not self.original_host or _is_below(
+            self.original_host, host_of(url).decode("utf-8", "surrogateescape")
+        )
+
     def may_refuse(self) -> str:
         """Return the first keyword for which the rule may refuse a capture, "" if none."""
         if self.never:
             return "never"
+        if self.embargo:
+            return "embargo"
         if self.min_size:
             return "min_size"
         if self.max_age is not None:
@@ -84,12 +104,22 @@ class PolicyRule:
 
 
 _DEFAULTS = {field.name: field.default for field in fields(PolicyRule)}
+PREFERENCES = ("earliest", "latest", "same_host", "same_crawl")
 _expressions = Cache[str, Pattern](16 * MEGABYTE)
 _globs = Cache[str, Callable[[str], Any]](2 * MEGABYTE)
 
 
 def _expression(text: str) -> Pattern:
     return _expressions.get(text) or _expressions.keep(text, of_request(text), MEMORY)
+
+
+def _is_below(wanted: str, host: str) -> bool:
+    """Return whether a host is the wanted one, "" for any, or with a leading dot is below it."""
+    return (
+        not wanted
+        or host == wanted.removeprefix(".")
+        or (wanted[0] == "." and host.endswith(wanted))
+    )
 
 
 def _matches_glob(text: str, pattern: str) -> bool:
@@ -104,7 +134,7 @@ def _matches_glob(text: str, pattern: str) -> bool:
 class Objection(NamedTuple):
     """Why a policy does not let a capture answer."""
 
-    keyword: str  # never, min_size, max_age or originals_from
+    keyword: str  # never, embargo, min_size, max_age or originals_from
     verdict: str
 
 
@@ -115,7 +145,10 @@ class Policy(NamedTuple):
 
     def selects_originals(self) -> bool:
         """Return whether it may accept one original of a payload and refuse another."""
-        return any(rule.max_age is not None or rule.originals_from for rule in self.rules)
+        return any(
+            rule.max_age is not None or rule.originals_from or rule.needs_original()
+            for rule in self.rules
+        )
 
     def rules_for(self, url: bytes, mime: bytes) -> MatchingRules:
         """Return the rules that a URL meets, for captures of a media type (empty: unknown)."""
@@ -136,11 +169,12 @@ class MatchingRules:
     def never(self) -> bool:
         """Return whether no capture may answer, whatever the index holds."""
         for rule in self._rules:
-            if not rule.mime or self._mime:
-                if rule.matches_mime(self._mime):
-                    return rule.never
-            elif not rule.never:
-                return False  # it depends on the original's media type
+            if rule.mime and self._mime and not rule.matches_mime(self._mime):
+                continue
+            if not rule.never:
+                return False  # or it depends on the original, and then some may answer
+            if not rule.needs_original() and (self._mime or not rule.mime):
+                return True
         return False
 
     def may_refuse(self) -> str:
@@ -149,13 +183,27 @@ class MatchingRules:
             if rule.matches_mime(self._mime) or not self._mime:
                 if keyword := rule.may_refuse():
                     return keyword
-                if self._mime or not rule.mime:
+                if (self._mime or not rule.mime) and not rule.needs_original():
                     break  # this rule decides
         return ""
 
     def _rule(self, capture: Capture) -> PolicyRule | None:
         mime = self._mime or capture.mime.decode("utf-8", "replace")
-        return next((rule for rule in self._rules if rule.matches_mime(mime)), None)
+        for rule in self._rules:
+            if rule.matches_mime(mime) and rule.matches_original(capture.url):
+                return rule
+        return None
+
+    def preference(self, capture: Capture) -> str:
+        """Return which of several originals answers, one of `PREFERENCES` or "".
+
+        `capture` is one of them, for its media type.
+        """
+        mime = self._mime or capture.mime.decode("utf-8", "replace")
+        for rule in self._rules:
+            if rule.matches_mime(mime) and not rule.needs_original():
+                return rule.prefer
+        return ""
 
     def refuses(self, capture: Capture, now: int) -> Objection | None:
         """Return why a capture may not answer at `now` (seconds since 1970); None if it may."""
@@ -164,6 +212,8 @@ class MatchingRules:
             return None
         if rule.never:
             return Objection("never", "a policy says never")
+        if rule.embargo and now < seconds(rule.embargo.encode()):
+            return Objection("embargo", f"a policy has an embargo until {rule.embargo}")
         if rule.min_size and (capture.size_of_record or capture.size < rule.min_size):
             return Objection("min_size", f"a policy's min_size is {rule.min_size}")
         if rule.max_age is not None and now - seconds(capture.date) > rule.max_age:
@@ -194,7 +244,14 @@ def parse_policy(value: Any) -> Policy:
     length = sum(
         len(text)
         for rule in rules
-        for text in (rule.host, rule.mime, rule.url, *rule.originals_from)
+        for text in (
+            rule.host,
+            rule.mime,
+            rule.url,
+            rule.original_host,
+            rule.original_prefix,
+            *rule.originals_from,
+        )
     )
     if length > _MAX_POLICY_LENGTH:
         raise BadInput(
@@ -227,8 +284,10 @@ def _parse_rule(number: int, value: Any) -> PolicyRule:
             if name not in _PARSERS:
                 raise BadInput(f"there is no {str(name)[:64]!r}; there are {', '.join(_PARSERS)}")
         rule = PolicyRule(**{name: _PARSERS[name](field) for name, field in value.items()})
-        if rule.never and len(value.keys() - {"host", "mime", "url"}) > 1:
+        if rule.never and len(value.keys() - _CONDITIONS) > 1:
             raise BadInput("a rule with never has conditions only, no other restriction")
+        if rule.prefer and rule.needs_original():
+            raise BadInput("a rule with prefer has no conditions on the original")
         return rule
     except BadInput as error:
         raise BadInput(f"rule {number} of the policy: {error}") from error
@@ -272,16 +331,35 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(_text(name) for name in value)
 
 
+def _date(value: Any) -> str:
+    text = value if type(value) is str else ""
+    try:
+        return parse_date(f"{text}T00:00:00Z" if len(text) == len("2030-01-01") else text).decode()
+    except BadInput:
+        raise BadInput('embargo takes a date in quotes: "2030-01-01"') from None
+
+
+def _preference(value: Any) -> str:
+    if value not in PREFERENCES:
+        raise BadInput(f"prefer takes one of {', '.join(PREFERENCES)}")
+    return str(value)
+
+
+_CONDITIONS = {"host", "mime", "url", "original_host", "original_prefix"}
 _PARSERS: Mapping[str, Callable[[Any], Any]] = {
     "host": lambda value: _text(value).lower().removesuffix("."),
     "mime": lambda value: _text(value).lower(),
     "url": _url,
+    "original_host": lambda value: _text(value).lower().removesuffix("."),
+    "original_prefix": _text,
     "never": _true,
     "min_size": _size,
     "max_age": _age,
     "blackout": _age,
     "originals_from": _names,
     "distrust_validators": _true,
+    "embargo": _date,
+    "prefer": _preference,
 }
 
 
