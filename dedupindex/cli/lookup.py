@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 import click
 import orjson
+from click.core import ParameterSource
 
 from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.api import open as open_api
@@ -76,7 +77,10 @@ bin/lookup my-index --last --url http://example.com/
 @option("--crawl", metavar="NAME", help="The crawl that asks; it sees what it reported.")
 @option("--namespace", metavar="NAMES", help="Namespaces whose crawls may answer too.")
 @option("--mime", metavar="TYPE", help="Media type that was served, for the crawl's policy.")
-@flag("--last", help="Show the last capture of --url, and on which conditions to fetch it.")
+@flag(
+    "--last", setting=False,
+    help="Show the last capture of --url, and on which conditions to fetch it.",
+)  # fmt: skip
 @flag("--explain", help="List the captures considered, with verdicts.")
 @option("--batch", type=click.File("rb"), help="JSON lines to answer in order; - for stdin.")
 @shared_options("--json")
@@ -130,8 +134,11 @@ def _lookups(index: Path, given: Given, batch: BinaryIO) -> int:
 def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict[str, Any]) -> int:
     """Show the last capture of a URL, or of each URL of a batch."""
     given = _given(options)
-    if unused := given.keys() - LAST_PARAMETERS.keys():
-        raise click.UsageError(f"--{min(unused).replace('_', '-')} has no effect with --last")
+    typed = click.get_current_context().get_parameter_source
+    for name in given.keys() - LAST_PARAMETERS.keys():
+        if typed(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --last")
+        del given[name]  # of a settings file
     if (batch is None) == ("url" not in given):
         raise click.UsageError("give either --url or --batch with --last")
     index = index_or_engine(index, engine)
