@@ -45,7 +45,7 @@ class LiveIndex:
 
         `shared`: the filter of an index on a cluster, which another process makes.
         """
-        self.index, self._ruled, self.shared = index, bool(policy.rules), shared
+        self.index, self._ruled, self.shared = index, policy.concerns_lookups(), shared
         self.crawls = Crawls(index, policy, shared)
         self.reloads = 0
         self._opened: Opened | None = None

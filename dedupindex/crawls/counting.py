@@ -36,6 +36,7 @@ _SHORT = 2000  # characters of URL and answer; longer lookups are added up at on
 _AT_ONCE = 2000  # rows in one transaction
 
 _LOOKUPS, _UNSIZED, _STORED = COLUMN["lookups"], COLUMN["unsized"], COLUMN["stored"]
+_NOT_MODIFIED = COLUMN["not_modified"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
 
 
@@ -107,6 +108,16 @@ class LookupCounter:
             (crawl, host_of(item.url)[:LONGEST], item.mime[:LONGEST], item.status, item.size)
             for item in captures
         )
+
+    def count_not_modified(self, crawl: str, captures: Iterable[Capture]) -> None:
+        """Count revisits whose payloads the server did not send, as they had not changed."""
+        with self._busy:
+            hour = hour_of(int(self._clock()))
+            for item in captures:
+                host, mime = host_of(item.url)[:LONGEST], item.mime[:LONGEST]
+                row = self._row((crawl, hour, "", host, mime, item.status))
+                row[_NOT_MODIFIED] += 1
+                row[_NOT_MODIFIED + 1] += max(item.size, 0)
 
     def gather(self) -> None:
         """Add up the queues; to be called often, as they take memory."""

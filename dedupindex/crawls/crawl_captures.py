@@ -92,6 +92,7 @@ class Added:
     refused: dict[str, int] = field(default_factory=dict)
     results: list[str] = field(default_factory=list)  # added, unchanged, revisit or the reason
     held: list[Capture] = field(default_factory=list)  # captures that were not held before
+    not_modified: list[Capture] = field(default_factory=list)  # revisits that were not fetched
 
 
 def add(
@@ -113,11 +114,12 @@ def add(
     claimed = writing.has_claims()
     numbers = _NumbersByName(writing)
     for capture in captures:
-        if settings.etag and settings.url_index:
-            writing.put_visit(rule.keys.tail(capture.url), crawl, Visit.of(capture).body())
+        later = settings.etag and settings.url_index and _put_visit(writing, crawl, capture, rule)
         if capture.evidence == Evidence.REVISIT:
             done.revisits += 1
             done.results.append("revisit")
+            if later and capture.status == 304:
+                done.not_modified.append(capture)
             continue
         if capture.covers == 0 and crawl.covers:
             capture = capture._replace(covers=crawl.covers)
@@ -138,6 +140,10 @@ def add(
     if done.held:
         writing.count(crawl, len(done.held), size)
     return done
+
+
+def _put_visit(writing: Writing, crawl: Crawl, capture: Capture, rule: MergeRule) -> bool:
+    return writing.put_visit(rule.keys.tail(capture.url), crawl, Visit.of(capture).body())
 
 
 class _NumbersByName(dict[str, int]):

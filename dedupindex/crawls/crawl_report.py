@@ -28,6 +28,7 @@ COLUMNS = (
     *("duplicate_bytes_percent", "exact_url", "exact_url_bytes", "canonical_url"),
     *("canonical_url_bytes", "digest", "digest_bytes", "listed", "new", "new_bytes", "stored"),
     *("stored_bytes", "errors", "unsized", "stated_bytes", "duplicate_stated_bytes"),
+    *("not_modified", "not_modified_bytes"),
 )
 _READABLE = (  # columns that fit on a page
     *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
@@ -187,6 +188,9 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Stored:               {content['captures']:,}, bytes: {_bytes(content['bytes'])}"
+    if content["not_modified"]:
+        size = _bytes(content["not_modified_bytes"])
+        yield f"Not modified (304):   {content['not_modified']:,}, bytes not fetched: {size}"
     if content["answered_by_filter"]:
         yield f"Answered by filter:   {content['answered_by_filter']:,}"
     yield f"Not looked up:        {_count(content['not_looked_up'])}"

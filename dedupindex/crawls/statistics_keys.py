@@ -62,6 +62,8 @@ class StatisticsRow(NamedTuple):
     stored: int = 0  # captures that were reported
     stored_bytes: int = 0  # of payload
     errors: int = 0  # lookups that were answered by an error
+    not_modified: int = 0  # answers 304 to conditional requests, which crawlers report as revisits
+    not_modified_bytes: int = 0  # of payload that was not fetched, as far as its size is known
 
     @property
     def duplicates(self) -> int:
@@ -143,6 +145,11 @@ def combine_times(one: Amounts, other: Amounts) -> list[int]:
     return [first, latest[1], *sums, latest[-1]]
 
 
+def _unpack_row(packed: bytes | memoryview[int]) -> Amounts:
+    """Return a row; those stored before answers 304 were counted have zeros in their place."""
+    return _ROW.unpack(bytes(packed).ljust(_ROW.size, b"\0"))
+
+
 def _unpack_times(packed: bytes | memoryview[int]) -> Amounts:
     """Return times; those stored before the last lookup was timed have a 0 in its place."""
     return _TIMES.unpack(bytes(packed).ljust(_TIMES.size, b"\0"))
@@ -177,7 +184,9 @@ def _codec(
 
 
 CODECS = {
-    **dict.fromkeys((kind.value for kind in StatisticsKind), _codec(_ROW)),
+    **dict.fromkeys(
+        (kind.value for kind in StatisticsKind), _codec(_ROW)._replace(unpack=_unpack_row)
+    ),
     StatisticsKind.TIMES.value: _codec(_TIMES, combine_times)._replace(unpack=_unpack_times),
     StatisticsKind.OTHERS.value: _codec(_OTHERS),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),

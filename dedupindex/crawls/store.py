@@ -200,9 +200,9 @@ class Writing(Reading):
         for key in keys:
             self.drop_cell(key, crawl)
 
-    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> None:
-        """Keep a visit if it is not earlier than that of the same crawl and URL."""
-        return
+    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> bool:
+        """Keep a visit if it is later than that of the same crawl and URL; return whether it is."""
+        return False
 
     def drop_visits(self, crawl: Crawl, most: int) -> int:
         """Remove up to `most` visits of a crawl; return how many."""

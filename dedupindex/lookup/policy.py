@@ -143,6 +143,10 @@ class Policy(NamedTuple):
 
     rules: tuple[PolicyRule, ...] = ()
 
+    def concerns_lookups(self) -> bool:
+        """Return whether it may change the answer to a lookup."""
+        return any(rule.may_refuse() or rule.blackout for rule in self.rules)
+
     def selects_originals(self) -> bool:
         """Return whether it may accept one original of a payload and refuse another."""
         return any(

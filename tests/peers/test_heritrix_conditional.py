@@ -102,6 +102,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
                 return dict(json.loads(body))
 
             assert until(lambda report=report: report()["lookups"] > 0)
+            assert until(lambda report=report: report()["not_modified"] >= 3 * len(reports))
             reports.append(report())
         yield Twice(site, pages, bodies, first, second, reports)
 
@@ -161,6 +162,8 @@ def test_heritrixs_own_report_counts_them(twice: Twice) -> None:
                     for one in twice.second.records())  # fmt: skip
     assert kinds["server-not-modified"] == 3
     assert twice.second.report_number("not-modified URIs") == 3
+    counted = [(report["not_modified"], report["not_modified_bytes"]) for report in twice.reports]
+    assert counted == [(0, 0), (3, 9000)]
     assert "not modified 3, bytes not fetched 9000" in twice.second.output
     log = (twice.second.launch / "logs" / "crawl.log").read_text()
     assert log.count("duplicate:server-not-modified") == 3

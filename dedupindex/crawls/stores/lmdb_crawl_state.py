@@ -288,11 +288,13 @@ class LmdbWriting(LmdbReading, Writing):
         if self.has_none(key):
             self.txn.delete(key[:1], url_index.value_of(key), db=self.trees.urls)
 
-    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> None:
+    def put_visit(self, key: bytes, crawl: Crawl, body: bytes) -> bool:
         place = _number(crawl) + key
         before = self._get(place, self.trees.visits)
-        if before is None or body < before:  # dates are inverted
+        later = before is None or body < before  # dates are inverted
+        if later:
             self._put(place, body, self.trees.visits)
+        return later
 
     def drop_visits(self, crawl: Crawl, most: int) -> int:
         return self._drop(self.trees.visits, crawl, most)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import dedupindex
 from dedupindex.capture import Capture
 from dedupindex.crawls.merge_crawls import merge
+from dedupindex.crawls.parse_report import REVISITS
+from dedupindex.crawls.statistics_keys import CODECS, WIDTH, StatisticsKind
 from dedupindex.index.format.visits import Visit, latest
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.policy import parse_policy
@@ -96,7 +98,9 @@ class Site:
 def web_of(index: Path) -> FlaskClient:
     live = LiveIndex(index)
     live.refresh()
-    return create_app(Config(index), live).test_client()
+    app = create_app(Config(index), live)
+    app.extensions["live"] = live
+    return app.test_client()
 
 
 def sent(answer: dict[str, Any]) -> list[str]:
@@ -393,6 +397,38 @@ def test_merging_keeps_the_visits(make_index: MakeIndex) -> None:
     (index / "crawls.mdb").unlink()
     after = web_of(index).get(f"/last?url={URL}").get_json()
     assert after == before
+
+
+def test_reports_count_what_was_not_fetched(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    unchanged, same = ({"revisit": name} for name in REVISITS[::-1])
+    revisits = [
+        reported(1, 3, **unchanged, size=100),
+        reported(1, 2, **unchanged, url="http://b.example/", size=None),
+        reported(1, 4, **same, url="http://c.example/"),
+    ]
+    tell(web, "a", *revisits)
+    tell(web, "a", *revisits)  # as if the answer had been lost
+    counting = web.application.extensions["live"].crawls
+    counting.write_counts()
+    report = web.get("/crawls/a/report?by=host").get_json()
+    assert (report["not_modified"], report["not_modified_bytes"], report["lookups"]) == (2, 100, 0)
+    hosts = {group["host"]: group["not_modified"] for group in report["groups"]}
+    assert hosts == {"example.org": 1, "b.example": 1}
+
+
+def test_rows_of_an_earlier_version_have_no_answers_304() -> None:
+    codec = CODECS[StatisticsKind.HOST.value]
+    row = range(1, WIDTH + 1)
+    assert codec.unpack(codec.pack(row)) == tuple(row)
+    assert codec.unpack(codec.pack(row)[:-16]) == (*row[:-2], 0, 0)
+
+
+def test_rules_on_validators_do_not_concern_lookups() -> None:
+    distrust = {"host": "a.example", "distrust_validators": True}
+    assert not parse_policy([distrust]).concerns_lookups()
+    assert parse_policy([distrust, {"blackout": 5}]).concerns_lookups()
+    assert parse_policy([{**distrust, "min_size": 5}]).concerns_lookups()
 
 
 def test_batches_answer_in_order(web: FlaskClient) -> None:
