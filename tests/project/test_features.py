@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import click
 
 import server.app  # noqa: F401  # registers all routes
-from dedupindex.cli import group
+from dedupindex.cli import COMMANDS, group
 from dedupindex.corpus import Corpus
 from server.openapi import document
 from tests.support.paths import ROOT
@@ -81,7 +81,7 @@ def unknown_options(cells: str) -> list[str]:
         words = span.split()
         if words[0].startswith("bin/"):
             name = words[0].removeprefix("bin/")
-            command = group.get_command(click.Context(group), name)
+            command = group.get_command(click.Context(group), name) if name in COMMANDS else None
             known = options_of(command) if command else set()
             script = "" if command else (ROOT / "bin" / name).read_text()
         unknown += [
