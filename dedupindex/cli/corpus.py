@@ -25,6 +25,7 @@ from dedupindex.corpus.lineage import changed_sources, read_lineage
 from dedupindex.corpus.output import WARC
 from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.corpus.url_join import JOINED_BY
+from dedupindex.corpus.values import Groups, Values
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable, singular
@@ -35,11 +36,14 @@ bin/corpus my-warcs --where "mime == 'text/html'" --latest url --enrich html.tit
 bin/corpus my.cdxj --containers /data/warcs --revisits once -o once.warc.gz     and once.cdxj
 bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/warcs/ --enrich text
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
+bin/corpus my-warcs --select images 'img::url(src)' --values payload.string.html.images
+bin/corpus my.cdx --group hostname --group year --sum length     counts, without reading a record
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
-     "enrich", "maps", "revisits", "originals", "lineage")
+     "enrich", "maps", "select", "select_first", "drop_failed", "distinct", "values", "group",
+     "sum", "revisits", "originals", "lineage")
 )  # fmt: skip
 _FROM_FILES = {
     f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}
@@ -85,6 +89,30 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Add the result of module:function for the value at PATH, as NAME below it.",
 )  # fmt: skip
 @option(
+    "--select", multiple=True, nargs=2, metavar="NAME SELECTOR",
+    help="Add the texts of the elements of pages that a selector of CSS finds, as NAME; with "
+    "a::attr(title) an attribute of each, with img::url(src) an absolute URL.",
+)  # fmt: skip
+@option(
+    "--select-first", multiple=True, nargs=2, metavar="NAME SELECTOR",
+    help="The same of the first element only.",
+)  # fmt: skip
+@flag("--drop-failed", help="Leave out, and count, captures of which something failed.")
+@option("--distinct", metavar="PATH", help="Only the first capture of each value at PATH.")
+@option(
+    "--values", metavar="PATH",
+    help="Write only the values at PATH, one a line, the items of a list one by one.",
+)  # fmt: skip
+@option(
+    "--group", multiple=True, metavar="NAME",
+    help="Write the number of captures by hostname, mime, year or another name of the metadata, "
+    "or by the value at a PATH.",
+)  # fmt: skip
+@option(
+    "--sum", multiple=True, metavar="NAME",
+    help="With --group: also the sum of length, or of the whole numbers at a PATH.",
+)  # fmt: skip
+@option(
     "--revisits", type=click.Choice(REVISITS), default="resolve",
     help="Read revisits as their originals, leave them out, or take each payload once.",
 )  # fmt: skip
@@ -126,7 +154,11 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
         if options["spark"]:
             cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=spark_extractor(cluster), jobs=cluster.cores)
-        report = _save(corpus.having(on_progress=progress), options["out"])
+        corpus = corpus.having(on_progress=progress)
+        if rows := _rows(corpus, options):
+            report = _save_rows(rows, options["out"])
+        else:
+            report = _save(corpus, options["out"])
     return _print_report(report, options["out"])
 
 
@@ -161,7 +193,44 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         corpus = corpus.enrich(*filter(None, map(str.strip, names.split(","))))
     for path, name, function in options["maps"]:
         corpus = corpus.map(path, name, _function(function))
+    for name, selector in options["select"]:
+        corpus = corpus.select(name, selector)
+    for name, selector in options["select_first"]:
+        corpus = corpus.select(name, selector, first=True)
+    if options["drop_failed"]:
+        corpus = corpus.drop_failed()
+    if options["distinct"]:
+        corpus = corpus.distinct(options["distinct"])
     return corpus
+
+
+def _rows(corpus: Corpus, options: dict[str, Any]) -> Values | Groups | None:
+    """Return what is written instead of captures, if anything."""
+    values, group, sums = options["values"], options["group"], options["sum"]
+    if values and group:
+        raise click.UsageError("--values and --group are two kinds of output: name one")
+    if sums and not group:
+        raise click.UsageError("--sum needs --group")
+    if group:
+        return corpus.group(*group, sums=sums)
+    return corpus.flat_map(values) if values else None
+
+
+def _save_rows(rows: Values | Groups, out: Path | None) -> CorpusReport:
+    if out is None:
+        report = CorpusReport()
+        for line in rows.lines(report):
+            sys.stdout.buffer.write(line + b"\n")
+        sys.stdout.buffer.flush()
+        return report
+    if not _is_json(out):
+        raise BadInput(f"{out}: --values and --group are written to .jsonl, .jsonl.gz, .jsonl.zst")
+    return rows.save_as_json(out)
+
+
+def _is_json(out: Path) -> bool:
+    name = out.name.removesuffix(".gz").removesuffix(".zst")
+    return name.endswith((".jsonl", ".json", ".ndjson"))
 
 
 def _arguments() -> tuple[str, ...]:
@@ -245,7 +314,7 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
         sys.stdout.buffer.flush()
         return report
     name = out.name.removesuffix(".gz").removesuffix(".zst")
-    if name.endswith((".jsonl", ".json", ".ndjson")):
+    if _is_json(out):
         return corpus.save_as_json(out)
     if out.name.endswith(".parquet"):
         return corpus.save_as_parquet(out)
@@ -270,6 +339,8 @@ def _print_report(report: CorpusReport, out: Path | None) -> int:
     if not report.chosen:
         say("no capture matched the filter")
     warn_of_lines(report.refused)
+    if report.dropped:
+        say(f"{report.dropped:,} captures of which something failed are left out")
     for name, count in sorted(report.errors.items()):
         say(f"{name} failed for {count:,} captures; each has an error in its place")
     return 0 if report.whole else Damaged.exit_status

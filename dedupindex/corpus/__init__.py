@@ -11,5 +11,6 @@ from __future__ import annotations
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.enrich import Enrichment, Entry
 from dedupindex.corpus.extract_report import CorpusReport
+from dedupindex.corpus.values import Groups, Values
 
-__all__ = ["Corpus", "Enrichment", "Entry", "CorpusReport"]
+__all__ = ["Corpus", "Enrichment", "Entry", "CorpusReport", "Groups", "Values"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from warnings import warn
 
 import orjson
@@ -19,8 +19,25 @@ import orjson
 from dedupindex.corpus import extract, output, select
 from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import CdxServerCaptures, is_server
-from dedupindex.corpus.enrich import Enrichment, Entry, check_path, makers_of, named, of_value
-from dedupindex.corpus.extract import ExtractionPlan, Keep, KeptCapture, Run, Test, nested, nothing
+from dedupindex.corpus.corpus_steps import Distinct, EarlyStep, EmbedsOf, Step, split_steps
+from dedupindex.corpus.enrich import (
+    Enrichment,
+    Entry,
+    check_path,
+    makers_of,
+    named,
+    of_value,
+    selection,
+)
+from dedupindex.corpus.extract import (
+    DropFailed,
+    ExtractionPlan,
+    Keep,
+    KeptCapture,
+    Run,
+    nested,
+    nothing,
+)
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.from_cdx import CdxCaptures, list_files
 from dedupindex.corpus.from_index import IndexCaptures
@@ -52,6 +69,7 @@ from dedupindex.corpus.url_join import (
     url_list,
     write_keys,
 )  # fmt: skip
+from dedupindex.corpus.values import METADATA, Groups, Values, items_of
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.index.identity import FILE
@@ -61,62 +79,6 @@ from dedupindex.runtime.files import check_name
 from dedupindex.sources.table_columns import NO_NAMES, Names
 from dedupindex.sources.warc_files import find
 from dedupindex.sources.zipnum import ENDING
-
-
-class EmbedsOf(NamedTuple):
-    """Keep what pages embed: of each URL the capture that is nearest in time to the page."""
-
-    pages: Corpus
-
-
-EarlyStep = MetadataCondition | Best | UrlList | EmbedsOf
-Step = EarlyStep | Enrichment | Keep
-
-
-def split_steps(
-    steps: Iterable[Step], most: int, *, once: bool
-) -> tuple[list[EarlyStep], ExtractionPlan]:
-    """Return the steps for DuckDB, in order, and the plan for the remaining captures.
-
-    DuckDB executes everything before the first filter on values. After it captures are tried one by
-    one and can be grouped once (with `once` by digest, at the end); the steps after the group apply
-    to its best capture. Raises `BadInput`, also for a path without a value.
-    """
-    early: list[EarlyStep] = []
-    tests: list[Test] = []
-    after: list[Test] = []
-    best: Best | None = None
-    enrichments = tuple(step for step in steps if isinstance(step, Enrichment))
-    makers = makers_of(enrichments)
-    filtered = (step.path for step in steps if isinstance(step, Keep))
-    for path in chain(filtered, *(enrichment.paths for enrichment in enrichments)):
-        check_path(makers, path)
-    deciding = [step for step in steps if not isinstance(step, Enrichment)]
-    for step in (*deciding, *((Best("digest", latest=False),) if once else ())):
-        if tests and isinstance(step, MetadataCondition) and step.of_versions:
-            raise BadInput("versions of a URL are counted in the metadata: put conditions on them "
-                           "before filters on values")  # fmt: skip
-        if isinstance(step, Best):
-            if not tests:
-                early.append(step)
-            elif best is None:
-                best = step
-            else:
-                raise BadInput("after a filter on values captures are grouped only once, be it by "
-                               "latest, first or revisits once: save what there is, and begin "
-                               "again with it")  # fmt: skip
-        elif best is not None and isinstance(step, UrlList | EmbedsOf):
-            raise BadInput("after a filter on values and a group captures are not joined with "
-                           "URLs: name the URLs before")  # fmt: skip
-        elif best is not None:
-            after.append(step)
-        elif isinstance(step, Keep):
-            tests.append(step)
-        else:
-            early.append(step)
-    return early, ExtractionPlan(
-        tuple(tests), best, tuple(after), enrichments, makers, most, nested
-    )
 
 
 def detect(
@@ -287,6 +249,20 @@ class Corpus:
         """Keep captures whose value at a path passes a test, or cannot be computed."""
         return self._with(f"filter({path!r}, {_name_of(test)})", Keep(path, test))
 
+    def drop_failed(self) -> Corpus:
+        """Leave out captures of which a filter or a value so far has failed.
+
+        They are counted as `CorpusReport.dropped`.
+        """
+        return self._with("drop_failed()", DropFailed(self.paths))
+
+    def distinct(self, path: str) -> Corpus:
+        """Keep the first capture of each value at a path, in the order of the output.
+
+        Captures without a value are kept. No other captures are selected after it.
+        """
+        return self._with(f"distinct({path!r})", Distinct(path))
+
     # --- derived values ------------------------------------------------------------------------
 
     def enrich(self, *enrichments: str | Enrichment) -> Corpus:
@@ -299,11 +275,56 @@ class Corpus:
         step = Enrichment(name, path, (name,), of_value(function))
         return self._with(f"map({path!r}, {name!r}, {_name_of(function)})", step)
 
+    def select(self, name: str, selector: str, *, first: bool = False) -> Corpus:
+        """Add what a selector of CSS finds in pages, at ``payload.string.html.NAME``.
+
+        Those are the texts of all elements, or of the `first`; with ``img::attr(alt)`` their
+        attributes, with ``img::url(src)`` these as absolute URLs. Raises `BadInput`.
+        """
+        written = f"select({name!r}, {selector!r}{', first=True' * first})"
+        return self._with(written, selection(name, selector, first=first))
+
+    # --- values without captures ----------------------------------------------------------------
+
+    def map_values(self, path: str, function: Callable[[Any], Any] | None = None) -> Values:
+        """Return the values at a path, or ``function(value)`` of each, without the captures."""
+        name = f", {_name_of(function)}" if function else ""
+        values = self._values(path, f"map_values({path!r}{name})", bare=function is None)
+        return values.map(function)._written_as(values) if function else values
+
+    def flat_map(self, path: str, function: Callable[[Any], Iterable[Any]] | None = None) -> Values:
+        """Return each item of the values at a path, or of ``function(value)``."""
+        name = f", {_name_of(function)}" if function else ""
+        values = self._values(path, f"flat_map({path!r}{name})", bare=function is None)
+        return values.flat_map(function or items_of)._written_as(values)
+
+    def group(self, *by: str, sums: Sequence[str] = ()) -> Groups:
+        """Count captures, and sum up values of whole numbers, by group.
+
+        `by` and `sums` are names of the metadata, such as ``hostname``, ``month`` and ``length``
+        (`values.METADATA`), or paths of values.
+        """
+        for name in (*by, *sums):
+            if name not in METADATA:
+                check_path(makers_of(self._enrichments), name)
+        written = f"group({', '.join(map(repr, by))}, sums={tuple(sums)!r})"
+        return Groups(self, by, tuple(sums), (*self.written, written))
+
+    def _values(self, path: str, written: str, *, bare: bool) -> Values:
+        makers = makers_of(self._enrichments)
+        check_path(makers, path)
+        if bare and path in makers and makers[path].step:
+            raise BadInput(f"{path} is never output itself: give a function of it")
+        return Values(self, path, written=(*self.written, written))
+
+    @property
+    def _enrichments(self) -> tuple[Enrichment, ...]:
+        return tuple(step for step in self.steps if isinstance(step, Enrichment))
+
     @property
     def paths(self) -> tuple[str, ...]:
         """The paths of the values that are output."""
-        enriched = (step for step in self.steps if isinstance(step, Enrichment))
-        return tuple(path for step in enriched for path in step.paths)
+        return tuple(path for step in self._enrichments for path in step.paths)
 
     # --- results -------------------------------------------------------------------------------
 
@@ -330,7 +351,11 @@ class Corpus:
         With the setting `say_how` the first line is not a capture, but the `lineage`.
         """
         first = as_first_line(self.lineage()) if self.settings.say_how else b""
-        return self._save(path, partial(output.write_lines, first=first))
+
+        def write(captures: Iterator[KeptCapture], file: Path) -> None:
+            output.write_lines((kept.rendered for kept in captures), file, first=first)
+
+        return self._save(path, write)
 
     def save_as_parquet(self, path: str | Path) -> CorpusReport:
         """Write a table with a column for each field of the metadata and each value.
@@ -366,16 +391,16 @@ class Corpus:
         All local sources are read for their hashes. Raises `BadSource`.
         """
         settings = self.settings
-        return lineage(self._read_files(), self.written, settings.revisits, settings.arguments)
+        return lineage(self.read_files(), self.written, settings.revisits, settings.arguments)
 
-    def _read_files(self) -> tuple[str, ...]:
+    def read_files(self) -> tuple[str, ...]:
         """The paths and addresses of the sources, and of lists of URLs."""
         lists: tuple[str, ...] = ()
         for step in self.steps:
             if isinstance(step, UrlList):
                 lists += (str(step.file),)
             elif isinstance(step, EmbedsOf):
-                lists += step.pages._read_files()[len(self.source.sources) :]
+                lists += step.pages.read_files()[len(self.source.sources) :]
         return (*self.source.sources, *lists)
 
     def _with(self, written: str, *steps: Step) -> Corpus:
@@ -407,7 +432,7 @@ class Corpus:
         report: CorpusReport | None = None,
     ) -> CorpusReport:
         report, outputs = report or CorpusReport(), [Path(path), *beside]
-        check_outputs(outputs, (*self._read_files(), *self.source.containers))
+        check_outputs(outputs, (*self.read_files(), *self.source.containers))
         begin = time.monotonic()
         with closing(self.kept(report, render)) as captures:
             write(captures, outputs[0])
@@ -420,15 +445,17 @@ class Corpus:
         report: CorpusReport,
         render: Callable[[Entry], bytes] = nested,
         output: tuple[Enrichment, ...] | None = None,
+        needs: tuple[str, ...] = (),
     ) -> Generator[KeptCapture, None, None]:
         """Every capture that passes, and what `render` makes of it, with `output` computed.
 
         Without `output` that are the enrichments of this corpus, none if `render` is `nothing`.
+        `needs` are the paths of other values that `render` computes.
         """
         early, plan = self._split()
         if output is None:
             output = () if render is nothing else plan.output
-        plan = plan._replace(render=render, output=output)
+        plan = plan._replace(render=render, output=output, needs=needs)
         settings = self.settings
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)

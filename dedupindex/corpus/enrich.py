@@ -65,6 +65,7 @@ class Entry:
     def __init__(self, capture: CorpusRow, makers: Makers, reader: Containers) -> None:
         self.capture = capture
         self.errors: dict[str, str] = {}  # messages, by the name of what failed
+        self.dropped = False  # because something failed
         self._makers, self._reader = makers, reader
         self._values: dict[str, Any] = {}
         self._output: list[str] = []
@@ -108,6 +109,15 @@ class Entry:
             return
         self._values.update(dict.fromkeys(enrichment.paths, failed))
 
+    def fails(self, paths: Iterable[str]) -> bool:
+        """Return whether anything has failed so far, or a value at one of the paths does."""
+        for path in paths:
+            try:
+                self.value(path)
+            except EnrichmentFailed as error:
+                self.fail(error)
+        return bool(self.errors)
+
     def output(self, enrichment: Enrichment) -> None:
         """Compute values for the output; failures become errors of this capture."""
         for path in enrichment.paths:
@@ -125,7 +135,7 @@ class Entry:
         """Replace values that JSON cannot represent (too deep or circular) by errors."""
         for path, value in self.derived().items():
             try:
-                orjson.dumps(_plain(value))
+                orjson.dumps(plain(value))
             except (TypeError, ValueError, RecursionError) as error:
                 self.fail(
                     EnrichmentFailed(self._makers[path].name, f"{path} can be no JSON: {error}")
@@ -156,7 +166,7 @@ def as_json(entry: Entry) -> dict[str, Any]:
         node = nodes
         for name in path.split("."):
             node = node.setdefault(name, {})
-        node[_VALUE] = _plain(value)
+        node[_VALUE] = plain(value)
     return {**result, **{name: _folded(node) for name, node in nodes.items()}}
 
 
@@ -166,7 +176,7 @@ def flat(entry: Entry) -> dict[str, Any]:
     return {
         **{name: None if value == "-" else value for name, value in metadata},
         ERROR: "; ".join(entry.errors.values()) or None,
-        **{path: _plain(value) for path, value in entry.derived().items()},
+        **{path: plain(value) for path, value in entry.derived().items()},
     }
 
 
@@ -180,7 +190,7 @@ def _folded(node: dict[Any, Any]) -> Any:
     return {ITSELF: node[_VALUE], **children} if children else node[_VALUE]
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Convert a value to what JSON can represent."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"bytes(length: {len(value)})"
@@ -191,10 +201,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, int):
         return value if -(1 << 63) <= value < 1 << 64 else str(value)
     if isinstance(value, Mapping):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        return {str(plain(key)): plain(item) for key, item in value.items()}
     if isinstance(value, Iterable):
-        return [_plain(item) for item in value]
-    return _plain(str(value))
+        return [plain(item) for item in value]
+    return plain(str(value))
 
 
 def check_path(makers: Makers, path: str) -> None:
@@ -348,6 +358,18 @@ STANDARD = (
     Enrichment("text", _STRING, ("text",), _text),
     Enrichment("language", f"{_STRING}.text", ("language",), of_value(html_text.language)),
 )
+
+
+def selection(name: str, css: str, *, first: bool) -> Enrichment:
+    """Return an enrichment by a selector of CSS (`html_text.Selector`); raises `BadInput`."""
+    found = partial(_selected, html_text.selector(css, first=first))
+    return Enrichment(f"select {name}", _HTML, (name,), found)
+
+
+def _selected(selector: html_text.Selector, tree: Any, entry: Entry) -> Any:
+    return html_text.selected(tree, entry.url, selector)
+
+
 _WITHOUT_PACKAGES = ("response", "content")
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
+from blake3 import blake3
 
-from dedupindex.corpus.enrich import Enrichment, EnrichmentFailed, Entry, Makers, as_json
+from dedupindex.corpus.enrich import Enrichment, EnrichmentFailed, Entry, Makers, as_json, plain
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.read_records import Containers
 from dedupindex.corpus.row import CorpusRow
@@ -20,6 +22,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
 
+R = TypeVar("R")
 _SECONDS = 60.0  # CPU time limit for one capture
 _KILLED = f"reading it killed the process, for want of memory or after {_SECONDS:.0f} s of work"
 _PROBE = 0  # as `Chunk.next`: only tells whether the group would go on
@@ -33,7 +36,13 @@ class Keep(NamedTuple):
     test: Callable[[Any], object]
 
 
-Test = Keep | MetadataCondition
+class DropFailed(NamedTuple):
+    """Keep captures of which nothing has failed, also not the values at some paths."""
+
+    paths: tuple[str, ...]
+
+
+Test = Keep | MetadataCondition | DropFailed
 
 
 class ExtractionPlan(NamedTuple):
@@ -46,18 +55,21 @@ class ExtractionPlan(NamedTuple):
     makers: Makers
     max_record: int  # bytes of a record in memory
     render: Callable[[Entry], bytes]  # makes the result for a capture that is kept
+    needs: tuple[str, ...] = ()  # paths of values that `render` computes
+    distinct: str = ""  # the path of a value of which only the first capture is kept
 
     @property
     def reads(self) -> bool:
         """Whether any record may have to be read."""
-        tests = (*self.tests, *self.after)
-        return bool(self.output) or any(isinstance(test, Keep) for test in tests)
+        tests = any(not isinstance(test, MetadataCondition) for test in (*self.tests, *self.after))
+        return bool(self.output or self.needs or self.distinct) or tests
 
 
 class KeptCapture(NamedTuple):
     capture: CorpusRow
     rendered: bytes
     failed: tuple[str, ...]  # names of what failed
+    key: bytes = b""  # JSON of the value that is to be distinct; empty without one
 
 
 class ChunkResult(NamedTuple):
@@ -67,6 +79,7 @@ class ChunkResult(NamedTuple):
     records: int = 0
     opened: int = 0
     bytes_read: int = 0
+    dropped: int = 0
 
 
 Run = Callable[[ExtractionPlan, SpooledChunks], Iterator[ChunkResult]]
@@ -76,7 +89,7 @@ Run = Callable[[ExtractionPlan, SpooledChunks], Iterator[ChunkResult]]
 def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
     """Process a chunk, or its first groups."""
     kept: list[KeptCapture] = []
-    tried = size = 0
+    tried = size = dropped = 0
     left: Chunk | None = None
     with closing(Containers(plan.max_record)) as containers:
         for number, group in enumerate(chunk.groups, 1):
@@ -86,6 +99,7 @@ def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
                 limit_cpu_time(_SECONDS)
                 with closing(Entry(capture, plan.makers, containers)) as entry:
                     result, settled = _try(entry, plan)
+                    dropped += entry.dropped
                 if result is not None:
                     kept.append(result)
                     size += len(result.rendered)
@@ -96,8 +110,9 @@ def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
                 break
         limit_cpu_time(0)
         return ChunkResult(
-            kept, tried, left, containers.records, containers.opened, containers.bytes
-        )
+            kept, tried, left, containers.records, containers.opened, containers.bytes,
+            dropped,
+        )  # fmt: skip
 
 
 def _try(entry: Entry, plan: ExtractionPlan) -> tuple[KeptCapture | None, bool]:
@@ -115,6 +130,11 @@ def _try(entry: Entry, plan: ExtractionPlan) -> tuple[KeptCapture | None, bool]:
 def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
     """Return whether all tests pass. An error becomes one of the entry, and passes."""
     for test in tests:
+        if isinstance(test, DropFailed):
+            if entry.fails(test.paths):
+                entry.dropped = True
+                return False
+            continue
         if isinstance(test, MetadataCondition):
             if not test.holds(entry.capture):
                 return False
@@ -133,12 +153,25 @@ def _passes(entry: Entry, tests: Sequence[Test]) -> bool:
 
 
 def _render(entry: Entry, plan: ExtractionPlan) -> KeptCapture:
+    key = _distinct_key(entry, plan.distinct) if plan.distinct else b""
     try:
         rendered = plan.render(entry)
     except (TypeError, ValueError, RecursionError):  # a value that JSON cannot represent
         entry.check()
         rendered = plan.render(entry)
-    return KeptCapture(entry.capture, rendered, tuple(entry.errors))
+    return KeptCapture(entry.capture, rendered, tuple(entry.errors), key)
+
+
+def _distinct_key(entry: Entry, path: str) -> bytes:
+    """Return the JSON of a value; empty if there is none, or it cannot be computed."""
+    try:
+        value = entry.value(path)
+        return b"" if value is None else orjson.dumps(plain(value))
+    except EnrichmentFailed as error:
+        entry.fail(error)
+    except (TypeError, ValueError, RecursionError) as error:
+        entry.fail(EnrichmentFailed("distinct", f"{path} can be no JSON: {error}"))
+    return b""
 
 
 def nested(entry: Entry) -> bytes:
@@ -175,7 +208,10 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
     if len(group) == 1:
         entry = Entry(group[0], plan.makers, Containers())
         entry.fail(EnrichmentFailed("process", _KILLED))
-        yield ChunkResult([_render(entry, plan)], 1, left)
+        drops = any(isinstance(test, DropFailed) for test in (*plan.tests, *plan.after))
+        blank = KeptCapture(entry.capture, b"", tuple(entry.errors))  # it must not be read again
+        rendered = blank if plan.needs else _render(entry, plan._replace(distinct=""))
+        yield ChunkResult([] if drops else [rendered], 1, left, dropped=int(drops))
         return
     for number, capture in enumerate(group, 1):
         settled = False
@@ -190,18 +226,42 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
 def counted(
     results: Iterable[ChunkResult], report: CorpusReport, on_progress: OnProgress
 ) -> Iterator[KeptCapture]:
-    """Yield the captures that were kept, and update the report."""
+    """Yield the captures that were kept, of equal keys the first, and update the report."""
+    tallied = _tallied(results, report, on_progress)
+    found = (kept for result in tallied for kept in result.kept)
+    for kept in first_of_each(found, lambda kept: kept.key):
+        report.entries += 1
+        report.errors.update(Counter(kept.failed))
+        yield kept
+
+
+def first_of_each(found: Iterable[R], key_of: Callable[[R], bytes]) -> Iterator[R]:
+    """Yield the first item of each key, and all with an empty key; keys are on disk."""
+    with closing(sqlite3.connect("")) as seen:
+        seen.execute("PRAGMA synchronous = OFF")
+        seen.execute("CREATE TABLE seen (key BLOB PRIMARY KEY) WITHOUT ROWID")
+        for item in found:
+            if key := key_of(item):
+                added = seen.execute(
+                    "INSERT OR IGNORE INTO seen VALUES (?)", (blake3(key).digest(),)
+                )
+                if not added.rowcount:
+                    continue
+            yield item
+
+
+def _tallied(
+    results: Iterable[ChunkResult], report: CorpusReport, on_progress: OnProgress
+) -> Iterator[ChunkResult]:
     for result in results:
         report.tried += result.tried
         report.records += result.records
         report.containers += result.opened
         report.bytes_read += result.bytes_read
+        report.dropped += result.dropped
         part = report.tried / report.chosen if report.chosen else None
         on_progress(ProgressUpdate("reading", report.bytes_read, records=report.tried, part=part))
-        for kept in result.kept:
-            report.entries += 1
-            report.errors.update(Counter(kept.failed))
-            yield kept
+        yield result
 
 
 def spark_extractor(cluster: Cluster) -> Run:

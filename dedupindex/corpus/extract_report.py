@@ -17,6 +17,7 @@ class CorpusReport:
     revisits: int = 0  # that passed conditions when originals were looked up
     chosen: int = 0  # captures whose metadata matched
     tried: int = 0  # of these; the rest of a group is skipped after its best
+    dropped: int = 0  # captures that `drop_failed` left out
     entries: int = 0  # captures written or yielded
     errors: Counter[str] = field(default_factory=Counter)  # entries with an error, by what failed
     records: int = 0  # read from containers
@@ -37,7 +38,7 @@ class CorpusReport:
     @property
     def whole(self) -> bool:
         """Whether everything could be read."""
-        return not (self.errors or self.problems or self.refused)
+        return not (self.errors or self.problems or self.refused or self.dropped)
 
     def source_problems(self) -> str:
         """Describe the problems of the sources in a sentence."""

@@ -10,8 +10,10 @@ import codecs
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
+
+from dedupindex.errors import BadInput, to_install
 
 HTML = frozenset(("text/html", "application/xhtml+xml"))
 _WITHIN = dict.fromkeys(map(ord, "\t\n\r"))  # browsers remove these from addresses
@@ -149,6 +151,59 @@ _IN_STYLE = re.compile(
     re.IGNORECASE,
 )
 _CANDIDATE = re.compile(r"[\s,]*(\S+)")
+
+
+class Selector(NamedTuple):
+    """What to take of the elements that a selector of CSS finds.
+
+    As in Scrapy, ``a::attr(href)`` takes an attribute instead of the text; ``a::url(href)`` makes
+    it an absolute URL.
+    """
+
+    css: str
+    attribute: str  # empty: the text
+    absolute: bool
+    first: bool  # the first element only
+
+
+_TAKEN = re.compile(r"(.*)::(attr|url)\(\s*([^\s()]+)\s*\)\s*", re.DOTALL)
+
+
+def selector(text: str, *, first: bool) -> Selector:
+    """Parse a selector; raises `BadInput`, also without the packages."""
+    match = _TAKEN.fullmatch(text)
+    css, kind, attribute = match.groups() if match else (text, "", "")
+    if not is_installed():
+        raise BadInput(f"selecting elements needs packages: {to_install('corpus')}")
+    from resiliparse.parse.html import CSSParserException
+
+    try:
+        parsed("<p>").document.query_selector(css)
+    except CSSParserException as error:
+        raise BadInput(f"{text!r} is not a selector of CSS: {error}") from error
+    return Selector(css, attribute, kind == "url", first)
+
+
+def selected(tree: Any, url: str, selector: Selector) -> list[str] | str | None:
+    """Return the texts, attributes or URLs that a selector finds, or the first; None for none.
+
+    Space in texts is collapsed; elements without the attribute are left out.
+    """
+    values = _taken(tree, url, selector) if tree.document is not None else iter(())
+    return next(values, None) if selector.first else list(values) or None
+
+
+def _taken(tree: Any, url: str, selector: Selector) -> Iterator[str]:
+    start = _base(tree, url) if selector.absolute else ""
+    for element in tree.document.query_selector_all(selector.css).values():
+        if not selector.attribute:
+            yield " ".join(element.text.split())
+            continue
+        value = element.getattr(selector.attribute)
+        if selector.absolute:
+            value = (_joined(start, value) if value else "") or None
+        if value is not None:
+            yield value
 
 
 def _embedded(element: Any) -> Iterator[str]:

@@ -29,16 +29,16 @@ WARC = ".warc.gz"
 _MIN_LINE = 1 << 20  # bytes that DuckDB allows for a line
 
 
-def write_lines(captures: Iterable[KeptCapture], path: Path, *, first: bytes = b"") -> None:
-    """Write rendered captures as lines, plain, gzip or zstd by the ending of the name.
+def write_lines(lines: Iterable[bytes], path: Path, *, first: bytes = b"") -> None:
+    """Write lines, plain, gzip or zstd by the ending of the name.
 
     `first` is a line before them, if it is not empty.
     """
     with atomic_file(path) as stream, compressed(stream, path.name) as write:
         if first:
             write(first + b"\n")
-        for kept in captures:
-            write(kept.rendered + b"\n")
+        for line in lines:
+            write(line + b"\n")
 
 
 @contextmanager

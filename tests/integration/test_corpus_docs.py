@@ -40,7 +40,7 @@ def test_the_commands(demo_files: Path) -> None:
 def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo_files)
     code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(code) == 3
+    assert len(code) == 4
     space: dict[str, Any] = {}
     with redirect_stdout(StringIO()) as told:
         exec("\n".join(code), space)
@@ -54,8 +54,10 @@ def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert today["html"] == {"title": "tuesday"} and today["text"]["words"] == 700
     assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
     assert space["found"].count() == len(entries)
-    (heading, *_) = [entry["payload"]["string"]["html"] for entry in space["headings"]]
-    assert heading == {"headings": []}  # the demo has none
+    (row, *_) = [entry["payload"]["string"]["html"] for entry in space["rows"]]
+    assert row == {"rows": 0}  # the demo has none
+    assert len(space["titles"]) == len(entries)
+    assert sum(group["count"] for group in space["by_year"]) == len(entries)
 
 
 def test_the_notebook(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
