@@ -63,15 +63,22 @@ class _CommandGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
-            from dedupindex.cli.common import meant  # --version need not wait for it
-
-            near = meant(cmd_name, COMMANDS) or "; dedupindex --help lists them"
-            raise click.UsageError(f"there is no command {cmd_name!r}{near}", ctx)
+            return None
         module, _, name = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
         command: click.Command = getattr(
             import_module(f"dedupindex.cli.{module}"), name or "command"
         )
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            from dedupindex.cli.common import meant  # --version need not wait for it
+
+            near = meant(args[0], COMMANDS) or "; dedupindex --help lists them"
+            raise click.UsageError(f"there is no command {args[0]!r}{near}", ctx)
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
