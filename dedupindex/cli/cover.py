@@ -86,7 +86,12 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
 @flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")
-@flag("--estimate", "estimated", help="Estimate the duration from a sample; write nothing.")
+@flag(
+    "--estimate",
+    "estimated",
+    setting=False,
+    help="Estimate the duration from a sample; write nothing.",
+)
 @flag("--updatable", help="Keep a file beside RESULT that --update needs.")
 @option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
 @option("--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts.")

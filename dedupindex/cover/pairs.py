@@ -211,11 +211,13 @@ class _PairSearch:
         self._phase, self._began = "", 0.0
 
     def begin(self, phase: str) -> None:
+        """Begin a phase; "" ends the last one."""
         now = time.monotonic()
         if self._phase:
             self.steps[self._phase] = round(now - self._began, 3)
         self._phase, self._began, self._step = phase, now, 0
-        self._at(phase)
+        if phase:
+            self._at(phase)
 
     def _make(self, table: str, query: str) -> str:
         self._step += 1
