@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
-from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.answers import Answer, Claim, Last, Question, Reported
 from dedupindex.client.blocking import Connections
 from dedupindex.client.core import ClientBase, Steps
 from dedupindex.client.http1 import (
@@ -170,6 +170,9 @@ class AsyncClient(ClientBase[AsyncTransport]):
         self, questions: Iterable[Question | tuple[str, str]], **more: Any
     ) -> list[Answer]:
         return await self._run(self._lookups(questions, more))
+
+    async def last(self, url: str | bytes, **more: Any) -> Last:
+        return await self._run(self._last(url, more))
 
     async def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any

@@ -82,6 +82,33 @@ class Taken:
     original: None = None
 
 
+@dataclass(frozen=True)
+class Last:
+    """What is known last of a URL. Fetch it in full if `conditions` is empty."""
+
+    conditions: Mapping[str, str] = field(default_factory=dict)  # header fields to send
+    original: Original | None = None  # for the revisit, if the URL has not changed
+    known: bool = False  # whether the server knows any capture of the URL
+    why: str = ""  # "", or why the server was not asked or did not answer, as of `NotAsked`
+    fields: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)  # JSON
+
+    def is_confirmed(self, status: int, headers: Mapping[str, str]) -> bool:
+        """Return whether a response says that `original` has not changed: then write a revisit.
+
+        It must be a 304 to a request with all `conditions`. If it states an ETag or a Last-Modified
+        other than those (RFC 9110 section 15.4.5), fetch the URL again in full. The names of
+        `headers` are in any case.
+        """
+        if status != 304 or not self.conditions or self.original is None:
+            return False
+        stated = {name.lower(): value.strip() for name, value in headers.items()}
+        etag, asked = stated.get("etag"), self.conditions.get("If-None-Match")
+        if etag and asked:
+            return etag.removeprefix("W/") == asked.removeprefix("W/")  # section 8.8.3.2
+        modified, since = stated.get("last-modified"), self.conditions.get("If-Modified-Since")
+        return not (modified and since) or modified == since
+
+
 Answer = Hit | Miss | NotAsked
 Claim = Hit | Miss | Claimed | Taken | NotAsked  # Miss: only spelled_otherwise
 
@@ -128,6 +155,24 @@ def read_answer(value: Any) -> Answer:
     if value.get("duplicate") is not True or not isinstance(value.get("match"), str):
         raise ValueError("an answer says whether it is a duplicate, and how it matches")
     return Hit(value["match"], _original(value.get("original")), value.get("skip") is True)
+
+
+def read_last(value: Any) -> Last:
+    """Read the last capture of a URL; raises `ValueError` if anything in it is doubtful."""
+    if not isinstance(value, dict):
+        raise ValueError("an answer must be an object")
+    if "error" in value:
+        return Last(why=refusal(value).why)
+    if not isinstance(value.get("known"), bool):
+        raise ValueError("an answer says whether the URL is known")
+    if not value["known"]:
+        return Last(fields=value)
+    original = None if value.get("original") is None else _original(value["original"])
+    conditions = value.get("conditions")
+    if not isinstance(conditions, dict) or (conditions and original is None):
+        raise ValueError("the conditions are header fields, and have an original")
+    safe = {_text(name): _text(text) for name, text in conditions.items()}
+    return Last(safe, original, True, fields=value)
 
 
 def read_claim(value: Any) -> Claim:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from dedupindex.client.answers import Answer, Claim, Question, Reported
+from dedupindex.client.answers import Answer, Claim, Last, Question, Reported
 from dedupindex.client.core import ClientBase, Steps
 from dedupindex.client.http1 import (
     FAILURES,
@@ -191,6 +191,21 @@ class Client(ClientBase[Transport]):
         ['exact_url', 'digest']
         """
         return self._run(self._lookups(questions, more))
+
+    def last(self, url: str | bytes, **more: Any) -> Last:
+        """Return what is known last of a URL, to fetch it only if it has changed. Raises nothing.
+
+        Send the header fields `conditions` of the result. If the response `is_confirmed`, write a
+        revisit of profile server-not-modified of its `original` and report it, with `revisit`.
+        `more` are the other parameters of ``GET /last``. If anything fails, there are no
+        conditions: fetch the URL in full.
+
+        >>> with Client("http://127.0.0.1:8484") as client:
+        ...     last = client.last("http://new.example/")
+        >>> last.known, dict(last.conditions)
+        (False, {})
+        """
+        return self._run(self._last(url, more))
 
     def claim(
         self, digest: str, url: str | bytes = "", *, lease: int | None = None, **more: Any

@@ -26,12 +26,14 @@ from dedupindex.client.answers import (
     Claim,
     Counts,
     Hit,
+    Last,
     Miss,
     NotAsked,
     Question,
     Reported,
     read_answer,
     read_claim,
+    read_last,
     read_reported,
     refusal,
 )
@@ -244,6 +246,18 @@ class ClientBase(Generic[_TransportT]):
 
         answer = yield from self._ask(lambda: requests.lookup(digest, url, more, self._short), read)
         return self._counted(answer, digest, more)
+
+    def _last(self, url: str | bytes, more: Mapping[str, Any]) -> Steps[Last]:
+        """Ask for the last capture of a URL."""
+        more = {"crawl": self._crawl, **more}
+
+        def read(value: Any) -> Last:
+            if isinstance(value, dict) and "answers" in value:
+                (value,) = value["answers"]
+            return read_last(value)
+
+        found = yield from self._ask(lambda: requests.last(url, more, self._short), read)
+        return Last(why=found.why) if isinstance(found, NotAsked) else found
 
     def _lookups(
         self, questions: Iterable[Question | tuple[str, str]], more: Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -60,17 +60,32 @@ def question(digest: str, url: str | bytes, more: Mapping[str, Any]) -> dict[str
     return asked | given(more)
 
 
-def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], request_timeout: float) -> Ask:
-    """Make the request of one lookup: a GET, which is fastest, or a POST if it is very long."""
-    query = f"digest={quote(digest, '', errors='surrogateescape')}"
-    for name, value in given({"url": url or None, **more}).items():
+def _pairs(parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the parts of a query string, without parameters that are not given."""
+    for name, value in given(parameters).items():
         if not isinstance(value, bytes):
             text = str(value).lower() if isinstance(value, bool) else str(value)
             value = text.encode("utf-8", "surrogateescape")
-        query += f"&{name}={quote(value, '')}"
+        yield f"{name}={quote(value, '')}"
+
+
+def lookup(digest: str, url: str | bytes, more: Mapping[str, Any], request_timeout: float) -> Ask:
+    """Make the request of one lookup: a GET, which is fastest, or a POST if it is very long."""
+    query = f"digest={quote(digest, '', errors='surrogateescape')}"
+    query += "".join(f"&{pair}" for pair in _pairs({"url": url or None, **more}))
     if len(query) <= LONGEST_QUERY:
         return Ask("GET", f"/lookup?{query}", b"", request_timeout)
     return post("/lookup", {"lookups": [question(digest, url, more)]}, request_timeout)
+
+
+def last(url: str | bytes, more: Mapping[str, Any], request_timeout: float) -> Ask:
+    """Make the request for the last capture of a URL."""
+    query = "&".join(_pairs({"url": url, **more}))
+    if len(query) <= LONGEST_QUERY:
+        return Ask("GET", f"/last?{query}", b"", request_timeout)
+    asked = question("", url, more)
+    del asked["digest"]
+    return post("/last", {"lookups": [asked]}, request_timeout)
 
 
 def post(path: str, value: Any, request_timeout: float, method: str = "POST") -> Ask:
