@@ -24,11 +24,13 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery, IndexUnavailable
 from dedupindex.index import home_of, open_index, stats_of
 from dedupindex.index.engine import Engine, Finder, View
+from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings, Stamp, stamp_of
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Decision, Match, Query, Strategy
 from dedupindex.lookup.last_capture import LastCapture, last_capture
 from dedupindex.lookup.params import (
+    NO_DIGEST,
     UnknownAlgorithm,
     params_from_json,
     parse_last_query,
@@ -54,6 +56,14 @@ class IndexSnapshot(NamedTuple):
         query = with_crawl_defaults(query, given, self.snapshot.crawl(query.crawl), NO_POLICY)
         keys = self.settings.keys()
         return query, self.snapshot.view_for(self.view, keys, query.crawl, query.namespaces)
+
+    def visits(self, url: bytes) -> Iterator[Visit]:
+        """Yield what is kept of the visits of an exact URL; raises as `visits_of`."""
+        query = Query(NO_DIGEST, url, Strategy.EXACT_URL)
+        for body in visits_of(self.engine, self.view, self.snapshot, self.settings, query):
+            visit = Visit.parse(body)
+            if visit.url == url:
+                yield visit
 
     def last_capture(self, given: Mapping[str, bytes]) -> LastCapture | None:
         """Return the last capture of a URL; raises as `visits_of` and `decide.decide`."""

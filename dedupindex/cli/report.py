@@ -17,7 +17,7 @@ from dedupindex.api import IndexSnapshot, index_snapshot
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, FILE, option, shared_options, wants_json
+from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
@@ -28,7 +28,9 @@ from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
 from dedupindex.lookup.conditions import parse_age
-from dedupindex.lookup.params import parse_namespaces
+from dedupindex.lookup.decide import Query, Strategy
+from dedupindex.lookup.last_capture import require_visits
+from dedupindex.lookup.params import NO_DIGEST, parse_namespaces
 from dedupindex.lookup.policy import NO_POLICY, read_policy
 from dedupindex.lookup.savings import (
     COLUMNS,
@@ -39,6 +41,8 @@ from dedupindex.lookup.savings import (
     index_lines,
     prefetched,
 )
+from dedupindex.lookup.validator_report import COLUMNS as VALIDATOR_COLUMNS
+from dedupindex.lookup.validator_report import VALIDATORS, ValidatorReport
 from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
 from dedupindex.sources import (
     KINDS,
@@ -133,6 +137,7 @@ bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate
 bin/report my-index --against new-crawl/
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
+bin/report my-index --against new-crawl/ --validators --by mime
 bin/report my-index --against new-crawl/ --policy rules.toml --max-age '' --max-age 90d
 """
 _ROWS = 20  # of text
@@ -171,6 +176,7 @@ _PROGRESS_EVERY = 2048  # records
     "--max-age", multiple=True, default=("",), metavar="AGE",
     help="Oldest original: seconds, or 12h, 30d, 2y; several are compared. Default: any age.",
 )  # fmt: skip
+@flag("--validators", setting=False, help="Report how well ETag and Last-Modified predict changes.")
 @option("--policy", type=FILE, help="Rules for what may become a revisit, as for bin/serve.")
 @option("--namespace", default="", metavar="NAMES", help="Namespaces whose crawls may answer too.")
 @option("--status", default="200", help="HTTP statuses to look up: 200,203 or 2xx.")
@@ -202,6 +208,8 @@ def command(
         raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
     if options["crawl"] and (options["policy"] or options["namespace"] or any(options["max_age"])):
         raise click.UsageError("--max-age, --policy and --namespace are for --against")
+    if options["crawl"] and options["validators"]:
+        raise click.UsageError("--validators is for --against: it reads the files of the crawl")
     if wants_json() and options["format"] != "json":
         if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"give either --json or --format {options['format']}")
@@ -213,7 +221,9 @@ def command(
         few = options["format"] == "text" and by not in ("hour", "day", "year")
         options["limit"] = _ROWS if few else 0
     index = index_or_engine(index, engine)
-    return _of_crawl(index, **options) if options["crawl"] else _against(index, sources, **options)
+    if options["crawl"]:
+        return _of_crawl(index, **options)
+    return (_validators if options["validators"] else _against)(index, sources, **options)
 
 
 def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
@@ -259,6 +269,75 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     for piece in WRITERS[options["format"]](head, report.groups(options["limit"])):
         click.echo(piece, nl=False)
     return Damaged.exit_status if report.problems else 0
+
+
+def _validators(index: Path, sources: list[str], **options: Any) -> int:
+    """Print how well validators predict changes since what an index knows; returns the status."""
+    report = ValidatorReport(options["by"] or "host", statuses(options["status"]))
+    if options["policy"] or options["namespace"] or any(options["max_age"]):
+        raise click.UsageError("--max-age, --policy and --namespace have no effect here")
+    with ExitStack() as stack:
+        store = open_store(index)
+        if store is not None:
+            stack.enter_context(closing(store))
+        engine = stack.enter_context(closing(open_index(index)))
+        state = stack.enter_context(index_snapshot(engine, store))
+        require_visits(state.settings, Query(NO_DIGEST, b"-", Strategy.EXACT_URL))
+        found = expand(sources, options["iterator"], columns=options["columns"])
+        report.problems += found.problems
+        reading = SourceOptions(columns=options["columns"], etag=True)
+        for path in found.paths:
+            with open_source(path, options["iterator"], reading) as source:
+                for item in source.items():
+                    capture = report.capture_of(item)
+                    report.add(item, state.visits(capture.url) if capture is not None else ())
+    warn(report.problems)
+    groups = report.groups(options["limit"])
+    for piece in VALIDATOR_WRITERS[options["format"]](report.head(), groups):
+        click.echo(piece, nl=False)
+    return Damaged.exit_status if report.problems else 0
+
+
+def _validators_as_text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    by = head["by"]
+    yield f"Records read:         {head['records']:,}\n"
+    yield f"Not known before:     {head['first']:,}\n"
+    if head["other_digest"]:
+        yield f"Other algorithm:      {head['other_digest']:,}\n"
+    yield f"Compared:             {head['compared']:,}, changed: {head['changed']:,}\n"
+    for name, label in VALIDATORS.items():
+        stated, kept, lost, needless = (
+            head[f"{name}_{column}"] for column in ("stated", "kept", "lost", "needless")
+        )
+        size = amount(head[f"{name}_kept_bytes"])
+        yield f"{label + ':':<22}{stated:,} state it\n"
+        yield f"  rightly unchanged:  {kept:,}, bytes not to fetch: {size}\n"
+        yield f"  wrongly unchanged:  {lost:,} (changes that would be lost)\n"
+        yield f"  rightly changed:    {stated - kept - lost - needless:,}\n"
+        yield f"  wrongly changed:    {needless:,}\n"
+    yield "\n" + " " * 20 + "".join(f"{label:>18}" for label in VALIDATORS.values()) + "\n"
+    yield f"{'compared':>9} {'changed':>9} {'kept     lost':>18}{'kept     lost':>18}  by {by}\n"
+    for group in groups:
+        pairs = [f"{group[f'{name}_kept']:>9,} {group[f'{name}_lost']:>8,}" for name in VALIDATORS]
+        counts = f"{group['compared']:>9,} {group['changed']:>9,}"
+        yield f"{counts} {''.join(pairs)}  {printable(group[by])}\n"
+
+
+def _validators_as_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    return csv_lines([head["by"], *VALIDATOR_COLUMNS], groups)
+
+
+def _validators_as_html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
+    columns = [head["by"], *VALIDATOR_COLUMNS]
+    return html_lines("How well validators predict changes", head, columns, groups)
+
+
+VALIDATOR_WRITERS = {
+    "text": _validators_as_text,
+    "json": _json,
+    "csv": _validators_as_csv,
+    "html": _validators_as_html,
+}
 
 
 def _read(

@@ -18,7 +18,7 @@ from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
 
 _MAX_NAMESPACES = 20
-_NO_DIGEST = Digest("sha1", b"")
+NO_DIGEST = Digest("sha1", b"")
 
 
 class UnknownAlgorithm(Exception):
@@ -294,7 +294,7 @@ def parse_last_query(given: Mapping[str, bytes]) -> Query:
     """Return the query of decoded `LAST_PARAMETERS`, without a digest; raises `BadQuery`."""
     values = {name: LAST_PARAMETERS[name].read(value) for name, value in given.items() if value}
     _settle_url(values)
-    return Query(**{"strategy": Strategy.EXACT_URL, **values, "digest": _NO_DIGEST})
+    return Query(**{"strategy": Strategy.EXACT_URL, **values, "digest": NO_DIGEST})
 
 
 def _settle_url(values: dict[str, Any]) -> None:

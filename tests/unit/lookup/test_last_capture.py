@@ -16,9 +16,11 @@ from dedupindex.capture import Capture
 from dedupindex.crawls.merge_crawls import merge
 from dedupindex.crawls.parse_report import REVISITS
 from dedupindex.crawls.statistics_keys import CODECS, WIDTH, StatisticsKind
+from dedupindex.errors import StrategyUnavailable
 from dedupindex.index.format.visits import Visit, latest
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.policy import parse_policy
+from dedupindex.lookup.validator_report import COLUMNS
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -448,6 +450,74 @@ def test_batches_answer_in_order(web: FlaskClient) -> None:
     assert web.post("/last", json=[]).status_code == 400
     for query in ("", f"url={URL}&strategy=DIGEST_ANY", f"url={URL}&digest=sha1:X"):
         assert web.get(f"/last?{query}").status_code == 400
+
+
+# --- how well validators predict changes ---------------------------------------------------------
+
+
+@pytest.fixture
+def recrawled(tmp_path: Path) -> tuple[Path, Path]:
+    """An index of a crawl, and the WARC of the next one."""
+
+    def records(day: int, second: bool) -> list[bytes]:
+        changed = b"new" * second or b"old"
+        pages = {  # URL -> body, ETag, Last-Modified
+            "/same": (b"same", b'"s"', OLD),
+            "/weak": (b"same", b'W/"s"' if second else b'"s"', b""),
+            "/changes": (changed, b'"%b"' % changed, NEW if second else OLD),
+            "/lies": (changed, b'"l"', OLD),
+            "/needless": (b"same", b'"%b"' % changed, OLD),
+            "/states": (changed, b"", b""),
+            f"/only-{day}": (b"x", b'"x"', OLD),
+        }
+        return [
+            page(body, day, url=f"http://a.example{path}", ETag=etag, Last_Modified=modified)
+            for path, (body, etag, modified) in pages.items()
+        ]
+
+    site = Site(tmp_path, records(1, False))
+    (tmp_path / "next.warc.gz").write_bytes(b"".join(map(gz, records(2, True))))
+    return site.index, tmp_path / "next.warc.gz"
+
+
+def test_the_report_says_what_each_validator_would_have_kept_and_lost(
+    recrawled: tuple[Path, Path],
+) -> None:
+    index, crawl = recrawled
+    words = ("report", index, "--against", crawl, "--validators")
+    found = json.loads(typed(*words, "--json")[0])
+    (group,) = found.pop("groups")
+    assert found == {
+        "records": 7, "first": 1, "other_digest": 0, "by": "host", "compared": 6, "changed": 3,
+        "etag_stated": 5, "etag_kept": 2, "etag_kept_bytes": 8, "etag_lost": 1,
+        "etag_needless": 1, "last_modified_stated": 4, "last_modified_kept": 2,
+        "last_modified_kept_bytes": 8, "last_modified_lost": 1, "last_modified_needless": 0,
+    }  # fmt: skip
+    assert group == {"host": "a.example", **{name: found[name] for name in COLUMNS}}
+    text, _ = typed(*words, "--by", "mime")
+    assert "wrongly unchanged:  1 (changes that would be lost)" in text
+    assert text.rstrip().endswith("text/html")
+    table, _ = typed(*words, "--format", "csv")
+    assert table.splitlines()[1] == ",".join(["a.example", *(str(found[name]) for name in COLUMNS)])
+    assert "a.example" in typed(*words, "--format", "html")[0]
+
+
+def test_an_index_with_the_crawl_itself_compares_with_what_was_before(
+    recrawled: tuple[Path, Path],
+) -> None:
+    index, crawl = recrawled
+    typed("index", "--add", crawl, index)
+    found = json.loads(typed("report", index, crawl, "--validators", "--json")[0])
+    assert (found["compared"], found["changed"], found["etag_lost"]) == (3, 3, 1)
+
+
+def test_the_report_needs_visits_and_files(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture()])
+    words = ("report", index, "--validators")
+    _, message = typed(*words, "--against", tmp_path, status=StrategyUnavailable.exit_status)
+    assert "built without --etag" in message
+    assert "reads the files" in typed(*words, "--crawl", "a", status=2)[1]
+    assert "no effect" in typed(*words, tmp_path, "--max-age", "1d", status=2)[1]
 
 
 # --- visits as bytes -----------------------------------------------------------------------------
