@@ -14,6 +14,7 @@ import java.nio.ByteOrder
 import java.nio.channels.FileChannel
 import java.nio.file.Files
 import java.nio.file.Path
+import java.nio.file.StandardCopyOption
 import java.nio.file.StandardOpenOption
 import java.security.MessageDigest
 import java.util.concurrent.ConcurrentHashMap
@@ -42,6 +43,7 @@ import org.apache.http.impl.client.StandardHttpRequestRetryHandler
 import org.apache.http.util.EntityUtils
 import org.archive.checkpointing.Checkpoint
 import org.archive.crawler.event.CrawlStateEvent
+import org.archive.crawler.reporting.StatisticsTracker
 import org.archive.modules.CrawlURI
 import org.archive.modules.Processor
 import org.archive.modules.fetcher.FetchStatusCodes
@@ -66,6 +68,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
     private static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
     private static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    private static final long COUNTED = 2000                                  // until all workers of a server have written their counts
     // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
     private static final int FAILURES = 5, SHARE = 10
     private static final long SHORTEST = 1000, LOST = 60_000
@@ -294,7 +297,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 synchronized (waiting) {
                     for (Capture capture : waiting) if (batch.size() < BATCH) batch.add(capture) else break
                 }
-                if (batch.isEmpty() || !report(batch)) return
+                if (batch.isEmpty() || !sendReport(batch)) return
                 synchronized (waiting) {
                     for (int left = batch.size(); left > 0; left--) waiting.remove()
                     waitingDigests.clear()
@@ -305,7 +308,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** Report a batch; false if it must wait. */
-    private boolean report(List<Capture> batch) {
+    private boolean sendReport(List<Capture> batch) {
         if (!mayTry()) return false
         try {
             if (!begun) begin()
@@ -458,9 +461,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** What a GET is answered, null if there is nothing for us; raises IOException. */
-    byte[] bytes(String path) {
+    byte[] bytes(String path, int timeout = FILTER_TIMEOUT) {
         HttpGet request = new HttpGet(server + path)
-        request.setConfig(timeouts(FILTER_TIMEOUT))
+        request.setConfig(timeouts(timeout))
         if (!token.isEmpty()) request.setHeader('Authorization', 'Bearer ' + token)
         CloseableHttpResponse response = http.execute(request)
         try {
@@ -546,12 +549,29 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             try {
                 post(step, outcome, FORM)
                 log(Level.INFO, 'done: POST ' + step + (missed ? LATER : ''))
+                keepReport()
                 return
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
                 if (left == ATTEMPTS) log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notLookedUp + '&not_reported=' + notReported + (missed ? LATER : ''))
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
+        }
+    }
+
+    /** Write the server's report of the crawl beside Heritrix's own; it is on the server in any case. */
+    private void keepReport() {
+        Path target = context.getBean(StatisticsTracker).reportsDir.file.toPath().resolve('dedupindex-report.txt')
+        try {
+            Thread.sleep(COUNTED)
+            byte[] text = bytes('/crawls/' + crawl + '/report?format=text&by=host&top=1000', WRITE_TIMEOUT)
+            if (text == null) throw new IOException('the token may not read it')
+            Files.createDirectories(target.parent)
+            Path part = target.resolveSibling('dedupindex-report.txt.part')
+            Files.write(part, text)
+            Files.move(part, target, StandardCopyOption.ATOMIC_MOVE)
+        } catch (IOException e) {
+            log(Level.WARNING, 'no ' + target + ' was written (bin/report --crawl ' + crawl + ' has the same): ' + e)
         }
     }
 

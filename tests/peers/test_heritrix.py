@@ -256,6 +256,17 @@ def test_the_numbers_agree_with_heritrixs_own(harvests: Harvests) -> None:
         assert all(host[name] == report[name] for name in ("lookups", "duplicates", "stored"))
 
 
+def test_the_report_is_beside_heritrixs_own(harvests: Harvests) -> None:
+    for crawl in (harvests.first, harvests.second):
+        text = (crawl.launch / "reports" / "dedupindex-report.txt").read_text()
+        report = harvests.reports[crawl.name]
+        assert text.startswith(f"Crawl:                {crawl.name}, committed\n")
+        assert f"Total handled:        {report['lookups']:,}\n" in text
+        assert f"Duplicates found:     {report['duplicates']:,} (" in text
+        assert f"Stored:               {report['captures']:,}, bytes: " in text
+        assert text.rstrip().endswith(report["groups"][0]["host"])
+
+
 def test_the_crawl_log_names_the_same_originals(harvests: Harvests, tmp_path: Path) -> None:
     log = harvests.second.launch / "logs" / "crawl.log"
     dedupindex("index", "-w", "-m", ".*", "-i", "crawllog", log, tmp_path / "i")
@@ -494,7 +505,8 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     asked = [path for path in stub.asked if path.startswith("/lookup")]
     # Two refused, one answered, one 503, and at most one for each second in which it is quiet.
     assert 5 <= len(asked) <= 5 + taken
-    assert [path.rpartition("/")[2] for path in stub.asked[-2:]] == ["commit", "commit"]
+    ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
+    assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
     assert "was answered 503" in alerts and "which is tried after 1 to 1 s" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
