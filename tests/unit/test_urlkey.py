@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import warnings
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -13,7 +15,7 @@ from dedupindex import urlkey as module
 from dedupindex.cache import Cache
 from dedupindex.urlkey import urlkey
 from tests.support.budgets import examples
-from tests.support.paths import DATA
+from tests.support.paths import DATA, ROOT
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -199,6 +201,28 @@ def test_the_resolver_is_never_asked(url: bytes, monkeypatch: pytest.MonkeyPatch
 def test_case_79_and_80_different_urls_share_a_key() -> None:
     assert urlkey(b"http://www.Example.com/A/") == urlkey(b"https://example.com/a")
     assert urlkey("http://bücher.example/".encode()) == urlkey(b"http://xn--bcher-kva.example/")
+
+
+class UrlPair(NamedTuple):
+    """A row of the table of docs/formats.md: whether two URLs have one canonical URL."""
+
+    one: str
+    other: str
+    openwayback: bool
+    here: bool
+
+
+def url_pairs() -> list[UrlPair]:
+    text = (ROOT / "docs" / "formats.md").read_text()
+    rows = re.findall(r"^\| `(http.*)` \| `(http.*)` \| (\w+) \| (\w+) \|$", text, re.MULTILINE)
+    return [UrlPair(one, other, a == "same", b == "same") for one, other, a, b in rows]
+
+
+def test_the_docs_say_which_urls_have_one_key() -> None:
+    pairs = url_pairs()
+    assert len(pairs) > 20
+    for pair in pairs:
+        assert (urlkey(pair.one.encode()) == urlkey(pair.other.encode())) is pair.here, pair
 
 
 def test_the_host_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
