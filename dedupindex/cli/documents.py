@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_result, say, status_7, warn
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import PATH, flag, option, path_or_address, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
@@ -24,9 +24,11 @@ HASH_EXAMPLES = """
 bin/hash_documents '/data/docs/**/*.pdf' hashes        later runs hash new and changed objects
 bin/hash_documents /data/docs hashes --json               everything below a directory
 bin/hash_documents '/data/[a-m]*' hashes --characters 2 --format csv
+bin/hash_documents 's3://bucket/docs/[0-7]*' s3://bucket/hashes
 """
 DEDUP_EXAMPLES = """
 bin/dedup_hashes hashes unique.parquet                 all shards of a directory
+bin/dedup_hashes 's3://bucket/hashes/a_*' s3://bucket/unique/a.parquet
 bin/dedup_hashes 'hashes/a_*' a.csv --json             one shard, here or on a host of its own
 """
 PIPELINE_EXAMPLES = """
@@ -50,16 +52,17 @@ _format_option = option(
 
 @click.command(cls=Command, examples=HASH_EXAMPLES)
 @click.argument("input_glob", metavar="INPUT_GLOB")
-@click.argument("output_dir", metavar="OUTPUT_DIR", type=PATH)
+@click.argument("output_dir", metavar="OUTPUT_DIR", type=path_or_address)
 @_characters_option
 @_format_option
 @flag("--deterministic", help="Derive the run id from INPUT_GLOB: same input, same files.")
+@flag("--decompress", help="Hash the content of gzip, bzip2 and zstd files; sizes are its sizes.")
 @shared_options("--jobs", help="Processes; large objects are hashed by as many threads.")
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, in OUTPUT_DIR.")
 @shared_options("--verbose", "--json")
 def hash_command(
     input_glob: str,
-    output_dir: Path,
+    output_dir: Path | str,
     characters: int,
     format: str,
     verbose: bool,
@@ -67,9 +70,9 @@ def hash_command(
 ) -> int:
     """Hash every object that INPUT_GLOB matches; write hashes and paths to shards in OUTPUT_DIR.
 
-    Shards are named after the first digits of their hashes and the run. An interrupted run is
-    resumed. Objects that cannot be read or change meanwhile are named and left out; the exit
-    status is then 7.
+    Shards are named after the first digits of their hashes and the run. OUTPUT_DIR may be in an
+    object store, as s3://bucket/hashes. An interrupted run is resumed. Objects that cannot be read
+    or change meanwhile are named and left out; the exit status is then 7.
     """
     chosen = HashOptions(ShardLayout(characters, format), **options)
     with show_progress(verbose=verbose) as progress:
@@ -90,13 +93,13 @@ def hash_command(
 
 @click.command(cls=Command, examples=DEDUP_EXAMPLES)
 @click.argument("input_glob", metavar="INPUT_GLOB")
-@click.argument("output_file", metavar="OUTPUT_FILE", type=PATH)
+@click.argument("output_file", metavar="OUTPUT_FILE", type=path_or_address)
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk, beside OUTPUT_FILE.")
 @shared_options("--threads", "--spark")
 @shared_options("--verbose", help="Print which shards are read.")
 @shared_options("--json")
 def dedup_command(
-    input_glob: str, output_file: Path, spark: str, verbose: bool, **options: Any
+    input_glob: str, output_file: Path | str, spark: str, verbose: bool, **options: Any
 ) -> int:
     """Write each hash in the shards of INPUT_GLOB once, with its first path by name.
 
@@ -106,6 +109,8 @@ def dedup_command(
     if verbose:
         options["say"] = say
     if spark:
+        if isinstance(output_file, str):
+            raise click.UsageError("--spark writes OUTPUT_FILE to a disk, not to an address")
         with spark_session(spark) as cluster:
             report = dedup_on(cluster, input_glob, output_file, **options)
     else:
@@ -114,7 +119,7 @@ def dedup_command(
     return 0
 
 
-def _dedup_lines(report: HashDedupReport, output: Path) -> Iterator[str]:
+def _dedup_lines(report: HashDedupReport, output: Path | str) -> Iterator[str]:
     yield (
         f"{printable(str(output))}: {report.unique_files:,} unique of {report.total_files:,} files "
         f"in {report.elapsed_time_secs:.1f} s ({report.rate_rps:,.0f} rows/s)"
@@ -188,6 +193,7 @@ def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
 )  # fmt: skip
 @option("--mean", callback=_size, default="500KiB", help="Mean size of a file.")
 @option("--deviation", callback=_size, default="5KiB", help="Standard deviation; minimum 1 KiB.")
+@option("--ending", default=".bin", help="Of the names of files, such as .txt.")
 @option("--seed", default=0, help="The same seed gives the same files.")
 @shared_options("--verbose", "--json")
 def generate_command(directory: Path, verbose: bool, **options: Any) -> int:

@@ -22,6 +22,13 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 PATH_OR_DASH = click.Path(path_type=Path, allow_dash=True)
 
 
+def path_or_address(value: str) -> Path | str:
+    """Return a path, or as text the address of an object or directory in a store."""
+    from dedupindex.object_store import is_remote  # commands need not wait for it
+
+    return value if is_remote(value) else Path(value)
+
+
 def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Command], _Command]:
     """Add an option, with its default in its help, to a command.
 

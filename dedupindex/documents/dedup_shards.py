@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import duckdb
 
-from dedupindex.documents.read_shards import Shard, merged, relation, shards_of
+from dedupindex.documents.read_shards import Shard, fetched_shards, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
+from dedupindex.object_store import check_writable, is_remote, upload
 from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
@@ -55,13 +57,29 @@ def _silent(text: str) -> None:
 
 
 def dedup_hashes(
-    pattern: str, output: Path, *, memory: str = "1GB", threads: int = 0, say: Say = _silent
+    pattern: str, output: Path | str, *, memory: str = "1GB", threads: int = 0, say: Say = _silent
 ) -> HashDedupReport:
     """Write the first path of each hash in the shards that match a glob.
 
-    `output` is CSV by its name, else Parquet. Raises `BadSource`, `BadInput`.
+    Both may be addresses of an object store; shards are then downloaded first. `output` is CSV by
+    its name, else Parquet. Raises `BadSource`, `BadInput`.
     """
-    return dedup_shards(shards_of(pattern, output=output), output, memory, threads, say)
+    if isinstance(output, Path) and not is_remote(pattern):
+        return dedup_shards(shards_of(pattern, output=output), output, memory, threads, say)
+    if isinstance(output, str):
+        check_writable(output)
+    beside = output.absolute().parent if isinstance(output, Path) else None
+    with tempfile.TemporaryDirectory(prefix="dedupindex-shards-", dir=beside) as name:
+        home = Path(name)
+        target = output if isinstance(output, Path) else home / os.path.basename(output)
+        (home / "shards").mkdir()
+        shards = (
+            fetched_shards(pattern, home / "shards") if is_remote(pattern) else shards_of(pattern)
+        )
+        report = dedup_shards(shards, target, memory, threads, say)
+        if isinstance(output, str):
+            upload([(target, output)])
+    return report
 
 
 def dedup_shards(

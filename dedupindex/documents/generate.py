@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.shards import ShardLayout, write_rows
-from dedupindex.errors import IndexExists
+from dedupindex.errors import BadInput, IndexExists
 from dedupindex.runtime.duckdb import open_database
 from dedupindex.runtime.files import atomic_directory
 
@@ -24,6 +24,7 @@ class GeneratorOptions:
     mean: int = 500 << 10  # bytes of a file
     deviation: int = 5 << 10
     seed: int = 0
+    ending: str = ".bin"  # of names
 
 
 @dataclass
@@ -42,6 +43,8 @@ def generate(
 
     File names are 32 hexadecimal digits, so that globs divide the files evenly.
     """
+    if "/" in options.ending or "\0" in options.ending:
+        raise BadInput(f"--ending {options.ending} is no ending of a name")
     if top.exists() and (not top.is_dir() or any(top.iterdir())):
         raise IndexExists(f"{top} already exists: remove it, or name another directory")
     chance, corpus = random.Random(options.seed), GeneratedCorpus()
@@ -49,7 +52,8 @@ def generate(
     with atomic_directory(top) as hidden:
         while corpus.bytes < options.size:
             size = max(round(chance.gauss(options.mean, options.deviation)), MIN_SIZE)
-            if original is not None and chance.random() < options.duplicates:
+            copies = int((corpus.files + 1) * options.duplicates)  # of so many files
+            if original is not None and copies > corpus.duplicates:
                 number, size = original
                 corpus.duplicates += 1
                 corpus.duplicate_bytes += size
@@ -58,7 +62,7 @@ def generate(
                 corpus.unique += 1
             name = blake3(f"name {options.seed} {corpus.files}".encode()).hexdigest(16)
             content = blake3(f"content {options.seed} {number}".encode())
-            (hidden / f"{name}.bin").write_bytes(content.digest(size))
+            (hidden / f"{name}{options.ending}").write_bytes(content.digest(size))
             corpus.files += 1
             corpus.bytes += size
             on_progress(ProgressUpdate("generating", corpus.bytes, options.size, corpus.files))

@@ -7,30 +7,34 @@ the run are written.
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import os
 import secrets
-import shutil
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple, cast
 
 from blake3 import blake3
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.documents.list_objects import ListedObject, Warn, absolute_glob, find, stamp_of
-from dedupindex.documents.shards import ShardLayout, clear, publish, shards_in, write_shards
+from dedupindex.documents.shard_target import ShardTarget, shard_target
+from dedupindex.documents.shards import ShardLayout, write_shards
 from dedupindex.errors import BadSource, Damaged, FormatFromFuture
 from dedupindex.object_store import ObjectFacts, RemoteFile, is_remote
-from dedupindex.runtime.files import exclusive, sync_directory
+from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.workers import workers
+from dedupindex.warc.zstd_format import MAGIC, Dictionaries, UnreadableFrame, frame_pieces
 
 LARGE = 1 << 26  # bytes: larger objects are hashed by several threads
 _PIECE = 1 << 19  # bytes read at a time, which fit in the cache of a core
@@ -50,19 +54,78 @@ class Hashed(NamedTuple):
     problem: str = ""  # why there is no digest
 
 
-def hash_all(threads: int, batch: Sequence[ListedObject]) -> list[Hashed]:
-    """Hash local objects one after the other, remote ones concurrently."""
+def hash_all(
+    threads: int, batch: Sequence[ListedObject], *, decompress: bool = False
+) -> list[Hashed]:
+    """Hash local objects one after the other, remote ones concurrently.
+
+    With `decompress` the hash and the size of compressed objects are those of their content.
+    """
     if batch and is_remote(batch[0].path):
         with ThreadPoolExecutor(_DOWNLOADS) as pool:
-            return list(pool.map(partial(_hash_object, threads), batch))
-    return [_hash_file(listed.path, threads) for listed in batch]
+            return list(pool.map(partial(_hash_object, threads, decompress), batch))
+    return [_hash_file(listed.path, threads, decompress) for listed in batch]
 
 
-def _hash_object(threads: int, listed: ListedObject) -> Hashed:
+def _content(file: BinaryIO, length: int) -> Iterator[bytes] | None:
+    """Return the content of a compressed file in pieces; None for other files."""
+    start = file.read(4)
+    file.seek(0)
+    if start.startswith(b"\x1f\x8b\x08"):
+        return _pieces(cast(BinaryIO, gzip.GzipFile(fileobj=file)))
+    if start.startswith(b"BZh"):
+        return _pieces(cast(BinaryIO, bz2.BZ2File(file)))
+    if start == MAGIC:
+
+        def read(offset: int, count: int) -> bytes:
+            file.seek(offset)
+            return file.read(count)
+
+        return frame_pieces(read, 0, length, Dictionaries.read(read))
+    return None
+
+
+def _pieces(content: BinaryIO) -> Iterator[bytes]:
+    with content:
+        while piece := content.read(_PIECE):
+            yield piece
+
+
+def _hash_content(file: BinaryIO, length: int) -> tuple[int, bytes] | None:
+    """Return size and hash of the content of a file; None if it cannot be decompressed."""
+    hasher, size = blake3(), 0
+    try:
+        content = _content(file, length)
+        if content is None:
+            return None
+        for piece in content:
+            hasher.update(piece)
+            size += len(piece)
+    except (EOFError, zlib.error, UnreadableFrame):
+        return None
+    except OSError as error:
+        if error.errno is not None:  # of the disk, not of the format
+            raise
+        return None
+    return size, hasher.digest()
+
+
+def _content_stamp(stamp: str, stored: int) -> str:
+    """Return the stamp of an object of which the row has the size of the content."""
+    return stamp and f"{stamp}+{stored:x}"
+
+
+def _hash_object(threads: int, decompress: bool, listed: ListedObject) -> Hashed:
     address = listed.path
     try:
         known = ObjectFacts(listed.size, listed.stamp)
         with closing(RemoteFile(address, known, in_order=True)) as file:
+            if decompress and (content := _hash_content(file, listed.size)) is not None:
+                if file.changed():
+                    return Hashed(address, problem=CHANGED)
+                stamp = _content_stamp(listed.stamp, listed.size)
+                return Hashed(address, content[0], stamp, content[1])
+            file.seek(0)
             hasher, size = blake3(max_threads=threads if listed.size >= LARGE else 1), 0
             while piece := file.read(_REMOTE_PIECE):
                 hasher.update(piece)
@@ -74,30 +137,45 @@ def _hash_object(threads: int, listed: ListedObject) -> Hashed:
     return Hashed(address, size, listed.stamp, hasher.digest())
 
 
-def _hash_file(path: str, threads: int) -> Hashed:
+def _hash_file(path: str, threads: int, decompress: bool) -> Hashed:
     begin = time.time_ns()
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would block
         try:
             before = os.fstat(file)
-            large = before.st_size >= LARGE
-            hasher, size = blake3(max_threads=threads if large else 1), 0
-            buffer = _buffer(_LARGE_PIECE if large else _PIECE)
-            # not mapped: truncation of a mapped file would kill the process
-            while size < before.st_size and (count := os.readv(file, [buffer])):
-                hasher.update(buffer[:count])
-                size += count
+            found = None
+            if decompress:
+                with open(file, "rb", closefd=False) as stream:
+                    found = _hash_content(stream, before.st_size)
+                os.lseek(file, 0, os.SEEK_SET)
+            size, digest = found or _hash_stored(file, before.st_size, threads)
             after = os.fstat(file)
         finally:
             os.close(file)
     except OSError as error:
         return Hashed(path, problem=f"cannot be read: {error.strerror or error}")
     stamp = stamp_of(after)
-    if size != before.st_size or size != after.st_size or stamp != stamp_of(before):
+    if (found is None and size != before.st_size) or stamp != stamp_of(before):
+        return Hashed(path, problem=CHANGED)
+    if after.st_size != before.st_size:
         return Hashed(path, problem=CHANGED)
     if max(after.st_mtime_ns, after.st_ctime_ns) > begin - _COARSE:
         stamp = ""  # a later change may have the same time
-    return Hashed(path, size, stamp, hasher.digest())
+    if found is not None:
+        stamp = _content_stamp(stamp, before.st_size)
+    return Hashed(path, size, stamp, digest)
+
+
+def _hash_stored(file: int, length: int, threads: int) -> tuple[int, bytes]:
+    """Return size and hash of an open file of `length` bytes as it is."""
+    large = length >= LARGE
+    hasher, size = blake3(max_threads=threads if large else 1), 0
+    buffer = _buffer(_LARGE_PIECE if large else _PIECE)
+    # not mapped: truncation of a mapped file would kill the process
+    while size < length and (count := os.readv(file, [buffer])):
+        hasher.update(buffer[:count])
+        size += count
+    return size, hasher.digest()
 
 
 @cache
@@ -108,6 +186,7 @@ def _buffer(length: int) -> memoryview:
 
 FORMAT = 1
 _COMMIT_SECONDS = 1.0  # between commits: so much is hashed again after an interruption
+_DECOMPRESSED = b"\0decompressed"  # after the pattern, in the state of a run with that option
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS about (format INTEGER, pattern BLOB, run TEXT, turn INTEGER);
 CREATE TABLE IF NOT EXISTS object (
@@ -122,19 +201,32 @@ class HashState:
     The column `turn` is the number of the last run that met the object.
     """
 
-    def __init__(self, path: Path, pattern: str, run: str) -> None:
-        """Open or create it; `run` is the id of a new one. Raises `FormatFromFuture`."""
+    def __init__(
+        self, path: Path, pattern: str, run: str, save: Callable[[bool], None],
+        *, decompress: bool = False,
+    ) -> None:  # fmt: skip
+        """Open or create it; `run` is the id of a new one. Raises `FormatFromFuture`.
+
+        The hashes of a run with another `decompress` are deleted.
+
+        `save` is called after each commit, with True if it must not wait for a later one.
+        """
+        self._save = save
         with ExitStack() as stack:
             database = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
             database.executescript(_SCHEMA)
-            about = database.execute("SELECT format, run, turn FROM about").fetchone()
+            about = database.execute("SELECT format, run, turn, pattern FROM about").fetchone()
+            kind = os.fsencode(pattern) + (_DECOMPRESSED if decompress else b"")
             database.execute("BEGIN")
             if about is None:
-                about = (FORMAT, run, 0)
-                row = (FORMAT, os.fsencode(pattern), run)
+                about = (FORMAT, run, 0, kind)
+                row = (FORMAT, kind, run)
                 database.execute("INSERT INTO about VALUES (?, ?, ?, 0)", row)
             elif about[0] > FORMAT:
                 raise FormatFromFuture(f"{path} has format {about[0]}, this knows {FORMAT}")
+            elif about[3] != kind:
+                database.execute("DELETE FROM object")
+                database.execute("UPDATE about SET pattern = ?", (kind,))
             self._database, self.pattern = database, pattern
             self.run, self._turn = str(about[1]), about[2] + 1
             database.execute("UPDATE about SET turn = ?", (self._turn,))
@@ -151,8 +243,14 @@ class HashState:
         if self._fresh or not listed.stamp:
             return False
         found = self._database.execute(
-            "UPDATE object SET turn = ? WHERE path = ? AND size = ? AND stamp = ?",
-            (self._turn, os.fsencode(listed.path), listed.size, listed.stamp),
+            "UPDATE object SET turn = ? WHERE path = ? AND (size = ? AND stamp = ? OR stamp = ?)",
+            (
+                self._turn,
+                os.fsencode(listed.path),
+                listed.size,
+                listed.stamp,
+                _content_stamp(listed.stamp, listed.size),
+            ),
         )
         return found.rowcount > 0
 
@@ -178,13 +276,19 @@ class HashState:
         """Yield path, size and hash of every object, in the order of paths."""
         yield from self._database.execute("SELECT path, size, hash FROM object ORDER BY path")
 
-    def _commit_then_begin(self) -> None:
+    def save(self) -> None:
+        """Commit, and save all that was hashed."""
+        self._commit_then_begin(at_once=True)
+
+    def _commit_then_begin(self, *, at_once: bool = False) -> None:
         self._database.execute("COMMIT")
-        self._database.execute("BEGIN")
+        try:
+            self._save(at_once)
+        finally:
+            self._database.execute("BEGIN")
         self._due = time.monotonic() + _COMMIT_SECONDS
 
 
-UNFINISHED = ".unfinished"
 _BATCH_FILES, _BATCH_BYTES = 256, 1 << 25  # of a batch
 _AHEAD = 3  # submitted batches per process
 
@@ -194,6 +298,7 @@ class HashOptions:
     layout: ShardLayout = field(default_factory=ShardLayout)
     jobs: int = 1
     deterministic: bool = False
+    decompress: bool = False  # hash the content of compressed objects
     memory: str = "1GB"  # of DuckDB
 
 
@@ -216,32 +321,44 @@ class HashReport:
 
 def hash_documents(
     pattern: str,
-    top: Path,
+    top: Path | str,
     options: HashOptions,
     warn: Warn = lambda problem: None,
     on_progress: OnProgress = lambda seen: None,
 ) -> HashReport:
     """Hash the objects that match a glob, and write shards to the directory `top`.
 
-    `warn` is called for every object that cannot be read. Raises `BadSource` if nothing matches,
-    `IndexBusy` if another process hashes the same glob, `DedupError` of DuckDB.
+    `top` is a path, or the address of a directory in an object store. `warn` is called for every
+    object that cannot be read. Raises `BadSource` if nothing matches, `IndexBusy` if another
+    process hashes the same glob, `DedupError` of DuckDB.
     """
     begin = time.monotonic()
-    pattern, top, report = absolute_glob(pattern), top.absolute(), HashReport()
+    pattern, report = absolute_glob(pattern), HashReport()
+    top = top.rstrip("/") if isinstance(top, str) else top.absolute()
 
     def report_problem(problem: Problem) -> None:
         report.problems += 1
         warn(problem)
 
-    found = find(pattern, report_problem, top)
-    host = b"" if options.deterministic else os.fsencode(socket.gethostname()) + b"\0"
+    found = _found(pattern, top, report_problem)
+    anywhere = options.deterministic or (isinstance(top, str) and is_remote(pattern))
+    host = b"" if anywhere else os.fsencode(socket.gethostname()) + b"\0"
     key = blake3(host + os.fsencode(pattern)).hexdigest()[:12]  # shared by all runs of the glob
     run = key if options.deterministic else secrets.token_hex(6)
-    with _directory(top), exclusive(top / f".{key}.lock", f"the shards of {pattern} in {top}"):
+    with (
+        shard_target(top) as target,
+        exclusive(target.top / f".{key}.lock", f"the shards of {pattern} in {top}"),
+    ):
+        path = target.top / f".{key}.state"
+        target.fetch(path.name)
         try:
-            with closing(HashState(top / f".{key}.state", pattern, run)) as state:
+            with closing(
+                HashState(
+                    path, pattern, run, partial(target.save, path), decompress=options.decompress
+                )
+            ) as state:
                 report.run = state.run
-                _hash_and_write(top, options, state, report, found, report_problem, on_progress)
+                _hash_and_write(target, options, state, report, found, report_problem, on_progress)
         except sqlite3.DatabaseError as error:
             raise Damaged(
                 f"{top}/.{key}.state: {error}; remove it, and all is hashed again"
@@ -252,21 +369,17 @@ def hash_documents(
     return report
 
 
-@contextmanager
-def _directory(top: Path) -> Iterator[None]:
-    """Create the directory; remove a new one if nothing matches."""
-    new = not top.exists()
-    top.mkdir(parents=True, exist_ok=True)
-    try:
-        yield
-    except BadSource:
-        if new:
-            shutil.rmtree(top)
-        raise
+def _found(pattern: str, top: Path | str, warn: Warn) -> Iterator[ListedObject]:
+    """Yield the objects that match a glob, except those in `top`."""
+    if isinstance(top, Path):
+        return find(pattern, warn, top)
+    own = f"{top}/"
+    found = find(pattern, warn, Path(os.devnull))
+    return (listed for listed in found if not listed.path.startswith(own))
 
 
 def _hash_and_write(
-    top: Path, options: HashOptions, state: HashState, report: HashReport,
+    target: ShardTarget, options: HashOptions, state: HashState, report: HashReport,
     found: Iterator[ListedObject], warn: Warn, on_progress: OnProgress,
 ) -> None:  # fmt: skip
     """Hash what the state does not know, and write the shards; the lock is held."""
@@ -278,12 +391,10 @@ def _hash_and_write(
             else:
                 yield listed
 
-    clear(top, state.run)
-    marker = top / f".{state.run}{UNFINISHED}"
-    before = bool(shards_in(top, state.run))
+    before = target.has_shards(state.run)
     if not before:
-        _touch(marker)
-    for batch in _hash_all(unknown(), options.jobs):
+        target.mark(state.run)
+    for batch in _hash_all(unknown(), options):
         state.put(hashed for hashed in batch if not hashed.problem)
         for hashed in batch:
             if hashed.problem:
@@ -295,31 +406,28 @@ def _hash_and_write(
     report.rows = report.num_files_processed + report.known
     if not report.rows and not report.problems:
         if not before:
-            marker.unlink()
+            target.unmark(state.run)
         raise BadSource(f"nothing matches {state.pattern}")
     report.gone = state.forget_others()
-    names = write_shards(state.rows(), top, state.run, options.layout, options.memory)
-    _touch(marker)
-    publish(top, state.run, names)
-    marker.unlink()
+    state.save()
+    names = write_shards(state.rows(), target.top, state.run, options.layout, options.memory)
+    target.mark(state.run)
+    target.publish(state.run, names)
+    target.unmark(state.run)
     report.shards = len(names)
 
 
-def _touch(marker: Path) -> None:
-    marker.touch()
-    sync_directory(marker.parent)
-
-
-def _hash_all(found: Iterable[ListedObject], jobs: int) -> Iterator[list[Hashed]]:
-    """Hash in `jobs` processes; yield results as they are ready."""
+def _hash_all(found: Iterable[ListedObject], options: HashOptions) -> Iterator[list[Hashed]]:
+    """Hash in several processes; yield results as they are ready."""
+    jobs, work = options.jobs, partial(hash_all, decompress=options.decompress)
     if jobs <= 1:
         for batch in _batches(found):
-            yield hash_all(1, batch)
+            yield work(1, batch)
         return
     with workers(jobs) as pool:  # started before listing a store starts threads
         pending: set[Future[list[Hashed]]] = set()
         for batch in _batches(found):
-            pending.add(pool.submit(hash_all, jobs, batch))
+            pending.add(pool.submit(work, jobs, batch))
             if len(pending) >= _AHEAD * jobs:
                 done, pending = wait(pending, return_when=FIRST_COMPLETED)
                 for future in done:

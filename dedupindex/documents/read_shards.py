@@ -11,10 +11,18 @@ from typing import NamedTuple
 
 import duckdb
 
-from dedupindex.documents.hash_objects import UNFINISHED
+from dedupindex.documents.shard_target import UNFINISHED
 from dedupindex.documents.shards import parse_name
 from dedupindex.errors import BadInput, BadSource
-from dedupindex.object_store import is_remote, redacted
+from dedupindex.object_store import (
+    FoundObject,
+    download,
+    find_objects,
+    is_many,
+    is_remote,
+    list_directory,
+    redacted,
+)
 from dedupindex.runtime.duckdb import Database, literal, quoted
 
 _MERGED = 1 << 27  # bytes of shards that are read together
@@ -40,7 +48,8 @@ def shards_of(
     """
     if is_remote(pattern):
         raise BadSource(
-            f"{redacted(pattern)} is elsewhere, and shards are read here: download them"
+            f"{redacted(pattern)} is elsewhere: with --spark put shards on storage that the driver "
+            "and all executors mount"
         )
     path = os.path.expanduser(pattern)
     if os.path.isdir(path):
@@ -54,12 +63,56 @@ def shards_of(
         raise BadInput(f"{output} is among the shards that {pattern} names: name another")
     for directory in sorted({file.parent for file in files}):
         for marker in sorted(directory.glob(f".*{UNFINISHED}")):
-            run = marker.name[1 : -len(UNFINISHED)]
-            if runs is None or run in runs:
-                raise BadInput(
-                    f"the run {run} in {directory} is unfinished: run bin/hash_documents again, "
-                    f"or remove {marker} to do without it"
-                )
+            _check_finished(str(marker), runs)
+    return _by_prefix(files)
+
+
+def fetched_shards(address: str, home: Path) -> list[Shard]:
+    """As `shards_of`, for shards in an object store, which are downloaded to `home`.
+
+    The shards of a directory are those directly in it.
+    """
+    if is_many(address) and not glob.has_magic(address.partition("://")[2]):
+        entries = list_directory(f"{address.rstrip('/')}/")
+        found = [
+            FoundObject(one.address, one.facts)
+            for one in entries
+            if one.facts is not None and parse_name(os.path.basename(one.address))[1]
+        ]
+    else:
+        found = list(find_objects(address))
+    if not found:
+        raise BadSource(f"nothing matches {redacted(address)}")
+    directories = sorted({one.address.rpartition("/")[0] for one in found})
+
+    def check() -> None:
+        for directory in directories:
+            for entry in list_directory(f"{directory}/"):
+                if entry.address.endswith(UNFINISHED):
+                    _check_finished(entry.address, None)
+
+    check()
+    files = []
+    for number, one in enumerate(sorted(found)):  # shards of several directories may have one name
+        files.append(home / str(number) / os.path.basename(one.address))
+        files[-1].parent.mkdir()
+    download(list(zip(sorted(found), files, strict=True)))
+    check()  # a run may have begun to replace them meanwhile
+    return _by_prefix(files)
+
+
+def _check_finished(marker: str, runs: Collection[str] | None) -> None:
+    """Raise `BadInput` for the marker of a run, if it is one of `runs`."""
+    directory, _, name = marker.rpartition("/")
+    run = name[1 : -len(UNFINISHED)]
+    if runs is None or run in runs:
+        raise BadInput(
+            f"the run {run} in {redacted(directory)} is unfinished: run bin/hash_documents again, "
+            f"or remove {redacted(marker)} to do without it"
+        )
+
+
+def _by_prefix(files: list[Path]) -> list[Shard]:
     prefixes = {file: parse_name(file.name)[0] for file in files}
     shortest = min(map(len, prefixes.values()))  # runs may have prefixes of different lengths
     groups: defaultdict[str, list[Path]] = defaultdict(list)

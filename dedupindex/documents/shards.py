@@ -40,7 +40,7 @@ def parse_name(name: str) -> tuple[str, str]:
 def publish(top: Path, run: str, names: list[str]) -> None:
     """Rename hidden shards to their final names, and delete earlier shards of the run."""
     for name in names:
-        os.replace(_hidden(top, name), top / name)
+        os.replace(hidden_shard(top, name), top / name)
     for name in set(shards_in(top, run)) - set(names):
         os.unlink(top / name)
     sync_directory(top)
@@ -64,7 +64,8 @@ def _work_directory(top: Path, run: str) -> Path:
     return top / f".{run}.work"
 
 
-def _hidden(top: Path, name: str) -> Path:
+def hidden_shard(top: Path, name: str) -> Path:
+    """Return where a shard is before it has its name."""
     return top / f".{name}.new"
 
 
@@ -102,7 +103,7 @@ def write_shards(
         found = database.execute(f"SELECT DISTINCT hash[:{count}] AS prefix FROM rows ORDER BY 1")
         for (prefix,) in found.fetchall():
             name = layout.name(prefix, run)
-            _write(database, prefix, _hidden(top, name), layout.format)
+            _write(database, prefix, hidden_shard(top, name), layout.format)
             names.append(name)
     work.rmdir()
     return names

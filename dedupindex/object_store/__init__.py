@@ -1,8 +1,8 @@
-"""Read objects of stores and web servers as files, through fsspec, with retries.
+"""Read objects of stores and web servers as files, and write objects, through fsspec.
 
 `find_objects` expands an address, a directory or a glob, `list_directory` lists a directory,
-`facts` returns size and version of an object, and `RemoteFile` reads one. fsspec is an extra; it is
-imported when the first address is used.
+`facts` returns size and version of an object, `RemoteFile` reads one, and `upload` writes one.
+Failures are retried. fsspec is an extra; it is imported when the first address is used.
 """
 
 from __future__ import annotations
@@ -24,9 +24,17 @@ from dedupindex.object_store.store_address import (
     redacted,
 )
 from dedupindex.object_store.stores import ObjectFacts, check_reader, facts, facts_or_none
+from dedupindex.object_store.write_object import (
+    check_writable,
+    download,
+    remove_object,
+    upload,
+    write_marker,
+)
 
 __all__ = [
     "AT_ONCE", "FoundObject", "ObjectFacts", "RemoteEntry", "RemoteFile", "check_local",
-    "check_path", "check_reader", "facts", "facts_or_none", "find_objects", "is_many", "is_remote",
-    "list_directory", "local", "open_anywhere", "redacted",
+    "check_path", "check_reader", "check_writable", "download", "facts", "facts_or_none",
+    "find_objects", "is_many", "is_remote", "list_directory", "local", "open_anywhere", "redacted",
+    "remove_object", "upload", "write_marker",
 ]  # fmt: skip

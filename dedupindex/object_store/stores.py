@@ -156,8 +156,11 @@ def _options(address: str) -> dict[str, Any]:
     return {}
 
 
-def with_retries(address: str, work: Callable[[], T]) -> T:
-    """Return the result of `work`, retried within `RetryLimits`; raises `BadSource`."""
+def with_retries(address: str, work: Callable[[], T], done: str = "read") -> T:
+    """Return the result of `work`, retried within `RetryLimits`; raises `BadSource`.
+
+    `done` says in the message what cannot be done with the object.
+    """
     tries = limits().tries
     for number in range(1, tries + 1):
         try:
@@ -171,7 +174,7 @@ def with_retries(address: str, work: Callable[[], T]) -> T:
             if is_lasting(error) or number == tries:
                 why = missing(where) if isinstance(error, FileNotFoundError) else error_text(error)
                 times = f" (tried {number} times)" if number > 1 else ""
-                raise BadSource(f"{redacted(where)} cannot be read: {why}{times}") from error
+                raise BadSource(f"{redacted(where)} cannot be {done}: {why}{times}") from error
         pause(number)
     raise AssertionError
 

@@ -26,7 +26,8 @@ from dedupindex.capture import Problem
 from dedupindex.documents import hash_objects, read_shards
 from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.documents.generate import GeneratorOptions, generate
-from dedupindex.documents.hash_objects import UNFINISHED, HashOptions, HashReport, hash_documents
+from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
+from dedupindex.documents.shard_target import UNFINISHED
 from dedupindex.documents.shards import ShardLayout
 from dedupindex.errors import BadInput, BadSource, IndexBusy, IndexExists
 from dedupindex.runtime.files import exclusive
