@@ -27,7 +27,7 @@ from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.warcsum_format import VERDICTS, TextCheck, text_line
 from dedupindex.runtime.tables import amount, printable, singular
-from dedupindex.sources.warc_files import NOTHING, find
+from dedupindex.sources.warc_files import find, nothing_found
 from dedupindex.warc.record import REMARKS
 
 EXAMPLES = """
@@ -92,7 +92,7 @@ def command(
     lines = ManifestOptions(algorithm, force, skip_empty, host)
     found = find(sources, elsewhere=True)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
-        raise BadInput(NOTHING)
+        raise nothing_found(sources)
     with show_progress(verbose=verbose) as progress:
         made = make(found, output, lines, jobs=jobs, spark=spark, on_progress=progress)
     if text is not None:

@@ -12,6 +12,7 @@ from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import index_name, index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option, shared_options
 from dedupindex.errors import BadInput
+from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import read_tokens
 from dedupindex.lookup.policy import NO_POLICY, read_policy
 from dedupindex.runtime.tables import printable
@@ -86,6 +87,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 def command(index: Path | None, engine: str, **chosen: Any) -> int:
     """Answer lookups from INDEX over HTTP until SIGTERM or Ctrl-C."""
     where = index_or_engine(index, engine)
+    read_identity(where)  # what is no index is said before anything is started
     name = index_name(where)
     from server.config import Config, default_workers
     from server.logs import LOGGER, configure

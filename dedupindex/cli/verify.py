@@ -11,10 +11,10 @@ import click
 from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
 from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
-from dedupindex.errors import BadInput, Damaged
+from dedupindex.errors import Damaged
 from dedupindex.object_store import check_local
 from dedupindex.runtime.tables import printable, singular
-from dedupindex.sources.warc_files import NOTHING
+from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
 from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
@@ -81,7 +81,7 @@ def command(
         if list_remarks or finding.level != REMARK:
             _show(finding)
     if not collection.files and not reasons.keys() - {"file-extra"}:
-        raise BadInput(NOTHING)
+        raise nothing_found(places)
     if wants_json():
         counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
         print_json({**counts, "findings": dict(sorted(reasons.items()))})

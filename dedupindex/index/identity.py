@@ -155,6 +155,10 @@ def read_identity(index: Path) -> Identity:
         return Identity(**{**content, "settings": Settings(**content["settings"])})
     except FileNotFoundError as error:
         raise IndexUnavailable(f"there is no index at {index}; make one with bin/index") from error
+    except NotADirectoryError as error:
+        raise IndexUnavailable(
+            f"{index} is a file; an index is a directory, and bin/index makes one"
+        ) from error
     except OSError as error:
         raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:

@@ -228,6 +228,9 @@ def _find_sources(job: Build) -> Expanded:
     admission_filter(job.settings)
     found = expand(job.sources, job.kind, columns=job.options.columns)
     if job.sources and not found.paths and not found.problems:
+        for name in job.sources:
+            if (Path(name) / FILE).is_file():
+                raise BadSource(f"{name} is an index; the sources come first, the index last")
         passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
         raise BadSource(
             f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "

@@ -76,7 +76,7 @@ from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import is_unfinished
-from dedupindex.sources.warc_files import NOTHING, UNFINISHED, SourceFile, Sources, find
+from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
 _HOSTS, _ALL_HOSTS, _OUTCOMES = "revisits-by-host.jsonl", "hosts.jsonl", "outcomes.jsonl"
 _JOURNAL_SUFFIXES = (".jsonl", ".dropped", ".committed")
@@ -126,7 +126,7 @@ def dedup(
     found = find(sources)
     roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
     if not roots:
-        raise BadInput(NOTHING)
+        raise nothing_found(sources)
     if options.out is not None:
         check_names([*found.files, *found.others], options.out, found.searched)
     with working(options.work or _work_directory(roots, options.out), sources) as work:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.capture import Problem
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import (
     check_local,
     facts_or_none,
@@ -22,7 +23,7 @@ from dedupindex.sources import Expanded, expand, is_stream
 from dedupindex.sources.discover import detect_kind, is_unfinished
 
 UNFINISHED = "by its name it is still being written"
-NOTHING = "no WARC or ARC file was found under the given names"
+_INDEX = "index.json"  # in the directory of an index
 
 
 class SourceFile(NamedTuple):
@@ -49,6 +50,13 @@ class Sources:
     problems: list[Problem] = field(default_factory=list)
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
     searched: set[str] = field(default_factory=set)  # directories, also those of globs
+
+
+def nothing_found(named: Iterable[str | Path]) -> BadInput:
+    """Return the error that there is no archive under any of the names."""
+    names = [str(name) for name in named]
+    indexes = [f"{name} is an index" for name in names if Path(name, _INDEX).is_file()]
+    return BadInput("; ".join(indexes) or f"no WARC or ARC file was found in {', '.join(names)}")
 
 
 def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:

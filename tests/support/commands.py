@@ -19,6 +19,14 @@ def typed(*words: object, status: int = 0, text: str | None = None, **env: str) 
     `dedupindex` of tests.unit.cli.test_cli does the same in a process of its own, for tests where
     the process matters: its exit, its standard streams, a name that is no text.
     """
+    code, output, messages = ended(*words, text=text, **env)
+    assert code == status, messages
+    assert "Traceback" not in messages
+    return output, messages
+
+
+def ended(*words: object, text: str | None = None, **env: str) -> tuple[int, str, str]:
+    """As `typed`, for a command that may end as it will: the exit status, stdout and stderr."""
     out, err, stdin = (TextIOWrapper(BytesIO(), "utf-8", write_through=True) for _ in range(3))
     stdin.write(text or "")
     stdin.seek(0)
@@ -30,9 +38,7 @@ def typed(*words: object, status: int = 0, text: str | None = None, **env: str) 
     ):
         code = main([str(word) for word in words])
     output, messages = (stream.buffer.getvalue().decode() for stream in (out, err))  # type: ignore[attr-defined]
-    assert code == status, messages
-    assert "Traceback" not in messages
-    return output, messages
+    return code, output, messages
 
 
 def with_small_files(kibibytes: int, line: list[str]) -> list[str]:

@@ -309,7 +309,7 @@ def search(index: Path, text: str, limit: int = LIMIT) -> SearchResult:
     if identity.engine != "whoosh":
         raise StrategyUnavailable(
             f"the index at {index} is on engine {identity.engine}, which cannot be "
-            "searched; build one with --engine whoosh"
+            "searched; build one with --engine whoosh, or use bin/list"
         )
     if identity.settings.keys().canonical:
         identity.check_canonicaliser()

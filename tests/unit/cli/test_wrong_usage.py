@@ -1,0 +1,69 @@
+"""Hundreds of wrong usages, made from the commands: each is answered with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from dedupindex.cli import COMMANDS
+from tests.support.commands import ended
+from tests.unit.cli.test_cli import commands
+
+WRONG = {  # a value that no option of such a type takes
+    click.types.IntRange: "x",
+    click.types.IntParamType: "x",
+    click.types.FloatParamType: "x",
+    click.types.FloatRange: "x",
+    click.types.Choice: "nonsense",
+    click.types.File: "no-such-file",
+}
+WRITES_ANYWHERE = "generate_corpus"  # takes the name of a new directory
+
+
+def usages(name: str, command: click.Command) -> Iterator[list[str]]:
+    """Wrong command lines of a command, without its name."""
+    arguments = [one for one in command.params if isinstance(one, click.Argument)]
+    missing = ["no-such-thing" for _ in arguments]
+    if any(one.required for one in arguments):
+        yield []
+    yield [*missing, "--no-such-option"]
+    yield [*missing, "--config", "no-such-file"]
+    yield [*missing, "--config", "plain.txt"]
+    for option in command.params:
+        if not isinstance(option, click.Option) or option.is_flag:
+            continue
+        yield [*missing, option.opts[-1]]  # without a value
+        if type(option.type) in WRONG:
+            yield [*missing, f"{option.opts[-1]}={WRONG[type(option.type)]}"]
+    if name == WRITES_ANYWHERE:
+        return
+    if arguments:
+        yield missing
+        yield ["plain.txt"] * len(arguments)
+        yield ["empty"] * len(arguments)
+        yield ["bytes"] * len(arguments)
+        yield [""] * len(arguments)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_wrong_usages_are_answered_with_a_sentence(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.txt").write_text("hello\n")
+    Path("bytes").write_bytes(bytes(range(256)))
+    Path("empty").mkdir()
+    seen = 0
+    for words in usages(name, commands()[name]):
+        status, output, messages = ended(name, *words)
+        seen += 1
+        told = f"{name} {words}: {status}\n{output}{messages}"
+        assert status not in (0, 1), told
+        assert "Traceback" not in messages and "Errno" not in messages, told
+        assert messages.strip() or output.strip(), told
+        last = messages.strip().splitlines()[-1:]
+        assert status != 2 or (last and last[0].startswith("Error: ")), told
+    assert seen >= 4
