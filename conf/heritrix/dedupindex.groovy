@@ -419,7 +419,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final ContentType FORM = ContentType.create('application/x-www-form-urlencoded')
     private static final ContentType LINES = ContentType.create('application/x-ndjson')
 
-    private static String form(Map<String, Object> fields) {
+    private static String form(Map<String, ?> fields) {
         List<String> pairs = new ArrayList<String>()
         for (Map.Entry<String, Object> field : fields.entrySet()) pairs.add(field.key + '=' + encoded(field.value as String))
         return pairs.join('&')

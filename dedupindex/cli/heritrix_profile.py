@@ -61,12 +61,20 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
         if not _ADDRESS.match(value):
             raise BadInput(f"{name} {value!r} is not a URL: it begins with http:// or https://")
     profile = configured(profile_of(heritrix), job)
-    beans = beans_for(job)
+    beans, script = beans_for(job), script_for(heritrix)
     directory.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(CONF / SCRIPT, directory / SCRIPT)
+    (directory / SCRIPT).write_text(script, "utf-8")
     (directory / BEANS).touch(0o600)  # it may hold a token
     (directory / BEANS).write_text(beans, "utf-8")
     target.write_text(profile, "utf-8")
+
+
+def script_for(heritrix: Path) -> str:
+    """Return conf/heritrix/dedupindex.groovy, for Groovy 3 without an annotation of Groovy 4."""
+    lines = (CONF / SCRIPT).read_text("utf-8").splitlines(keepends=True)
+    if any(heritrix.glob("lib/groovy-3.*.jar")):
+        lines = [line for line in lines if "POJO" not in line]
+    return "".join(lines)
 
 
 def compile_script(heritrix: Path, directory: Path) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from dedupindex.cli.heritrix_profile import (
     CLASSES,
+    CONF,
     PROFILE,
     SCRIPT,
     HeritrixJob,
@@ -197,3 +198,14 @@ def test_conditions_are_asked_for_before_the_fetch(heritrix: Path, tmp_path: Pat
     words = ["--seed", "http://a.example/", "--contact", "http://d.example/", "--conditional"]
     _, messages = typed("heritrix-profile", heritrix, tmp_path / "x", *words, "--http2", status=2)
     assert "FetchHTTP2 sends no conditions" in messages
+
+
+def test_groovy_3_gets_no_annotation_of_groovy_4(heritrix: Path, tmp_path: Path) -> None:
+    shipped = (CONF / SCRIPT).read_text()
+    for number, version in enumerate(("4.0.26", "3.0.10")):
+        (heritrix / "lib" / f"groovy-{version}.jar").touch()
+        make_job(heritrix, tmp_path / str(number), JOB)
+        script = (tmp_path / str(number) / SCRIPT).read_text()
+        assert (script == shipped) is (number == 0)
+        assert ("POJO" in script) is (number == 0)
+        assert script.count("@CompileStatic\n") == shipped.count("@CompileStatic\n") > 5
