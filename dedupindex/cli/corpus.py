@@ -38,12 +38,13 @@ bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/wa
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --select images 'img::url(src)' --values payload.string.html.images
 bin/corpus my.cdx --group hostname --group year --sum length     counts, without reading a record
+bin/corpus 'http://HOST/all/cdx?url=example.com/*' --replay http://HOST/all/ --enrich text
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
      "enrich", "maps", "select", "select_first", "drop_failed", "distinct", "values", "group",
-     "sum", "revisits", "originals", "lineage")
+     "sum", "replay", "revisits", "originals", "lineage")
 )  # fmt: skip
 _FROM_FILES = {
     f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}
@@ -118,9 +119,21 @@ _HINT = "write module:function, of a module on PYTHONPATH"
 )  # fmt: skip
 @option("--originals", type=any_index, metavar="INDEX", help="Where to look up other originals.")
 @option(
+    "--replay", metavar="ADDRESS",
+    help="Request payloads from a Wayback Machine in place of WARC files: https://HOST/web/",
+)  # fmt: skip
+@option(
+    "--rate", type=float, default=2.0, metavar="NUMBER",
+    help="Requests to --replay in a second.",
+)  # fmt: skip
+@option(
+    "--answers", type=click.Path(path_type=Path, file_okay=False), metavar="DIR",
+    help="Keep answers of --replay in DIR, so that the next run does not ask again.",
+)  # fmt: skip
+@option(
     "-o", "--out", type=FILE, metavar="FILE",
-    help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj or .warc.gz, with "
-    ".gz or .zst compressed. Default: stdout.",
+    help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj, .cdx or .warc.gz, "
+    "with .gz or .zst compressed. Default: stdout.",
 )  # fmt: skip
 @flag("--lineage", help="Begin lines of JSON with a line that says how they were made.")
 @option(
@@ -176,6 +189,9 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         memory=options["memory"],
         arguments=_arguments(),
         say_how=options["lineage"],
+        replay=options["replay"] or "",
+        rate=options["rate"],
+        answers=options["answers"],
     )
     for condition in options["where"]:
         corpus = corpus.where(condition)
@@ -318,12 +334,14 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
         return corpus.save_as_json(out)
     if out.name.endswith(".parquet"):
         return corpus.save_as_parquet(out)
-    if name.endswith(".cdxj") or out.name.endswith(WARC):
+    if name.endswith((".cdx", ".cdxj")) or out.name.endswith(WARC):
         if corpus.paths:
             raise BadInput(f"{out} cannot hold what --enrich and --map derive: leave them out, "
                            "or write .jsonl or .parquet")  # fmt: skip
+        if name.endswith(".cdx"):
+            return corpus.save_as_cdx(out)
         return corpus.save_as_cdxj(out) if name.endswith(".cdxj") else corpus.save_as_warc(out)
-    raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, {WARC}; "
+    raise BadInput(f"{out}: its ending says what to write: .jsonl, .parquet, .cdxj, .cdx, {WARC}; "
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from warnings import warn
 
 import orjson
 
-from dedupindex.corpus import extract, output, select
+from dedupindex.corpus import dataframes, extract, output, select
 from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import CdxServerCaptures, is_server
 from dedupindex.corpus.corpus_steps import Distinct, EarlyStep, EmbedsOf, Step, split_steps
@@ -48,6 +48,7 @@ from dedupindex.corpus.lineage import KEY, as_first_line, as_text, lineage
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
+from dedupindex.corpus.replay import replay
 from dedupindex.corpus.select import (
     ONCE,
     RESOLVE,
@@ -120,6 +121,9 @@ class CorpusSettings:
     excluded_revisits: Path | None = None  # save those that conditions exclude in this directory
     arguments: tuple[str, ...] = ()  # of bin/corpus, for the lineage
     say_how: bool = False  # begin lines of JSON with the lineage
+    replay: str = ""  # the address of a replay, in place of WARC files
+    rate: float = 2.0  # requests to it in a second, of all processes together
+    answers: Path | None = None  # keep its answers in this directory
     run: Run | None = None  # reads the records instead of processes of this machine
     on_progress: OnProgress = lambda seen: None
 
@@ -210,6 +214,8 @@ class Corpus:
         chosen = replace(self.settings, **settings)
         if chosen.revisits not in select.REVISITS:
             raise BadInput(f"revisits are {', '.join(select.REVISITS)}, not {chosen.revisits!r}")
+        if chosen.replay:
+            replay(chosen.replay, chosen.rate, chosen.processes, chosen.answers)
         corpus = replace(self, settings=chosen)
         corpus._split()
         return corpus
@@ -374,10 +380,33 @@ class Corpus:
         """Write a sorted CDXJ of the captures."""
         return self._save(path, output.write_cdxj, nothing)
 
+    def save_as_cdx(self, path: str | Path) -> CorpusReport:
+        """Write a sorted CDX of 11 columns, compressed if the name ends with ``.gz``."""
+        return self._save(path, output.write_cdx, nothing)
+
+    def to_dataframe(self, library: str = "", *, spark: Any = None) -> Any:
+        """Return a data frame with the columns of `save_as_parquet`, of ``polars`` or ``pandas``.
+
+        By default it is of the first of these that is installed. With a `SparkSession` as `spark`
+        it is of PySpark, distributed, and nested as the JSON is.
+        """
+        if spark is not None:
+            return dataframes.spark_frame_of(self, spark)
+        return dataframes.frame_of(self, dataframes.check_library(library))
+
+    def to_rdd(self, context: Any) -> Any:
+        """Return an RDD of what iterating yields; executors of this `SparkContext` read records.
+
+        The captures are selected at once, and the driver holds their metadata.
+        """
+        return dataframes.entries_of(self, context)
+
     def save_as_warc(self, path: str | Path) -> CorpusReport:
         """Write the records themselves, and a CDXJ beside them; see `write_warc`."""
         from dedupindex.corpus import write_warc  # slow: it imports `verify`
 
+        if self.settings.replay:
+            raise BadInput("a replay gives no records byte for byte: write .jsonl or .parquet")
         report = CorpusReport()
         write = partial(
             write_warc.write_warc, report=report, max_record=self.settings.max_record,
@@ -455,8 +484,11 @@ class Corpus:
         early, plan = self._split()
         if output is None:
             output = () if render is nothing else plan.output
-        plan = plan._replace(render=render, output=output, needs=needs)
         settings = self.settings
+        place = None
+        if settings.replay:
+            place = replay(settings.replay, settings.rate, settings.processes, settings.answers)
+        plan = plan._replace(render=render, output=output, needs=needs, replay=place)
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
             for number, step in enumerate(early):

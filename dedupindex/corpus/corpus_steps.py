@@ -82,5 +82,5 @@ def split_steps(
         else:
             early.append(step)
     return early, ExtractionPlan(
-        tuple(tests), best, tuple(after), enrichments, makers, most, nested, (), distinct
+        tuple(tests), best, tuple(after), enrichments, makers, most, nested, distinct=distinct
     )

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
 from dedupindex.corpus import html_text
-from dedupindex.corpus.read_records import MAX_RECORD, Containers, MissingRecord, RecordParts
+from dedupindex.corpus.read_records import MAX_RECORD, MissingRecord, RecordParts
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput, to_install
 
@@ -55,6 +55,13 @@ class Enrichment:
         return tuple(f"{self.of}.{field}" if self.of else field for field in self.fields)
 
 
+class PartsReader(Protocol):
+    """Reads the records of captures: from WARC files, or from a replay."""
+
+    def stored(self, capture: CorpusRow) -> RecordParts:
+        """Return the parts of a record; raises `MissingRecord`."""
+
+
 Makers = Mapping[str, Enrichment]
 """Enrichments, by the path of each value."""
 
@@ -62,7 +69,7 @@ Makers = Mapping[str, Enrichment]
 class Entry:
     """A capture and the values computed from it."""
 
-    def __init__(self, capture: CorpusRow, makers: Makers, reader: Containers) -> None:
+    def __init__(self, capture: CorpusRow, makers: Makers, reader: PartsReader) -> None:
         self.capture = capture
         self.errors: dict[str, str] = {}  # messages, by the name of what failed
         self.dropped = False  # because something failed

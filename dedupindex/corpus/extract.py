@@ -16,6 +16,7 @@ from blake3 import blake3
 from dedupindex.corpus.enrich import Enrichment, EnrichmentFailed, Entry, Makers, as_json, plain
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.read_records import Containers
+from dedupindex.corpus.replay import Replay, ReplayReader
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best, Chunk, MetadataCondition, SpooledChunks
 from dedupindex.counts import OnProgress, ProgressUpdate
@@ -56,6 +57,7 @@ class ExtractionPlan(NamedTuple):
     max_record: int  # bytes of a record in memory
     render: Callable[[Entry], bytes]  # makes the result for a capture that is kept
     needs: tuple[str, ...] = ()  # paths of values that `render` computes
+    replay: Replay | None = None  # where payloads come from in place of WARC files
     distinct: str = ""  # the path of a value of which only the first capture is kept
 
     @property
@@ -91,7 +93,7 @@ def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
     kept: list[KeptCapture] = []
     tried = size = dropped = 0
     left: Chunk | None = None
-    with closing(Containers(plan.max_record)) as containers:
+    with closing(_reader(plan)) as containers:
         for number, group in enumerate(chunk.groups, 1):
             settled = False
             for capture in group:
@@ -113,6 +115,12 @@ def extract_chunk(plan: ExtractionPlan, chunk: Chunk) -> ChunkResult:
             kept, tried, left, containers.records, containers.opened, containers.bytes,
             dropped,
         )  # fmt: skip
+
+
+def _reader(plan: ExtractionPlan) -> Containers | ReplayReader:
+    if plan.replay is not None:
+        return ReplayReader(plan.replay, plan.max_record)
+    return Containers(plan.max_record)
 
 
 def _try(entry: Entry, plan: ExtractionPlan) -> tuple[KeptCapture | None, bool]:
@@ -294,6 +302,13 @@ def _extract_on_executor(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkRe
     isolate = partial(_isolate, plan)
     for done in map_in_order(extract_chunk, plan, [chunk], 2, isolate, _rest_in_memory):
         yield done._replace(left=None) if _rest_in_memory(done) else done
+
+
+def rendered_on_executor(plan: ExtractionPlan, chunk: Chunk) -> Iterator[bytes]:
+    """Yield what is rendered of a chunk that has no next piece; run on an executor."""
+    for done in _extract_on_executor(plan, chunk):
+        for kept in done.kept:
+            yield kept.rendered
 
 
 def _rest_in_memory(done: ChunkResult) -> Chunk | None:

@@ -115,17 +115,75 @@ def as_row(entry: Entry) -> bytes:
 
 def write_cdxj(captures: Iterable[KeptCapture], path: Path) -> None:
     """Write a sorted CDXJ as pywb does, with the file names of WARC files, or their paths."""
+
+    def line_of(capture: CorpusRow, container: str) -> bytes:
+        return cdxj_line(capture, revisit=capture.revisit, container=container)
+
+    _write_list(captures, path, line_of, _shorten)
+
+
+def write_cdx(captures: Iterable[KeptCapture], path: Path) -> None:
+    """Write a sorted CDX of 11 columns, with the file names of WARC files, or their paths.
+
+    Raises `BadInput` for a name with space, which a CDX cannot hold.
+    """
+    _write_list(captures, path, _cdx_line, _shorten_column, CDX_HEADER)
+
+
+def _write_list(
+    captures: Iterable[KeptCapture],
+    path: Path,
+    line_of: Callable[[CorpusRow, str], bytes],
+    shorten: Callable[[bytes, dict[str, set[str]]], bytes],
+    header: bytes = b"",
+) -> None:
     containers: dict[str, set[str]] = {}  # by file name
 
     def lines() -> Iterator[bytes]:
         for capture, *_ in captures:
             container = capture.record.container or capture.container or ""
             containers.setdefault(os.path.basename(container), set()).add(container)
-            yield cdxj_line(capture, revisit=capture.revisit, container=container)
+            yield line_of(capture, container)
 
     with atomic_file(path, new=True) as stream, compressed(stream, path.name) as write:
+        write(header)
         for line in sorted_lines(lines()):
-            write(_shorten(line, containers))
+            write(shorten(line, containers))
+
+
+CDX_HEADER = b" CDX N b a m s k r M S V g\n"
+_SPACE = re.compile(rb"[\x00-\x20\x7f]")
+
+
+def _cdx_line(capture: CorpusRow, container: str) -> bytes:
+    """Return the line of a capture; space in a value is percent-encoded."""
+    name = container.encode("utf-8", "surrogateescape")
+    if _SPACE.search(name):
+        raise BadInput(f"{container}: a CDX cannot hold a file name with space: write .cdxj")
+    mime = "warc/revisit" if capture.revisit else capture.mime
+    # of a revisit 304 means that the digest is not the payload's
+    status = (304 if capture.unmodified else None) if capture.revisit else capture.status
+    place = capture.record
+    values = (
+        capture.key, capture.timestamp, capture.url, mime, status, capture.digest,
+        capture.redirect, capture.meta, place.length if place.length >= 0 else None,
+        place.offset if place.offset >= 0 else None,
+    )  # fmt: skip
+    columns = [_column(value) for value in values]
+    return b" ".join((*columns, name or b"-")) + b"\n"
+
+
+def _column(value: str | int | None) -> bytes:
+    data = "" if value is None else str(value)
+    return _SPACE.sub(lambda at: b"%%%02X" % at[0][0], data.encode("utf-8", "replace")) or b"-"
+
+
+def _shorten_column(line: bytes, containers: dict[str, set[str]]) -> bytes:
+    """Replace the path of a WARC file in the last column by its name, if that is unique."""
+    rest, path = line.rstrip(b"\n").rsplit(b" ", 1)
+    name = os.path.basename(path)
+    unique = len(containers.get(os.fsdecode(name), ())) == 1
+    return b"%b %b\n" % (rest, name if unique else path)
 
 
 def _shorten(line: bytes, containers: dict[str, set[str]]) -> bytes:

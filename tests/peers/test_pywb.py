@@ -162,3 +162,35 @@ def test_pywb_replays_from_the_cdxj_of_converted_files(tmp_path: Path) -> None:
                 # Without zstd it answers 503, or a page without content that it takes for an ARC's.
                 whole = answer == (200, served[one.url], one.date)
                 assert whole == (kind == "gzip"), replayed.log.read_text()
+
+
+def test_a_corpus_of_what_pywb_replays(tmp_path: Path) -> None:
+    """Its WARC files are out of reach: by its CDX server, and by a local CDX."""
+    with site() as base:
+        harvest(tmp_path, "one", [base + path for path in (*PAGES, *COPIES)])
+    dedupindex("dedup", tmp_path / "one.warc.gz", "--out", tmp_path / "small")  # with revisits
+    archive, indexes = _collection(tmp_path)
+    local_list = tmp_path / "local.cdx"
+    Corpus.from_warcs(tmp_path / "small" / "one.warc.gz").save_as_cdx(local_list)
+    Corpus.from_warcs(tmp_path / "small" / "one.warc.gz").save_as_cdxj(indexes / "index.cdxj")
+    (tmp_path / "small" / "one.warc.gz").rename(archive / "one.warc.gz")
+    expected = _payloads(Corpus.from_warcs(archive / "one.warc.gz").enrich("response", "text"))
+    with _wayback(tmp_path) as replayed:
+        address = f"http://127.0.0.1:{replayed.port}/all/"
+        server = Corpus.from_archive(f"{address}cdx", url=f"{base}/*", output="json")
+        for corpus in (server, Corpus.from_cdx(local_list)):
+            asked = corpus.enrich("response", "text").having(replay=address, rate=1000.0)
+            assert _payloads(asked) == expected, replayed.log.read_text()
+        (entry, *_) = asked.where("status == 200")
+        assert "Memento-Datetime" not in entry["httpHeader"]
+    assert len(expected) > 4
+
+
+def _payloads(corpus: Corpus) -> dict[tuple[str, str], object]:
+    """The payload of each capture, as its length and its text."""
+    entries = list(corpus.where("url =~ '^http'"))  # wget writes what is no capture, too
+    assert not any("error" in entry for entry in entries), entries
+    return {
+        (entry["record"]["originalUrl"], entry["record"]["timestamp"]): entry["payload"]
+        for entry in entries
+    }

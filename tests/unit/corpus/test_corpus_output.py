@@ -528,3 +528,49 @@ def test_missing_packages_are_reported_before_anything_is_read(
     output = capsys.readouterr()
     assert output.err.count("\n") == 1 and not output.out
     assert "bin/setup remote" in output.err
+
+
+# --- CDX -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["o.cdx", "o.cdx.gz"])
+def test_a_cdx_lists_what_was_selected(tmp_path: Path, name: str) -> None:
+    one = Page("http://a.org/", 1, html("x"))
+    pages = [one, Page("http://a.org/again", 2, of=one), Page("http://b.org/", 3, status=404)]
+    cdx = archive(tmp_path, *pages)
+    corpus = Corpus.from_warcs(tmp_path / "a.warc.gz")
+    corpus.save_as_cdx(tmp_path / name)
+    data = (tmp_path / name).read_bytes()
+    text = (gzip.decompress(data) if name.endswith(".gz") else data).decode()
+    assert text == cdx.read_text()
+    again = Corpus.from_cdx(tmp_path / name).enrich("html.title")
+    assert [entry for entry in again] == list(Corpus.from_cdx(cdx).enrich("html.title"))
+    with pytest.raises(BadInput, match="never overwritten"):
+        corpus.save_as_cdx(tmp_path / name)
+
+
+def test_a_cdx_of_odd_values(tmp_path: Path) -> None:
+    page = Page("http://a.org/a b\u00e9", 1, html("x"))
+    archive(tmp_path / "one", page)
+    archive(tmp_path / "two", page)
+    corpus = Corpus.from_warcs(tmp_path / "one", tmp_path / "two")
+    corpus.save_as_cdx(tmp_path / "o.cdx")
+    first, second = (line.split(" ") for line in (tmp_path / "o.cdx").read_text().splitlines()[1:])
+    assert len(first) == len(second) == 11
+    assert first[2] == "http://a.org/a%20b\u00e9"
+    assert [line[10] for line in (first, second)] == [
+        str(tmp_path / folder / "a.warc.gz") for folder in ("one", "two")
+    ]
+    page.file = "a b.warc.gz"
+    archive(tmp_path / "three", page)
+    with pytest.raises(BadInput, match="file name with space"):
+        Corpus.from_warcs(tmp_path / "three").save_as_cdx(tmp_path / "p.cdx")
+    assert not (tmp_path / "p.cdx").exists()
+
+
+def test_a_data_frame_without_its_package(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(tmp_path / "none.cdx")
+    with pytest.raises(BadInput, match="polars or pandas, not of 'dask'"):
+        corpus.to_dataframe("dask")
+    with pytest.raises(BadInput, match="needs the package polars"):
+        corpus.to_dataframe("polars")
