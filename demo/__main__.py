@@ -1,23 +1,30 @@
 """Deduplicate a small site end to end, on real records. The exit status is 1 if a number is wrong.
 
 First harvest → bin/index → bin/serve → second harvest, which asks the server and writes revisits →
-bin/report. Except for the site and the crawler, these are the commands of the product.
+bin/report; then the same two harvests stored in full → bin/dedup → bin/verify → bin/undedup. Except
+for the site and the crawler, these are the commands of the product.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
+
+from warcio.archiveiterator import ArchiveIterator
 
 from demo.harvest import harvest, now
 from demo.site import HOSTS, edition, served
 from demo.steps import command, finished, server, step
 
 EXPECTED = {"handled": 12, "exact_url": 8, "canonical_url": 1, "digest": 1, "new": 2}
+MADE = 12  # revisits, of two harvests that were stored in full
 PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures looked up
 
 
@@ -50,22 +57,81 @@ def _run(out: Path) -> int:
     print(f"   {outcome['revisit']} revisits and {outcome['response']} responses written:")
     print("   two pages are new or changed; one is empty and was not looked up")
     print(f"   {second}: {second.stat().st_size:,} bytes")
+    print("   A response of the first harvest, and the revisit that stands for it in the second:\n")
+    url = _show_pair(first, second)
+    again = _replayed(second, index, url)
+    print(f"\n   bin/corpus reads the revisit as its original: {len(again):,} bytes of {url}")
 
     step(f"4. bin/report {index} --against {second}")
     print(command("report", index, "--against", second), end="")
     report = json.loads(command("report", index, "--against", second, "--json"))
     wrong = _wrong(built, outcome, report)
+    if again != edition(2)[url].body:
+        wrong.append(f"the payload of {url} that is read through its revisit")
+
+    with served(2) as port:
+        wrong += _post_crawl(out, port)
     for sentence in wrong:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
         step(f"All numbers are right. The files are in {out}; delete it when done. Next:")
-        print(f"   bin/index --stats {index}")
+        print(f"   bin/list {index}")
         print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
         print(f"   bin/report {index} --against {second} --by mime --format csv")
         print(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
         print(f"   bin/cover {first} {second} --relation conf/cover/earliest.txt -o cover.jsonl")
         print("   bin/index --all DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
+
+
+def _headers(path: Path, kind: str, **wanted: str) -> dict[str, str]:
+    """Return the WARC headers of the first record of a type with these headers."""
+    with path.open("rb") as stream:
+        for record in ArchiveIterator(stream):
+            headers = dict(record.rec_headers.headers)
+            named = {name.replace("_", "-"): value for name, value in wanted.items()}
+            if record.rec_type == kind and named.items() <= headers.items():
+                return headers
+    raise SystemExit(f"there is no {kind} in {path}")
+
+
+def _show_pair(first: Path, second: Path) -> str:
+    """Print a revisit beside the response that it stands for; returns its URL."""
+    revisit = _headers(second, "revisit")
+    original = _headers(first, "response", WARC_Record_ID=revisit["WARC-Refers-To"])
+    sides = [
+        [part for item in headers.items() for part in textwrap.wrap(": ".join(item), 56)]
+        for headers in (original, revisit)
+    ]
+    for left, right in zip_longest(*sides, fillvalue=""):
+        print(f"   {left:<57} {right}".rstrip())
+    return revisit["WARC-Target-URI"]
+
+
+def _replayed(path: Path, index: Path, url: str) -> bytes:
+    """Return the payload that a reader gets of a revisit, through the index."""
+    chosen = ("--where", f"url == '{url}'", "--originals", index, "--enrich", "string")
+    line = json.loads(command("corpus", path, *chosen).splitlines()[0])
+    return str(line["payload"]["string"]).encode()
+
+
+def _post_crawl(out: Path, port: int) -> list[str]:
+    """Deduplicate two harvests that were stored in full; returns what is wrong."""
+    full, smaller, restored = out / "full", out / "smaller", out / "restored"
+    step(f"5. The archive you have: harvest without asking, then bin/dedup {full} --out {smaller}")
+    full.mkdir()
+    shutil.copy(out / "first.warc.gz", full)
+    harvest(edition(2), port, full / "second.warc.gz")
+    done = json.loads(command("dedup", full, "--out", smaller, "--json"))
+    found = json.loads(command("verify", "--against", full, smaller, "--json"))
+    command("undedup", smaller, "--out", restored)
+    command("verify", "--against", full, restored, "--records", "--json")
+    for place, what in ((full, "before"), (smaller, f"after, {done['revisits']} revisits"),
+                        (restored, "bin/undedup brings every record back")):  # fmt: skip
+        size = sum(path.stat().st_size for path in place.glob("*.warc.gz"))
+        print(f"   {size:>9,} bytes  {what}")
+    checks = {"revisits made": (done["revisits"], MADE), "findings": (found["findings"], {})}
+    return [f"{what}: {got}, not {must}" for what, (got, must) in checks.items() if got != must]
 
 
 def _wrong(built: dict[str, Any], outcome: Counter[str], report: dict[str, Any]) -> list[str]:
