@@ -80,6 +80,7 @@ JOBS: dict[str, Job] = {
     "corpus-host": corpora.corpus_host,
     "corpus-month": corpora.corpus_month,
     "corpus-share": corpora.corpus_share,
+    "digests": documents.digests,
     "hash-documents": documents.hash_documents,
     "dedup-hashes": documents.dedup_hashes,
     "cover": covering.cover,

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
 
+from dedupindex.digest import SIZES, new_hash
 from dedupindex.runtime.duckdb import quoted
 from tests.benchmarks.measure import ROOT, Failed, Spent, run
 from tests.benchmarks.peers import need
@@ -53,6 +55,24 @@ def hash_documents(bench: Bench) -> Iterator[Line]:
     yield compare(
         "hash-documents", "MB/s", size, walls["ours"], walls["b3sum"], "b3sum", Target(0.9), note
     )
+
+
+def digests(bench: Bench) -> Iterator[Line]:
+    """The digests that manifests and indexes may have, of bytes in memory, beside SHA-1."""
+    piece = bytes(range(256)) * 4096
+    count = max(bench.size.corpus // 4 // len(piece), 1)
+    seconds: dict[str, list[float]] = {name: [] for name in ("sha1", *SIZES)}
+    for _ in range(bench.runs):
+        for name, found in seconds.items():
+            hasher, begin = new_hash(name), time.process_time()
+            for _ in range(count):
+                hasher.update(piece)
+            hasher.digest()
+            found.append(time.process_time() - begin)
+    for name, found in seconds.items():
+        if name != "sha1":
+            size = count * len(piece) / 1e6
+            yield compare(f"digest-{name}", "MB/s", size, found, seconds["sha1"], "SHA-1", None)
 
 
 def dedup_hashes(bench: Bench) -> Iterator[Line]:

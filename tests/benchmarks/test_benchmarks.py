@@ -46,6 +46,7 @@ LINES = {
     "wget-manifest": [f"wget-manifest-{kind}" for kind in ("chunked", "once", "static", "large")],
     "wget-zstd": [f"wget-zstd-{kind}" for kind in ("index", "loop", "convert")],
     "crawler-index": ["crawler-index-heritrix", "crawler-index-warcprox"],  # Zeno is in no registry
+    "digests": [f"digest-{name}" for name in ("md5", "sha256", "sha512", "blake3")],
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
     "filter": ["filter-asked", "filter-cost", "filter-make"],

@@ -486,7 +486,7 @@ def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -
         "convert . --out {there}", "dedup . --out {there}", "dedup . --out o --work {there}",
         "manifest . -o {there}", "resolve {there} -o plan", "resolve m -o {there}",
         "index . {there}", "index {there} {there}", "lookup {there}", "serve {there}",
-        "hash_documents . {there}", "dedup_hashes {there} out.csv", "dedup_hashes . {there}",
+        "run_pipeline . {there}",
         "export --self-contained {there} -o out", "rehearse {there} --work work",
     ],
 )  # fmt: skip
