@@ -307,7 +307,7 @@ def _copied_to_engine(
         with closing(open_index(index)) as source:
             with source.view() as view:
                 if view.ledger():
-                    say("the ledger, for bin/purge and bin/impact, is not copied")
+                    say("the ledger, for bin/purge, bin/impact and GET /last, is not copied")
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:

@@ -208,6 +208,10 @@ class Writing(Reading):
         """Remove up to `most` visits of a crawl; return how many."""
         return 0
 
+    def drop_visit(self, key: bytes, crawl: int) -> None:
+        """Remove the visit of a URL by the crawl of a number."""
+        return
+
     @abstractmethod
     def list_url(self, key: bytes) -> None:
         """Add a key to the URL list."""

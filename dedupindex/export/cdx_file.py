@@ -27,6 +27,7 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import CANONICAL, Spelling
 from dedupindex.index.engine import View
 from dedupindex.index.format.file_names import files_of
+from dedupindex.lookup.render_json import stated_validators
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
@@ -110,7 +111,8 @@ def _json(
         "filename": name or "-",
     }
     row = {"url": capture.url.decode()}
-    return orjson.dumps(row | {key: value for key, value in known.items() if value != "-"})
+    row |= {key: value for key, value in known.items() if value != "-"}
+    return orjson.dumps(row | stated_validators(capture))
 
 
 class _FileNames:

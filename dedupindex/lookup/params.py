@@ -198,9 +198,14 @@ _TABLE = (
 PARAMETERS = {parameter.name: parameter for parameter in _TABLE}
 
 
+_LAST_STRATEGY = PARAMETERS["strategy"]._replace(
+    description="The last capture of the exact URL, or of all with the same canonical URL.",
+    schema={**_TEXT, "enum": ["EXACT_URL", "CANONICAL_URL"], "default": "EXACT_URL"},
+)
 LAST_PARAMETERS = {
-    name: PARAMETERS[name]
-    for name in ("url", "url_base64", "strategy", "max_age", "crawl", "namespace")
+    **{name: PARAMETERS[name] for name in ("url", "url_base64")},
+    "strategy": _LAST_STRATEGY,
+    **{name: PARAMETERS[name] for name in ("max_age", "crawl", "namespace")},
 }
 """The parameters of a request for the last capture of a URL."""
 

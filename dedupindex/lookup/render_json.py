@@ -18,7 +18,6 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
     """Return the JSON object of a capture; unknown values are null."""
     size = capture.size if capture.size >= 0 else None
     url = url_as_json(capture.url)
-    validators = {"etag": capture.etag, "last_modified": capture.last_modified}
     return {
         "url": url.pop("url"),
         "date": capture.date.decode(),
@@ -32,9 +31,15 @@ def original_as_json(capture: Capture) -> dict[str, Any]:
         "offset": capture.offset if capture.offset >= 0 else None,
         "evidence": _EVIDENCE[capture.evidence],
         **url,
-        **{name: text.decode("latin-1") for name, text in validators.items() if text},
+        **stated_validators(capture),
         **({"committed": False} if isinstance(capture, Uncommitted) else {}),
     }
+
+
+def stated_validators(capture: Capture) -> dict[str, str]:
+    """Return ``etag`` and ``last_modified`` of a capture, as far as they are known."""
+    known = {"etag": capture.etag, "last_modified": capture.last_modified}
+    return {name: text.decode("latin-1") for name, text in known.items() if text}
 
 
 def url_as_json(url: bytes) -> dict[str, str]:

@@ -350,7 +350,7 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
     Half of the requests name a crawl that is open, a digest and a URL that are known, so that more
     is answered than refusals.
     """
-    index = make_index([capture(1, PAGE)], Settings(by_url=True))
+    index = make_index([capture(1, PAGE)], Settings(by_url=True, etag=True))
     typed("index", "--digest-filter", index)
     live = LiveIndex(index)
     live.refresh()

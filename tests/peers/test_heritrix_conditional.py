@@ -180,6 +180,20 @@ def test_the_revisits_replay(twice: Twice, tmp_path: Path) -> None:
             assert answer[:2] == (200, twice.bodies[revisit.url]), archive.log.read_text()
 
 
+def test_an_index_of_the_warcs_knows_the_same(twice: Twice, tmp_path: Path) -> None:
+    warcs = [*twice.first.warcs(), *twice.second.warcs()]
+    dedupindex("index", "--etag", "-w", "-m", ".*", *warcs, tmp_path / "index")
+    for path in ("/tag.png", "/date.png"):
+        words = ("lookup", tmp_path / "index", "--last", "--url", twice.site.url + path, "--json")
+        found = json.loads(dedupindex(*words)[0])
+        (revisit,) = of(twice, path)
+        assert (found["date"], found["revisit"]) == (revisit.headers["WARC-Date"], True)
+        conditions = tuple(found["conditions"].get(name)
+                           for name in ("If-None-Match", "If-Modified-Since"))  # fmt: skip
+        assert conditions == twice.pages[path].asked[0]
+        assert found["original"]["record_id"] == revisit.headers["WARC-Refers-To"].strip("<>")
+
+
 def test_bin_verify_finds_nothing_wrong(twice: Twice) -> None:
     said = remarks(*twice.first.warcs(), *twice.second.warcs())
     assert set(said) == {"no-http-headers"}, said  # Heritrix leaves their blocks empty

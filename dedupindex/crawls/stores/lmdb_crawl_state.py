@@ -299,6 +299,9 @@ class LmdbWriting(LmdbReading, Writing):
     def drop_visits(self, crawl: Crawl, most: int) -> int:
         return self._drop(self.trees.visits, crawl, most)
 
+    def drop_visit(self, key: bytes, crawl: int) -> None:
+        self.txn.delete(crawl.to_bytes(NUMBER, "big") + key, db=self.trees.visits)
+
     def list_url(self, key: bytes) -> None:
         url_index.put(self.txn, self.trees.urls, key)
 

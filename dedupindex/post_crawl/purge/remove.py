@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
 from dedupindex.index.format.tombstones import NAMED, encode_purged
+from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
@@ -140,6 +142,7 @@ def _purge(
             engine.load(Load(writer.paths, (), purged, drops=drops, own_digests=True))
         if store is not None:  # last: until then an interrupted purge can be repeated
             remove_live(store, resolved, settings)
+            _remove_visits(store, resolved)
             for name in target.texts if target.kind is TargetKind.CRAWL else ():
                 with suppress(UnknownCrawl):  # it never wrote while it ran
                     while store.write(partial(_drop_statistics, name=name)):
@@ -292,6 +295,26 @@ def remove_live(store: Store, resolved: ResolvedTarget, settings: Settings) -> N
         for at in range(0, len(found), merge_crawls.DROPPED_AT_ONCE):
             batch = found[at : at + merge_crawls.DROPPED_AT_ONCE]
             store.write(partial(_remove, resolved=resolved, settings=settings, batch=batch))
+
+
+def _remove_visits(store: Store, resolved: ResolvedTarget) -> None:
+    """Remove what crawls keep of the answers of URLs that are purged."""
+    if resolved.target.kind not in (TargetKind.URL, TargetKind.PREFIX):
+        return
+    with store.reading() as reading:
+        found = (
+            (key, crawl.number)
+            for crawl in reading.crawls()
+            for key, body in reading.visits(crawl.number)
+            if resolved.takes_url(Visit.parse(body).url)
+        )
+        while batch := list(islice(found, merge_crawls.DROPPED_AT_ONCE)):
+            store.write(partial(_drop_visits, batch=batch))
+
+
+def _drop_visits(writing: Writing, batch: list[tuple[bytes, int]]) -> None:
+    for key, crawl in batch:
+        writing.drop_visit(key, crawl)
 
 
 def _end_crawl(writing: Writing, name: str) -> Crawl:

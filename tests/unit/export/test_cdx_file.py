@@ -91,6 +91,10 @@ def test_a_row_of_cdxj_has_what_is_known() -> None:
     }  # fmt: skip
     (line,) = written(capture(1, status=0, mime=b"", offset=-1), json=True, placeless=True)
     assert json.loads(line.split(" ", 2)[2]) == {"url": "http://example.com/a", "digest": value}
+    stated = {"etag": b'"\xe9"', "last_modified": b"Mon, 02 Jan 2023 03:04:05 GMT"}
+    (line,) = written(capture(1, **stated), json=True)
+    row = json.loads(line.split(" ", 2)[2])
+    assert {name: row[name].encode("latin-1") for name in stated} == stated
 
 
 def test_what_is_not_known_is_a_hyphen() -> None:

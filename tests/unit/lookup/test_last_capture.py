@@ -17,8 +17,10 @@ from dedupindex.crawls.merge_crawls import merge
 from dedupindex.crawls.parse_report import REVISITS
 from dedupindex.crawls.statistics_keys import CODECS, WIDTH, StatisticsKind
 from dedupindex.errors import StrategyUnavailable
+from dedupindex.index import tokens
 from dedupindex.index.format.visits import Visit, latest
 from dedupindex.index.identity import Settings
+from dedupindex.index.tokens import Role
 from dedupindex.lookup.policy import parse_policy
 from dedupindex.lookup.validator_report import COLUMNS
 from server.app import create_app
@@ -431,6 +433,42 @@ def test_rules_on_validators_do_not_concern_lookups() -> None:
     assert not parse_policy([distrust]).concerns_lookups()
     assert parse_policy([distrust, {"blackout": 5}]).concerns_lookups()
     assert parse_policy([{**distrust, "min_size": 5}]).concerns_lookups()
+
+
+def test_purging_a_url_purges_what_crawls_keep_of_it(make_index: MakeIndex) -> None:
+    index = make_index([capture(90)], ETAG)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    web.post("/crawls", json={"name": "a"})
+    other = "http://b.example/"
+    tell(web, "a", reported(1, 1, revisit="server-not-modified"), reported(2, 1, url=other))
+    store = live.crawls.store()
+    assert store is not None
+    live.opened().engine.close()  # type: ignore[attr-defined]
+    store.close()
+    typed("purge", index, "--url", URL)
+    found = web_of(index).post("/last?crawl=a", json={"lookups": [{"url": URL}, {"url": other}]})
+    assert [answer["known"] for answer in found.get_json()["answers"]] == [False, True]
+
+
+def test_last_captures_are_for_those_who_may_look_up(make_index: MakeIndex) -> None:
+    index = make_index([capture(90)], ETAG)
+    reader = tokens.add(index, "r", Role.READ, namespaces="a*")
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index, private=True), live).test_client()
+    may = {"Authorization": f"Bearer {reader}"}
+    expected = [("", {}, 401), ("", may, 200), ("a", may, 200), ("b", may, 403)]
+    for namespace, headers, status in expected:
+        asked = {"url": URL, **({"namespace": namespace} if namespace else {})}
+        assert web.get("/last", query_string=asked, headers=headers).status_code == status
+        answer = web.post("/last", json={"lookups": [asked]}, headers=headers)
+        if status == 401:
+            assert answer.status_code == 401
+        else:
+            (only,) = answer.get_json()["answers"]
+            assert ("error" in only) is (status == 403)
 
 
 def test_batches_answer_in_order(web: FlaskClient) -> None:
