@@ -16,7 +16,7 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import FILE, flag, option, shared_options, wants_json
+from dedupindex.cli.options import FILE, flag, option, parse_size, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, spark_extractor
@@ -44,7 +44,7 @@ bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jso
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
      "enrich", "maps", "select", "select_first", "drop_failed", "distinct", "values", "group",
-     "sum", "replay", "revisits", "originals", "lineage")
+     "sum", "max_record", "on_error", "replay", "revisits", "originals", "lineage")
 )  # fmt: skip
 _FROM_FILES = {
     f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}
@@ -131,6 +131,14 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Keep answers of --replay in DIR, so that the next run does not ask again.",
 )  # fmt: skip
 @option(
+    "--max-record", default="64MiB", callback=parse_size, metavar="SIZE",
+    help="The largest record, as stored or inflated; a larger one is an error of its capture.",
+)  # fmt: skip
+@option(
+    "--on-error", type=click.Choice(["report", "stop"]), default="report",
+    help="Report errors and go on, or end with the first and write nothing.",
+)  # fmt: skip
+@option(
     "-o", "--out", type=FILE, metavar="FILE",
     help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj, .cdx or .warc.gz, "
     "with .gz or .zst compressed. Default: stdout.",
@@ -189,6 +197,8 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         memory=options["memory"],
         arguments=_arguments(),
         say_how=options["lineage"],
+        max_record=options["max_record"],
+        stop=options["on_error"] == "stop",
         replay=options["replay"] or "",
         rate=options["rate"],
         answers=options["answers"],

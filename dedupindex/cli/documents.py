@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_result, say, status_7, warn
-from dedupindex.cli.options import PATH, flag, option, path_or_address, shared_options
+from dedupindex.cli.options import PATH, flag, option, parse_size, path_or_address, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
@@ -39,8 +38,6 @@ GENERATE_EXAMPLES = """
 bin/generate_corpus /data/corpus                       2 GiB, one file in twenty a copy
 bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
 """
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _DIGITS = "Digits of the hash that name the shard: 16 shards with one, 65,536 with four."
 _characters_option = option(
     "--characters", type=click.IntRange(1, CHARACTERS), default=1, help=_DIGITS
@@ -176,23 +173,17 @@ def pipeline_command(
     return 0
 
 
-def _size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Parse a number of bytes with KiB, MiB, GiB or TiB."""
-    match = _SIZE.fullmatch(value)
-    if match is None:
-        raise click.BadParameter(f"{value} is not a size: write a number with KiB, MiB or GiB")
-    return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
-
-
 @click.command(cls=Command, examples=GENERATE_EXAMPLES)
 @click.argument("directory", metavar="DIR", type=PATH)
-@option("--size", callback=_size, default="2GiB", help="Size of all files.")
+@option("--size", callback=parse_size, default="2GiB", help="Size of all files.")
 @option(
     "--duplicates", type=click.FloatRange(0, 1), default=0.05,
     help="Share of files that are copies.",
 )  # fmt: skip
-@option("--mean", callback=_size, default="500KiB", help="Mean size of a file.")
-@option("--deviation", callback=_size, default="5KiB", help="Standard deviation; minimum 1 KiB.")
+@option("--mean", callback=parse_size, default="500KiB", help="Mean size of a file.")
+@option(
+    "--deviation", callback=parse_size, default="5KiB", help="Standard deviation; minimum 1 KiB."
+)
 @option("--ending", default=".bin", help="Of the names of files, such as .txt.")
 @option("--seed", default=0, help="The same seed gives the same files.")
 @shared_options("--verbose", "--json")

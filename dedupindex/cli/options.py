@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from dedupindex.errors import BadSource
 from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
+_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
 
 COUNT, POSITIVE = click.IntRange(0), click.IntRange(1)
@@ -57,6 +60,14 @@ def shared_options(*names: str, help: str = "") -> Callable[[_Command], _Command
 def wants_json() -> bool:
     """Return whether the running command was given ``--json``."""
     return bool(click.get_current_context().meta.get(_JSON))
+
+
+def parse_size(context: click.Context, option: click.Parameter, value: str) -> int:
+    """Parse a number of bytes with KiB, MiB, GiB or TiB."""
+    match = _SIZE.fullmatch(value)
+    if match is None:
+        raise click.BadParameter(f"{value} is not a size: write a number with KiB, MiB or GiB")
+    return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
 
 
 def _note_json(context: click.Context, option: click.Parameter, given: bool) -> None:

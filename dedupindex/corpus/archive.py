@@ -72,7 +72,7 @@ from dedupindex.corpus.url_join import (
 )  # fmt: skip
 from dedupindex.corpus.values import METADATA, Groups, Values, items_of
 from dedupindex.counts import OnProgress
-from dedupindex.errors import BadInput, BadSource
+from dedupindex.errors import BadInput, BadSource, Damaged
 from dedupindex.index.identity import FILE
 from dedupindex.object_store import check_reader, is_many, is_remote, local
 from dedupindex.runtime.duckdb import Database, open_database, show_progress
@@ -116,6 +116,7 @@ class CorpusSettings:
     jobs: int = 0  # processes that read records; 0: one per core; 1: only this one
     memory: str = "1GB"  # of DuckDB, which spills to disk beyond it
     max_record: int = MAX_RECORD  # bytes of a record in memory
+    stop: bool = False  # end with `Damaged` at the first error
     work: Path | None = None  # a directory for temporary files
     sample: int = 0  # try only about so many captures, all of some URLs; 0: all
     excluded_revisits: Path | None = None  # save those that conditions exclude in this directory
@@ -214,6 +215,8 @@ class Corpus:
         chosen = replace(self.settings, **settings)
         if chosen.revisits not in select.REVISITS:
             raise BadInput(f"revisits are {', '.join(select.REVISITS)}, not {chosen.revisits!r}")
+        if chosen.max_record < 1:
+            raise BadInput(f"records have at least 1 byte, not {chosen.max_record}")
         if chosen.replay:
             replay(chosen.replay, chosen.rate, chosen.processes, chosen.answers)
         corpus = replace(self, settings=chosen)
@@ -410,7 +413,7 @@ class Corpus:
         report = CorpusReport()
         write = partial(
             write_warc.write_warc, report=report, max_record=self.settings.max_record,
-            made=as_text(self.lineage()),
+            made=as_text(self.lineage()), stop=self.settings.stop,
         )  # fmt: skip
         return self._save(path, write, nothing, write_warc.index_of(Path(path)), report=report)
 
@@ -515,7 +518,10 @@ class Corpus:
                     excluded = SpooledChunks(settings.excluded_revisits)
                     excluded.fill(database, None, locator, 1, report.revisits, "excluded")
             run = settings.run or partial(extract.extract_locally, settings.processes)
-            yield from extract.counted(run(plan, chunks), report, settings.on_progress)
+            if settings.stop and (report.problems or report.refused):
+                raise Damaged(report.source_problems())
+            results = run(plan, chunks)
+            yield from extract.counted(results, report, settings.on_progress, stop=settings.stop)
 
     def _keys(self, step: UrlList | EmbedsOf, report: CorpusReport) -> Iterator[bytes]:
         """Yield the keys that captures are joined with; failures of pages are reported."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from dedupindex.corpus import html_text
-from dedupindex.corpus.read_records import MAX_RECORD, MissingRecord, RecordParts
+from dedupindex.corpus.read_records import MissingRecord, RecordParts
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.errors import BadInput, to_install
 
@@ -58,6 +58,10 @@ class Enrichment:
 class PartsReader(Protocol):
     """Reads the records of captures: from WARC files, or from a replay."""
 
+    @property
+    def max_record(self) -> int:
+        """The most bytes of a record in memory."""
+
     def stored(self, capture: CorpusRow) -> RecordParts:
         """Return the parts of a record; raises `MissingRecord`."""
 
@@ -80,6 +84,11 @@ class Entry:
     @property
     def url(self) -> str:
         return self.capture.url
+
+    @property
+    def max_record(self) -> int:
+        """The most bytes of a record, or of its content, in memory."""
+        return self._reader.max_record
 
     def stored(self) -> RecordParts:
         """Read its record; raises `MissingRecord`."""
@@ -244,7 +253,7 @@ def _content(payload: bytes, entry: Entry) -> bytes:
     """Undo the content coding of the payload."""
     data = payload
     for coding in reversed(field_of(entry, "content-encoding").split(",")):
-        data = _decoded(data, coding.strip().lower().removeprefix("x-"))
+        data = _decoded(data, coding.strip().lower().removeprefix("x-"), entry.max_record)
     return data
 
 
@@ -254,7 +263,7 @@ def field_of(entry: Entry, name: str) -> str:
     return next((value for key, value in fields.items() if key.lower() == name), "")
 
 
-def _decoded(data: bytes, coding: str) -> bytes:
+def _decoded(data: bytes, coding: str, most: int) -> bytes:
     """Undo a content coding; data labelled gzip without its magic number are returned unchanged.
 
     The decoders raise their own errors for other mislabelled data.
@@ -262,52 +271,50 @@ def _decoded(data: bytes, coding: str) -> bytes:
     if coding in ("", "identity", "none", "utf-8"):
         return data
     if coding == "gzip":
-        return _inflated(data, _GZIP_BITS) if data.startswith(_GZIP_MAGIC) else data
+        return _inflated(data, _GZIP_BITS, most) if data.startswith(_GZIP_MAGIC) else data
     if coding == "deflate":
-        return _inflated(data, 15 if data[:1] and data[0] & 15 == 8 else -15)
+        return _inflated(data, 15 if data[:1] and data[0] & 15 == 8 else -15, most)
     if coding == "br":
-        return _unbrotlied(data)
+        return _unbrotlied(data, most)
     if coding == "zstd":
-        return _unzstded(data)
+        return _unzstded(data, most)
     raise ValueError(f"its content coding {coding[:40]!r} is not known")
 
 
-def _inflated(data: bytes, bits: int) -> bytes:
+def _inflated(data: bytes, bits: int, most: int) -> bytes:
     """Inflate all gzip members; trailing garbage is ignored, as gzip itself does."""
     pieces, length = [], 0
     while True:
         inflater = zlib.decompressobj(bits)
-        pieces.append(inflater.decompress(data, MAX_RECORD + 1 - length))
+        pieces.append(inflater.decompress(data, most + 1 - length))
         length += len(pieces[-1])
         data = inflater.unused_data
-        if bits != _GZIP_BITS or length > MAX_RECORD or not data.startswith(_GZIP_MAGIC):
-            return _within(b"".join(pieces))
+        if bits != _GZIP_BITS or length > most or not data.startswith(_GZIP_MAGIC):
+            return _within(b"".join(pieces), most)
 
 
-def _unbrotlied(data: bytes) -> bytes:
+def _unbrotlied(data: bytes, most: int) -> bytes:
     import brotli  # an extra
 
     inflater = brotli.Decompressor()
-    pieces = [inflater.process(data, output_buffer_limit=MAX_RECORD + 1)]
+    pieces = [inflater.process(data, output_buffer_limit=most + 1)]
     length = len(pieces[0])
-    while (
-        not inflater.is_finished() and not inflater.can_accept_more_data() and length <= MAX_RECORD
-    ):
-        pieces.append(inflater.process(b"", output_buffer_limit=MAX_RECORD + 1))
+    while not inflater.is_finished() and not inflater.can_accept_more_data() and length <= most:
+        pieces.append(inflater.process(b"", output_buffer_limit=most + 1))
         length += len(pieces[-1])
-    return _within(b"".join(pieces))
+    return _within(b"".join(pieces), most)
 
 
-def _unzstded(data: bytes) -> bytes:
+def _unzstded(data: bytes, most: int) -> bytes:
     import zstandard  # most runs need none
 
     with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as stream:
-        return _within(stream.read(MAX_RECORD + 1))
+        return _within(stream.read(most + 1), most)
 
 
-def _within(data: bytes) -> bytes:
-    if len(data) > MAX_RECORD:
-        raise ValueError(f"it inflates to more than {MAX_RECORD:,} bytes")
+def _within(data: bytes, most: int) -> bytes:
+    if len(data) > most:
+        raise ValueError(f"it inflates to more than {most:,} bytes")
     return data
 
 

@@ -20,6 +20,7 @@ from dedupindex.corpus.replay import Replay, ReplayReader
 from dedupindex.corpus.row import CorpusRow
 from dedupindex.corpus.select import Best, Chunk, MetadataCondition, SpooledChunks
 from dedupindex.counts import OnProgress, ProgressUpdate
+from dedupindex.errors import Damaged
 from dedupindex.runtime.spark import AT_ONCE, Cluster
 from dedupindex.runtime.workers import limit_cpu_time, map_in_order, run_alone, run_to_end
 
@@ -71,6 +72,7 @@ class KeptCapture(NamedTuple):
     capture: CorpusRow
     rendered: bytes
     failed: tuple[str, ...]  # names of what failed
+    why: str = ""  # the first error
     key: bytes = b""  # JSON of the value that is to be distinct; empty without one
 
 
@@ -167,7 +169,11 @@ def _render(entry: Entry, plan: ExtractionPlan) -> KeptCapture:
     except (TypeError, ValueError, RecursionError):  # a value that JSON cannot represent
         entry.check()
         rendered = plan.render(entry)
-    return KeptCapture(entry.capture, rendered, tuple(entry.errors), key)
+    return KeptCapture(entry.capture, rendered, tuple(entry.errors), _why(entry), key)
+
+
+def _why(entry: Entry) -> str:
+    return next(iter(entry.errors.values()), "")
 
 
 def _distinct_key(entry: Entry, path: str) -> bytes:
@@ -217,7 +223,9 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
         entry = Entry(group[0], plan.makers, Containers())
         entry.fail(EnrichmentFailed("process", _KILLED))
         drops = any(isinstance(test, DropFailed) for test in (*plan.tests, *plan.after))
-        blank = KeptCapture(entry.capture, b"", tuple(entry.errors))  # it must not be read again
+        blank = KeptCapture(
+            entry.capture, b"", tuple(entry.errors), _why(entry)
+        )  # it must not be read again
         rendered = blank if plan.needs else _render(entry, plan._replace(distinct=""))
         yield ChunkResult([] if drops else [rendered], 1, left, dropped=int(drops))
         return
@@ -232,12 +240,21 @@ def _isolate(plan: ExtractionPlan, chunk: Chunk) -> Iterator[ChunkResult]:
 
 
 def counted(
-    results: Iterable[ChunkResult], report: CorpusReport, on_progress: OnProgress
+    results: Iterable[ChunkResult],
+    report: CorpusReport,
+    on_progress: OnProgress,
+    *,
+    stop: bool = False,
 ) -> Iterator[KeptCapture]:
-    """Yield the captures that were kept, of equal keys the first, and update the report."""
+    """Yield the captures that were kept, of equal keys the first, and update the report.
+
+    With `stop`, raises `Damaged` for the first that has an error.
+    """
     tallied = _tallied(results, report, on_progress)
     found = (kept for result in tallied for kept in result.kept)
     for kept in first_of_each(found, lambda kept: kept.key):
+        if stop and kept.failed:
+            raise Damaged(f"{kept.capture.url} of {kept.capture.timestamp}: {kept.why}")
         report.entries += 1
         report.errors.update(Counter(kept.failed))
         yield kept

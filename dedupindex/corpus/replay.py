@@ -74,7 +74,7 @@ class ReplayReader:
 
     def __init__(self, source: Replay, max_record: int) -> None:
         self.opened = self.records = self.bytes = 0
-        self._source, self._max = source, max_record
+        self._source, self.max_record = source, max_record
 
     def stored(self, capture: CorpusRow) -> RecordParts:
         """Return the payload that an archive replays for a capture; raises `MissingRecord`.
@@ -135,9 +135,9 @@ class ReplayReader:
         return MissingRecord(f"the archive redirects {_REDIRECTS} times")
 
     def _answer(self, reply: Any) -> ReplayAnswer | MissingRecord:
-        payload = reply.read(self._max + 1)
-        if len(payload) > self._max:
-            return MissingRecord(f"its payload has more than {self._max:,} bytes")
+        payload = reply.read(self.max_record + 1)
+        if len(payload) > self.max_record:
+            return MissingRecord(f"its payload has more than {self.max_record:,} bytes")
         stated = reply.headers.get("Content-Length")
         if stated is not None and len(payload) != int(stated):
             raise EOFError(f"{len(payload):,} bytes came of {stated}")

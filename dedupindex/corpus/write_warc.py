@@ -26,7 +26,7 @@ from dedupindex.corpus.lineage import KEY
 from dedupindex.corpus.output import WARC, cdxj_line
 from dedupindex.corpus.read_records import Containers, MissingRecord
 from dedupindex.corpus.row import CorpusRow, RecordPlace
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import atomic_file
 from dedupindex.verify.collection import Collection
@@ -45,11 +45,12 @@ def index_of(path: Path) -> Path:
 
 def write_warc(
     captures: Iterable[KeptCapture], path: Path, report: CorpusReport, max_record: int,
-    made: str = "",
+    made: str = "", stop: bool = False,
 ) -> None:  # fmt: skip
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`.
 
-    `made` says how, in the warcinfo record (`lineage.as_text`).
+    `made` says how, in the warcinfo record (`lineage.as_text`). With `stop`, raises `Damaged` for
+    the first record that cannot be read.
     """
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
@@ -60,7 +61,7 @@ def write_warc(
             with atomic_file(path, new=True) as stream:
                 warcinfo = _warcinfo(path.name, made)
                 stream.write(zlib.compress(warcinfo, wbits=_GZIP))
-                lines = _write_records(captures, path.name, stream, report, max_record)
+                lines = _write_records(captures, path.name, stream, report, max_record, stop=stop)
                 index.writelines(sorted_lines(lines))
                 stream.flush()
                 report.problems.extend(_verify(Path(stream.name), path))
@@ -101,7 +102,7 @@ class _ProblemSummary:
 
 def _write_records(
     captures: Iterable[KeptCapture], name: str, stream: BinaryIO, report: CorpusReport,
-    max_record: int,
+    max_record: int, *, stop: bool,
 ) -> Iterator[bytes]:  # fmt: skip
     """Write all records, and yield the lines of the CDXJ."""
     left_out = _ProblemSummary()  # by WARC file
@@ -129,6 +130,8 @@ def _write_records(
             except (MissingRecord, Unreadable) as error:
                 container = capture.record.container or capture.container or "-"
                 message = f"{capture.url} of {capture.timestamp} is not in {name}: {error}"
+                if stop:
+                    raise Damaged(message) from error
                 left_out.add(container, Problem(container, capture.record.offset, message))
         report.problems.extend(left_out.problems())
         report.errors.update({"warc": left_out.count.total()} if left_out.count else {})

@@ -574,3 +574,45 @@ def test_a_data_frame_without_its_package(tmp_path: Path) -> None:
         corpus.to_dataframe("dask")
     with pytest.raises(BadInput, match="needs the package polars"):
         corpus.to_dataframe("polars")
+
+
+# --- limits, and what an error does --------------------------------------------------------------
+
+
+def test_the_largest_record(tmp_path: Path) -> None:
+    packed = gzip.compress(html("big", "x" * 3000))
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Encoding: gzip\r\n\r\n"
+    pages = [
+        Page("http://a.org/big", 1, html("big", "x" * 3000)),
+        Page("http://a.org/packed", 2, packed, head=head),
+        Page("http://a.org/", 3, html("x")),
+    ]
+    cdx = archive(tmp_path, *pages)
+    for size, failing in (("64MiB", set()), ("1KiB", {"http://a.org/big", "http://a.org/packed"})):
+        out, _ = typed(
+            "corpus", cdx, "--enrich", "html.title", "--max-record", size, status=7 * bool(failing)
+        )
+        entries = [json.loads(line) for line in out.splitlines()]
+        failed = {one["record"]["originalUrl"] for one in entries if "error" in one}
+        assert failed == failing
+    assert "is not a size" in typed("corpus", cdx, "--max-record", "much", status=2)[1]
+    assert "at least 1 byte" in typed("corpus", cdx, "--max-record", "0", status=4)[1]
+
+
+@pytest.mark.parametrize("name", ["o.jsonl", "o.parquet", "o.warc.gz"])
+def test_the_first_error_ends_the_run_by_choice(tmp_path: Path, name: str) -> None:
+    pages = [Page("http://a.org/", 1, html("x")),
+             Page("http://b.org/", 2, html("y"), file="gone.warc.gz")]  # fmt: skip
+    cdx = archive(tmp_path, *pages)
+    (tmp_path / "gone.warc.gz").unlink()
+    words = [] if name.endswith(".warc.gz") else ["--enrich", "response"]
+    line = ["corpus", cdx, *words, "-o", tmp_path / name]
+    _, talk = typed(*line, "--on-error", "stop", status=7)
+    assert "http://b.org/ of 20261102091417" in talk
+    assert "gone.warc.gz was not found" in talk
+    assert not (tmp_path / name).exists() and not (tmp_path / "o.cdxj").exists()
+    cdx.write_text(cdx.read_text() + "damaged\n")
+    _, talk = typed(*line, "--where", "hostname == 'a.org'", "--on-error", "stop", status=7)
+    assert "lines of the metadata that are no captures: 1" in talk
+    typed(*line, status=7)
+    assert (tmp_path / name).exists()
