@@ -21,8 +21,8 @@ from dedupindex.cli.common import (
 )
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
-from dedupindex.errors import Damaged
-from dedupindex.export import cdx_file, wget_cdx
+from dedupindex.errors import BadInput, Damaged
+from dedupindex.export import cdx_file, warcprox_dedup, wget_cdx
 from dedupindex.export.browsertrix_redis import (
     ENCODINGS,
     BrowsertrixExport,
@@ -31,9 +31,11 @@ from dedupindex.export.browsertrix_redis import (
     writing,
 )
 from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
+from dedupindex.export.warcprox_dedup import WarcproxExport
 from dedupindex.index import open_index
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
+from dedupindex.runtime.files import atomic_path
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import first_digits, last_digits
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
@@ -45,6 +47,8 @@ curl --data-binary @my-index.cdx http://outbackcdx.example:8080/my-collection
 bin/export --cdxj my-index --out collections/mine/indexes/my-index.cdxj
 bin/export --wget my-index --seeds seeds.txt --out dedup.cdx
 wget --warc-file=harvest --warc-dedup=dedup.cdx --input-file=seeds.txt
+bin/export --warcprox my-index --out warcprox.sqlite
+warcprox --dedup-db-file warcprox.sqlite
 bin/export --redis redis://127.0.0.1:6379/0 my-index
 bin/export --redis redis://127.0.0.1:6379/0 --cancel my-index
 bin/export --self-contained my-warcs --url http://example.org/docs/ -o docs.warc.gz
@@ -63,6 +67,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @flag("--cdx", setting=False, help="Write a sorted CDX of 11 columns.")
 @flag("--cdxj", setting=False, help="Write a sorted CDXJ.")
 @flag("--wget", setting=False, help="Write the CDX that wget --warc-dedup reads.")
+@flag("--warcprox", setting=False, help="Write a database for warcprox --dedup-db-file.")
 @option(
     "--redis", metavar="URL",
     help="Write the keys of Browsertrix to a Redis: redis://[USER:PASSWORD@]HOST:PORT/DATABASE.",
@@ -70,7 +75,8 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 @flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
     "-o", "--out", type=PATH, setting=False,
-    help="Where to write. --cdx, --cdxj, --wget: a file; default: standard output. "
+    help="Where to write. --cdx, --cdxj, --wget: a file; default: standard output. --warcprox: a "
+    "new file. "
     "--self-contained: "
     "NAME.warc.gz, or a directory, where files keep their names.",
 )  # fmt: skip
@@ -119,7 +125,7 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 def command(
     sources: tuple[str, ...], redis: str | None, self_contained: bool, **options: Any
 ) -> int:
-    """Write the originals in INDEX: as --cdx or --cdxj, or for a crawler, --wget or --redis.
+    """Write the originals in INDEX: as --cdx or --cdxj, or for a crawler, as the others say.
 
     Or, with --self-contained, copy records of SOURCEs byte for byte, and the originals that their
     revisits need. The exit status is 8 if an original is missing, or if the check of the result,
@@ -210,8 +216,23 @@ def _wget(index: Path, out: Path, options: dict[str, Any]) -> int:
     return 0
 
 
-_FILES = {"cdx": _cdx, "cdxj": _cdx, "wget": _wget}
-_FORMS = "--cdx, --cdxj, --wget, --redis and --self-contained"
+def _warcprox(index: Path, out: Path, options: dict[str, Any]) -> int:
+    if out == Path("-"):
+        raise click.UsageError("--warcprox needs --out")
+    if out.exists():
+        raise BadInput(f"{out} exists, and warcprox may have written to it: name another file")
+    exported = WarcproxExport()
+    with closing(open_index(index)) as engine, engine.view() as view:
+        found = warcprox_dedup.rows(view.captures(), exported, bridge=options["bridge"])
+        with atomic_path(out, new=True) as beside:
+            warcprox_dedup.write_database(beside, found)
+    notes = [f"{exported.written:,} digests written"]
+    print_result(exported, notes=[*notes, *count_lines("left out: ", exported.left_out)])
+    return 0
+
+
+_FILES = {"cdx": _cdx, "cdxj": _cdx, "wget": _wget, "warcprox": _warcprox}
+_FORMS = "--cdx, --cdxj, --wget, --warcprox, --redis and --self-contained"
 
 
 def _wget_notes(exported: wget_cdx.WgetExport) -> Iterator[str]:

@@ -70,3 +70,28 @@ def test_the_index_of_a_database_has_what_the_warcs_have(
         original = json.loads(shown)["original"]  # /data: of this second, the one of either bucket
         named = original["url"], original["date"], f"<{original['record_id']}>", original["digest"]
         assert named in written and original["url"] == url
+
+
+def test_an_exported_database_makes_revisits(tmp_path: Path) -> None:
+    """Its own, and those of what it stores itself, in the same table."""
+    index, database = tmp_path / "index", tmp_path / "exported.sqlite"
+    first, second = tmp_path / "first", tmp_path / "second"
+    with site() as base:
+        with warcprox(first) as port:
+            crawl(port, base, ["/", "/logo.png"])
+        typed("index", "--all", *warcs(first / "warcs"), index)
+        typed("export", "--warcprox", index, "--out", database)
+        assert count(database) == 2
+        with warcprox(second, "--dedup-db-file", str(database)) as port:
+            crawl(port, base, ["/", "/copy/logo.png", "/catalogue.pdf", "/copy/catalogue.pdf"])
+            until(lambda: count(database) == 3, None, second / "log")
+        found = {one.url.removeprefix(base): one for one in records(warcs(second / "warcs"))}
+        kinds = {path: one.type for path, one in found.items()}
+    assert kinds["/"] == kinds["/copy/logo.png"] == "revisit"
+    assert kinds["/catalogue.pdf"] == "response"
+    originals = {one.record_id: one for one in records(warcs(first / "warcs"))}
+    for path in ("/", "/copy/logo.png"):
+        one = found[path]
+        original = originals[one.refers_to]
+        assert (one.refers_to_url, one.refers_to_date) == (original.url, original.date)
+        assert one.digest == original.digest

@@ -209,7 +209,7 @@ def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
 
 def test_wrong_usage_of_the_command(make_index: MakeIndex) -> None:
     index, address = make_index(), "redis://127.0.0.1:1/0"
-    assert "--wget, --redis and" in typed("export", index, status=2)[1]
+    assert "--warcprox, --redis and" in typed("export", index, status=2)[1]
     assert "name an INDEX" in typed("export", "--redis", address, status=2)[1]
     for words in (["--cancel", "x", index], ["--cancel", "x", "--commit", "x"]):
         assert "no INDEX" in typed("export", "--redis", address, *words, status=2)[1]

@@ -334,7 +334,7 @@ def test_the_command_writes_a_file_and_reports(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give one of --cdx, --cdxj, --wget, --redis and --self-contained"),
+        ([], "give one of --cdx, --cdxj, --wget, --warcprox, --redis and --self-contained"),
         (["--cdx", "--cdxj"], "give only one of"),
         (["--cdx", "--redis", "redis://localhost"], "give only one of"),
         (["--cdx", "--placeless"], "--placeless takes --cdxj"),
