@@ -6,6 +6,8 @@ import json
 import os
 import re
 import subprocess
+import sys
+import tomllib
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from dedupindex.corpus import Corpus
+from tests.support.corpora import Page, archive, html
 from tests.support.paths import ROOT
 from tests.unit.corpus.test_corpus_output import lines
 
@@ -53,11 +56,65 @@ def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     today = latest["http://news.test/today"]["payload"]["string"]
     assert today["html"] == {"title": "tuesday"} and today["text"]["words"] == 700
     assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
-    assert space["found"].count() == len(entries)
     (row, *_) = [entry["payload"]["string"]["html"] for entry in space["rows"]]
     assert row == {"rows": 0}  # the demo has none
     assert len(space["titles"]) == len(entries)
     assert sum(group["count"] for group in space["by_year"]) == len(entries)
+
+
+_SPACY = """
+import re
+from types import SimpleNamespace
+
+loaded = []
+
+
+def load(name, exclude):
+    loaded.append((name, tuple(exclude)))
+    assert len(loaded) == 1  # in this process
+    return lambda text: SimpleNamespace(
+        ents=[
+            SimpleNamespace(text=word, label_="GPE" if word == "Paris" else "PERSON")
+            for word in re.findall(r"[A-Z]\\w+", text)
+        ]
+    )
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_the_package_for_entities(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jobs: str
+) -> None:
+    """As the page describes it, with a model in the place of spaCy's that knows capital letters."""
+    (module,) = (code for code in re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+                 if "import spacy" in code)  # fmt: skip
+    (project,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    (tmp_path / "my_entities.py").write_text(module)
+    (tmp_path / "spacy.py").write_text(_SPACY)
+    described = tomllib.loads(project)["project"]
+    info = tmp_path / "my_entities-1.dist-info"
+    info.mkdir()
+    about = f"Metadata-Version: 2.1\nName: {described['name']}\nVersion: 1\n"
+    (info / "METADATA").write_text(about)
+    (group,) = described["entry-points"]
+    names = described["entry-points"][group]
+    lines_of = (f"{name} = {value}\n" for name, value in names.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n" + "".join(lines_of))
+    pages = [Page(f"http://a.org/{n}", 1, html("Ada in Paris", "so says Grace, Grace says"))
+             for n in range(4)]  # fmt: skip
+    cdx = archive(tmp_path / "a", *pages, Page("http://a.org/i", 2, b"GIF89a", "image/gif"))
+    done = subprocess.run(
+        [sys.executable, "-m", "dedupindex", "corpus", cdx, "--enrich", ",".join(names),
+         "--jobs", jobs],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    first, *_, image = map(json.loads, done.stdout.splitlines())
+    found = first["payload"]["string"]
+    assert found["text"] == {"persons": ["Grace"], "places": [], "organizations": []}
+    assert found["html"]["title"] == {"persons": ["Ada"], "places": ["Paris"], "organizations": []}
+    assert "payload" not in image
 
 
 def test_the_notebook(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
