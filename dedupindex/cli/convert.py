@@ -30,6 +30,8 @@ from dedupindex.post_crawl.convert.recompress import (
     recompress,
     recompress_tasks,
 )
+from dedupindex.post_crawl.convert.repoint import repoint as repoint_file
+from dedupindex.post_crawl.convert.repoint import repoint_tasks
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, singular
 
@@ -37,6 +39,7 @@ EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
 bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 bin/convert --to gzip /data/zstd --out /data/gzip      .warc.gz, which every replay tool reads
+bin/convert --repoint /data/warcs --out /data/changed  revisits of revisits name the original
 bin/convert --to zstd /data/warcs --out /data/zstd     .warc.zst with a dictionary, a fifth smaller
 """
 
@@ -50,6 +53,7 @@ _ARC_COUNTS, _RECORD_COUNTS = ("responses", "resources"), ("records",)
 @option("--to", "kind", type=click.Choice([GZIP, ZSTD]), help="Compress WARC files with this.")
 @shared_options("--offsets", help="With --to: write a map of old to new offsets here.")
 @shared_options("--cdxj")
+@flag("--repoint", help="Let revisits that refer to revisits refer to the original instead.")
 @flag("--back", help="Restore the ARC files from such WARC files.")
 @flag("--content-only", help="Keep only the content of gzip members that zlib cannot reproduce.")
 @shared_options("--zstd-dictionary")
@@ -60,6 +64,7 @@ def command(
     kind: str | None,
     offsets: Path | None,
     cdxj: Path | None,
+    repoint: bool,
     back: bool,
     content_only: bool,
     jobs: int,
@@ -78,7 +83,11 @@ def command(
         raise click.UsageError("--offsets goes with --to")
     if cdxj is not None and back:
         raise click.UsageError("--cdxj has no effect with --back")
+    if repoint and (kind is not None or back or content_only):
+        raise click.UsageError("--repoint goes with no other conversion")
     check_outputs((offsets, cdxj))
+    if repoint:
+        return _repoint(sources, out, cdxj, jobs)
     if kind is not None:
         return _recompress(sources, out, kind, offsets, cdxj, jobs)
     if back:
@@ -91,6 +100,20 @@ def command(
     outcomes = convert_all(tasks, out, jobs, restore_arc if back else convert)
     made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
     left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _ARC_COUNTS, made)
+    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
+    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+
+
+def _repoint(sources: tuple[str, ...], out: Path, cdxj: Path | None, jobs: int) -> int:
+    out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".repoint-", dir=out) as home:
+        tasks, found, left = repoint_tasks(list(sources), out, Path(home), jobs)
+        warn(found.problems)
+        for reason, count in left.items():
+            say(f"revisits of revisits left as they are, {reason}: {count:,}")
+        outcomes = convert_all(tasks, out, jobs, repoint_file)
+        made = "has a revisit of a revisit"
+        left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, ("repointed",), made)
     sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
     return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 

@@ -424,7 +424,7 @@ def convert_all(
 ) -> Iterator[ConvertOutcome]:
     """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails.
 
-    `work` converts one: `convert`, `restore_arc` or `recompress`.
+    `work` converts one: `convert`, `restore_arc`, `recompress` or `repoint`.
     """
     needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
     check_free_space(out, needed)

@@ -32,6 +32,7 @@ class ConvertTask(NamedTuple):
     kind: str = ""  # the compression that `recompress` writes
     name: str = ""  # the file in a map of offsets
     offsets: Path | None = None  # where `recompress` writes such a map
+    chains: tuple[Path, int] | None = None  # for `repoint`: Parquet file, number of the container
 
 
 @dataclass
@@ -42,6 +43,7 @@ class ConvertOutcome:
     state: str  # converted, existing (of an earlier run) or left_alone
     problem: str = ""  # why it was left alone
     records: int = 0  # that `recompress` copied
+    repointed: int = 0  # revisits that `repoint` changed
     responses: int = 0
     resources: int = 0
     kept: int = 0  # stored bytes of members that zlib does not reproduce

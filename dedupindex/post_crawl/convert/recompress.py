@@ -126,7 +126,7 @@ def _samples(window: Window) -> tuple[list[_Sample], int]:
     """Beginnings of some records, any as likely as the others, and the number of all."""
     chosen, held, count = list[_Sample](), 0, 0
     choice = random.Random(0)  # noqa: S311
-    for count, record in enumerate(_records(window), 1):
+    for count, record in enumerate(undamaged_records(window), 1):
         sample = record.text
         for piece in record.pieces():
             sample += piece[: _SAMPLE - len(sample)]
@@ -142,7 +142,7 @@ def _samples(window: Window) -> tuple[list[_Sample], int]:
     return chosen, count
 
 
-def _records(window: Window) -> Iterator[Record]:
+def undamaged_records(window: Window) -> Iterator[Record]:
     """All records of a file; raises `NotConverted` for damage."""
     for event in read(window):
         if isinstance(event, Damage):
@@ -190,7 +190,7 @@ class _Recompression(Conversion):
     def write(self, file: BinaryIO) -> None:
         writer = _WRITERS[self.task.kind](file)
         writer.begin(self.window)
-        for record in _records(self.window):
+        for record in undamaged_records(self.window):
             length = len(record.text) + record.length + len(_END)
             writer.write(chain([record.text], record.pieces(), [_END]), length)
 
@@ -206,8 +206,8 @@ def compare(task: ConvertTask, path: Path) -> int:
     count = 0
     with (
         _MapWriter(task) as offsets,
-        closing(_sound_records(Path(task.path))) as olds,
-        closing(_sound_records(path)) as news,
+        closing(sound_records(Path(task.path))) as olds,
+        closing(sound_records(path)) as news,
     ):
         for old, new in zip_longest(olds, news):
             count += 1
@@ -225,7 +225,7 @@ def compare(task: ConvertTask, path: Path) -> int:
     return count
 
 
-def _sound_records(path: Path) -> Generator[CheckedRecord, None, None]:
+def sound_records(path: Path) -> Generator[CheckedRecord, None, None]:
     """All records as `verify` reads them; raises `NotConverted` for damage."""
     try:
         with opened(path) as file:

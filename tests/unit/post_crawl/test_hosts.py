@@ -16,7 +16,7 @@ from dedupindex.post_crawl.plan.plan_file import PART, open_plan
 from tests.support.range_server import serving
 from tests.support.rewriting import content, members, records_of
 from tests.support.warc_cases import gz, response
-from tests.support.zstd_files import dictionary_frame, zst
+from tests.support.zstd_files import dictionary_frame, trained, zst
 
 BODIES = [Random(number).randbytes(1500) for number in range(8)]
 NAME = "x.warc.gz"
@@ -167,7 +167,7 @@ def test_hosts_are_told_apart_or_the_run_is_refused(machines: Machines, run: Run
 
 
 def test_originals_of_zstd_and_plain_files_are_read_elsewhere(machines: Machines, run: Run) -> None:
-    dictionary = b"<html><body>common to all of them" * 40
+    dictionary = trained()
     first, second = records(1, BODIES[:6], 2020), records(2, BODIES[:6], 2024)
     (machines.aside["a"] / NAME).write_bytes(
         dictionary_frame(dictionary) + b"".join(zst(one, dictionary) for one in first[:3])
