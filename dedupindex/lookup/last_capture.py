@@ -9,6 +9,7 @@ current one. The crawler then writes a revisit of profile server-not-modified (W
   made up. Of an earlier answer they are used only if the last one was a revisit of the same payload
   and stated none. An earlier Last-Modified is not safe: if a page was changed and changed back,
   some servers answer 304 to a date that is later than theirs, whatever they serve.
+* A validator that the URL has stated for two payloads has lied, and is not used again.
 * A Last-Modified must be older than the answer (`_SETTLED`). A resource may change twice in a
   second, or while it is sent (RFC 9110 section 8.8.2.2).
 * There are none without an original that an ordinary lookup of the payload would answer, of the
@@ -102,6 +103,9 @@ def last_capture(
     rules = query.policy.rules_for(visit.url, query.mime)
     if visit.url != query.url or rules.distrusts_validators(original):
         return last._replace(original=original)
+    others = [other for other in visits if _is_other_payload(other, visit)]
+    etag = b"" if any(opaque(other.etag) == opaque(etag) for other in others) else etag
+    modified = b"" if any(other.last_modified == modified for other in others) else modified
     return last._replace(original=original, conditions=_conditions(visit, etag, modified))
 
 
@@ -126,6 +130,16 @@ def _validators(visit: Visit, visits: list[Visit]) -> tuple[bytes, bytes]:
     ]
     before = max(alike, key=lambda other: other.date, default=visit)
     return before.etag, before.last_modified
+
+
+def _is_other_payload(other: Visit, visit: Visit) -> bool:
+    same = other.digest == visit.digest
+    return other.url == visit.url and not same and other.digest.algorithm == visit.digest.algorithm
+
+
+def opaque(etag: bytes) -> bytes:
+    """Return what is compared of an ETag: a weak one equals the strong one (RFC 9110)."""
+    return etag.removeprefix(b"W/")
 
 
 def _conditions(visit: Visit, etag: bytes, modified: bytes) -> dict[str, str]:

@@ -18,6 +18,7 @@ from typing import Any
 from dedupindex.capture import Capture, Item, Problem, Revisit
 from dedupindex.digest import EMPTY
 from dedupindex.index.format.visits import Visit
+from dedupindex.lookup.last_capture import opaque
 from dedupindex.lookup.savings import GROUPS
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.timestamps import digits_of_date
@@ -100,7 +101,7 @@ def _amounts(capture: Capture, last: Visit) -> list[int]:
     changed = capture.digest != last.digest
     amounts = [1, int(changed)]
     for name in VALIDATORS:
-        now, then = (_opaque(getattr(item, name)) for item in (capture, last))
+        now, then = (opaque(getattr(item, name)) for item in (capture, last))
         if not (now and then):
             amounts += [0] * len(_OUTCOMES)
             continue
@@ -108,8 +109,3 @@ def _amounts(capture: Capture, last: Visit) -> list[int]:
         amounts += [1, int(kept), size if kept else 0]
         amounts += [int(now == then and changed), int(now != then and not changed)]
     return amounts
-
-
-def _opaque(validator: bytes) -> bytes:
-    """Return what is compared of a validator: a weak ETag equals the strong one (RFC 9110)."""
-    return validator.removeprefix(b"W/")

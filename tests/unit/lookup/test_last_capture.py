@@ -215,6 +215,27 @@ def test_what_is_no_validator_is_not_sent(tmp_path: Path, fields: dict[str, byte
     assert answer["known"] and answer["conditions"] == {}
 
 
+@pytest.mark.parametrize(
+    ("first", "kept"),
+    [
+        ({"ETag": b'"1"', "Last_Modified": NEW}, [OLD]),
+        ({"ETag": b'W/"1"'}, [OLD]),
+        ({"ETag": b'"0"', "Last_Modified": OLD}, ['"1"']),
+        ({"ETag": b'"1"', "Last_Modified": OLD}, []),
+        ({"ETag": b'"0"', "Last_Modified": NEW}, ['"1"', OLD]),
+        ({}, ['"1"', OLD]),
+    ],
+    ids=str,
+)
+def test_a_validator_of_two_payloads_has_lied_and_is_not_used_again(
+    tmp_path: Path, first: dict[str, bytes], kept: list[Any]
+) -> None:
+    records = [page(b"one", 1, **first), page(b"two", 2, ETag=b'"1"', Last_Modified=OLD)]
+    answer = Site(tmp_path, *[[item] for item in records]).last()
+    assert (answer["etag"], answer["last_modified"]) == ('"1"', OLD.decode())
+    assert sent(answer) == [item if isinstance(item, str) else item.decode() for item in kept]
+
+
 def test_weak_validators_are_sent_as_they_are(tmp_path: Path) -> None:
     site = Site(tmp_path, [page(b"one", 1, ETag=b'W/"1"', Last_Modified=OLD)])
     assert sent(site.last()) == ['W/"1"', OLD.decode()]
@@ -469,6 +490,26 @@ def test_last_captures_are_for_those_who_may_look_up(make_index: MakeIndex) -> N
         else:
             (only,) = answer.get_json()["answers"]
             assert ("error" in only) is (status == 403)
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_crawl_of_revisits_alone_is_merged(make_index: MakeIndex, engine: str) -> None:
+    index = make_index([capture(90, URL.encode())], ETAG, engine)
+    live = LiveIndex(index)
+    live.refresh()
+    web = create_app(Config(index), live).test_client()
+    web.post("/crawls", json={"name": "a"})
+    tell(web, "a", reported(90, 1, etag='"1"', revisit="server-not-modified"))
+    web.post("/crawls/a/commit")
+    before = ask(web)
+    assert sent(before) == ['"1"']
+    live.opened().engine.close()  # type: ignore[attr-defined]
+    store = live.crawls.store()
+    assert store is not None
+    merge(index, store)
+    store.close()
+    (index / "crawls.mdb").unlink()
+    assert web_of(index).get(f"/last?url={URL}").get_json() == before
 
 
 def test_batches_answer_in_order(web: FlaskClient) -> None:
