@@ -83,29 +83,51 @@ def _csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str
 
 def _html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield a page with the figures of a report and its groups."""
-    facts = {name: value for name, value in head.items() if isinstance(value, int | float | str)}
+    facts = {
+        name: value
+        for name, value in {
+            **head,
+            **{f"size {name}": n for name, n in head["sizes"].items()},
+        }.items()
+        if value is None or isinstance(value, int | float | str)
+    }
     names = [head["by"], *_READABLE]
     return html_lines("What the crawl would have saved", facts, names, groups)
 
 
+def _bytes(count: int | None) -> str:
+    return "not known" if count is None else f"{count:,}"
+
+
+def _amount(count: int | None) -> str:
+    return "not known" if count is None else amount(count)
+
+
 def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield a report as text, with every field that the DeDuplicator reports."""
-    by, unsized = head["by"], head["size_unknown"]
-    size = f"{head['handled_bytes']:,} ({amount(head['handled_bytes'])})"
+    by = head["by"]
     yield f"Records read:         {head['records']:,}\n"
     for name, count in head["refused"].items():
         yield f"  not looked up: {name:<26}{count:>12,}\n"
     yield f"Total handled:        {head['handled']:,}\n"
     yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
-    more = f", and {unsized:,} captures of unknown size" if unsized else ""
-    yield f"Bytes total:          {size}{more}\n"
+    handled = head["handled_bytes"]
+    also = "" if handled is None else f" ({amount(handled)})"
+    yield f"Bytes total:          {_bytes(handled)}{also}\n"
     share = head["duplicate_bytes_percent"]
-    yield f"Bytes duplicate:      {head['duplicate_bytes']:,} ({share} %)\n"
-    revisits = f"{head['already_revisits']:,}, bytes: {head['already_revisits_bytes']:,}"
+    percent = "" if share is None else f" ({share} %)"
+    yield f"Bytes duplicate:      {_bytes(head['duplicate_bytes'])}{percent}\n"
+    revisits = f"{head['already_revisits']:,}, bytes: {_bytes(head['already_revisits_bytes'])}"
     yield f"  of these stored as revisits: {revisits}\n"
-    yield f"New (no hits):        {head['new']:,}, bytes: {head['new_bytes']:,}\n"
+    yield f"New (no hits):        {head['new']:,}, bytes: {_bytes(head['new_bytes'])}\n"
     for name, label in _LABELS.items():
-        yield f"{label + ':':<22}{head[name]:,}, bytes: {head[f'{name}_bytes']:,}\n"
+        yield f"{label + ':':<22}{head[name]:,}, bytes: {_bytes(head[f'{name}_bytes'])}\n"
+    sizes = head["sizes"]
+    if sizes["of_original"] or sizes["unknown"]:
+        yield (
+            f"Sizes of payloads:    {sizes['stated']:,} stated, {sizes['of_original']:,} those of "
+            f"their originals, {sizes['unknown']:,} not known (they add no bytes)\n"
+        )
     yield f"Average lookup time:  {head['average_lookup_ms']} ms\n"
     yield f"Last lookup time:     {head['last_lookup_ms']} ms\n"
     for name, count in head["refused_by_policy"].items():
@@ -118,12 +140,13 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
         age = "" if row["max_age"] is None else f", originals of at most {row['max_age']:,} s"
         yield f"  {left_out}, from {row['min_size']} bytes{age}\n"
         for strategy, saving in row["strategies"].items():
-            saved = f"{saving['captures']:>12,} captures{amount(saving['bytes']):>12}"
-            yield f"    {strategy:<15}{saved} ({saving['percent']} %)\n"
+            saved = f"{saving['captures']:>12,} captures{_amount(saving['bytes']):>12}"
+            percent = "" if saving["percent"] is None else f" ({saving['percent']} %)"
+            yield f"    {strategy:<15}{saved}{percent}\n"
     yield f"\n{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}\n"
     for group in groups:
         hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
-        saved = amount(group["duplicate_bytes"])
+        saved = _amount(group["duplicate_bytes"])
         yield f"{group['handled']:>9,} {hits} {saved:>10}  {printable(group[by])}\n"
     yield "\n"
     for line in index_lines(head["index"], "all, calculated from one lookup"):

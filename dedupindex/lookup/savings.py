@@ -5,6 +5,10 @@ excepted. The class of the best original tells which strategies find it (exact: 
 canonical: CANONICAL_URL and DIGEST_ANY; digest: DIGEST_ANY only), so one pass measures them all,
 for several filters side by side. A policy decides as that of a server does. Fields are those of the
 DeDuplicator's report.
+
+Bytes are those of payloads. A source that states none, such as wget's CDX, or states the lengths of
+compressed records, such as CDXJ, has captures whose size is not known; that of a duplicate is taken
+from its original. A sum of sizes of which none is known is None, not 0.
 """
 
 from __future__ import annotations
@@ -33,7 +37,10 @@ COLUMNS = (
     "handled",
     "handled_bytes",
     *(f"{match.value}{unit}" for match in CLASSES for unit in ("", "_bytes")),
+    "unsized",  # captures whose payload has no known size; they add no bytes
+    "unsized_duplicates",  # of these
 )
+_ROUGH = 0.01  # share of captures of unknown size above which a share of bytes is none
 
 
 def _classes_of(strategy: Strategy) -> int:
@@ -47,6 +54,9 @@ def _classes_of(strategy: Strategy) -> int:
         case _:
             assert_never(strategy)
 
+
+SIZES = ("stated", "of_original", "unknown")
+"""Where the size of a payload is known from: its own record or line, its original, nowhere."""
 
 # Strategy -> the number of match classes that it finds.
 STRATEGIES = {strategy: _classes_of(strategy) for strategy in sorted(Strategy, key=_classes_of)}
@@ -88,10 +98,11 @@ class DuplicationReport:
     refused: Counter[str] = field(default_factory=Counter)  # not looked up, by reason
     revisits: int = 0  # duplicates that the crawl has written as revisits
     revisit_bytes: int = 0
+    revisits_unsized: int = 0
+    sizes: Counter[str] = field(default_factory=Counter)  # of captures, by `SIZES`
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
-    unsized: int = 0  # handled, of unknown size
     self_matches: int = 0  # of the first lookups, captures that the index holds
     refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
     skipped: int = 0  # of the first filter: the policy says to write not even a revisit
@@ -126,16 +137,20 @@ class DuplicationReport:
         if reason := self._refusal_reason(capture, revisit):
             self.refused[reason] += 1
             return
-        size = max(capture.size, 0)
-        if revisit:  # it has no payload: the size is that of the original
-            original = find(view, settings, _query(capture))
-            if original is None:
-                self.refused["revisit-of-unknown"] += 1
-                return
-            size = max(original.original.size, 0)
-            self.revisits += 1
-            self.revisit_bytes += size
+        stated = None if revisit else capture
+        original = find(view, settings, _query(capture)) if revisit else None
+        if revisit and original is None:
+            self.refused["revisit-of-unknown"] += 1
+            return
         decisions = {age: self._look_up(capture, age, view, settings) for age in self._ages}
+        if original is None:
+            original = next((one.answer for one in decisions.values() if one.answer), None)
+        size, source = _size_of(stated, original.original if original else None)
+        self.sizes[source] += 1
+        if revisit:
+            self.revisits += 1
+            self.revisit_bytes += size or 0
+            self.revisits_unsized += size is None
         self._count(capture, decisions, size)
 
     def _refusal_reason(self, capture: Capture, revisit: bool) -> str:
@@ -160,11 +175,12 @@ class DuplicationReport:
             self.self_matches += any(_is_same(capture, other) for other in known)
         return decision
 
-    def _count(self, capture: Capture, decisions: Mapping[int | None, Decision], size: int) -> None:
-        self.unsized += capture.size < 0 and not size
+    def _count(
+        self, capture: Capture, decisions: Mapping[int | None, Decision], size: int | None
+    ) -> None:
         mime = capture.mime.decode("latin-1")
         for number, (chosen, pattern) in enumerate(self._patterns):
-            if size < chosen.min_size or (pattern is not None and pattern.match(mime)):
+            if (size or 0) < chosen.min_size or (pattern is not None and pattern.match(mime)):
                 continue
             decision = decisions[chosen.max_age]
             amounts = _amounts(decision, size)
@@ -184,9 +200,11 @@ class DuplicationReport:
             "records": self.records,
             "refused": dict(sorted(self.refused.items())),
             "already_revisits": self.revisits,
-            "already_revisits_bytes": self.revisit_bytes,
+            "already_revisits_bytes": _known(
+                self.revisit_bytes, self.revisits, self.revisits_unsized
+            ),
             **summary(first),
-            "size_unknown": self.unsized,
+            "sizes": {source: self.sizes[source] for source in SIZES},
             "filters": [
                 {**asdict(chosen), "strategies": saved(total)}
                 for chosen, total in self.totals.items()
@@ -217,12 +235,22 @@ def _query(capture: Capture) -> Query:
     )
 
 
-def _amounts(decision: Decision, size: int) -> list[int]:
+def _size_of(stated: Capture | None, original: Capture | None) -> tuple[int | None, str]:
+    """Return the size of a capture's payload, and which of `SIZES` it is."""
+    for capture, source in zip((stated, original), SIZES, strict=False):
+        if capture is not None and capture.size >= 0 and not capture.size_of_record:
+            return capture.size, source
+    return None, SIZES[-1]
+
+
+def _amounts(decision: Decision, size: int | None) -> list[int]:
     """Return the `COLUMNS` of a capture."""
-    amounts = [1, size] + [0] * (len(COLUMNS) - 2)
+    amounts = [1, size or 0] + [0] * (len(COLUMNS) - 2)
     if decision.answer is not None:
         at = 2 + 2 * CLASSES.index(decision.answer.match)
-        amounts[at : at + 2] = 1, size
+        amounts[at : at + 2] = 1, size or 0
+    if size is None:
+        amounts[-2:] = 1, int(decision.answer is not None)
     return amounts
 
 
@@ -262,29 +290,50 @@ def _is_same(capture: Capture, other: Capture) -> bool:
 
 
 def summary(sums: Sequence[int]) -> dict[str, Any]:
-    """Return the columns of a total or group by name, and what is computed from them."""
-    columns = dict(zip(COLUMNS, sums, strict=True))
+    """Return the columns of a total or group by name, and what is computed from them.
+
+    Bytes are None if there are captures, and the size of none is known. So is their share if the
+    size of more than a hundredth is not known.
+    """
+    columns: dict[str, Any] = dict(zip(COLUMNS, sums, strict=True))
+    handled, unsized, among = sums[0], *sums[-2:]
     duplicates = sum(columns[match.value] for match in CLASSES)
     duplicate_bytes = sum(columns[f"{match.value}_bytes"] for match in CLASSES)
+    new, new_bytes = handled - duplicates, sums[1] - duplicate_bytes
+    if duplicates and among == duplicates:
+        columns |= {f"{match.value}_bytes": None for match in CLASSES if columns[match.value]}
     return {
         **columns,
+        "handled_bytes": _known(sums[1], handled, unsized),
         "duplicates": duplicates,
-        "duplicate_bytes": duplicate_bytes,
-        "duplicates_percent": _percent(duplicates, columns["handled"]),
-        "duplicate_bytes_percent": _percent(duplicate_bytes, columns["handled_bytes"]),
-        "new": columns["handled"] - duplicates,
-        "new_bytes": columns["handled_bytes"] - duplicate_bytes,
+        "duplicate_bytes": _known(duplicate_bytes, duplicates, among),
+        "duplicates_percent": _percent(duplicates, handled),
+        "duplicate_bytes_percent": _share_of_bytes(duplicate_bytes, sums),
+        "new": new,
+        "new_bytes": _known(new_bytes, new, unsized - among),
     }
 
 
-def saved(sums: list[int]) -> dict[str, dict[str, int | float]]:
+def _known(total: int, captures: int, unsized: int) -> int | None:
+    """Return a sum of sizes, None if there are captures and the size of none is known."""
+    return None if captures and unsized == captures else total
+
+
+def _share_of_bytes(part: int, sums: Sequence[int]) -> float | None:
+    return None if sums[-2] > _ROUGH * sums[0] else _percent(part, sums[1])
+
+
+def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
     """Return the captures, bytes and per cent of bytes that each strategy would have saved."""
     result = {}
     for strategy, classes in STRATEGIES.items():
         end = 2 + 2 * classes
         captures, size = sum(sums[2:end:2]), sum(sums[3 : end + 1 : 2])
-        percent = _percent(size, sums[1])
-        result[strategy.value] = {"captures": captures, "bytes": size, "percent": percent}
+        result[strategy.value] = {
+            "captures": captures,
+            "bytes": None if captures and not size and sums[-1] else size,
+            "percent": _share_of_bytes(size, sums),
+        }
     return result
 
 

@@ -53,7 +53,7 @@ class WhatIf(Handlers):
         if report is not None:
             shown["bar"] = _bar(report)
             for group in report["groups"]:
-                group["bar"] = _bar(group, report["groups"][0]["handled_bytes"])
+                group["bar"] = _bar(group, report["groups"][0]["handled_bytes"] or 0)
         return render_template(
             "what_if.html",
             report=report,
@@ -69,7 +69,7 @@ class WhatIf(Handlers):
 def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
     """Return the bytes of a group, saved by match class and stored."""
     names = ("exact_url", "canonical_url", "digest", "new")
-    return bar([(name, sums[f"{name}_bytes"]) for name in names], whole)
+    return bar([(name, sums[f"{name}_bytes"] or 0) for name in names], whole)
 
 
 KINDS = {

@@ -73,8 +73,10 @@ def amount(value: float | None) -> str:
     return "not known" if value is None else tables.amount(value)
 
 
-def percent(part: float, whole: float) -> str:
+def percent(part: float | None, whole: float | None) -> str:
     """``12.5 %``."""
+    if part is None or whole is None:
+        return "not known"
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 

@@ -394,11 +394,11 @@ def test_a_report_compares_filters(make_index: MakeIndex, tmp_path: Path) -> Non
     )
     out, _ = typed(
         "report", index, "--against", crawl, "--json", "--mime", "", "--mime", "^text/",
-        "--min-size", "0", "--min-size", "501", "--by", "mime",
+        "--min-size", "0", "--min-size", "1002", "--by", "mime",
     )  # fmt: skip
     content = json.loads(out)
     saved = [row["strategies"]["EXACT_URL"]["captures"] for row in content["filters"]]
-    assert saved == [2, 0, 1, 0]
+    assert saved == [2, 1, 1, 1]  # sizes are those of the originals, 1001 and 1002
     assert {group["mime"] for group in content["groups"]} == {"text/html", "image/png"}
 
 
@@ -455,7 +455,8 @@ def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     typed("index", crawl, tmp_path / "i")
     out, messages = typed("report", tmp_path / "i", crawl)
     assert "make the report before bin/index --add" in messages
-    assert "1 captures of unknown size" in out
+    assert "0 stated, 0 those of their originals, 1 not known" in out
+    assert "Bytes total:          not known\n" in out
 
 
 def test_a_copy_is_not_made_inside_the_index(make_index: MakeIndex) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
+from tests.support.paths import DATA
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
@@ -157,3 +160,47 @@ def test_wrong_words_are_refused(index: Path, crawl: Path, tmp_path: Path) -> No
     assert "max_age takes a number" in said
     _, said = typed("report", index, "--crawl", "a", "--max-age", "1d", status=2)
     assert "are for --against" in said
+
+
+def test_bytes_are_the_same_from_every_source(tmp_path: Path) -> None:
+    """Of WARC files sizes are stated, of a CDX or CDXJ those of duplicates are their originals'."""
+    first, second = DATA / "warc" / "example.warc.gz", tmp_path / "second.warc.gz"
+    shutil.copy(first, second)
+    typed("index", "--all", first, tmp_path / "index")
+    later = tmp_path / "later"
+    typed("index", "--all", second, later)
+    forms = {"cdx": tmp_path / "second.cdx", "cdxj": tmp_path / "second.cdxj"}
+    for form, path in forms.items():
+        typed("export", f"--{form}", later, "--out", path)
+        # A day later, so that no capture is its own original.
+        path.write_text(re.sub(r"2017(\d{10})", r"2018\1", path.read_text()))
+    found = {
+        form: json.loads(typed("report", tmp_path / "index", "--against", path, "--json")[0])
+        for form, path in forms.items()
+    }
+    stated = json.loads(typed("report", tmp_path / "index", "--against", first, "--json")[0])
+    assert stated["sizes"] == {"stated": 1, "of_original": 1, "unknown": 0}  # it has a revisit
+    (original,) = map(json.loads, typed("list", later, "--json")[0].splitlines())
+    assert stated["handled_bytes"] == 2 * original["size"]
+    for report in found.values():
+        assert report["sizes"]["of_original"] == report["duplicates"] == report["handled"] > 0
+        assert report["duplicate_bytes"] == original["size"]
+        assert report["duplicate_bytes_percent"] == 100.0
+
+
+def test_what_is_not_known_is_not_nought(index: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.cdx"
+    lines = [cdx_line(n, n, 9, f"http://a.example/{n}") for n in (1, 2, 50, 51)]
+    path.write_text(HEADER + "".join(lines))
+    report = json.loads(typed("report", index, "--against", path, "--json")[0])
+    assert (report["duplicates"], report["duplicate_bytes"]) == (2, 1001 + 1002)
+    assert (report["handled_bytes"], report["new_bytes"]) == (2003, None)
+    assert report["duplicate_bytes_percent"] is None
+    assert report["sizes"] == {"stated": 0, "of_original": 2, "unknown": 2}
+    path.write_text(HEADER + lines[-1])
+    report = json.loads(typed("report", index, "--against", path, "--json")[0])
+    (group,) = report["groups"]
+    assert report["handled_bytes"] is group["handled_bytes"] is group["new_bytes"] is None
+    assert report["duplicate_bytes"] == 0  # there is none
+    assert "not known" in typed("report", index, "--against", path, "--format", "html")[0]
+    assert ",,0" in typed("report", index, "--against", path, "--format", "csv")[0]

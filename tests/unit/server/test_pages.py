@@ -442,14 +442,15 @@ CDX = (
 @pytest.mark.parametrize("content", [CDX, gzip.compress(CDX)])
 def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
     shown = page(send(web, content)).text
-    assert "crawl.cdx: 5.0 kB of 12.0 kB saved" in shown
+    assert "crawl.cdx: 1 of 2 captures saved" in shown
+    assert "1 have that of their original, and of 1 it is not known" in shown
     assert "<script>x" in shown and r"C:\logs" not in shown
     assert "image/png" in page(send(web, content, "mime")).text
 
 
 def test_shares_have_one_decimal(web: FlaskClient) -> None:
     shares = re.findall(r"[\d.]+ %", send(web, CDX).text)
-    assert "41.7 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
+    assert "50.0 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
 
 
 def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
