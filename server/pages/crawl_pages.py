@@ -63,7 +63,7 @@ class CrawlPages(Handlers):
             brief=brief,
             now=date(int(time.time())),
             times=times,
-            index=self._live.index_facts(),
+            index=None if brief else self._live.index_facts(),
             by=by,
             order=order,
             all_by=BY,
