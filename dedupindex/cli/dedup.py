@@ -157,11 +157,14 @@ def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
         f"{amount(found.sampled_bytes)} of {amount(found.bytes)}, "
         f"{found.captures:,} captures that could become revisits"
     )
-    size = amount(round(found.share * found.bytes))
-    yield f"duplicates in all files: about {found.share:.1%} of the bytes, {size}"
+    low, high = (amount(round(share * found.bytes)) for share in (found.low, found.high))
     yield (
-        f"  between {found.low:.1%} and {found.high:.1%} with 95 % confidence; within the sample "
-        f"{found.share_in_sample:.1%}"
+        f"duplicates in all files: between {found.low:.1%} and {found.high:.1%} of the bytes, "
+        f"{low} to {high}, with 95 % confidence"
+    )
+    yield (
+        f"  at least {found.at_least:.1%}, as within the sample; at most {found.at_most:.1%}, "
+        "if all payloads occur equally often"
     )
 
 

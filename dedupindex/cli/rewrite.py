@@ -15,6 +15,7 @@ from dedupindex.cli.options import PATH, flag, option, shared_options
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import open_plan
 from dedupindex.post_crawl.plan.record_reader import container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
@@ -84,6 +85,7 @@ def command(
     opened = open_plan(plan)
     if roots:
         opened.relocate(dict(map(_moved, roots)), host)
+    check_host(host, opened.hosts(), "the plan")
     own = opened.of_host(host)
     tops = sorted({Path(one.root) for one in own.values()})
     if undo:

@@ -68,19 +68,19 @@ class DuplicateEstimate:
     sampled_files: int
     sampled_bytes: int
     captures: int = 0  # of the sample that could become revisits
-    share: float = 0.0  # of duplicates in the set; rather too high if numbers of copies differ
-    share_error: float = 0.0  # standard error
-    share_in_sample: float = 0.0  # of duplicates within the sample; too low for the set
-    share_in_sample_error: float = 0.0
+    at_most: float = 0.0  # of duplicates in the set, if all payloads have equally many copies
+    at_most_error: float = 0.0  # standard error
+    at_least: float = 0.0  # of duplicates within the sample
+    at_least_error: float = 0.0
 
     @property
     def low(self) -> float:
         """The lower end of the interval in which the share is, with 95 per cent confidence."""
-        return max(self.share_in_sample - CONFIDENCE * self.share_in_sample_error, 0.0)
+        return max(self.at_least - CONFIDENCE * self.at_least_error, 0.0)
 
     @property
     def high(self) -> float:
-        return min(self.share + CONFIDENCE * self.share_error, 1.0)
+        return min(self.at_most + CONFIDENCE * self.at_most_error, 1.0)
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "low": self.low, "high": self.high}
@@ -136,10 +136,10 @@ def estimate_duplicates(
     found.captures = int(
         database.execute("SELECT coalesce(sum(records), 0) FROM present").fetchall()[0][0]
     )
-    found.share, found.share_in_sample = whole.shares(size)
+    found.at_most, found.at_least = whole.shares(size)
     without = [part.shares(size) for part in _without_each(database, sample, groups, whole)]
     left = 1 - found.sampled_bytes / size if size else 0.0
-    found.share_error, found.share_in_sample_error = (
+    found.at_most_error, found.at_least_error = (
         _jackknife([shares[at] for shares in without], left) for at in range(2)
     )
     return found

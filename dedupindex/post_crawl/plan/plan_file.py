@@ -158,6 +158,10 @@ class Plan:
         """Return the containers of the set, by number, with or without anything to rewrite."""
         return self._containers
 
+    def hosts(self) -> list[str]:
+        """Return the hosts of the containers, sorted; "" for containers without one."""
+        return sorted({one.host for one in self.containers().values()})
+
     def of_host(self, host: str) -> dict[int, ManifestContainer]:
         """Return the containers of one host by number; those without a host if it is empty."""
         return {number: one for number, one in self.containers().items() if one.host == host}

@@ -76,9 +76,7 @@ def rewrite(
         DedupError: writing fails.
     """
     job.plan.preload()
-    check_host(
-        job.urls.host, sorted({one.host for one in job.plan.containers().values()}), "the plan"
-    )
+    check_host(job.urls.host, job.plan.hosts(), "the plan")
     containers = sorted(job.containers().values(), key=lambda file: -file.size)
     for container in containers:
         check_local(container.path)

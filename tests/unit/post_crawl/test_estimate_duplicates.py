@@ -76,9 +76,9 @@ def test_the_share_of_the_set_is_in_the_interval(kind: str, count: int, seed: in
     population = Population(kind, seed)
     found = population.estimate(count, seed + 1)
     # Hypothesis looks for the worst case, so five standard errors instead of two.
-    assert found.share_in_sample - 5 * found.share_in_sample_error <= population.share + 1e-9
-    assert population.share <= found.share + 5 * found.share_error + 1e-9
-    assert found.share_in_sample <= found.share + 1e-9
+    assert found.at_least - 5 * found.at_least_error <= population.share + 1e-9
+    assert population.share <= found.at_most + 5 * found.at_most_error + 1e-9
+    assert found.at_least <= found.at_most + 1e-9
     assert 0 <= found.low <= found.high <= 1
 
 
@@ -89,10 +89,10 @@ def test_the_interval_has_the_share_nineteen_times_of_twenty(kind: str) -> None:
         population = Population(kind, seed)
         found = population.estimate(30, seed)
         inside += found.low - 1e-9 <= population.share <= found.high + 1e-9
-        errors.append(found.share - population.share)
+        errors.append(found.at_most - population.share)
         # The share within the sample alone would be far too low.
         if kind in ("two", "mixed"):
-            assert found.share_in_sample < population.share / 2
+            assert found.at_least < population.share / 2
     assert inside >= 18
     assert abs(sum(errors) / len(errors)) < 0.15
     if kind in ("none", "two"):  # all payloads have equally many copies: no bias
@@ -103,9 +103,9 @@ def test_the_interval_has_the_share_nineteen_times_of_twenty(kind: str) -> None:
 def test_a_sample_of_all_files_is_exact(kind: str) -> None:
     population = Population(kind, 1)
     found = population.estimate(FILES, 1)
-    assert found.share == pytest.approx(population.share)
-    assert found.share_in_sample == pytest.approx(population.share)
-    assert found.share_error == found.share_in_sample_error == 0
+    assert found.at_most == pytest.approx(population.share)
+    assert found.at_least == pytest.approx(population.share)
+    assert found.at_most_error == found.at_least_error == 0
 
 
 def test_what_is_drawn() -> None:
@@ -143,9 +143,9 @@ def test_the_command(harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main([*words, "--sample", "50%", "--seed", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["files"], found["sampled_files"], found["captures"]) == (40, 20, 200)
-    assert found["low"] < 0.25 < found["high"] and found["share_error"] > 0
+    assert found["low"] < 0.25 < found["high"] and found["at_most_error"] > 0
     assert main([*words, "--sample", "40"]) == 0
-    assert "about 25.0%" in capsys.readouterr().out
+    assert "between 25.0% and 25.0% of the bytes" in capsys.readouterr().out
     assert main([*words, "--json"]) == 0  # the sample need not be read again
     whole = json.loads(capsys.readouterr().out)
     assert whole["revisits"] == 100

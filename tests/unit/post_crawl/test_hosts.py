@@ -140,6 +140,8 @@ def test_hosts_are_told_apart_or_the_run_is_refused(machines: Machines, run: Run
     for words in ([], ["--host", "c"]):
         status, found = run("rewrite", plan, "--out", top / "out", *words)
         assert status == 4 and "of a, b" in str(found["err"])
+    for what in ("--undo", "--commit"):
+        assert run("rewrite", plan, what)[0] == run("rewrite", plan, what, "--host", "c")[0] == 4
     status, found = run("resolve", top / "a", top / "b", "-o", top / "p", "--host", "c")
     assert status == 4 and "of a, b" in str(found["err"])
     machines.be("b")
