@@ -17,6 +17,7 @@ from warnings import warn
 import orjson
 
 from dedupindex.corpus import dataframes, extract, output, select
+from dedupindex.corpus.cached import CachedCaptures
 from dedupindex.corpus.capture_list import CaptureSource, SourceContext
 from dedupindex.corpus.cdx_server import CdxServerCaptures, is_server
 from dedupindex.corpus.corpus_steps import Distinct, EarlyStep, EmbedsOf, Step, split_steps
@@ -251,6 +252,8 @@ class Corpus:
         Of each URL that a page embeds (`html.embeds`, in its canonical form) it is the capture that
         is nearest in time to the page. Settings of the result also apply to the pages.
         """
+        if isinstance(self.source, CachedCaptures):
+            raise BadInput("what pages embed is not among cached captures: take embeds before")
         steps = (EmbedsOf(self),)
         return replace(self, steps=steps, written=(*self.written, "embeds()"))
 
@@ -271,6 +274,17 @@ class Corpus:
         Captures without a value are kept. No other captures are selected after it.
         """
         return self._with(f"distinct({path!r})", Distinct(path))
+
+    def cache(self) -> Corpus:
+        """Return a corpus of the captures so far, which are selected and computed only once.
+
+        That is on first use; the result is on disk until the last corpus that uses it is gone.
+        After it captures are grouped, filtered and made distinct again.
+        """
+        steps = self._enrichments
+        return replace(
+            self, source=CachedCaptures(self), steps=steps, written=(*self.written, "cache()")
+        )
 
     # --- derived values ------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ computes values from another one; an `Entry` is a capture with the values comput
 
 from __future__ import annotations
 
+import pickle
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -80,6 +81,23 @@ class Entry:
         self._makers, self._reader = makers, reader
         self._values: dict[str, Any] = {}
         self._output: list[str] = []
+        if capture.cached is not None:
+            self._load(capture.cached)
+
+    def _load(self, cached: str) -> None:
+        """Take values that were computed before, unless they are on another machine."""
+        at, length, path = cached.split(" ", 2)
+        try:
+            with open(path, "rb") as stream:
+                stream.seek(int(at))
+                values, self.errors = pickle.loads(stream.read(int(length)))
+        except OSError:
+            return
+        self._values.update(values)
+
+    def has(self, path: str) -> bool:
+        """Return whether a value, or None for none, is computed and has not failed."""
+        return path in self._values and not isinstance(self._values[path], EnrichmentFailed)
 
     @property
     def url(self) -> str:

@@ -31,6 +31,9 @@ COLUMNS = {  # of every relation of captures; unknown values are NULL
     "at_container": "VARCHAR",
     "at_offset": "BIGINT",
     "at_length": "BIGINT",
+    "named_url": "VARCHAR",  # of a cached capture: what a revisit refers to, `CorpusRow.named_url`
+    "named_timestamp": "VARCHAR",
+    "cached": "VARCHAR",  # where its values are: offset, length and path
     "good": "BOOLEAN",  # False: an invalid line, whose other columns are meaningless
 }
 _RECORD = ("surtUrl", "timestamp", "originalUrl", "mime", "status", "digest", "redirectUrl", "meta",
@@ -62,6 +65,8 @@ class CorpusRow(NamedTuple):
     container: str | None  # as the source names it
     named_url: str | None  # what a revisit refers to, which may differ from what is read
     named_timestamp: str | None
+    payload_key: str | None  # of a revisit: the digest of its original
+    cached: str | None  # where its values are
     record: RecordPlace
     payload: RecordPlace | None  # of the original of a revisit
 

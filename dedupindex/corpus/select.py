@@ -194,7 +194,7 @@ def choose(
     report.refused += _read(database, wanted, _joins(steps, first), home)
     if revisits != SKIP:
         report.revisits += number(database, "SELECT count(*) FROM chosen WHERE revisit")
-        if report.revisits:
+        if number(database, "SELECT count(*) FROM chosen WHERE revisit AND cached IS NULL"):
             _resolve(database, index)
     if keep_excluded:
         met = _all(["true", *(step.sql for step in late)])
@@ -215,7 +215,9 @@ def _read(database: Database, wanted: Sequence[str], joins: Sequence[JoinTable],
     # one by one, so that DuckDB can test some by the statistics of a table whose rows are all good
     where = _all(f"{condition} OR NOT good" for condition in wanted) or "true"
     database.execute(
-        "CREATE TABLE chosen AS SELECT *, to_url AS named_url, to_timestamp AS named_timestamp "
+        "CREATE TABLE chosen AS SELECT * REPLACE ("
+        "CASE WHEN cached IS NULL THEN to_url ELSE named_url END AS named_url, "
+        "CASE WHEN cached IS NULL THEN to_timestamp ELSE named_timestamp END AS named_timestamp) "
         f"FROM source {' '.join(join.reading for join in joins)} WHERE {where}"
     )
     refused = _remove_invalid(database)

@@ -43,7 +43,7 @@ def test_the_commands(demo_files: Path) -> None:
 def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(demo_files)
     code = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(code) == 4
+    assert len(code) == 5
     space: dict[str, Any] = {}
     with redirect_stdout(StringIO()) as told:
         exec("\n".join(code), space)
@@ -58,7 +58,8 @@ def test_the_library(demo_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all("revisitOf" in entry["record"] for url, entry in latest.items() if url.endswith("/"))
     (row, *_) = [entry["payload"]["string"]["html"] for entry in space["rows"]]
     assert row == {"rows": 0}  # the demo has none
-    assert len(space["titles"]) == len(entries)
+    assert len(space["titles"]) == len(lines(demo_files / "titles.jsonl")) == len(entries)
+    assert 1 < space["newest"] <= len(entries)
     assert sum(group["count"] for group in space["by_year"]) == len(entries)
 
 

@@ -108,7 +108,7 @@ def test_304_is_not_read_as_a_revisit_that_may_be_one_itself(tmp_path: Path) -> 
 def _asked(path: Path, page: Page, **known: object) -> CorpusRow:
     place = RecordPlace(str(path / page.file), page.offset, len(page.stored))
     found = CorpusRow(None, page.timestamp, page.url, None, None, page.digest, None, None, None,
-                    False, None, None, False, page.file, None, None, place, None)  # fmt: skip
+                    False, None, None, False, page.file, *[None] * 4, place, None)  # fmt: skip
     return found._replace(**known)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections import Counter
 from pathlib import Path
@@ -219,3 +220,74 @@ def test_operations_on_the_command_line(tmp_path: Path) -> None:
         assert message in typed("corpus", cdx, *words, status=2)[1]
     _, talk = typed("corpus", cdx, "--group", "mime", "-o", tmp_path / "g.parquet", status=4)
     assert "are written to .jsonl" in talk
+
+
+# --- captures that are cached --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_cache_computes_once(tmp_path: Path, jobs: int) -> None:
+    """After it the WARC files may even be gone."""
+    first = Page("http://a.org/", 1, html("one", "flood"))
+    image = Page("http://a.org/i.png", 3, b"\x89PNG\r\n\x1a\n", "image/png")
+    pages = [first, Page("http://a.org/", 2, html("two", "flood")), image]
+    pages.append(Page("http://b.org/", 4, of=first))
+    cdx = archive(tmp_path, *pages, Page("http://c.org/", 5, html("x"), file="gone.warc.gz"))
+    (tmp_path / "gone.warc.gz").unlink()
+    corpus = Corpus.from_cdx(cdx).having(jobs=jobs).enrich("html.title", "response")
+    corpus = corpus.map("payload.string.text", "n", len).where("timestamp < '20261106'")
+    cached = corpus.cache()
+    expected = list(corpus)
+    assert sum("error" in entry for entry in expected) == 1
+    assert list(cached) == expected
+    cdx.unlink()
+    (tmp_path / "a.warc.gz").unlink()
+    assert list(cached) == expected
+    report = cached.save_as_json(tmp_path / "o.jsonl")
+    assert (report.entries, report.records, report.errors) == (5, 0, {"response": 1})
+    titles = cached.drop_failed().latest("url")
+    assert urls(titles.where("mime == 'text/html'")) == ["http://a.org/", "http://b.org/"]
+    assert cached.having(revisits="once").count() == 4  # b.org has the payload of a.org
+    assert cached.having(revisits="skip").count() == 4
+    (latest,) = cached.where("hostname == 'a.org' and mime == 'text/html'").latest()
+    assert latest["payload"]["string"]["html"]["title"] == "two"
+    assert cached.written[-1] == "cache()"
+
+
+def test_what_is_not_cached_is_read(tmp_path: Path) -> None:
+    corpus = Corpus.from_cdx(news(tmp_path)).filter("payload.string.text", lambda text: text)
+    latest = corpus.latest("url").cache()
+    assert latest.first("surt").count() == latest.count() == 2  # grouped twice, after a filter
+    enriched = latest.enrich("html.title").distinct(TITLE).cache()
+    assert [entry["payload"]["string"]["html"]["title"] for entry in enriched] == [
+        entry["payload"]["string"]["html"]["title"] for entry in latest.enrich("html.title")
+    ]
+    latest.save_as_warc(tmp_path / "o.warc.gz")
+    assert sorted(urls(Corpus.of(tmp_path / "o.warc.gz"))) == sorted(urls(latest))
+    with pytest.raises(BadInput, match="take embeds before"):
+        latest.embeds()
+
+
+def test_a_cache_tells_what_the_source_lacks(tmp_path: Path) -> None:
+    cdx = news(tmp_path)
+    cdx.write_text(cdx.read_text() + "damaged\n")
+    cached = Corpus.from_cdx(cdx).enrich("mime").cache()
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="no captures: 1"):
+            assert len(list(cached)) == 5
+
+
+def test_the_files_of_a_cache_are_removed_with_it(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    cached = Corpus.from_cdx(news(tmp_path)).having(work=work).cache()
+    assert list(work.iterdir()) == []
+    assert cached.count() == 5
+    assert len(list(work.iterdir())) == 1
+    latest = cached.latest("url")
+    del cached
+    gc.collect()
+    assert latest.count() == 3
+    del latest
+    gc.collect()
+    assert list(work.iterdir()) == []
