@@ -21,7 +21,7 @@ from tests.peers.replay import check_revisits, records, replay
 from tests.peers.site import COPIES, PAGES, bodies, site
 from tests.peers.test_jwarc import jwarc
 from tests.peers.test_wget_dedup import harvest
-from tests.support.verifying import page
+from tests.support.verifying import BODY, DAY, HOST, copy_of, page, write
 from tests.support.warc_cases import chunked, gz
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.warc.test_arc import document, header
@@ -154,3 +154,18 @@ def test_who_reads_zstd(dictionary: bool, tmp_path: Path) -> None:
     words = ["zstd", "--decompress", "--stdout", "--quiet", path]
     done = subprocess.run(words, capture_output=True, check=False)
     assert (done.stdout == b"".join(pages)) == (not dictionary) == (done.returncode == 0)
+
+
+def test_revisits_of_revisits_replay_once_they_are_repointed(tmp_path: Path) -> None:
+    """pywb does not follow a chain; it shows the original when the revisit names that."""
+    chain = [page(1), copy_of(2, 1), copy_of(3, 2), copy_of(4, 3)]
+    write(tmp_path / "in" / "a.warc.gz", chain)
+    dedupindex("convert", "--repoint", tmp_path / "in", "--out", tmp_path / "out")
+    check(tmp_path / "out" / "a.warc.gz")
+    for name, replays in (("in", (1, 2)), ("out", (1, 2, 3, 4))):
+        with replay([tmp_path / name / "a.warc.gz"], tmp_path / name) as archive:
+            for number in (1, 2, 3, 4):
+                date = (DAY % number).decode()
+                expected = (200, BODY, date)
+                found = archive.get((HOST + b"%d" % number).decode(), date)
+                assert (found == expected) == (number in replays), (name, number, found)
