@@ -24,7 +24,7 @@ from dedupindex.cover.covering import CoverCounts
 from dedupindex.cover.document_store import LoadCounts
 from dedupindex.cover.estimate import CoverEstimate, estimate
 from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, settings_of
-from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of, size_of
+from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.duckdb import Database
@@ -123,7 +123,7 @@ def command(
     for example. Nothing is deleted.
     """
     wanted = parse(_text(relation))
-    chosen = CoverOptions(jobs=jobs, **options)
+    chosen = CoverOptions(jobs=jobs, updatable=updatable or update is not None, **options)
     outputs = [one for one in (out, listed, shown_on) if one is not None]
     check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
@@ -132,7 +132,7 @@ def command(
             raise BadInput("--estimate is for a run on this machine, of all sources: leave "
                            f"{'--spark' if chosen.spark else '--update'} out")  # fmt: skip
         return _estimate(sources, how, wanted, chosen, out.absolute().parent, verbose=verbose)
-    kept = _state(out) if updatable or update is not None else None
+    kept = _state(out) if chosen.updatable else None
     write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
     with (
         TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent) as name,
@@ -143,7 +143,7 @@ def command(
         report = run(
             lines_of(gathered.files), wanted, chosen, home, write,
             before=update and _state(update), left_out=lines_of(gathered.left_out),
-            total_bytes=size_of(gathered.files), on_progress=progress,
+            files=gathered.files, on_progress=progress,
         )  # fmt: skip
     _warn(gathered.report, unlisted_revisits=listed is not None and not gathered.all_revisits)
     print_result(report.as_json(), _text_of(report, wanted, out))

@@ -69,14 +69,16 @@ class LoadCounts:
 class Spools:
     """Write prepared batches to files, then make tables of these."""
 
-    def __init__(self, home: Path, ks: Sequence[int]) -> None:
+    def __init__(self, home: Path, ks: Sequence[int], *, elsewhere: bool = False) -> None:
+        """Open the files in `home`; with `elsewhere` none for shingles, which are not added."""
         self._home, self._ks = home, tuple(ks)
         self._files = ExitStack()
+        kept = () if elsewhere else self._ks
         self._documents, *shingles = (
             self._files.enter_context(open(home / name, "wb"))  # noqa: SIM115
-            for name in ("documents.json", *(f"shingles_{k}.tsv" for k in ks))
+            for name in ("documents.json", *(f"shingles_{k}.tsv" for k in kept))
         )
-        self._shingles = dict(zip(ks, shingles, strict=True))
+        self._shingles = dict(zip(kept, shingles, strict=True))
         self.empty = 0
 
     def __enter__(self) -> Self:
@@ -110,7 +112,7 @@ class Spools:
             f"(SELECT {listed} FROM loaded WHERE fresh {old if before else ''}) GROUP BY content"
         )
         types = "'n': 'INTEGER', 'shingle': 'VARCHAR'"
-        for k in self._ks:
+        for k in self._shingles:
             old = f"UNION ALL SELECT * FROM {earlier(before, f'shingles_{k}')}"
             database.execute(
                 f"CREATE TABLE shingles_{k} AS SELECT n, shingle FROM "
@@ -138,12 +140,10 @@ class Spools:
         )
         _count_versions(database, loaded)
         for k in self._ks:
-            loaded.shingles[str(k)] = {
-                "all": number(database, f"SELECT sum(s{k}) FROM documents"),
-                "distinct": number(
-                    database, f"SELECT count(*) FROM (SELECT DISTINCT shingle FROM shingles_{k})"
-                ),
-            }
+            loaded.shingles[str(k)] = {"all": number(database, f"SELECT sum(s{k}) FROM documents")}
+        for k in self._shingles:
+            distinct = f"SELECT count(*) FROM (SELECT DISTINCT shingle FROM shingles_{k})"
+            loaded.shingles[str(k)]["distinct"] = number(database, distinct)
         database.execute("DROP TABLE loaded")
         return loaded
 

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.cover import covering, document_store, exact, pairs, revisit_dependencies
 from dedupindex.cover.components import connected_components, spark_components
 from dedupindex.cover.covering import CoverCounts, CoverExecution, cover, map_ahead
-from dedupindex.cover.load_documents import Line, LineBatch, batches, prepare
+from dedupindex.cover.load_documents import Line, LineBatch, batches, prepare, size_of
 from dedupindex.cover.quality import apply_quality
 from dedupindex.cover.relation import ALONE, Relation, exactly
+from dedupindex.cover.spark_shingles import SparkShingles
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.parser import amount
 from dedupindex.expression.tree import leaves
 from dedupindex.runtime.duckdb import Database, number, open_database, show_progress
-from dedupindex.runtime.spark import spark_session
+from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import workers
 
 EXACT_SECONDS = 10.0  # time limit of HiGHS for one component
@@ -39,7 +40,8 @@ class CoverOptions:
     per_host: int = 0
     what_if: tuple[Fraction, ...] = ()
     jobs: int = 1
-    spark: str = ""  # the master of a cluster that finds and covers components
+    spark: str = ""  # the master of a cluster that finds pairs and components, and covers these
+    updatable: bool = False  # shingles stay on this machine, for a state
     memory: str = "1GB"
 
 
@@ -85,47 +87,104 @@ def run(
     *,
     before: Path | None = None,
     left_out: Iterable[Line] = (),
-    total_bytes: int = 0,
+    files: Sequence[str] = (),
     on_progress: OnProgress = lambda seen: None,
 ) -> CoverReport:
     """Compute a cover, and call `finish` while the tables exist in `home`. Raises `BadInput`.
 
     `before` is the state of an earlier run, `left_out` the revisits that conditions exclude.
+    `files` have the `lines`; the executors of a cluster read these themselves.
     """
     if options.exact_seconds > 0:
         exact.check_installed()
     report, widest = CoverReport(relation.text), _widest(relation, options.what_if)
     _check_settings(before, settings_of(relation, options))
     cost = _cost(options)
-    pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
-    engine = open_database(home, options.memory, 0)
-    with pools as pool, engine as (database, scratch), show_progress(database, on_progress) as at:
-        with _timed(report, "reading"), document_store.Spools(scratch, relation.ks) as spools:
-            tasks = batches(lines, document_store.next_number(before), relation.ks)
-            _spool(tasks, spools, pool, options.jobs, total_bytes, on_progress)
-            at("loading documents")
-            report.loaded = spools.load(database, before)
-            revisit_dependencies.load(database, left_out, before, scratch)
+    with _engines(home, relation, options, files, on_progress) as engines:
+        database = engines.database
+        with _timed(report, "reading"):
+            report.loaded = _read(engines, lines, files, relation.ks, before)
+            revisit_dependencies.load(database, left_out, before, engines.home)
         if not report.loaded.documents:
             raise BadInput("there is no document in the sources")
         report.rated = _compute_costs(database, options, cost)  # before hours are spent on pairs
         with _timed(report, "pairs"):
-            report.found = pairs.find(database, widest, approximate=options.approximate, at=at)
+            approximate, shingles = options.approximate, engines.shingles
+            report.found = pairs.find(
+                database, widest, approximate=approximate, at=engines.at, shingles=shingles
+            )
             if before is not None:
                 earlier = document_store.earlier(before, "pairs")
                 database.execute(f"INSERT INTO pairs BY NAME FROM {earlier}")
         with _timed(report, "covers"):
-            at("joining pairs")
-            with _execution(scratch, options, pool, on_progress) as execution:
-                report.what_if = {
-                    exactly(threshold): cover(database, relation.at(threshold), execution)
-                    for threshold in options.what_if
-                }
-                report.covered = cover(database, relation, execution)
+            engines.at("joining pairs")
+            execution = _execution(engines, options)
+            report.what_if = {
+                exactly(threshold): cover(database, relation.at(threshold), execution)
+                for threshold in options.what_if
+            }
+            report.covered = cover(database, relation, execution)
         report.changed = {} if before is None else _changes(database)
-        at("writing results")
+        engines.at("writing results")
         finish(database, report)
     return report
+
+
+class _Engines(NamedTuple):
+    """Where a run computes."""
+
+    database: Database
+    home: Path
+    jobs: int
+    pool: Executor | None
+    cluster: Cluster | None
+    shingles: SparkShingles | None  # on the cluster; None if they are here
+    at: Callable[[str], None]  # takes the name of each step
+    on_progress: OnProgress
+
+
+@contextmanager
+def _engines(
+    home: Path, relation: Relation, options: CoverOptions, files: Sequence[str],
+    on_progress: OnProgress,
+) -> Iterator[_Engines]:  # fmt: skip
+    """Open DuckDB, and processes or a cluster.
+
+    The cluster has the shingles if it can read the files, but not for a state or MinHash.
+    """
+    pools = nullcontext() if options.jobs <= 1 else workers(options.jobs)  # before DuckDB's threads
+    master = options.spark
+    with (
+        pools as pool, spark_session(master) if master else nullcontext() as cluster,
+        open_database(home, options.memory, 0) as (database, scratch),
+        show_progress(database, on_progress) as at,
+    ):  # fmt: skip
+        engines = _Engines(database, scratch, options.jobs, pool, cluster, None, at, on_progress)
+        here = not relation.content or options.updatable or options.approximate
+        if cluster is None or not files or here:
+            yield engines
+            return
+        with SparkShingles(cluster, relation.ks, database, scratch) as shingles:
+            yield engines._replace(shingles=shingles)
+
+
+def _read(
+    engines: _Engines, lines: Iterable[Line], files: Sequence[str], ks: tuple[int, ...],
+    before: Path | None,
+) -> document_store.LoadCounts:  # fmt: skip
+    """Load the documents."""
+    there = engines.shingles
+    with document_store.Spools(engines.home, ks, elsewhere=there is not None) as spools:
+        if there is not None:
+            there.read(files, spools)
+        else:
+            tasks = batches(lines, document_store.next_number(before), ks)
+            _spool(tasks, spools, engines, size_of(files))
+        engines.at("loading documents")
+        loaded = spools.load(engines.database, before)
+    if there is not None:
+        there.count_shingles(loaded)
+    return loaded
 
 
 def _cost(options: CoverOptions) -> str:
@@ -144,14 +203,13 @@ def _compute_costs(database: Database, options: CoverOptions, cost: str) -> int 
 
 
 def _spool(
-    tasks: Iterator[LineBatch], spools: document_store.Spools, pool: Executor | None, jobs: int,
-    total_bytes: int, on_progress: OnProgress,
-) -> None:  # fmt: skip
-    seen = size = 0
-    for batch in map_ahead(pool, prepare, tasks, 2 * jobs) if pool else map(prepare, tasks):
+    tasks: Iterator[LineBatch], spools: document_store.Spools, engines: _Engines, total_bytes: int
+) -> None:
+    seen, size, pool = 0, 0, engines.pool
+    for batch in map_ahead(pool, prepare, tasks, 2 * engines.jobs) if pool else map(prepare, tasks):
         spools.add(batch)
         seen, size = seen + batch.lines, size + batch.size
-        on_progress(ProgressUpdate("reading documents", size, total_bytes, seen))
+        engines.on_progress(ProgressUpdate("reading documents", size, total_bytes, seen))
 
 
 def settings_of(relation: Relation, options: CoverOptions) -> dict[str, Any]:
@@ -190,18 +248,14 @@ def _widest(relation: Relation, thresholds: Iterable[Fraction]) -> Relation:
     return relation
 
 
-@contextmanager
-def _execution(
-    home: Path, options: CoverOptions, pool: Executor | None, on_progress: OnProgress
-) -> Iterator[CoverExecution]:
-    seconds, more = options.exact_seconds, (options.per_host, on_progress)
-    if not options.spark:
-        solver = covering.local_solver(pool, options.jobs, seconds)
-        yield CoverExecution(home, connected_components, solver, *more)
-        return
-    with spark_session(options.spark) as cluster:
-        join = partial(spark_components, cluster)
-        yield CoverExecution(home, join, covering.spark_solver(cluster, seconds), *more)
+def _execution(engines: _Engines, options: CoverOptions) -> CoverExecution:
+    seconds, more = options.exact_seconds, (options.per_host, engines.on_progress)
+    if engines.cluster is None:
+        solver = covering.local_solver(engines.pool, engines.jobs, seconds)
+        return CoverExecution(engines.home, connected_components, solver, *more)
+    join = partial(spark_components, engines.cluster)
+    solver = covering.spark_solver(engines.cluster, seconds)
+    return CoverExecution(engines.home, join, solver, *more)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from io import FileIO, RawIOBase
+from itertools import chain
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -96,17 +97,12 @@ def prepare(batch: LineBatch) -> Prepared:
     if _run != [batch.run] or len(_prepared) > _MAX_PREPARED:
         _run[:] = [batch.run]
         _prepared.clear()
-    for n, (where, line) in enumerate(batch.lines, batch.first):
-        size += len(line)
-        row = document(line, where)
-        text = row.pop("text")
-        words = terms(text) if batch.ks else []
-        content = content_of(words)
-        empty += not words
-        row |= {"n": n, "content": content}
-        for k in batch.ks:
-            text_shingles = shingles(words, k)
-            row[f"s{k}"] = len(text_shingles)
+    for n, line in enumerate(batch.lines, batch.first):
+        size += len(line[1])
+        row, of_text = shingled(n, line, batch.ks)
+        content = row["content"]
+        empty += not content
+        for k, text_shingles in of_text.items():
             if text_shingles and content not in _prepared:
                 spools[k].append(f"{n}\t" + f"\n{n}\t".join(text_shingles) + "\n")
         if content:
@@ -116,9 +112,20 @@ def prepare(batch: LineBatch) -> Prepared:
     return Prepared(b"\n".join(rows) + b"\n", encoded, len(rows), empty, size)
 
 
+def shingled(n: int, line: Line, ks: Iterable[int]) -> tuple[dict[str, Any], dict[int, set[str]]]:
+    """Return the row of a document, and its shingles by k; raises `BadSource`."""
+    row = document(line[1], line[0])
+    text = row.pop("text")
+    words = terms(text) if ks else []
+    found = {k: shingles(words, k) for k in ks}
+    sizes = {f"s{k}": len(of_text) for k, of_text in found.items()}
+    return {**row, "n": n, "content": content_of(words), **sizes}, found
+
+
 # --- sources: lines of JSON, and archives through `corpus` ----------------------------------------
 
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_CHANGED = "{} was changed while it was read"
 _BUFFER = 1 << 17  # bytes of a file that are read at once
 _TEXT, _TITLE = "payload.string.text", "payload.string.html.title"
 
@@ -235,22 +242,77 @@ def _string(entry: Entry, path: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+class FilePart(NamedTuple):
+    """The lines of a file that begin in a range of its bytes."""
+
+    file: str
+    start: int = 0
+    end: int = -1  # -1: the end of the file
+    line: int = 0  # lines before
+    first: int = 0  # documents before, in all files
+    version: tuple[int, ...] = ()  # of the file, if it must be this one
+
+
 def lines_of(files: Iterable[str]) -> Iterator[Line]:
     """Yield the lines of files here and elsewhere, plain or compressed with gzip or zstd.
 
     Raises `BadSource`, also if an object is changed while it is read.
     """
-    for path in files:
-        name = redacted(path)
-        with _opened(path) as (stream, raw):
-            try:
-                for number, line in enumerate(stream, 1):
-                    if line.strip():
-                        yield f"{name} line {number}", line
-            except (OSError, EOFError, zlib.error) as error:
-                raise BadSource(f"{name} cannot be read: {error}") from error
-            if isinstance(raw, RemoteFile) and raw.changed():
-                raise BadSource(f"{name} was changed while it was read")
+    return chain.from_iterable(lines_of_part(FilePart(file)) for file in files)
+
+
+def lines_of_part(part: FilePart) -> Iterator[Line]:
+    """As `lines_of`; only a file that is not compressed is divided."""
+    name = redacted(part.file)
+    return ((f"{name} line {at}", line) for at, line in numbered_lines(part) if line.strip())
+
+
+def numbered_lines(part: FilePart) -> Iterator[tuple[int, bytes]]:
+    """Yield all lines, also empty ones, with their numbers in the file."""
+    name = redacted(part.file)
+    with _opened(part.file) as (stream, raw):
+        _check_version(raw, part)
+        try:
+            if part.start:
+                stream.seek(part.start - 1)
+                stream.readline()  # the rest of a line that begins before
+            at = stream.tell() if part.end >= 0 else -2
+            for number, line in enumerate(stream, part.line + 1):
+                if at >= part.end:
+                    break
+                at += len(line) if part.end >= 0 else 0
+                yield number, line
+        except (OSError, EOFError, zlib.error) as error:
+            raise BadSource(f"{name} cannot be read: {error}") from error
+        _check_version(raw, part)
+        if isinstance(raw, RemoteFile) and raw.changed():
+            raise BadSource(_CHANGED.format(name))
+
+
+def _version(raw: RawIOBase) -> tuple[int, ...]:
+    if isinstance(raw, RemoteFile):
+        return raw.version
+    facts = os.stat(raw.fileno())
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _check_version(raw: RawIOBase, part: FilePart) -> None:
+    if part.version and _version(raw) != part.version:
+        raise BadSource(_CHANGED.format(redacted(part.file)))
+
+
+def parts_of(files: Iterable[str], size: int) -> Iterator[FilePart]:
+    """Divide files into parts of about `size` bytes; compressed ones stay whole.
+
+    Reading a part fails if the file is another one by then.
+    """
+    for file in files:
+        with _opened(file) as (_, raw):
+            version = _version(raw)
+        length = size_of([file])
+        ends = [*range(size, length, size), -1]
+        for start, end in zip([0, *ends], ends, strict=False):
+            yield FilePart(file, start, end, version=version)
 
 
 def size_of(files: Iterable[str]) -> int:

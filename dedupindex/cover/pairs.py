@@ -17,41 +17,44 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import floor, sqrt
+from typing import Protocol
 
 from dedupindex.cover.relation import Constraint, Relation
 from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.tree import Attribute, Leaf, Node
 from dedupindex.runtime.duckdb import Database, number
 
-# --- content constraints as SQL, in whole numbers because doubles would round thresholds ----------
+# --- content constraints as SQL of DuckDB and Spark, in whole numbers: doubles would round --------
 
 
-def _required(constraint: Constraint, size: str) -> str:
-    """How many shingles `a`, which has `size`, must share at least."""
+def _suffices(constraint: Constraint, shared: str, size: str) -> str:
+    """Whether `a`, which has `size` shingles, may meet the constraint if it shares so many."""
     numerator, denominator = constraint.threshold.numerator, constraint.threshold.denominator
     if constraint.measure == "dice":
         denominator = 2 * denominator - numerator
-    product = f"{numerator} * {size}::BIGINT"
-    if constraint.above:
-        return f"(({product}) // {denominator} + 1)"
-    return f"(({product} + {denominator - 1}) // {denominator})"
+    sign = ">" if constraint.above else ">="
+    return f"({denominator} * {_big(shared)} {sign} {numerator} * {_big(size)})"
+
+
+def _big(number: str) -> str:
+    return f"CAST({number} AS BIGINT)"
 
 
 def _possible(constraint: Constraint, of_a: str, of_b: str) -> str:
     """Whether sets of these sizes can meet the constraint."""
-    possible = f"{of_b} >= {_required(constraint, of_a)}"
+    possible = _suffices(constraint, of_b, of_a)
     if constraint.measure == "containment":
         return possible
-    return f"{possible} AND {of_a} >= {_required(constraint, of_b)}"
+    return f"{possible} AND {_suffices(constraint, of_a, of_b)}"
 
 
 def _operands(constraint: Constraint, shared: str, of_a: str, of_b: str) -> tuple[str, str]:
     """Numerator and denominator of the measure."""
     if constraint.measure == "containment":
-        return f"{shared}::BIGINT", f"{of_a}::BIGINT"
+        return _big(shared), _big(of_a)
     if constraint.measure == "jaccard":
-        return f"{shared}::BIGINT", f"({of_a}::BIGINT + {of_b} - {shared})"
-    return f"2 * {shared}::BIGINT", f"({of_a}::BIGINT + {of_b})"
+        return _big(shared), f"({_big(of_a)} + {of_b} - {shared})"
+    return f"2 * {_big(shared)}", f"({_big(of_a)} + {of_b})"
 
 
 def satisfied(constraint: Constraint, shared: str, of_a: str, of_b: str) -> str:
@@ -141,6 +144,62 @@ def minhash_candidates(database: Database, constraint: Constraint) -> None:
         database.execute(f"DROP TABLE {table}")
 
 
+class ShingleTables(Protocol):
+    """Where shingles are, and the SQL that finds pairs of units runs.
+
+    Tables are made by SQL that DuckDB and Spark understand.
+    """
+
+    ranked: str
+    """SQL that numbers ``block`` and ``shingle``, the rarest first by ``met``."""
+
+    def open(self) -> None:
+        """Have the tables that `_PairSearch.group` makes."""
+
+    def make(self, table: str, query: str) -> None:
+        """Make a table, in place of one of that name."""
+
+    def count(self, table: str) -> int:
+        """Return the number of rows."""
+
+    def across(self, nodes: Sequence[Node]) -> str:
+        """Return SQL of conditions on the documents ``a`` and ``b``."""
+
+    def take(self, table: str, columns: Sequence[str]) -> None:
+        """Make a table of whole numbers in DuckDB, too."""
+
+    def drop(self, tables: Sequence[str]) -> None:
+        """Drop tables that exist."""
+
+
+class LocalShingles:
+    """Shingles in DuckDB, with all other tables."""
+
+    ranked = "row_number() OVER (ORDER BY met, shingle)"
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def open(self) -> None:
+        pass
+
+    def make(self, table: str, query: str) -> None:
+        self._database.execute(f"CREATE OR REPLACE TABLE {table} AS {query}")
+
+    def count(self, table: str) -> int:
+        return number(self._database, f"SELECT count(*) FROM {table}")
+
+    def across(self, nodes: Sequence[Node]) -> str:
+        return conditions(nodes, {"a": "a", "b": "b"})
+
+    def take(self, table: str, columns: Sequence[str]) -> None:
+        pass
+
+    def drop(self, tables: Sequence[str]) -> None:
+        for table in tables:
+            self._database.execute(f"DROP TABLE IF EXISTS {table}")
+
+
 @dataclass
 class PairCounts:
     blocks: int = 0
@@ -158,9 +217,13 @@ def find(
     *,
     approximate: bool = False,
     at: Callable[[str], None] = lambda phase: None,
+    shingles: ShingleTables | None = None,
 ) -> PairCounts:
-    """Make ``pairs``, each with a fresh document; `at` is called with the name of each step."""
-    search = _PairSearch(database, relation, at)
+    """Make ``pairs``, each with a fresh document; `at` is called with the name of each step.
+
+    `shingles` are those of DuckDB by default, and of DuckDB with `approximate`.
+    """
+    search = _PairSearch(database, relation, at, shingles or LocalShingles(database))
     search.begin("grouping documents")
     search.group()
     counts = PairCounts(
@@ -176,7 +239,7 @@ def find(
             minhash_candidates(database, _most_selective(relation.content))
         else:
             search.find_candidates("candidates")
-        counts.candidates = number(database, "SELECT count(*) FROM candidates")
+        counts.candidates = search.shingles.count("candidates")
         search.begin("comparing candidates")
         unit_pairs.append(search.compare("candidates", "similar"))
         if approximate:
@@ -186,8 +249,7 @@ def find(
     unit_pairs.append(search.identical())
     search.expand(unit_pairs)
     counts.pairs = number(database, "SELECT count(*) FROM pairs")
-    for table in search.tables:
-        database.execute(f"DROP TABLE IF EXISTS {table}")
+    search.drop()
     search.begin("")
     counts.steps = search.steps
     return counts
@@ -204,9 +266,13 @@ def conditions(nodes: Sequence[Node], names: dict[str, str]) -> str:
 
 
 class _PairSearch:
-    def __init__(self, database: Database, relation: Relation, at: Callable[[str], None]) -> None:
+    def __init__(
+        self, database: Database, relation: Relation, at: Callable[[str], None],
+        shingles: ShingleTables,
+    ) -> None:  # fmt: skip
         self._database, self._relation, self._at = database, relation, at
-        self.tables: list[str] = []
+        self.shingles, self._here = shingles, LocalShingles(database)
+        self._tables: dict[str, ShingleTables] = {}  # where each is
         self.steps: dict[str, float] = {}  # seconds of each, when the next one has begun
         self._phase, self._began = "", 0.0
 
@@ -219,12 +285,20 @@ class _PairSearch:
         if phase:
             self._at(phase)
 
-    def _make(self, table: str, query: str) -> str:
+    def _make(self, table: str, query: str, where: ShingleTables | None = None) -> str:
+        """Make a table in DuckDB, or `where` the shingles are."""
         self._step += 1
         self._at(f"{self._phase}, step {self._step}")
-        self._database.execute(f"CREATE OR REPLACE TABLE {table} AS {query}")
-        self.tables.append(table)
+        self._tables[table] = where or self._here
+        self._tables[table].make(table, query)
         return table
+
+    def _find(self, table: str, query: str) -> str:
+        return self._make(table, query, self.shingles)
+
+    def drop(self) -> None:
+        self._here.drop(list(self._tables))
+        self.shingles.drop(list(self._tables))
 
     def group(self) -> None:
         """Make ``placed``: the documents that may be in a pair, with their blocks."""
@@ -281,24 +355,25 @@ class _PairSearch:
 
     def index(self) -> None:
         """Number the shingles that units of a block share, the rarest first."""
+        self.shingles.open()
         for k in self._relation.ks:
-            self._make(
+            self._find(
                 f"shingled_{k}",
                 f"SELECT u.unit, u.block, s.shingle FROM shingles_{k} s "
                 "JOIN units u ON s.n = u.first WHERE u.block IN "
                 "(SELECT block FROM units GROUP BY block HAVING count(*) > 1)",
             )
-            self._make(
+            self._find(
                 f"shared_{k}",
-                "SELECT block, shingle, row_number() OVER (ORDER BY met) AS id FROM (SELECT block, "
-                f"shingle, count(*) AS met FROM shingled_{k} GROUP BY ALL HAVING met > 1)",
+                f"SELECT block, shingle, {self.shingles.ranked} AS id FROM (SELECT block, shingle, "
+                f"count(*) AS met FROM shingled_{k} GROUP BY block, shingle HAVING count(*) > 1)",
             )
-            self._make(
+            self._find(
                 f"postings_{k}",
                 f"SELECT s.unit, f.id FROM shingled_{k} s JOIN shared_{k} f "
                 "ON s.block = f.block AND s.shingle = f.shingle",
             )
-            self._database.execute(f"DROP TABLE shared_{k}")
+            self.shingles.drop([f"shared_{k}"])
 
     def find_candidates(self, made: str, only: str = "") -> None:
         """Make pairs of units that share one of their rarest shingles and pass the length filter.
@@ -307,27 +382,28 @@ class _PairSearch:
         """
         chosen = _most_selective(self._relation.content)
         k, size = chosen.k, f"u.s{chosen.k}"
-        self._make(
+        self._find(
             "ranked",
             "SELECT p.unit, p.id, row_number() OVER (PARTITION BY p.unit ORDER BY p.id) "
             f"+ {size} - count(*) OVER (PARTITION BY p.unit) AS place "
             f"FROM postings_{k} p JOIN units u ON p.unit = u.unit",
         )
-        required = _required(chosen, size)  # of `b` too, except for containment
+        # any set with enough in common has one of the first: this many and more follow others
+        prefix = _suffices(chosen, f"({size} - r.place + 1)", size)
         covered = f"coverable AND u.unit IN (SELECT unit FROM {only})" if only else "coverable"
-        for table, able, least in (
-            ("rare_a", covered, required),
-            ("rare_b", "covers", "1" if chosen.measure == "containment" else required),
+        for table, able, first in (
+            ("rare_a", covered, prefix),
+            ("rare_b", "covers", "true" if chosen.measure == "containment" else prefix),
         ):
-            self._make(
+            self._find(
                 table,
                 "SELECT r.id, u.* FROM ranked r JOIN units u ON r.unit = u.unit "
-                f"WHERE u.{able} AND r.place <= {size} - {least} + 1",
+                f"WHERE u.{able} AND {first}",
             )
         possible = " AND ".join(
             _possible(one, f"x.s{one.k}", f"y.s{one.k}") for one in self._relation.content
         )
-        self._make(
+        self._find(
             made,
             "SELECT DISTINCT x.unit AS ua, y.unit AS ub FROM rare_a x JOIN rare_b y ON x.id = y.id "
             f"WHERE x.unit <> y.unit AND (x.fresh OR y.fresh) AND {possible}",
@@ -338,26 +414,28 @@ class _PairSearch:
         relation = self._relation
         wanted = candidates
         if relation.across:
-            wanted = self._make(
-                f"{made}_wanted",
-                f"SELECT DISTINCT c.ua, c.ub FROM {candidates} c {self._documents('c.ua', 'c.ub')}",
+            documents = self._documents("c.ua", "c.ub", self.shingles)
+            wanted = self._find(
+                f"{made}_wanted", f"SELECT DISTINCT c.ua, c.ub FROM {candidates} c {documents}"
             )
-        columns = ""
+        columns = ["ua", "ub"]
         for k in relation.ks:
             similar = " AND ".join(
                 satisfied(one, "c.shared", f"x.s{k}", f"y.s{k}")
                 for one in relation.content
                 if one.k == k
             )
-            wanted = self._make(
+            before, after = (", ".join(f"{of}.{name}" for name in columns) for of in ("w", "c"))
+            wanted = self._find(
                 f"{made}_{k}",
-                f"SELECT c.* EXCLUDE shared, x.s{k} AS of_a_{k}, y.s{k} AS of_b_{k}, "
-                f"c.shared AS shared_{k} FROM (SELECT w.ua, w.ub{columns}, count(*) AS shared "
-                f"FROM postings_{k} x JOIN {wanted} w ON x.unit = w.ua JOIN postings_{k} y "
-                "ON y.unit = w.ub AND y.id = x.id GROUP BY ALL) c "
+                f"SELECT {after}, x.s{k} AS of_a_{k}, y.s{k} AS of_b_{k}, c.shared AS shared_{k} "
+                f"FROM (SELECT {before}, count(*) AS shared FROM postings_{k} x "
+                f"JOIN {wanted} w ON x.unit = w.ua JOIN postings_{k} y "
+                f"ON y.unit = w.ub AND y.id = x.id GROUP BY {before}) c "
                 f"JOIN units x ON x.unit = c.ua JOIN units y ON y.unit = c.ub WHERE {similar}",
             )
-            columns += f", w.of_a_{k}, w.of_b_{k}, w.shared_{k}"
+            columns += [f"of_a_{k}", f"of_b_{k}", f"shared_{k}"]
+        self.shingles.take(wanted, columns)
         return wanted
 
     def measure_recall(self, found: str, counts: PairCounts) -> None:
@@ -370,9 +448,9 @@ class _PairSearch:
             met = f"SELECT count(*) FROM {exact} SEMI JOIN {found} USING (ua, ub)"
             counts.recall = number(self._database, met) / counts.sampled
 
-    def _documents(self, ua: str, ub: str) -> str:
+    def _documents(self, ua: str, ub: str, where: ShingleTables) -> str:
         """Return SQL that joins pairs of units to their pairs of documents ``a`` and ``b``."""
-        across = conditions(self._relation.across, {"a": "a", "b": "b"})
+        across = where.across(self._relation.across)
         return (
             f"JOIN members ma ON ma.unit = {ua} JOIN members mb ON mb.unit = {ub} "
             "JOIN documents a ON a.n = ma.n JOIN documents b ON b.n = mb.n "
@@ -399,5 +477,5 @@ class _PairSearch:
         union = " UNION ALL ".join(f"SELECT * FROM {table}" for table in tables)
         self._database.execute(
             f"CREATE OR REPLACE TABLE pairs AS SELECT a.n AS a, b.n AS b{columns} "
-            f"FROM ({union}) p {self._documents('p.ua', 'p.ub')}"
+            f"FROM ({union}) p {self._documents('p.ua', 'p.ub', self._here)}"
         )

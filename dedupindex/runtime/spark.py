@@ -1,6 +1,6 @@
 """Run tasks on a cluster of Apache Spark.
 
-PySpark is an optional package; only this module and `cover.components` import it.
+PySpark is an optional package; only this module and those of `cover` that need more import it.
 
 Executors run the same functions as local processes. They need the same environment as the driver
 and the same names of sources, but no other shared storage: results are returned as rows, and the
@@ -159,6 +159,10 @@ class SparkRows(Generic[R]):
         with spark_errors():
             yield from _raise_errors(row.value for row in made.toLocalIterator())
 
+    def mapped(self, work: Callable[[R], Iterable[T]]) -> Any:
+        """Return an RDD of the results of ``work(row)`` for all rows, in any order."""
+        return self._rdd.flatMap(partial(_mapped, work))
+
     def grouped(
         self, by: Callable[[R], int], groups: int, work: Callable[[int, Iterator[R]], Iterable[T]]
     ) -> Iterator[T]:
@@ -235,6 +239,12 @@ def _passes(chosen: Callable[[Any], bool], made: SparkRow) -> bool:
     if made.last:
         return False
     return isinstance(made.value, DedupError) or chosen(made.value)
+
+
+def _mapped(work: Callable[[Any], Iterable[Any]], made: SparkRow) -> Iterable[Any]:
+    if isinstance(made.value, DedupError):  # of a row that was computed again
+        raise made.value
+    return () if made.last else work(made.value)
 
 
 def _keyed(by: Callable[[Any], int], made: SparkRow) -> Iterator[tuple[int, Any]]:

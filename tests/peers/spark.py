@@ -61,13 +61,17 @@ from dedupindex.cover.components import spark_components
 spark.SLICE = 20_000  # as if there were a thousand times as much
 start, held = pyspark.SparkContext, []
 
-def once(conf):  # most of the time goes into starting executors
-    if not held:
-        held.append(start(conf=conf))
-        held[0].stop = lambda: None
-    return held[0]
+class Once:  # most of the time goes into starting executors
+    def __call__(self, conf):
+        if not held:
+            held.append(start(conf=conf))
+            held[0].stop = lambda: None
+        return held[0]
 
-pyspark.SparkContext = once
+    def __getattr__(self, name):
+        return getattr(start, name)
+
+pyspark.SparkContext = Once()
 for line in sys.stdin:
     name, *words = json.loads(line)
     if name == "together":
