@@ -44,7 +44,7 @@ bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jso
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
      "enrich", "maps", "select", "select_first", "drop_failed", "distinct", "values", "group",
-     "sum", "max_record", "on_error", "replay", "revisits", "originals", "lineage")
+     "sum", "publisher", "max_record", "on_error", "replay", "revisits", "originals", "lineage")
 )  # fmt: skip
 _FROM_FILES = {
     f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}
@@ -143,6 +143,9 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Output file; its ending selects the format: .jsonl, .parquet, .cdxj, .cdx or .warc.gz, "
     "with .gz or .zst compressed. Default: stdout.",
 )  # fmt: skip
+@option(
+    "--publisher", default="", metavar="TEXT", help="Who makes a WARC, for its warcinfo record."
+)
 @flag("--lineage", help="Begin lines of JSON with a line that says how they were made.")
 @option(
     "--again", type=FILE, metavar="FILE", setting=False,
@@ -198,6 +201,7 @@ def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
         arguments=_arguments(),
         say_how=options["lineage"],
         max_record=options["max_record"],
+        publisher=options["publisher"],
         stop=options["on_error"] == "stop",
         replay=options["replay"] or "",
         rate=options["rate"],

@@ -123,6 +123,7 @@ class CorpusSettings:
     excluded_revisits: Path | None = None  # save those that conditions exclude in this directory
     arguments: tuple[str, ...] = ()  # of bin/corpus, for the lineage
     say_how: bool = False  # begin lines of JSON with the lineage
+    publisher: str = ""  # in the warcinfo record of a WARC
     replay: str = ""  # the address of a replay, in place of WARC files
     rate: float = 2.0  # requests to it in a second, of all processes together
     answers: Path | None = None  # keep its answers in this directory
@@ -216,6 +217,8 @@ class Corpus:
         chosen = replace(self.settings, **settings)
         if chosen.revisits not in select.REVISITS:
             raise BadInput(f"revisits are {', '.join(select.REVISITS)}, not {chosen.revisits!r}")
+        if not chosen.publisher.isprintable():
+            raise BadInput(f"a publisher is one line of text, not {chosen.publisher!r}")
         if chosen.max_record < 1:
             raise BadInput(f"records have at least 1 byte, not {chosen.max_record}")
         if chosen.replay:
@@ -428,6 +431,7 @@ class Corpus:
         write = partial(
             write_warc.write_warc, report=report, max_record=self.settings.max_record,
             made=as_text(self.lineage()), stop=self.settings.stop,
+            publisher=self.settings.publisher,
         )  # fmt: skip
         return self._save(path, write, nothing, write_warc.index_of(Path(path)), report=report)
 

@@ -45,12 +45,12 @@ def index_of(path: Path) -> Path:
 
 def write_warc(
     captures: Iterable[KeptCapture], path: Path, report: CorpusReport, max_record: int,
-    made: str = "", stop: bool = False,
+    made: str = "", stop: bool = False, publisher: str = "",
 ) -> None:  # fmt: skip
     """Write `path`, which ends with ``.warc.gz``, and its CDXJ; raises `BadInput`.
 
-    `made` says how, in the warcinfo record (`lineage.as_text`). With `stop`, raises `Damaged` for
-    the first record that cannot be read.
+    The warcinfo record has the `publisher`, and `made`, which says how (`lineage.as_text`). With
+    `stop`, raises `Damaged` for the first record that cannot be read.
     """
     if not path.name.endswith(WARC):
         raise BadInput(f"{path}: a WARC is written to a name that ends with {WARC}")
@@ -59,7 +59,7 @@ def write_warc(
     try:
         with atomic_file(cdxj, new=True) as index:
             with atomic_file(path, new=True) as stream:
-                warcinfo = _warcinfo(path.name, made)
+                warcinfo = _warcinfo(path.name, made, publisher)
                 stream.write(zlib.compress(warcinfo, wbits=_GZIP))
                 lines = _write_records(captures, path.name, stream, report, max_record, stop=stop)
                 index.writelines(sorted_lines(lines))
@@ -160,10 +160,11 @@ def _copy(stream: BinaryIO, name: str, found: RecordAt) -> RecordPlace:
     return RecordPlace(name, offset, stream.tell() - offset)
 
 
-def _warcinfo(name: str, made: str) -> bytes:
+def _warcinfo(name: str, made: str, publisher: str) -> bytes:
     block = (
         f"software: dedupindex/{__version__}\r\nformat: WARC File Format 1.1\r\n"
         "description: part of a collection, cut out by bin/corpus\r\n"
+        + (f"publisher: {publisher}\r\n" if publisher else "")
         + (f"{KEY}: {made}\r\n" if made else "")
     ).encode()
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -96,6 +96,27 @@ def test_a_corpus_is_the_same(spark: Session, tmp_path: Path) -> None:
     assert here.read_bytes() == there.read_bytes()
 
 
+def test_operations_on_a_corpus_are_the_same(spark: Session, tmp_path: Path) -> None:
+    """Values, groups, what is distinct, and what pages embed; one WARC file is missing."""
+    pages = [Page(f"http://a.org/{n}", 1 + n % 5, html(f"t{n % 7}", f"<img src=i{n % 3}.png> {n}"))
+             for n in range(60)]  # fmt: skip
+    images = [Page(f"http://a.org/i{n}.png", day, b"P", "image/png")
+              for n in range(3) for day in (2, 4)]  # fmt: skip
+    cdx = archive(tmp_path / "in", *pages, *images, Page("http://d.org/", file="d.warc.gz"))
+    (tmp_path / "in" / "d.warc.gz").unlink()
+    title = "payload.string.html.title"
+    for number, words in enumerate((
+        ["--enrich", "html.title", "--drop-failed", "--distinct", title],
+        ["--values", title],
+        ["--group", "month", "--group", title, "--sum", "length"],
+        ["--where", "timestamp == '2026-11-01'", "--embeds", "--enrich", "mime"],
+    )):  # fmt: skip
+        here, there = (tmp_path / f"{number}.{name}.jsonl" for name in ("here", "there"))
+        dedupindex("corpus", cdx, *words, "-o", here, status=7)
+        spark.run("corpus", cdx, *words, "-o", there)
+        assert here.read_bytes() == there.read_bytes() != b"", words
+
+
 def lines(manifest: Path) -> dict[str, list[tuple[object, ...]]]:
     opened = open_manifest(manifest)
     return {

@@ -616,3 +616,16 @@ def test_the_first_error_ends_the_run_by_choice(tmp_path: Path, name: str) -> No
     assert "lines of the metadata that are no captures: 1" in talk
     typed(*line, status=7)
     assert (tmp_path / name).exists()
+
+
+def test_the_publisher_is_in_the_warcinfo(tmp_path: Path) -> None:
+    cdx = archive(tmp_path, Page("http://a.org/", 1, html("x")))
+    out = tmp_path / "o.warc.gz"
+    typed("corpus", cdx, "--publisher", "Bibliothèque d'État", "-o", out)
+    data = gzip.decompress(out.read_bytes())
+    info = data[: data.index(b"WARC-Type: response")]
+    assert "\r\npublisher: Bibliothèque d'État\r\n".encode() in info
+    typed("corpus", "--again", out, "-o", tmp_path / "again.warc.gz")
+    assert b"publisher: Bib" in gzip.decompress((tmp_path / "again.warc.gz").read_bytes())
+    with pytest.raises(BadInput, match="one line of text"):
+        Corpus.from_cdx(cdx).having(publisher="x\r\nsoftware: y")
