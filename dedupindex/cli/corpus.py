@@ -44,7 +44,8 @@ bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jso
 _DECISIVE = frozenset(
     ("containers", "columns", "where", "urls", "urls_by", "matching", "latest", "first", "embeds",
      "enrich", "maps", "select", "select_first", "drop_failed", "distinct", "values", "group",
-     "sum", "publisher", "max_record", "on_error", "replay", "revisits", "originals", "lineage")
+     "sum", "publisher", "max_record", "on_error", "replay", "rate", "revisits", "originals",
+     "lineage")
 )  # fmt: skip
 _FROM_FILES = {
     f"--{name.replace('_', '-')}" for name in _DECISIVE - {"maps"}

@@ -14,6 +14,7 @@ import pytest
 
 from dedupindex.corpus import Corpus
 from dedupindex.corpus import replay as replay_module
+from dedupindex.corpus.lineage import read_lineage
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
 from tests.support.corpora import Page, archive, html
@@ -223,6 +224,8 @@ def test_a_replay_on_the_command_line(tmp_path: Path) -> None:
         line = ["corpus", cdx, "--replay", address, "--rate", "1000000"]
         typed(*line, "--enrich", "html.title", "-o", tmp_path / "o.jsonl", "--lineage")
         assert '"title":"title"' in (tmp_path / "o.jsonl").read_text()
+        arguments = read_lineage(tmp_path / "o.jsonl")["arguments"]
+        assert arguments[arguments.index("--rate") + 1] == "1000000.0"  # it is as polite again
         typed("corpus", "--again", tmp_path / "o.jsonl", "-o", tmp_path / "p.jsonl")
         assert (tmp_path / "p.jsonl").read_text().splitlines()[1:] == (
             (tmp_path / "o.jsonl").read_text().splitlines()[1:]
