@@ -7,7 +7,6 @@ from typing import Any
 
 import orjson
 from flask import Response, request
-from werkzeug.http import parse_accept_header
 
 from dedupindex.crawls.combined_view import visits_of
 from dedupindex.errors import BadQuery, DedupError
@@ -24,13 +23,11 @@ from dedupindex.lookup.params import (
     parse_last_query,
 )
 from server.api.request_body import LINES_TYPES, load_json, media_type, read_body
-from server.api.request_fields import query_string, schemas_of
+from server.api.request_fields import prefers_text, query_string, schemas_of
 from server.live_index import LiveState
 from server.responses import JSON, LINES, OK, TEXT, RequestError, code_of, error_object, response_of
 from server.routes import Route
 from server.services import Handlers
-
-_LONGEST_ACCEPT = 4096  # characters
 
 
 class LastCaptures(Handlers):
@@ -51,8 +48,7 @@ class LastCaptures(Handlers):
         given = params_from_query_string(query_string(environ), LAST_PARAMETERS)
         with self._live.state() as state:
             found = self._find(state, given)
-        accept = parse_accept_header(environ.get("HTTP_ACCEPT", "")[:_LONGEST_ACCEPT])
-        if accept.best_match(["application/json", "text/plain"]) != "text/plain":
+        if not prefers_text(environ.get("HTTP_ACCEPT", "")):
             return response_of((OK, JSON, orjson.dumps(last_as_json(found))))
         lines = last_as_lines(found)
         return response_of((OK, TEXT, lines) if lines else ("204 No Content", [], b""))
@@ -77,17 +73,19 @@ class LastCaptures(Handlers):
             )
         with self._bodies.slot():
             body = read_body(environ, self._config.max_body)
-        items: list[Any]
+        items: list[tuple[int, Any]]  # with the number of a line, 0 in JSON
         if lines:
-            items = [line for line in body.split(b"\n") if line.strip()]
+            numbered = enumerate(body.split(b"\n"), 1)
+            items = [(number, line) for number, line in numbered if line.strip()]
         else:
-            items, more = _items(load_json(body))
+            found, more = _items(load_json(body))
+            items = [(0, item) for item in found]
             defaults |= more
         most = self._config.max_batch
         if len(items) > most:
             raise RequestError("too_large", f"a batch has at most {most} URLs")
         with self._live.state() as state:
-            answers = [self._answer(state, item, defaults) for item in items]
+            answers = [self._answer(state, item, defaults, number) for number, item in items]
         if lines:
             text = b"".join([orjson.dumps(answer) + b"\n" for answer in answers])
             return response_of((OK, LINES, text))
@@ -103,7 +101,9 @@ class LastCaptures(Handlers):
         view = state.seen_by(query.crawl, query.namespaces)
         return last_capture(bodies, view, settings, query)
 
-    def _answer(self, state: LiveState, item: Any, defaults: dict[str, bytes]) -> dict[str, Any]:
+    def _answer(
+        self, state: LiveState, item: Any, defaults: dict[str, bytes], line: int
+    ) -> dict[str, Any]:
         """Return the answer to one URL of a batch, or an error object."""
         try:
             content = load_json(item) if isinstance(item, bytes) else item
@@ -112,7 +112,7 @@ class LastCaptures(Handlers):
             own = params_from_json(content, LAST_PARAMETERS)
             return last_as_json(self._find(state, {**defaults, **own}))
         except DedupError as error:
-            return error_object(code_of(error), str(error), 0)
+            return error_object(code_of(error), str(error), line)
 
 
 def _items(content: Any) -> tuple[list[Any], dict[str, bytes]]:

@@ -8,6 +8,8 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 import orjson
+from werkzeug.datastructures import MIMEAccept
+from werkzeug.http import parse_accept_header
 
 from dedupindex.capture import Covers
 from dedupindex.crawls.crawl import Visibility
@@ -42,6 +44,7 @@ SELF_REPORT: dict[str, Schema] = {
 DROP: dict[str, Schema] = {"force": {"enum": [True, False, "true", "false"]}}
 COMMIT: dict[str, Schema] = {"exit": TEXT, **SELF_REPORT}
 CANCEL: dict[str, Schema] = {"exit": TEXT, **DROP, **SELF_REPORT}
+_LONGEST_ACCEPT = 4096  # characters of Accept that are parsed; 200,000 take 30 ms
 _DIGITS = 18  # of a count
 _NUMBER = re.compile("-?[0-9]{1,12}")
 _LARGEST = 10**12 - 1
@@ -132,6 +135,12 @@ def query_string(environ: Mapping[str, Any]) -> str:
     if not text.isascii():
         raise RequestError("bad_query", "percent-encode what is not ASCII in a query string")
     return text
+
+
+def prefers_text(accept: str) -> bool:
+    """Return whether a header Accept prefers header lines to JSON."""
+    types = parse_accept_header(accept[:_LONGEST_ACCEPT], MIMEAccept)
+    return types.quality("text/plain") > types.quality("application/json")
 
 
 def schemas_of(parameters: Iterable[Parameter]) -> dict[str, dict[str, Any]]:

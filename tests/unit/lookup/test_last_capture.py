@@ -523,6 +523,7 @@ def test_batches_answer_in_order(web: FlaskClient) -> None:
     lines = "\n".join(map(json.dumps, [*lookups, {"url": URL, "crawl": "none"}])) + "\nno JSON"
     again = web.post("/last", data=lines, content_type="application/x-ndjson")
     parsed = [json.loads(line) for line in again.text.splitlines()]
+    assert [item["error"].pop("line") for item in parsed[2:]] == [3, 4, 5, 6, 7]
     assert parsed[:5] == answers
     assert [item["error"]["code"] for item in parsed[5:]] == ["unknown_crawl", "bad_request"]
     assert web.post("/last", data="x", content_type="text/plain").status_code == 415
