@@ -49,7 +49,7 @@ from dedupindex.corpus.lineage import KEY, as_first_line, as_text, lineage
 from dedupindex.corpus.locate_containers import ContainerLocator
 from dedupindex.corpus.output import check_outputs
 from dedupindex.corpus.read_records import MAX_RECORD
-from dedupindex.corpus.replay import replay
+from dedupindex.corpus.replay import Replay, replay
 from dedupindex.corpus.select import (
     ONCE,
     RESOLVE,
@@ -133,6 +133,11 @@ class CorpusSettings:
     @property
     def processes(self) -> int:
         return self.jobs or max(len(os.sched_getaffinity(0)), 2)
+
+    @property
+    def replay_source(self) -> Replay | None:
+        """Where payloads are requested, if not in WARC files; raises `BadInput`."""
+        return replay(self.replay, self.rate, self.processes, self.answers) if self.replay else None
 
 
 @dataclass(frozen=True)
@@ -221,8 +226,7 @@ class Corpus:
             raise BadInput(f"a publisher is one line of text, not {chosen.publisher!r}")
         if chosen.max_record < 1:
             raise BadInput(f"records have at least 1 byte, not {chosen.max_record}")
-        if chosen.replay:
-            replay(chosen.replay, chosen.rate, chosen.processes, chosen.answers)
+        _ = chosen.replay_source  # it is checked
         corpus = replace(self, settings=chosen)
         corpus._split()
         return corpus
@@ -505,10 +509,7 @@ class Corpus:
         early, plan = self._split()
         if output is None:
             output = () if render is nothing else plan.output
-        settings = self.settings
-        place = None
-        if settings.replay:
-            place = replay(settings.replay, settings.rate, settings.processes, settings.answers)
+        settings, place = self.settings, self.settings.replay_source
         plan = plan._replace(render=render, output=output, needs=needs, replay=place)
         with tempfile.TemporaryDirectory(prefix=".corpus-", dir=settings.work) as name:
             home = Path(name)
@@ -538,8 +539,10 @@ class Corpus:
             run = settings.run or partial(extract.extract_locally, settings.processes)
             if settings.stop and (report.problems or report.refused):
                 raise Damaged(report.source_problems())
-            results = run(plan, chunks)
-            yield from extract.counted(results, report, settings.on_progress, stop=settings.stop)
+            results, progress = run(plan, chunks), settings.on_progress
+            yield from extract.counted(
+                results, report, progress, distinct=bool(plan.distinct), stop=settings.stop
+            )
 
     def _keys(self, step: UrlList | EmbedsOf, report: CorpusReport) -> Iterator[bytes]:
         """Yield the keys that captures are joined with; failures of pages are reported."""

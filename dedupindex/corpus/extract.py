@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
@@ -244,19 +243,22 @@ def counted(
     report: CorpusReport,
     on_progress: OnProgress,
     *,
+    distinct: bool = False,
     stop: bool = False,
 ) -> Iterator[KeptCapture]:
-    """Yield the captures that were kept, of equal keys the first, and update the report.
+    """Yield the captures that were kept, and update the report.
 
-    With `stop`, raises `Damaged` for the first that has an error.
+    With `distinct`, of equal keys only the first is kept. With `stop`, raises `Damaged` for the
+    first that has an error.
     """
     tallied = _tallied(results, report, on_progress)
     found = (kept for result in tallied for kept in result.kept)
-    for kept in first_of_each(found, lambda kept: kept.key):
+    for kept in first_of_each(found, lambda kept: kept.key) if distinct else found:
         if stop and kept.failed:
             raise Damaged(f"{kept.capture.url} of {kept.capture.timestamp}: {kept.why}")
         report.entries += 1
-        report.errors.update(Counter(kept.failed))
+        if kept.failed:
+            report.errors.update(kept.failed)
         yield kept
 
 
