@@ -1161,7 +1161,8 @@ class DedupStore extends Processor {
             NotModifiedRevisit revisit = (NotModifiedRevisit) curi.getRevisitProfile()
             digest = revisit.getPayloadDigest()
             capture.put('revisit', 'server-not-modified').put('etag', revisit.getETag()).put('last_modified', revisit.getLastModified())
-            capture.put('size', revisit.size).put('mime', revisit.mime)
+            capture.put('mime', revisit.mime)
+            if (revisit.size >= 0L) capture.put('size', revisit.size)
         } else {
             capture.put('revisit', 'identical-payload-digest').put('size', curi.getContentLength())
             putValidators(capture, curi)

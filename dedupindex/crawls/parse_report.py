@@ -58,8 +58,8 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         record_id=unbracket(record_id),
         container=_text(given, "container"),
         offset=_number(given, "offset"),
-        etag=_text(given, "etag").encode("utf-8", "replace"),
-        last_modified=_text(given, "last_modified").encode("utf-8", "replace"),
+        etag=_validator(given, "etag"),
+        last_modified=_validator(given, "last_modified"),
         also=_also(given),
     )
 
@@ -80,6 +80,14 @@ def _text(given: Mapping[str, Any], name: str, *, needed: bool = False) -> str:
     if len(value) > _LONGEST:
         raise BadInput(f"{name} has {len(value)} characters; {_LONGEST} are allowed")
     return value
+
+
+def _validator(given: Mapping[str, Any], name: str) -> bytes:
+    """Return a validator; nothing for one that is too long, for which no capture is refused."""
+    value = given.get(name)
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return b""
+    return _text(given, name).encode("utf-8", "replace")
 
 
 def _number(given: Mapping[str, Any], name: str) -> int:

@@ -181,7 +181,8 @@ class _Stager:
                 if item.itself is not None:
                     staged += self._tombstones(item.itself)
                     if item.reason != "method":  # another method than GET visits something else
-                        self._add_visits([item.itself])
+                        # as no revisit: then the validators of earlier visits are not used, either
+                        self._add_visits([item.itself._replace(evidence=Evidence.ROW)])
             elif isinstance(item, Revisit):
                 self._add_revisit(item, staged)
             elif isinstance(item, Problem):

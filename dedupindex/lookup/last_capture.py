@@ -82,7 +82,9 @@ def last_capture(
     visits = list(_of_url(bodies, query))
     if not visits:
         return None
-    visit = max(visits, key=lambda item: (item.date, item.url))
+    visit = max(
+        visits, key=lambda item: (item.date, item.url, bool(item.etag + item.last_modified))
+    )
     etag, modified = _validators(visit, visits)
     last = LastCapture(visit, etag, modified, None, {})
     at_once = {other.digest for other in visits if other.date == visit.date}

@@ -145,7 +145,7 @@ class Policy(NamedTuple):
 
     def concerns_lookups(self) -> bool:
         """Return whether it may change the answer to a lookup."""
-        return any(rule.may_refuse() or rule.blackout for rule in self.rules)
+        return any(rule.may_refuse() or rule.blackout or rule.prefer for rule in self.rules)
 
     def selects_originals(self) -> bool:
         """Return whether it may accept one original of a payload and refuse another."""

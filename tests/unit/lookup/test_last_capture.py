@@ -236,6 +236,26 @@ def test_a_validator_of_two_payloads_has_lied_and_is_not_used_again(
     assert sent(answer) == [item if isinstance(item, str) else item.decode() for item in kept]
 
 
+def test_a_refused_record_leaves_no_earlier_validators(tmp_path: Path) -> None:
+    """Its digest is what it states, its bytes are others: nobody knows what the URL answered."""
+    lie = page(b"two", 2, Last_Modified=NEW).replace(stated_sha1(b"two"), stated_sha1(b"one"))
+    assert lie.count(stated_sha1(b"one")) == 1
+    answer = Site(tmp_path, [page(b"one", 1, Last_Modified=OLD), lie]).last()
+    assert (answer["date"], answer["revisit"]) == ("2024-03-02T00:00:00Z", False)
+    assert answer["conditions"] == {}
+
+
+def test_a_row_of_the_same_capture_hides_no_validators(tmp_path: Path) -> None:
+    record = page(b"one", 1, ETag=b'"1"')
+    site = Site(tmp_path, [record])
+    digest = stated_sha1(b"one").decode().removeprefix("sha1:")
+    rows = tmp_path / "rows.cdx"
+    row = f"org,example)/page 20240301000000 {URL} text/html 200 {digest} - 0 0.warc.gz"
+    rows.write_text(f" CDX N b a m s k r V g\n{row}\n")
+    typed("index", "--add", rows, site.index)
+    assert sent(site.last()) == ['"1"']
+
+
 def test_weak_validators_are_sent_as_they_are(tmp_path: Path) -> None:
     site = Site(tmp_path, [page(b"one", 1, ETag=b'W/"1"', Last_Modified=OLD)])
     assert sent(site.last()) == ['W/"1"', OLD.decode()]
@@ -422,6 +442,13 @@ def test_merging_keeps_the_visits(make_index: MakeIndex) -> None:
     (index / "crawls.mdb").unlink()
     after = web_of(index).get(f"/last?url={URL}").get_json()
     assert after == before
+
+
+def test_a_validator_that_is_too_long_costs_no_capture(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    fields = {"etag": f'"{"x" * 5000}"', "last_modified": OLD.decode()}
+    assert tell(web, "a", reported(1, 1, **fields))["added"] == 1
+    assert sent(ask(web, "&crawl=a")) == [OLD.decode()]
 
 
 def test_reports_count_what_was_not_fetched(web: FlaskClient) -> None:

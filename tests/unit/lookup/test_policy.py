@@ -545,6 +545,21 @@ def test_a_preference_among_originals(web: FlaskClient) -> None:
     assert "not preferred: a policy prefers the same host" in {one["verdict"] for one in shown}
 
 
+def test_a_preference_of_the_server_holds_for_lookups_without_a_crawl(
+    make_index: MakeIndex,
+) -> None:
+    first, last = "http://first.example/", "http://last.example/"
+    dates = {first: "2026-11-10T09:14:17Z", last: "2026-11-12T09:14:17Z"}
+    captures = [capture(3, url.encode(), date=date.encode()) for url, date in dates.items()]
+    index = make_index(captures)
+    for prefer, expected in (("earliest", first), ("latest", last), ("same_host", last)):
+        live = LiveIndex(index, parse_policy([{"prefer": prefer}]))
+        live.refresh()
+        web = create_app(Config(index), live).test_client()
+        assert ask(web, 3, b"http://last.example/b")["original"]["url"] == expected, prefer
+        live.opened().engine.close()  # type: ignore[attr-defined]
+
+
 def test_crawls_of_other_namespaces_are_not_seen(web: FlaskClient) -> None:
     begin(web, "a", namespace="news")
     begin(web, "b", namespace="news")
