@@ -99,7 +99,11 @@ class LastCaptures(Handlers):
         settings, engine = state.settings, state.opened.engine
         bodies = visits_of(engine, state.view, state.crawls, settings, query)
         view = state.seen_by(query.crawl, query.namespaces)
-        return last_capture(bodies, view, settings, query)
+        found = last_capture(bodies, view, settings, query)
+        if found is not None and found.original is not None and found.conditions:
+            # A 304 makes a revisit of it, and no lookup is sent that would count this.
+            self._live.crawls.counting.count_original(query.crawl, found.original)
+        return found
 
     def _answer(
         self, state: LiveState, item: Any, defaults: dict[str, bytes], line: int

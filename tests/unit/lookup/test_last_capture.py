@@ -423,6 +423,19 @@ def test_an_open_crawl_of_others_is_not_relied_on(web: FlaskClient) -> None:
     assert sent(ask(web, "&crawl=a")) == ['"1"']
 
 
+def test_a_crawl_that_conditions_rely_on_is_not_dropped_unasked(web: FlaskClient) -> None:
+    web.post("/crawls", json={"name": "a"})
+    web.post("/crawls", json={"name": "b"})
+    tell(web, "a", reported(1, 1, etag='"1"'))
+    web.post("/crawls/a/commit")
+    assert sent(ask(web, "&crawl=b"))
+    refused = web.delete("/crawls/a", json={})
+    assert refused.status_code == 409
+    assert refused.get_json()["error"]["code"] == "has_dependents"
+    assert web.delete("/crawls/a", json={"force": True}).status_code == 200
+    assert ask(web, "&crawl=b") == {"known": False}
+
+
 def test_merging_keeps_the_visits(make_index: MakeIndex) -> None:
     index = make_index([capture(90)], ETAG)
     live = LiveIndex(index)
