@@ -24,7 +24,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
 from dedupindex.capture import Capture, Uncommitted
-from dedupindex.digest import CANONICAL
+from dedupindex.digest import CANONICAL, Digest, Spelling
 from dedupindex.errors import BadQuery, StrategyUnavailable
 from dedupindex.index.engine import Finder
 from dedupindex.index.format.visits import Visit, url_prefix, urlkey_prefix
@@ -162,6 +162,11 @@ def _settled(modified: bytes, captured: bytes) -> bool:
     return seconds(captured) - stated >= _SETTLED
 
 
+def _labelled(digest: Digest, spelling: Spelling) -> str:
+    """Return a digest as a WARC record states it, with its algorithm, which rows leave out."""
+    return digest.spelled(spelling if spelling.label else CANONICAL)
+
+
 def last_as_json(last: LastCapture | None) -> dict[str, Any]:
     """Return the JSON object of ``GET /last``."""
     if last is None:
@@ -173,7 +178,7 @@ def last_as_json(last: LastCapture | None) -> dict[str, Any]:
         "known": True,
         **url_as_json(visit.url),
         "date": visit.date.decode(),
-        "digest": visit.digest.spelled(spelling),
+        "digest": _labelled(visit.digest, spelling),
         "status": visit.status or None,
         "revisit": visit.revisit,
         "etag": last.etag.decode("latin-1") or None,
@@ -192,7 +197,7 @@ def last_as_lines(last: LastCapture | None) -> bytes:
         return b""
     original = last.original
     conditions = "".join(f"{name}: {value}\r\n" for name, value in last.conditions.items())
-    digest = original.digest.spelled(original.spelling)
+    digest = _labelled(original.digest, original.spelling)
     lines = [conditions, f"WARC-Payload-Digest: {digest}\r\n"]
     if original.mime.isascii() and original.mime.decode().isprintable() and original.mime:
         lines.append(f"Dedup-Original-Type: {original.mime.decode()}\r\n")

@@ -245,6 +245,16 @@ def test_a_refused_record_leaves_no_earlier_validators(tmp_path: Path) -> None:
     assert answer["conditions"] == {}
 
 
+def test_digests_of_revisits_are_labelled_if_that_of_the_original_is_not(tmp_path: Path) -> None:
+    rows, digest = tmp_path / "rows.cdx", stated_sha1(b"one").decode()
+    row = f"- 20240201000000 {URL} text/html 200 {digest.removeprefix('sha1:')} - 0 0.warc.gz"
+    rows.write_text(f" CDX N b a m s k r V g\n{row}\n")
+    site = Site(tmp_path, [revisited(b"one", 3, 2, head(ETag=b'"1"'))])
+    typed("index", "--add", rows, site.index)
+    assert site.last()["digest"] == digest
+    assert f"WARC-Payload-Digest: {digest}\r\n" in site.get(accept="text/plain").text
+
+
 def test_a_row_of_the_same_capture_hides_no_validators(tmp_path: Path) -> None:
     record = page(b"one", 1, ETag=b'"1"')
     site = Site(tmp_path, [record])
