@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from base64 import b32encode
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
+from hashlib import sha1
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.integration.test_server_live import serving, until
+from tests.integration.test_server_live import Running, serving, until
 from tests.peers import replay
 from tests.peers.heritrix import Crawl, Heritrix, Page, Record, Site, heritrix_home
 from tests.peers.proof import remarks
+from tests.support.warc_cases import gz, response
 from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -56,6 +59,21 @@ class Twice(NamedTuple):
     first: Crawl
     second: Crawl
     reports: list[dict[str, Any]]
+    old: Path  # a WARC with the original of /listed.png
+
+
+@contextmanager
+def served(folder: Path, site: Site, listed: bytes) -> Iterator[Running]:
+    """A server of an index that knows one page from a row, which does not state its size."""
+    url, digest = f"{site.url}/listed.png", b32encode(sha1(listed).digest()).decode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: image/png\r\n\r\n"
+    record = response(listed, head=head, Target_URI=url.encode(), Date=b"2023-03-04T05:06:07Z")
+    (folder / "old.warc.gz").write_bytes(gz(record))
+    row = f"- 20230304050607 {url} image/png 200 {digest} - 0 old.warc.gz"
+    (folder / "rows.cdx").write_text(f" CDX N b a m s k r V g\n{row}\n")
+    dedupindex("index", "--etag", "-w", "-m", ".*", folder / "rows.cdx", folder / "index")
+    with serving(folder / "index") as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +84,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
         "/weak.png": Versions('W/"w1"'),
         "/date.png": Versions("", OLD),
         "/plain.png": Versions(),
+        "/listed.png": Versions('"l1"'),
         "/changes.png": Versions('"c1"', OLD),
         "/restored.png": Versions('"r1"', OLD),
         "/unasked.png": Versions(),
@@ -74,8 +93,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
     }
     pages["/robots.txt"].body = b"User-agent: *\nDisallow: /secret\n"
     pages["/page.html"].body = b"<p>" + b"long " * 300 + b'<a href="/linked.png">'
-    dedupindex("index", "--empty", "--etag", "-w", "-m", ".*", folder / "index")
-    with closing(Site()) as site, serving(folder / "index") as server:
+    with closing(Site()) as site, served(folder, site, pages["/listed.png"].body) as server:
         links = "".join(f'<a href="{path}">x</a> ' for path in pages)
         site.pages = {path: page.page() for path, page in pages.items()}
         site.pages["/"] = Page(links.encode())
@@ -102,9 +120,9 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
                 return dict(json.loads(body))
 
             assert until(lambda report=report: report()["lookups"] > 0)
-            assert until(lambda report=report: report()["not_modified"] >= 3 * len(reports))
+            assert until(lambda report=report: report()["not_modified"] >= 4 * len(reports))
             reports.append(report())
-        yield Twice(site, pages, bodies, first, second, reports)
+        yield Twice(site, pages, bodies, first, second, reports, folder / "old.warc.gz")
 
 
 def of(twice: Twice, path: str) -> list[Record]:
@@ -151,6 +169,14 @@ def test_a_304_that_nobody_asked_for_is_no_revisit(twice: Twice) -> None:
     assert (record.kind, record.status) == ("response", "304")
 
 
+def test_a_revisit_of_an_original_of_unknown_size_is_reported(twice: Twice) -> None:
+    assert twice.pages["/listed.png"].asked == [('"l1"', None)]
+    (revisit,) = of(twice, "/listed.png")
+    assert revisit.headers["WARC-Refers-To-Date"] == "2023-03-04T05:06:07Z"
+    assert "not reported" not in twice.second.output
+    assert [report["not_reported"] for report in twice.reports] == [0, 0]
+
+
 def test_pages_with_links_and_robots_are_fetched_in_full(twice: Twice) -> None:
     assert set(twice.pages["/page.html"].asked) == {(None, None)}
     assert set(twice.pages["/robots.txt"].asked) == {(None, None)}
@@ -160,13 +186,13 @@ def test_pages_with_links_and_robots_are_fetched_in_full(twice: Twice) -> None:
 def test_heritrixs_own_report_counts_them(twice: Twice) -> None:
     kinds = Counter(one.headers.get("WARC-Profile", "").rpartition("/")[2] or one.kind
                     for one in twice.second.records())  # fmt: skip
-    assert kinds["server-not-modified"] == 3
-    assert twice.second.report_number("not-modified URIs") == 3
+    assert kinds["server-not-modified"] == 4
+    assert twice.second.report_number("not-modified URIs") == 4
     counted = [(report["not_modified"], report["not_modified_bytes"]) for report in twice.reports]
-    assert counted == [(0, 0), (3, 9000)]
-    assert "not modified 3, bytes not fetched 9000" in twice.second.output
+    assert counted == [(0, 0), (4, 9000)]
+    assert "not modified 4, bytes not fetched 9000" in twice.second.output
     log = (twice.second.launch / "logs" / "crawl.log").read_text()
-    assert log.count("duplicate:server-not-modified") == 3
+    assert log.count("duplicate:server-not-modified") == 4
     assert log.count("dedup:other-validators") == 1
     assert twice.second.alerts() == ""
 
@@ -195,5 +221,7 @@ def test_an_index_of_the_warcs_knows_the_same(twice: Twice, tmp_path: Path) -> N
 
 
 def test_bin_verify_finds_nothing_wrong(twice: Twice) -> None:
-    said = remarks(*twice.first.warcs(), *twice.second.warcs())
-    assert set(said) == {"no-http-headers"}, said  # Heritrix leaves their blocks empty
+    said = remarks(twice.old, *twice.first.warcs(), *twice.second.warcs())
+    # Heritrix leaves the blocks of revisits empty, and the row names no record.
+    assert set(said) == {"no-http-headers", "no-refers-to"}, said
+    assert said["no-refers-to"] == 1
