@@ -45,6 +45,7 @@ bin/convert --to zstd /data/warcs --out /data/zstd     .warc.zst with a dictiona
 
 
 _ARC_COUNTS, _RECORD_COUNTS = ("responses", "resources"), ("records",)
+_LABELS = {"repointed": "revisits re-pointed"}  # others are their own
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -173,12 +174,12 @@ def _print_outcomes(
             sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
             say(f"{states.total():,} of {count:,}: {outcome.name}: {outcome.state}, {sizes}")
     if not states:
-        say(singular(f"nothing was written: of {count:,} files none ") + made)
+        say(singular(f"nothing was written: of {skipped:,} files none ") + made)
     counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
     counts = counts.replace("_", " ")
     lines = [
         f"files: {counts or 'none'}; "
-        + singular(", ".join(f"{totals[name]:,} {name}" for name in counted) + "; ")
+        + singular(", ".join(f"{totals[one]:,} {_LABELS.get(one, one)}" for one in counted) + "; ")
         + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
     ]
     if totals["kept"]:

@@ -184,7 +184,11 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
             report = _save_rows(rows, options["out"])
         else:
             report = _save(corpus, options["out"])
-    return _print_report(report, options["out"])
+    if rows:
+        failed = "; they are left out"
+    else:
+        failed = "; each has an error in its place" if _has_errors(options["out"]) else ""
+    return _print_report(report, options["out"], failed)
 
 
 def _corpus(sources: tuple[str, ...], options: dict[str, Any]) -> Corpus:
@@ -360,7 +364,12 @@ def _save(corpus: Corpus, out: Path | None) -> CorpusReport:
                    ".jsonl.gz, .jsonl.zst")  # fmt: skip
 
 
-def _print_report(report: CorpusReport, out: Path | None) -> int:
+def _has_errors(out: Path | None) -> bool:
+    return out is None or _is_json(out) or out.name.endswith(".parquet")
+
+
+def _print_report(report: CorpusReport, out: Path | None, failed: str) -> int:
+    """Print the report; `failed` says where captures are that have failed."""
     warn(report.problems)
     if out is not None:
         sums = singular(
@@ -375,5 +384,5 @@ def _print_report(report: CorpusReport, out: Path | None) -> int:
     if report.dropped:
         say(f"{report.dropped:,} captures of which something failed are left out")
     for name, count in sorted(report.errors.items()):
-        say(f"{name} failed for {count:,} captures; each has an error in its place")
+        say(singular(f"{name} failed for {count:,} captures") + failed)
     return 0 if report.whole else Damaged.exit_status

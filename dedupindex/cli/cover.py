@@ -59,8 +59,8 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
 @option("--relation", required=True, metavar="FILE|EXPR", help="When document b covers document a.")
 @option(
-    "-o", "--out", type=FILE, required=True, metavar="RESULT",
-    help="Where to write a line of JSON for each document.",
+    "-o", "--out", type=FILE, metavar="RESULT",
+    help="Where to write a line of JSON for each document; required without --estimate.",
 )  # fmt: skip
 @shared_options("--where")
 @shared_options("--containers")
@@ -101,7 +101,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 def command(
     sources: tuple[str, ...],
     relation: str,
-    out: Path,
+    out: Path | None,
     where: tuple[str, ...],
     containers: tuple[str, ...],
     originals: Path | None,
@@ -128,10 +128,9 @@ def command(
     check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
     if estimated:
-        if chosen.spark or update is not None:
-            raise BadInput("--estimate is for a run on this machine, of all sources: leave "
-                           f"{'--spark' if chosen.spark else '--update'} out")  # fmt: skip
-        return _estimate(sources, how, wanted, chosen, out.absolute().parent, verbose=verbose)
+        return _estimate(sources, how, wanted, chosen, out, update, verbose=verbose)
+    if out is None:
+        raise click.UsageError("give --out RESULT, or --estimate")
     kept = _state(out) if chosen.updatable else None
     write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
     with (
@@ -152,10 +151,13 @@ def command(
 
 def _estimate(
     sources: tuple[str, ...], archives: ArchiveOptions, relation: Relation, options: CoverOptions,
-    beside: Path, *, verbose: bool,
+    out: Path | None, update: Path | None, *, verbose: bool,
 ) -> int:  # fmt: skip
+    if options.spark or update is not None:
+        raise BadInput("--estimate is for a run on this machine, of all sources: leave "
+                       f"{'--spark' if options.spark else '--update'} out")  # fmt: skip
     with (
-        TemporaryDirectory(prefix=".cover-", dir=beside) as name,
+        TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent if out else None) as name,
         show_progress(verbose=verbose) as progress,
     ):
         found = estimate(sources, archives, relation, options, Path(name), progress)
@@ -164,8 +166,10 @@ def _estimate(
 
 
 def _estimate_text(found: CoverEstimate) -> Iterator[str]:
-    yield f"about {duration(sum(found.seconds.values()))} for {found.documents:,} documents"
-    yield f"expected: {found.candidates:,} candidates, {found.pairs:,} pairs"
+    seconds = sum(found.seconds.values())
+    about = f"about {duration(seconds)}" if round(seconds) else "less than a second"
+    yield singular(f"{about} for {found.documents:,} documents")
+    yield singular(f"expected: {found.candidates:,} candidates, {found.pairs:,} pairs")
     yield f"estimated from {found.sampled:,} documents; it may well be half or twice as much"
     for step, seconds in found.seconds.items():
         yield f"{step:<25}{duration(seconds):>12}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import product
 from pathlib import Path
@@ -27,7 +27,7 @@ from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
-from dedupindex.lookup.conditions import parse_age
+from dedupindex.lookup.conditions import format_age, parse_age
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.lookup.last_capture import require_visits
 from dedupindex.lookup.params import NO_DIGEST, parse_namespaces
@@ -134,15 +134,7 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
         yield f"Stored by a policy:   {count:,} ({name})\n"
     if head["skipped_by_policy"]:
         yield f"Not even a revisit:   {head['skipped_by_policy']:,} (blackout)\n"
-    yield "\nWhat each strategy would have saved (each includes the one above it):\n"
-    for row in head["filters"]:
-        left_out = f"without {row['mime']}" if row["mime"] else "all media types"
-        age = "" if row["max_age"] is None else f", originals of at most {row['max_age']:,} s"
-        yield f"  {left_out}, from {row['min_size']} bytes{age}\n"
-        for strategy, saving in row["strategies"].items():
-            saved = f"{saving['captures']:>12,} captures{_amount(saving['bytes']):>12}"
-            percent = "" if saving["percent"] is None else f" ({saving['percent']} %)"
-            yield f"    {strategy:<15}{saved}{percent}\n"
+    yield from _savings_lines(head["filters"])
     yield f"\n{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}\n"
     for group in groups:
         hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
@@ -151,6 +143,22 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     yield "\n"
     for line in index_lines(head["index"], "all, calculated from one lookup"):
         yield line + "\n"
+
+
+def _savings_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield "\nWhat each strategy would have saved (each includes the one above it):\n"
+    for row in filters:
+        left_out = f"without {row['mime']}" if row["mime"] else "all media types"
+        line = f"  {left_out}, from {row['min_size']:,} bytes"
+        if row["max_age"] is not None:
+            line += f", originals at most {format_age(row['max_age'])} old"
+        if len(filters) > 1 and row is filters[0]:
+            line += " (all other figures are of these)"
+        yield f"{line}\n"
+        for strategy, saving in row["strategies"].items():
+            saved = f"{saving['captures']:>12,} captures{_amount(saving['bytes']):>12}"
+            percent = "" if saving["percent"] is None else f" ({saving['percent']} %)"
+            yield f"    {strategy:<15}{saved}{percent}\n"
 
 
 WRITERS = {"text": _text, "json": _json, "csv": _csv, "html": _html}

@@ -135,6 +135,8 @@ def _rewrite(job: RewriteJob, processes: int) -> int:
     )
     content = {**found.as_json(), "left_alone": left, "dry_run": job.dry}
     print_result(content, [sums, *count_lines("not rewritten: ", found.refused)])
+    if found.elsewhere:
+        say(f"the first original of another host that could not be read: {found.elsewhere}")
     return Damaged.exit_status if left else 0
 
 

@@ -71,7 +71,7 @@ from dedupindex.corpus.url_join import (
     url_list,
     write_keys,
 )  # fmt: skip
-from dedupindex.corpus.values import METADATA, Groups, Values, items_of
+from dedupindex.corpus.values import METADATA, NUMBERS, Groups, Values, items_of
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, BadSource, Damaged
 from dedupindex.index.identity import FILE
@@ -332,11 +332,13 @@ class Corpus:
         """Count captures, and sum up values of whole numbers, by group.
 
         `by` and `sums` are names of the metadata, such as ``hostname``, ``month`` and ``length``
-        (`values.METADATA`), or paths of values.
+        (`values.METADATA`), or paths of values. Raises `BadInput`.
         """
         for name in (*by, *sums):
             if name not in METADATA:
-                check_path(makers_of(self._enrichments), name)
+                check_path(makers_of(self._enrichments), name, METADATA)
+        if texts := [name for name in sums if name in METADATA and name not in NUMBERS]:
+            raise BadInput(f"{texts[0]} is not a number, so it has no sum")
         written = f"group({', '.join(map(repr, by))}, sums={tuple(sums)!r})"
         return Groups(self, by, tuple(sums), (*self.written, written))
 

@@ -241,12 +241,16 @@ def plain(value: Any) -> Any:
     return plain(str(value))
 
 
-def check_path(makers: Makers, path: str) -> None:
-    """Raise `BadInput` if there is no value at a path, or if packages are missing for it."""
+def check_path(makers: Makers, path: str, names: tuple[str, ...] = ()) -> None:
+    """Raise `BadInput` if there is no value at a path, or if packages are missing for it.
+
+    `names` are what may be given in place of a path.
+    """
     while path != RECORD:
         if path not in makers:
-            there = ", ".join(path for path, maker in makers.items() if not maker.step)
-            raise BadInput(f"there is nothing at {path!r}; there are {RECORD}, {there}")
+            paths = (path for path, maker in makers.items() if not maker.step)
+            there = ", ".join((*names, RECORD, *paths))
+            raise BadInput(f"there is nothing at {path!r}; there are {there}")
         name = makers[path].name
         of_page = makers[path] in STANDARD and name not in _WITHOUT_PACKAGES
         if of_page and not html_text.is_installed():

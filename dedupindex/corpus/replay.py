@@ -64,8 +64,11 @@ def replay(address: str, rate: float, processes: int, kept: Path | None) -> Repl
         raise BadInput(f"{address} is not the address of a replay: https://HOST/COLLECTION/")
     if rate <= 0:
         raise BadInput(f"a replay is asked more than 0 times a second, not {rate:g}")
-    if kept is not None and not kept.is_dir():
-        raise BadInput(f"{kept}, in which answers are to be kept, is no directory")
+    if kept is not None and not (
+        kept.is_dir() if kept.exists() else kept.absolute().parent.is_dir()
+    ):
+        what = "is not a directory" if kept.exists() else "is in a directory that does not exist"
+        raise BadInput(f"{kept}, in which answers are to be kept, {what}")
     return Replay(address, processes / rate, kept)
 
 
@@ -250,7 +253,7 @@ def _store(answer: ReplayAnswer, file: Path | None) -> None:
     """Keep an answer; the file appears complete."""
     if file is None:
         return
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     with atomic_file(file) as stream:
         stream.write(orjson.dumps(answer[:2]) + b"\n")
         stream.write(answer.payload)

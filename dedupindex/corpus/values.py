@@ -26,6 +26,7 @@ from dedupindex.corpus.lineage import as_first_line
 from dedupindex.corpus.select import VERSIONS, VOCABULARY
 from dedupindex.errors import BadInput
 from dedupindex.expression.evaluate import hostname
+from dedupindex.expression.tree import OperandKind
 from dedupindex.runtime.bounded_counter import Sums
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _PERIODS = {"year": 4, "month": 6}  # by name, the digits of a timestamp
 METADATA = (*(name for name in VOCABULARY.attributes if name != VERSIONS), *_PERIODS)
 """The names of metadata by which captures are grouped."""
+NUMBERS = tuple(name for name, kind in VOCABULARY.attributes.items() if kind == OperandKind.NUMBER)
+"""Those whose values are added up."""
 _MAX_AMOUNT = 1 << 40  # so that eight million of them fit a sum
 
 

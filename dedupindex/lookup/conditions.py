@@ -22,6 +22,13 @@ def parse_age(text: str) -> int:
     return int(match[1]) * _UNITS[match[2]]
 
 
+def format_age(seconds: int) -> str:
+    """Return an age as `parse_age` reads it, in the largest unit of which it is a multiple."""
+    units = (unit for unit in "ydhm" if seconds and seconds % _UNITS[unit] == 0)
+    unit = next(units, "s")
+    return f"{seconds // _UNITS[unit]:,}{unit}"
+
+
 def parse_date(text: str, *, days: bool = False) -> bytes:
     """Return a WARC-Date for one, for 14 digits or, with `days`, for a day's end; or `BadQuery`."""
     value = text.encode("utf-8", "surrogateescape")

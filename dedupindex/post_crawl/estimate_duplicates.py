@@ -45,12 +45,13 @@ def draw(files: Sequence[SourceFile], size: str, seed: int) -> list[SourceFile]:
     Raises `BadInput` if that is neither, or less than two files.
     """
     match = _SAMPLE.fullmatch(size)
-    if match is None or (not match[2] and "." in match[1]):
+    if match is None or (float(match[1]) > 100 if match[2] else "." in match[1]):
         raise BadInput(f"--sample {size}: give a number of files, or a share of them such as 10%")
     number = float(match[1])
     count = min(round(len(files) * number / 100) if match[2] else int(number), len(files))
     if count < _LEAST:
-        raise BadInput(f"--sample {size} of {len(files):,} files are {count}: give at least two")
+        several = f"--sample {size} of {len(files):,} files: it has {count}"
+        raise BadInput(f"{several}, and an estimate needs at least two")
     return Random(seed).sample(sorted(files), count)
 
 

@@ -100,7 +100,8 @@ def errors_as(failure: type[DedupError]) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
+    line = str(error).partition("\n")[0]
+    return line.replace("IO Error: No files found that match the pattern", "there is no file")
 
 
 def number(database: Database, query: str) -> int:

@@ -15,6 +15,7 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Planned
 from dedupindex.post_crawl.rewrite.compare_pair import (
+    ORIGINAL_ELSEWHERE,
     CheckedPair,
     NotRewritable,
     OriginalFiles,
@@ -114,7 +115,8 @@ def check_all(checker: CopyChecker, planned: Sequence[Planned], spool: Path) -> 
         try:
             found[_place(one)] = checker.check(one)
         except Refused as refused:
-            found[_place(one)] = Refused(refused.reason)
+            elsewhere = refused.reason == ORIGINAL_ELSEWHERE
+            found[_place(one)] = Refused(refused.reason, refused.problem if elsewhere else "")
     with open(spool, "wb") as stream:
         pickle.dump(found, stream)
 

@@ -62,6 +62,9 @@ _CHANGED = {name.lower() for name in ADDED} | {
 }  # fmt: skip
 
 
+ORIGINAL_ELSEWHERE = "original-elsewhere"
+
+
 class NotRewritable(Refused):
     """A copy stays a response; reports count the `reason`."""
 
@@ -125,7 +128,7 @@ class OriginalFiles:
             packed = is_zstd(read_range(file, 0, 4))
             dictionaries = self._reader.dictionaries(container) if packed else None
         except BadSource as error:
-            raise NotRewritable("original-elsewhere", str(error)) from error
+            raise NotRewritable(ORIGINAL_ELSEWHERE, str(error)) from error
         return RecordOnDisk(file, 0, line.stored, (-1, line.container), dictionaries)
 
     def _opened(self, number: int) -> tuple[BinaryIO, OffsetMap | None]:

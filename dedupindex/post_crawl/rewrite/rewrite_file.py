@@ -32,7 +32,11 @@ from dedupindex.post_crawl.rewrite.check_copies import (
     Replacement,
     check_all,
 )
-from dedupindex.post_crawl.rewrite.compare_pair import NotRewritable, OriginalFiles
+from dedupindex.post_crawl.rewrite.compare_pair import (
+    ORIGINAL_ELSEWHERE,
+    NotRewritable,
+    OriginalFiles,
+)
 from dedupindex.post_crawl.rewrite.journal import (
     FileBefore,
     Journal,
@@ -114,6 +118,7 @@ class RewriteOutcome:
     bytes_before: int = 0
     bytes_after: int = 0
     refused: Counter[str] = field(default_factory=Counter)  # records that stay, by reason
+    elsewhere: str = ""  # why the first original of another host could not be read
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
@@ -122,6 +127,7 @@ class RewriteOutcome:
         for name in _COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
+        self.elsewhere = self.elsewhere or other.elsewhere
 
     def add_revisit(self, url: bytes, saved: int, outside: str) -> None:
         """Count a revisit; `outside` is the file of its original if that is not of the set."""
@@ -265,6 +271,8 @@ class _Rewriter:
                 found = self._check(planned)
             except Refused as refused:
                 outcome.refused[refused.reason] += 1
+                if refused.reason == ORIGINAL_ELSEWHERE:
+                    outcome.elsewhere = outcome.elsewhere or refused.problem
                 continue
             sink.copy(self._source, position, line.offset - position)
             start, stored = sink.size, len(found.member)

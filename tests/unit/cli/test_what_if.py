@@ -108,8 +108,14 @@ def test_ages_are_compared(index: Path, crawl: Path) -> None:
     assert [(row["min_size"], row["max_age"]) for row in sizes] == [
         (size, age) for size in (0, 501) for age in (None, 604_800, 129_600)
     ]
-    text, _ = typed("report", index, "--against", crawl, "--max-age", "36h")
-    assert "all media types, from 0 bytes, originals of at most 129,600 s" in text
+    words = ("--max-age", "36h", "--max-age", "2y")
+    text, _ = typed("report", index, "--against", crawl, *words)
+    lines = [line for line in text.splitlines() if line.startswith("  all media types")]
+    first, second = (
+        f"  all media types, from 0 bytes, originals at most {age} old" for age in ("36h", "2y")
+    )
+    assert lines == [f"{first} (all other figures are of these)", second]
+    assert "Duplicates found:     1 " in text
 
 
 def test_namespaces_answer_where_they_are_named(index: Path, crawl: Path) -> None:

@@ -191,7 +191,6 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DEDUPINDEX_REMOTE_TRIES", "1")
     urls = [f"http://a.org/{n}" for n in range(4)]
     cdx, kept = listed(tmp_path, *urls), tmp_path / "kept"
-    kept.mkdir()
     down = [True]
 
     def answer(path: str, times: int) -> Answer:
@@ -240,7 +239,8 @@ def test_what_is_no_replay(tmp_path: Path) -> None:
         ({"replay": "http://a.org/web"}, "not the address of a replay"),
         ({"replay": "s3://a/"}, "not the address of a replay"),
         ({"replay": "http://a.org/", "rate": 0}, "more than 0 times a second"),
-        ({"replay": "http://a.org/", "answers": tmp_path / "none"}, "is no directory"),
+        ({"replay": "http://a.org/", "answers": tmp_path / "none" / "x"}, "does not exist"),
+        ({"replay": "http://a.org/", "answers": listed(tmp_path)}, "is not a directory"),
     ):
         with pytest.raises(BadInput, match=message):
             corpus.having(**settings)

@@ -127,8 +127,10 @@ def test_captures_are_counted_by_group(tmp_path: Path) -> None:
     sizes = sum(entry["record"]["compressedSize"] for entry in corpus)
     expected = {"year": "2026", "month": "2026-11", "count": 5, "sum(length)": sizes}
     assert row == {**expected, "sum(status)": 4 * 200 + 404}
-    with pytest.raises(BadInput, match="nothing at 'host'"):
+    with pytest.raises(BadInput, match="nothing at 'host'; there are .*hostname, .*year"):
         corpus.group("host")
+    with pytest.raises(BadInput, match="digest is not a number"):
+        corpus.group("hostname", sums=["length", "digest"])
 
 
 def test_groups_by_values(tmp_path: Path) -> None:

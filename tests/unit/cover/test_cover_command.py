@@ -454,6 +454,8 @@ def test_quality_comes_from_a_table(
     assert kept == {"v1", "alone", "else"}  # by default the latest is kept
     assert cover(*words) == 4
     assert "takes a --cost that names it" in capsys.readouterr().err
+    assert cover(*words, "--quality", tmp_path / "none.csv", "--cost", "quality") == 4
+    assert f'there is no file "{tmp_path}/none.csv"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

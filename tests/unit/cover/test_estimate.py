@@ -101,6 +101,15 @@ def test_a_small_collection_is_estimated_as_it_is(
     assert set(found["seconds"]) == {*report["steps"], "reading", "covers"}
 
 
+def test_an_estimate_needs_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = written(tmp_path / "pages.jsonl", 6, 3)
+    command = ["cover", str(source), "--relation", JOURNALIST]
+    assert main([*command, "--estimate"]) == 0
+    assert "less than a second for 6 documents\n" in capsys.readouterr().out
+    assert main(command) == 2
+    assert "give --out RESULT, or --estimate" in capsys.readouterr().err
+
+
 def test_of_archives_only_the_sample_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,7 @@ def test_what_is_drawn() -> None:
     assert len(draw(files, "10%", 0)) == len(draw(files, "10", 0)) == 10
     assert draw(files, "10%", 0) == draw(files[::-1], "10%", 0) != draw(files, "10%", 1)
     assert len(set(draw(files, "1000", 0))) == 100
-    for size in ("1", "0.4%", "x", "2.5", "-3", "0"):
+    for size in ("1", "0.4%", "x", "2.5", "-3", "0", "100.5%", "150%"):
         with pytest.raises(BadInput, match="--sample"):
             draw(files, size, 0)
 

@@ -84,7 +84,9 @@ def machines(tmp_path: Path, run: Run) -> Machines:
     return made
 
 
-def test_one_plan_of_two_machines_with_one_layout(machines: Machines, run: Run) -> None:
+def test_one_plan_of_two_machines_with_one_layout(
+    machines: Machines, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     top, plan = machines.top, machines.plan()
     opened = open_plan(plan)
     assert [(one.host, one.name) for one in opened.containers().values()] == [
@@ -97,6 +99,11 @@ def test_one_plan_of_two_machines_with_one_layout(machines: Machines, run: Run) 
     machines.be("b")
     status, found = run("rewrite", plan, "--host", "b", "--out", top / "whole")
     assert (status, found["revisits"], found["refused"]) == (0, 1, {"original-elsewhere": 4})
+    assert main(["rewrite", str(plan), "--host", "b", "--out", str(top / "none"),
+                 "--base-url", "http://127.0.0.1:1/warcs"]) == 0  # fmt: skip
+    error = capsys.readouterr().err
+    assert "original of another host that could not be read: a:" in error
+    assert "http://127.0.0.1:1/warcs/" in error
     with serving(machines.aside["a"]) as store:
         status, found = run("rewrite", plan, "--host", "b", "--out", top / "b.out",
                             "--base-url", store)  # fmt: skip

@@ -100,6 +100,7 @@ def test_what_is_not_certain_is_left(tmp_path: Path, capsys: pytest.CaptureFixtu
         write(source / f"{name}.warc.gz", records)
     found, error = repointed(source, out, capsys)
     assert found["repointed"] == 0 and not list(out.iterdir())
+    assert f"of {len(cases)} files none has a revisit of a revisit" in error
     assert "left as they are, no-certain-original: 8" in error
 
 
