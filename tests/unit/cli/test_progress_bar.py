@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 from contextlib import nullcontext
@@ -91,7 +92,9 @@ def test_a_cover_shows_its_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     seen: list[ProgressUpdate] = []
     pages = [{"url": f"http://a.test/{n}", "text": "the same words"} for n in range(3)]
-    made(pages, "jaccard(k=2) >= 0.5", tmp_path, on_progress=seen.append)
+    source = tmp_path / "pages.jsonl"
+    source.write_text("".join(json.dumps(page) + "\n" for page in pages))
+    made(pages, "jaccard(k=2) >= 0.5", tmp_path, files=[str(source)], on_progress=seen.append)
     phases = list(dict.fromkeys(step.partition(",")[0] for step in steps))
     assert phases == ["loading documents", "grouping documents", "indexing shingles",
                       "looking for candidates", "comparing candidates", "writing pairs",
