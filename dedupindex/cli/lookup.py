@@ -160,7 +160,8 @@ def _last_text(last: LastCapture | None) -> Iterator[str]:
         return
     for name, value in last_as_json(last).items():
         if value is not None and name not in ("known", "original", "conditions"):
-            yield f"{name:<14}{printable(str(value))}"
+            shown = {True: "yes", False: "no"}.get(value, value) if name == "revisit" else value
+            yield f"{name:<14}{printable(str(shown))}"
     if last.original is not None:
         original = original_as_json(last.original)
         yield f"{'original':<14}{original['date']}  {original['record_id'] or 'no record id'}"

@@ -61,7 +61,8 @@ def require_visits(settings: Settings, query: Query) -> None:
     require_strategy(settings, query.strategy)
     if not settings.etag:
         raise StrategyUnavailable(
-            "this index does not keep what URLs answered last: it was built without --etag"
+            "this index does not keep what URLs answered last: it was built without --etag; "
+            "bin/index --etag builds one that does"
         )
 
 

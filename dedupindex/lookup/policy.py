@@ -377,5 +377,5 @@ def read_policy(path: Path) -> Policy:
     except ValueError as error:
         raise BadInput(f"policy {path} is neither TOML nor JSON: {error}") from error
     if not isinstance(content, dict) or content.keys() != {"rules"}:
-        raise BadInput(f"policy {path} must have a list of rules, and nothing else")
+        raise BadInput(f"policy {path} must have a list of rules, [[rules]], and nothing else")
     return parse_policy(content["rules"])
