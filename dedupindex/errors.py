@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import re
 import sys
-from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+_HAS_SCRIPTS = (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
 _COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|demo|cluster-demo|bench|lock)\b)(?=[a-z])")
 
 
@@ -46,12 +46,7 @@ def as_called(text: str) -> str:
 
     Where the package is installed there is no ``bin/``: the command is ``dedupindex index``.
     """
-    return text if "bin/" not in text or _has_scripts() else _COMMAND.sub("dedupindex ", text)
-
-
-@cache
-def _has_scripts() -> bool:
-    return (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
+    return text if _HAS_SCRIPTS or "bin/" not in text else _COMMAND.sub("dedupindex ", text)
 
 
 def to_install(extra: str) -> str:
@@ -61,7 +56,7 @@ def to_install(extra: str) -> str:
     and commands would run that copy.
     """
     checkout = Path(__file__).resolve().parents[1]
-    if _has_scripts() and Path(sys.prefix).resolve().parent == checkout:
+    if _HAS_SCRIPTS and Path(sys.prefix).resolve().parent == checkout:
         return f"bin/setup {extra}"
     return f"pip install 'dedupindex[{extra}]'"
 

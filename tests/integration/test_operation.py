@@ -473,7 +473,7 @@ WRITES = {
         [{"id": str(sha1(1)), "uri": "http://a.example/", "date": 20261120091417}],
     ),
 }
-READS = {"lookup_batch"}
+READS = {"lookup_batch", "last_batch"}
 
 
 def test_every_write_leaves_a_line(make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch) -> None:
