@@ -270,6 +270,7 @@ def test_every_reason_to_keep_a_copy_is_documented() -> None:
         "no-end-of-headers",
         "no-url",
         "original-left-alone",
+        "original-elsewhere",
     }
     for path in (ROOT / "dedupindex" / "post_crawl" / "rewrite").glob("*.py"):
         for call in re.findall(r"NotRewritable\(([^)]*)\)", path.read_text()):
