@@ -14,6 +14,7 @@ import re
 import socket
 
 from dedupindex.cache import MEGABYTE, Cache
+from dedupindex.errors import BadInput
 
 CANONICALISER = "surt-0.3.1"
 """Name and version of the rules; an index with other rules is refused."""
@@ -144,6 +145,19 @@ def host_of(url: bytes) -> bytes:
     """Return the host of a URL in lower case, without port and final dot, or else its scheme."""
     match = _HOST.match(url)
     return match[1].lower().removesuffix(b".") if match else url.partition(b":")[0].lower()[:255]
+
+
+def host_name(typed: str) -> bytes:
+    """Return a host that a user named, as `host_of` has it; raises `BadInput`."""
+    try:
+        return typed.lower().strip(".").encode("idna")
+    except UnicodeError as error:
+        raise BadInput(f"{typed!r} is not a host name") from error
+
+
+def is_at(host: bytes, name: bytes) -> bool:
+    """Return whether a host has a name, or is below it."""
+    return host == name or host.endswith(b"." + name)
 
 
 def is_http(url: bytes) -> bool:

@@ -38,6 +38,7 @@ from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.files import atomic_path
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import first_digits, last_digits
+from dedupindex.urlkey import host_name
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
 _Command = Callable[..., int]
@@ -302,7 +303,7 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
         raise click.UsageError("--self-contained takes a SOURCE, and -o for where to write")
     chosen = SubsetFilter(
         tuple(map(os.fsencode, options["urls"])),
-        tuple(host.lower().strip(".").encode("idna") for host in options["host"]),
+        tuple(map(host_name, options["host"])),
         first_digits(options["begin"]),
         last_digits(options["end"]),
     )

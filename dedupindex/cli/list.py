@@ -17,7 +17,7 @@ from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_js
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import host_name, host_of, is_at
 
 LIMIT = 100
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
@@ -69,21 +69,17 @@ def command(
     if csv and wants_json():
         raise click.UsageError("give one of --csv and --json")
     first, last = first_digits(begin), last_digits(end)
-    name = host and host.lower().strip(".").encode("idna")
+    name = host_name(host) if host else b""
     with closing(open_api(index_or_engine(index, engine))) as opened:
         captures = opened.captures(url, prefix, digest=digest, crawl=crawl)
         found = (
             capture
             for capture in captures
-            if (not name or _is_of(host_of(capture.url), name))
+            if (not name or is_at(host_of(capture.url), name))
             and (not first or digits_of_date(capture.date) >= first)
             and (not last or digits_of_date(capture.date) <= last)
         )
         return print_captures(found, limit, csv=csv)
-
-
-def _is_of(host: bytes, name: bytes) -> bool:
-    return host == name or host.endswith(b"." + name)
 
 
 def print_captures(captures: Iterator[Capture], limit: int, *, csv: bool = False) -> int:

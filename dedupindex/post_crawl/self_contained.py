@@ -38,7 +38,7 @@ from dedupindex.runtime.atomic_replace import (
 )
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile, find
-from dedupindex.urlkey import host_of, unbracket
+from dedupindex.urlkey import host_of, is_at, unbracket
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.warc.arc import DOCUMENT, HEADER
@@ -97,7 +97,7 @@ class SubsetFilter(NamedTuple):
         if (not self.urls and not self.hosts) or url.startswith(self.urls):
             return True
         host = host_of(url) if self.hosts else b""
-        return any(host == name or host.endswith(b"." + name) for name in self.hosts)
+        return any(is_at(host, name) for name in self.hosts)
 
 
 @dataclass

@@ -74,6 +74,9 @@ def test_csv_has_the_fields_of_json_and_no_formulas(make_index: MakeIndex) -> No
 def test_wrong_choices_are_refused(index: Path) -> None:
     assert "one of --url" in typed("list", index, "--url", "x", "--prefix", "y", status=2)[1]
     assert "one of --csv" in typed("list", index, "--csv", "--json", status=2)[1]
+    assert "is not a host name" in typed("list", index, "--host", "a..b", status=4)[1]
+    words = ("export", "--self-contained", index, "--host", "a..b", "-o", index / "x.warc.gz")
+    assert "is not a host name" in typed(*words, status=4)[1]
     assert "label" in typed("list", index, "--digest", "A" * 32, status=4)[1]
     assert "no index" in typed("list", index / "none", status=6)[1]
 
