@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -81,6 +81,17 @@ def index_snapshot(
         snapshot = CrawlSnapshot(reading, known)
         with engine.view() as view:
             yield IndexSnapshot(view, engine.identity.settings, snapshot, engine)
+
+
+@contextmanager
+def open_snapshot(index: Path) -> Iterator[IndexSnapshot]:
+    """Open an index and its crawls for one consistent state of both."""
+    with ExitStack() as stack:
+        store = open_store(index)  # before the index, as `index_snapshot` does
+        if store is not None:
+            stack.enter_context(closing(store))
+        engine = stack.enter_context(closing(open_index(index)))
+        yield stack.enter_context(index_snapshot(engine, store))
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from tests.support.paths import ROOT
 if TYPE_CHECKING:
     from tests.peers.cassandra import Keyspaces, Ring
     from tests.peers.spark import Session
+    from tests.support.stores import Bucket
 
 settings.register_profile(
     "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -217,6 +218,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 
     with spark_session(tmp_path_factory.mktemp("spark")) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[Callable[[], Bucket]]:
+    """Makes empty buckets in a local S3 server."""
+    from tests.support.stores import object_store
+
+    with object_store() as bucket:
+        yield bucket
 
 
 @pytest.fixture(scope="session")

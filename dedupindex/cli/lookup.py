@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -14,16 +14,14 @@ import click
 import orjson
 from click.core import ParameterSource
 
-from dedupindex.api import IndexSnapshot, index_snapshot
+from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.list import print_captures
 from dedupindex.cli.options import COUNT, flag, option, shared_options
-from dedupindex.crawls.stores import open_store
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
-from dedupindex.index import open_index
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
 from dedupindex.lookup.last_capture import LastCapture, last_as_json
@@ -100,19 +98,8 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
     index = index_or_engine(index, engine)
     if batch is not None:
         return _lookups(index, given, batch)
-    with _opened(index) as state:
+    with open_snapshot(index) as state:
         return _one(state, given)
-
-
-@contextmanager
-def _opened(index: Path) -> Iterator[IndexSnapshot]:
-    """Yield one consistent state of crawls and index."""
-    with ExitStack() as stack:
-        store = open_store(index)
-        if store is not None:
-            stack.enter_context(closing(store))
-        engine = stack.enter_context(closing(open_index(index)))
-        yield stack.enter_context(index_snapshot(engine, store))
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -144,7 +131,7 @@ def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict
     index = index_or_engine(index, engine)
     if batch is not None:
         return _batch(index, batch, lambda state, own: None, partial(_last_answer, given=given))
-    with _opened(index) as state:
+    with open_snapshot(index) as state:
         last = state.last_capture(given)
     print_result(last_as_json(last), _last_text(last))
     return 0 if last is not None else NOTHING_FOUND
@@ -186,7 +173,7 @@ def _batch(
     numbered = enumerate(batch, 1)
     chunk = [(0, b"")]  # an index that cannot be opened is an error for an empty batch, too
     while chunk:
-        with _opened(index) as state:
+        with open_snapshot(index) as state:
             parsed = [(number, _parsed(line)) for number, line in chunk if line.strip()]
             prefetch(state, [own for _, own in parsed])
             for number, own in parsed:

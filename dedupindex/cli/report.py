@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
-from dedupindex.api import IndexSnapshot, index_snapshot
+from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
 from dedupindex.cli.index_location import index_or_engine, optional_index
@@ -43,7 +43,7 @@ from dedupindex.lookup.savings import (
 )
 from dedupindex.lookup.validator_report import COLUMNS as VALIDATOR_COLUMNS
 from dedupindex.lookup.validator_report import VALIDATORS, ValidatorReport
-from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
+from dedupindex.runtime.tables import amount, csv_lines, html_lines, number, printable
 from dedupindex.sources import (
     KINDS,
     Expanded,
@@ -70,8 +70,8 @@ _LABELS = {
 def _json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield one JSON object on one line, group by group: they may not fit in memory."""
     yield orjson.dumps(head)[:-1].decode() + ',"groups":['
-    for number, group in enumerate(groups):
-        yield ("," if number else "") + orjson.dumps(group).decode()
+    for before, group in enumerate(groups):
+        yield ("," if before else "") + orjson.dumps(group).decode()
     yield "]}\n"
 
 
@@ -95,14 +95,6 @@ def _html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     return html_lines("What the crawl would have saved", facts, names, groups)
 
 
-def _bytes(count: int | None) -> str:
-    return "not known" if count is None else f"{count:,}"
-
-
-def _amount(count: int | None) -> str:
-    return "not known" if count is None else amount(count)
-
-
 def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
     """Yield a report as text, with every field that the DeDuplicator reports."""
     by = head["by"]
@@ -113,15 +105,15 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
     handled = head["handled_bytes"]
     also = "" if handled is None else f" ({amount(handled)})"
-    yield f"Bytes total:          {_bytes(handled)}{also}\n"
+    yield f"Bytes total:          {number(handled)}{also}\n"
     share = head["duplicate_bytes_percent"]
     percent = "" if share is None else f" ({share} %)"
-    yield f"Bytes duplicate:      {_bytes(head['duplicate_bytes'])}{percent}\n"
-    revisits = f"{head['already_revisits']:,}, bytes: {_bytes(head['already_revisits_bytes'])}"
+    yield f"Bytes duplicate:      {number(head['duplicate_bytes'])}{percent}\n"
+    revisits = f"{head['already_revisits']:,}, bytes: {number(head['already_revisits_bytes'])}"
     yield f"  of these stored as revisits: {revisits}\n"
-    yield f"New (no hits):        {head['new']:,}, bytes: {_bytes(head['new_bytes'])}\n"
+    yield f"New (no hits):        {head['new']:,}, bytes: {number(head['new_bytes'])}\n"
     for name, label in _LABELS.items():
-        yield f"{label + ':':<22}{head[name]:,}, bytes: {_bytes(head[f'{name}_bytes'])}\n"
+        yield f"{label + ':':<22}{head[name]:,}, bytes: {number(head[f'{name}_bytes'])}\n"
     sizes = head["sizes"]
     if sizes["of_original"] or sizes["unknown"]:
         yield (
@@ -138,7 +130,7 @@ def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[st
     yield f"\n{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}\n"
     for group in groups:
         hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
-        saved = _amount(group["duplicate_bytes"])
+        saved = amount(group["duplicate_bytes"])
         yield f"{group['handled']:>9,} {hits} {saved:>10}  {printable(group[by])}\n"
     yield "\n"
     for line in index_lines(head["index"], "all, calculated from one lookup"):
@@ -156,7 +148,7 @@ def _savings_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
             line += " (all other figures are of these)"
         yield f"{line}\n"
         for strategy, saving in row["strategies"].items():
-            saved = f"{saving['captures']:>12,} captures{_amount(saving['bytes']):>12}"
+            saved = f"{saving['captures']:>12,} captures{amount(saving['bytes']):>12}"
             percent = "" if saving["percent"] is None else f" ({saving['percent']} %)"
             yield f"    {strategy:<15}{saved}{percent}\n"
 
@@ -286,12 +278,7 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     )
     named = options["namespace"].encode("utf-8", "surrogateescape")
     namespaces = parse_namespaces(named) if named else ()
-    with ExitStack() as stack:
-        store = open_store(index)
-        if store is not None:
-            stack.enter_context(closing(store))
-        engine = stack.enter_context(closing(open_index(index)))
-        state = stack.enter_context(index_snapshot(engine, store))
+    with open_snapshot(index) as state:
         found = expand(sources, options["iterator"], columns=options["columns"])
         kinds = _read(report, found, options, state, namespaces)
         head = report.head(state.settings, state.view.counts().captures)
@@ -307,12 +294,7 @@ def _validators(index: Path, sources: list[str], **options: Any) -> int:
     report = ValidatorReport(options["by"] or "host", statuses(options["status"]))
     if options["policy"] or options["namespace"] or any(options["max_age"]):
         raise click.UsageError("--max-age, --policy and --namespace have no effect here")
-    with ExitStack() as stack:
-        store = open_store(index)
-        if store is not None:
-            stack.enter_context(closing(store))
-        engine = stack.enter_context(closing(open_index(index)))
-        state = stack.enter_context(index_snapshot(engine, store))
+    with open_snapshot(index) as state:
         require_visits(state.settings, Query(NO_DIGEST, b"-", Strategy.EXACT_URL))
         found = expand(sources, options["iterator"], columns=options["columns"])
         report.problems += found.problems
@@ -402,8 +384,8 @@ def _watched(
     source: Source, progress: OnProgress, before: int, of: int, report: DuplicationReport
 ) -> Iterator[Item]:
     """Yield the items of a source, and report the progress now and then."""
-    for number, item in enumerate(source.items(), 1):
-        if not number % _PROGRESS_EVERY:
+    for seen, item in enumerate(source.items(), 1):
+        if not seen % _PROGRESS_EVERY:
             progress(ProgressUpdate("reading", before + source.position, of, report.records))
         yield item
 

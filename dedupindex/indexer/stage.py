@@ -182,7 +182,7 @@ class _Stager:
                     staged += self._tombstones(item.itself)
                     if item.reason != "method":  # another method than GET visits something else
                         # as no revisit: then the validators of earlier visits are not used, either
-                        self._add_visits([item.itself._replace(evidence=Evidence.ROW)])
+                        self._add_visits([item.itself], Evidence.ROW)
             elif isinstance(item, Revisit):
                 self._add_revisit(item, staged)
             elif isinstance(item, Problem):
@@ -216,8 +216,7 @@ class _Stager:
     def _add_rows(self, rows: Rows, staged: list[bytes]) -> None:
         """Stage the admitted rows; the refused ones leave no tombstones."""
         self.tally.records += len(rows.urls)
-        if self._visits:
-            self._add_visits(rows.captures())
+        self._add_visits(rows.captures())
         found = reasons(self._refuse, rows)
         if any(found):
             self.tally.refused.update(filter(None, found))
@@ -226,10 +225,13 @@ class _Stager:
             rows = rows.only([not reason for reason in found])
         staged += stage_rows(rows, self._keys, self._numbers)
 
-    def _add_visits(self, captures: Iterable[Capture]) -> None:
-        """Keep what URLs answered, also if it is refused as an original."""
-        if self._visits:
-            self.dependents += [Visit.of(capture).item(self._keys) for capture in captures]
+    def _add_visits(self, captures: Iterable[Capture], evidence: Evidence | None = None) -> None:
+        """Keep what URLs answered, also if it is refused as an original; `evidence` replaces."""
+        if not self._visits:
+            return
+        if evidence is not None:
+            captures = [capture._replace(evidence=evidence) for capture in captures]
+        self.dependents += [Visit.of(capture).item(self._keys) for capture in captures]
 
     def _tombstones(self, capture: Capture) -> list[bytes]:
         """Return entries that keep `capture` from becoming an original."""
@@ -240,7 +242,7 @@ class _Stager:
     def _add_revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """Stage a tombstone of a revisit, and the original that it names."""
         itself = revisit.capture
-        self._add_visits([itself._replace(evidence=Evidence.REVISIT)])
+        self._add_visits([itself], Evidence.REVISIT)
         cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:
             staged += [] if cut else self._tombstones(itself)

@@ -19,6 +19,7 @@ STYLE = (
     "th{font-weight:500}thead th{vertical-align:bottom}td{white-space:nowrap}"
     "th:first-child{text-align:left;min-width:12rem;max-width:30rem;overflow-wrap:anywhere}"
 )
+UNKNOWN = "not known"  # in the place of a number
 _WORDS = {  # labels of fields; others are labelled by their names
     "mime": "media type",
     "status": "HTTP status",
@@ -72,8 +73,15 @@ def printable(text: str) -> str:
     )
 
 
-def amount(count: float) -> str:
+def number(count: float | None) -> str:
+    """Return a number as ``12,345``."""
+    return UNKNOWN if count is None else f"{count:,}"
+
+
+def amount(count: float | None) -> str:
     """Return a number of bytes as ``1.4 MB``."""
+    if count is None:
+        return UNKNOWN
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 1000 or unit == "TB":
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
@@ -164,7 +172,7 @@ def _unit(found: re.Match[str]) -> str:
 def _shown(name: str, value: Any) -> str:
     """Return a value with the unit in its field's name."""
     if value is None:
-        return "not known"
+        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
     if not isinstance(value, int | float):

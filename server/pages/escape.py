@@ -8,8 +8,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from dedupindex.runtime import tables
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
 
@@ -63,20 +62,10 @@ def long(value: Any, most: int = _SHOWN) -> str:
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
 
 
-def number(value: float | None) -> str:
-    """``12,345``."""
-    return "not known" if value is None else f"{value:,}"
-
-
-def amount(value: float | None) -> str:
-    """Return bytes as ``1.4 MB``."""
-    return "not known" if value is None else tables.amount(value)
-
-
 def percent(part: float | None, whole: float | None) -> str:
     """``12.5 %``."""
     if part is None or whole is None:
-        return "not known"
+        return UNKNOWN
     return f"{100 * part / whole:.1f} %" if whole else "–"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,10 @@ import pytest
 from dedupindex.corpus import Corpus
 from dedupindex.errors import BadSource
 from tests.support.corpora import Page, archive, html
-from tests.support.stores import Bucket, object_store, web
+from tests.support.stores import Bucket, web
 from tests.support.tables import ROW, TYPES, damage_group, table_of_cdx, write_table
 
 NAMES = ["a", "b", "c"]
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 def sites(folder: Path, *more: Page) -> Path:

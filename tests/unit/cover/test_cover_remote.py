@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,8 @@ from dedupindex.cli import main
 from dedupindex.cover.load_documents import is_lines
 from tests.support.corpora import Page, archive, html
 from tests.support.covering import JOURNALIST
-from tests.support.stores import Bucket, Fault, object_store, web
+from tests.support.stores import Bucket, Fault, web
 from tests.unit.cover.test_cover import BASE, VERSIONS
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 @pytest.fixture

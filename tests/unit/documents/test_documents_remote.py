@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,19 +14,13 @@ from dedupindex.documents.dedup_shards import dedup_hashes
 from dedupindex.errors import BadSource
 from dedupindex.object_store import glob, stores
 from tests.support.commands import typed
-from tests.support.stores import Bucket, Fault, object_store, web
+from tests.support.stores import Bucket, Fault, web
 from tests.unit.documents.test_documents import hashed, kept, rows_of
 
 DATA = {
     "a.txt": b"one", "b.txt": b"two", "x/a.txt": b"one", "x/y/c d.txt": b"", "x/y/é": b"two",
     "x/y/large": bytes(9 << 20), "z[1]": b"3",
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,18 +23,12 @@ from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.object_store import stores
 from tests.support.commands import typed
 from tests.support.paths import ROOT
-from tests.support.stores import Bucket, Fault, object_store
+from tests.support.stores import Bucket, Fault
 from tests.unit.documents.test_documents import kept
 
 NAMES = [blake3(b"%d" % number).hexdigest(8) for number in range(60)]
 DATA = {f"{name}.txt": b"content %d" % (number // 3) for number, name in enumerate(NAMES)}
 JOBS = ROOT / "conf" / "kubernetes" / "documents.yaml"
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 @pytest.fixture

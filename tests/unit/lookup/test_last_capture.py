@@ -446,6 +446,16 @@ def test_a_crawl_that_conditions_rely_on_is_not_dropped_unasked(web: FlaskClient
     assert ask(web, "&crawl=b") == {"known": False}
 
 
+def merge_all(index: Path, live: LiveIndex) -> None:
+    """Merge the committed crawls, and remove what they have beside the index."""
+    live.opened().engine.close()  # type: ignore[attr-defined]
+    store = live.crawls.store()
+    assert store is not None
+    merge(index, store)
+    store.close()
+    (index / "crawls.mdb").unlink()
+
+
 def test_merging_keeps_the_visits(make_index: MakeIndex) -> None:
     index = make_index([capture(90)], ETAG)
     live = LiveIndex(index)
@@ -457,12 +467,7 @@ def test_merging_keeps_the_visits(make_index: MakeIndex) -> None:
     web.post("/crawls/a/commit")
     before = ask(web)
     assert sent(before) == ['"3"']
-    live.opened().engine.close()  # type: ignore[attr-defined]
-    store = live.crawls.store()
-    assert store is not None
-    merge(index, store)
-    store.close()
-    (index / "crawls.mdb").unlink()
+    merge_all(index, live)
     after = web_of(index).get(f"/last?url={URL}").get_json()
     assert after == before
 
@@ -553,12 +558,7 @@ def test_a_crawl_of_revisits_alone_is_merged(make_index: MakeIndex, engine: str)
     web.post("/crawls/a/commit")
     before = ask(web)
     assert sent(before) == ['"1"']
-    live.opened().engine.close()  # type: ignore[attr-defined]
-    store = live.crawls.store()
-    assert store is not None
-    merge(index, store)
-    store.close()
-    (index / "crawls.mdb").unlink()
+    merge_all(index, live)
     assert web_of(index).get(f"/last?url={URL}").get_json() == before
 
 

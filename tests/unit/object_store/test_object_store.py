@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.sources import expand
 from dedupindex.sources.warc_files import find
 from tests.support.ports import refusing_port
-from tests.support.stores import Bucket, Fault, object_store, web
+from tests.support.stores import Bucket, Fault, web
 from tests.support.warc_cases import gz, request, response
 from tests.unit.sources.test_wacz import wacz
 
@@ -56,12 +56,6 @@ def archive(
 
 NOISE = os.urandom(3 << 20)  # does not become less by gzip
 LONG = archive(0, 20) + gz(response(NOISE, number=100)) + archive(40, 20)
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from dedupindex.errors import BadInput, BadSource
 from dedupindex.sources import SourceOptions, expand, open_source
 from dedupindex.sources.table_columns import parse_names
 from tests.support.budgets import examples
-from tests.support.stores import Bucket, Fault, object_store, web
+from tests.support.stores import Bucket, Fault, web
 from tests.support.tables import BASE32, ROW, TYPES, cdx_line, write_table
 from tests.support.text_sources import HEX, brief, records
 
@@ -385,12 +385,6 @@ def test_no_bit_flip_is_a_crash(tmp_path: Path) -> None:
 
 
 # --- elsewhere ----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def buckets() -> Iterator[Callable[[], Bucket]]:
-    with object_store() as bucket:
-        yield bucket
 
 
 def test_a_table_on_a_web_server(groups: Path) -> None:
