@@ -20,8 +20,13 @@ import sys
 from pathlib import Path
 from typing import ClassVar
 
-_HAS_SCRIPTS = (Path(__file__).resolve().parents[1] / "bin" / "setup").is_file()
-_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|demo|cluster-demo|bench|lock)\b)(?=[a-z])")
+_HERE = Path(__file__).resolve().parent
+_HAS_SCRIPTS = (_HERE.parent / "bin" / "setup").is_file()
+SHIPPED = _HERE.parent if _HAS_SCRIPTS else _HERE
+"""The directory that has conf/ and docs/: the checkout, or the installed package."""
+_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|cluster-demo|bench|lock)\b)(?=[a-z])")
+_MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
+_SETTINGS = re.compile(r"(?<![\w/.-])(?=conf/[a-z])")
 
 
 class DedupError(Exception):
@@ -44,9 +49,20 @@ class DedupError(Exception):
 def as_called(text: str) -> str:
     """Return a text with the commands in it, ``bin/index``, as they are called here.
 
-    Where the package is installed there is no ``bin/``: the command is ``dedupindex index``.
+    Where the package is installed there is no ``bin/``: the command is ``dedupindex index``. Pages
+    of the manual are named by their place there.
     """
-    return text if _HAS_SCRIPTS or "bin/" not in text else _COMMAND.sub("dedupindex ", text)
+    if _HAS_SCRIPTS or not ("bin/" in text or "docs/" in text):
+        return text
+    return _MANUAL.sub(lambda _: f"{SHIPPED}/", _COMMAND.sub("dedupindex ", text))
+
+
+def help_as_called(text: str) -> str:
+    """Return `as_called` of a help page, which also names files of conf/ by their place.
+
+    Errors do not: there ``conf/`` may be a directory of the user's.
+    """
+    return text if _HAS_SCRIPTS else _SETTINGS.sub(lambda _: f"{SHIPPED}/", as_called(text))
 
 
 def to_install(extra: str) -> str:
@@ -55,8 +71,7 @@ def to_install(extra: str) -> str:
     In a checkout this is not pip: ``pip install '.[spark]'`` would install a copy of the checkout,
     and commands would run that copy.
     """
-    checkout = Path(__file__).resolve().parents[1]
-    if _HAS_SCRIPTS and Path(sys.prefix).resolve().parent == checkout:
+    if _HAS_SCRIPTS and Path(sys.prefix).resolve().parent == SHIPPED:
         return f"bin/setup {extra}"
     return f"pip install 'dedupindex[{extra}]'"
 

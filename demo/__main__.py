@@ -17,20 +17,26 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import click
 from warcio.archiveiterator import ArchiveIterator
 
+from dedupindex import Corpus
+from dedupindex.errors import help_as_called
 from demo.harvest import harvest, now
 from demo.site import HOSTS, edition, served
-from demo.steps import command, finished, server, step
+from demo.steps import OUT, finished, product, server, show, step
 
 EXPECTED = {"handled": 12, "exact_url": 8, "canonical_url": 1, "digest": 1, "new": 2}
 MADE = 12  # revisits, of two harvests that were stored in full
 PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures looked up
 
 
-def main() -> int:
-    """Run the demo; returns the exit status."""
-    return finished("bin/demo", __doc__, _run)
+@click.command("demo", help=help_as_called(__doc__))
+@OUT
+@click.pass_context
+def command(context: click.Context, out: Path | None) -> None:
+    """Run the demo, and exit with its status."""
+    context.exit(finished(_run, out))
 
 
 def _run(out: Path) -> int:
@@ -43,7 +49,7 @@ def _run(out: Path) -> int:
     print(f"   {first}: {first.stat().st_size:,} bytes")
 
     step(f"2. bin/index --all {first} {index}")
-    built = json.loads(command("index", "--whitelist", "--mime", ".*", "--json", first, index))
+    built = json.loads(product("index", "--whitelist", "--mime", ".*", "--json", first, index))
     print(f"   {built['records']} records read (one is the warcinfo record of the file),")
     print(f"   {built['added']} originals in the index")
 
@@ -60,11 +66,11 @@ def _run(out: Path) -> int:
     print("   A response of the first harvest, and the revisit that stands for it in the second:\n")
     url = _show_pair(first, second)
     again = _replayed(second, index, url)
-    print(f"\n   bin/corpus reads the revisit as its original: {len(again):,} bytes of {url}")
+    print(f"\n   A corpus reads the revisit as its original: {len(again):,} bytes of {url}")
 
     step(f"4. bin/report {index} --against {second}")
-    print(command("report", index, "--against", second), end="")
-    report = json.loads(command("report", index, "--against", second, "--json"))
+    print(product("report", index, "--against", second), end="")
+    report = json.loads(product("report", index, "--against", second, "--json"))
     wrong = _wrong(built, outcome, report)
     if again != edition(2)[url].body:
         wrong.append(f"the payload of {url} that is read through its revisit")
@@ -75,12 +81,12 @@ def _run(out: Path) -> int:
         print(f"WRONG: {sentence}", file=sys.stderr)
     if not wrong:
         step(f"All numbers are right. The files are in {out}; delete it when done. Next:")
-        print(f"   bin/list {index}")
-        print(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
-        print(f"   bin/report {index} --against {second} --by mime --format csv")
-        print(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
-        print(f"   bin/cover {first} {second} --relation conf/cover/earliest.txt -o cover.jsonl")
-        print("   bin/index --all DIRECTORY-OF-YOUR-WARCS my-index")
+        show(f"   bin/list {index}")
+        show(f"   bin/serve {index}          then: curl 'http://127.0.0.1:8484/stats'")
+        show(f"   bin/report {index} --against {second} --by mime --format csv")
+        show(f"   bin/corpus {first} {second} --revisits once --enrich html.title -o pages.jsonl")
+        show(f"   bin/cover {first} {second} --relation conf/cover/earliest.txt -o cover.jsonl")
+        show("   bin/index --all DIRECTORY-OF-YOUR-WARCS my-index")
     return 1 if wrong else 0
 
 
@@ -109,10 +115,13 @@ def _show_pair(first: Path, second: Path) -> str:
 
 
 def _replayed(path: Path, index: Path, url: str) -> bytes:
-    """Return the payload that a reader gets of a revisit, through the index."""
-    chosen = ("--where", f"url == '{url}'", "--originals", index, "--enrich", "string")
-    line = json.loads(command("corpus", path, *chosen).splitlines()[0])
-    return str(line["payload"]["string"]).encode()
+    """Return the payload that a reader gets of a revisit, through the index.
+
+    It is that of `bin/corpus`, whose values of pages need packages of an extra.
+    """
+    corpus = Corpus.from_warcs(path).having(originals=index).where(f"url == '{url}'")
+    (payload,) = corpus.map_values("payload", bytes.decode)
+    return str(payload).encode()
 
 
 def _post_crawl(out: Path, port: int) -> list[str]:
@@ -122,14 +131,14 @@ def _post_crawl(out: Path, port: int) -> list[str]:
     full.mkdir()
     shutil.copy(out / "first.warc.gz", full)
     harvest(edition(2), port, full / "second.warc.gz")
-    done = json.loads(command("dedup", full, "--out", smaller, "--json"))
-    found = json.loads(command("verify", "--against", full, smaller, "--json"))
-    command("undedup", smaller, "--out", restored)
-    command("verify", "--against", full, restored, "--records", "--json")
+    done = json.loads(product("dedup", full, "--out", smaller, "--json"))
+    found = json.loads(product("verify", "--against", full, smaller, "--json"))
+    product("undedup", smaller, "--out", restored)
+    product("verify", "--against", full, restored, "--records", "--json")
     for place, what in ((full, "before"), (smaller, f"after, {done['revisits']} revisits"),
                         (restored, "bin/undedup brings every record back")):  # fmt: skip
         size = sum(path.stat().st_size for path in place.glob("*.warc.gz"))
-        print(f"   {size:>9,} bytes  {what}")
+        show(f"   {size:>9,} bytes  {what}")
     checks = {"revisits made": (done["revisits"], MADE), "findings": (found["findings"], {})}
     return [f"{what}: {got}, not {must}" for what, (got, must) in checks.items() if got != must]
 
@@ -165,4 +174,4 @@ def _sent(body: bytes, *, chunked: bool) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command(prog_name="bin/demo")

@@ -17,24 +17,30 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
+import click
+
 from demo import nodes
 from demo.crawlers import AcknowledgedPayloads, Crawler, Watch, connected
 from demo.harvest import digest_of, harvest
 from demo.site import Page, hosted, text
-from demo.steps import command, finished, server, step
+from demo.steps import OUT, finished, product, server, step
 
 CRAWL = "weekly"
 STORED, NEW = 100, 200  # pages in the archive, and new pages that the crawl finds
 _KILL_AT = 0.3  # share of the crawl after which a node is killed
 
 
-def main() -> int:
-    """Run the demonstration; returns the exit status."""
+@click.command("cluster-demo", help=__doc__)
+@OUT
+@click.option("--nodes", "only", is_flag=True, help="Only start the nodes, until Ctrl-C.")
+@click.pass_context
+def main(context: click.Context, out: Path | None, only: bool) -> None:
+    """Run the demonstration, and exit with its status."""
     try:
-        return finished("bin/cluster-demo", __doc__, _run, _only_nodes)
+        context.exit(_only_nodes() if only else finished(_run, out))
     except (nodes.Missing, nodes.NodeFailed) as error:
-        print(f"bin/cluster-demo: {error}", file=sys.stderr)
-        return 3 if isinstance(error, nodes.Missing) else 1
+        click.echo(f"bin/cluster-demo: {error}", err=True)
+        context.exit(3 if isinstance(error, nodes.Missing) else 1)
 
 
 def _ring() -> AbstractContextManager[nodes.Ring]:
@@ -46,6 +52,7 @@ def _ring() -> AbstractContextManager[nodes.Ring]:
 
 def _only_nodes() -> int:
     """Run three nodes until Ctrl-C."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and stop them
     with _ring() as three:
         step(f"2. {three.address('try')}")
         print("   is the address of a new index. Ctrl-C stops the nodes and deletes their data.")
@@ -92,12 +99,12 @@ def _copied(address: str, out: Path) -> dict[str, Any]:
     with hosted(pages) as port:
         harvest(pages, port, warc)
     words = ["--whitelist", "--mime", ".*", "--json", warc, index]
-    built = json.loads(command("index", *words))
+    built = json.loads(product("index", *words))
     print(f"   {built['added']} originals in an index on LMDB")
 
     step(f"3. bin/index --copy {address} {index}")
     copied: dict[str, Any] = json.loads(
-        command("index", "--copy", address, "--json", index, **_machine(out, 1))
+        product("index", "--copy", address, "--json", index, **_machine(out, 1))
     )
     print("   three copies of every capture in the cluster, written at LOCAL_QUORUM, read back:")
     print(f"   {copied['captures']} captures, content hash of both {copied['content']}")
@@ -136,7 +143,7 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
         print(f"   {lost.address} answers again")
         back = out / "back"
         print(f"   bin/index --copy {back} {address}")
-        again = json.loads(command("index", "--copy", back, "--json", address, **_machine(out, 1)))
+        again = json.loads(product("index", "--copy", back, "--json", address, **_machine(out, 1)))
         print(f"   {again['captures']} captures, content hash of both {again['content']}")
         print(f"   and {again['of_crawls']} captures that only the crawl reported")
         asked = [one for crawler in crawlers for one in crawler.asked]
@@ -214,10 +221,10 @@ def _count_equal_answers(address: str, index: Path, asked: list[tuple[str, str]]
         on_cluster = json.load(reply)["answers"]
     lines = out / "lookups.jsonl"
     lines.write_text("".join(f"{json.dumps(one)}\n" for one in lookups))
-    on_lmdb = [json.loads(line) for line in command("lookup", index, "--batch", lines).splitlines()]
+    on_lmdb = [json.loads(line) for line in product("lookup", index, "--batch", lines).splitlines()]
     pairs = zip(on_cluster, on_lmdb, strict=True)
     return sum(one == other and one["duplicate"] is True for one, other in pairs)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(prog_name="bin/cluster-demo")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -15,31 +14,28 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import SystemRandom
 
+import click
+
+from dedupindex.errors import help_as_called
+
 _PORTS = range(20_000, 32_000)  # below those that Linux assigns by itself
 
 
-def finished(
-    name: str, about: str | None, run: Callable[[Path], int], nodes: Callable[[], int] | None = None
-) -> int:
-    """Run a demonstration in a directory for its files; returns the exit status.
+OUT = click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for its files; a new one is made otherwise.",
+)
 
-    With ``--nodes``, if there is such an option, `nodes` is run instead.
-    """
-    parser = argparse.ArgumentParser(prog=name, description=about)
-    parser.add_argument("--out", type=Path, help="directory for its files (default: a new one)")
-    if nodes is not None:
-        parser.add_argument(
-            "--nodes", action="store_true", help="only start the nodes, for trials, until Ctrl-C"
-        )
-    asked = parser.parse_args()
+
+def finished(run: Callable[[Path], int], out: Path | None) -> int:
+    """Run a demonstration in a directory for its files; returns the exit status."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and stop what was started
     try:
-        if nodes is not None and asked.nodes:
-            return nodes()
-        out = asked.out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
+        out = out or Path(tempfile.mkdtemp(prefix="dedupindex-demo-"))
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
-            parser.error(f"{out} is not empty; name a new directory")
+            raise click.UsageError(f"{out} is not empty; name a new directory")
         return run(out)
     except subprocess.CalledProcessError as error:
         return int(error.returncode)  # the command has printed why
@@ -48,12 +44,18 @@ def finished(
         return 130
 
 
+def show(text: str) -> None:
+    """Print a line, with the commands in it as they are called here."""
+    print(help_as_called(text), flush=True)
+
+
 def step(text: str) -> None:
     """Print the heading of a step."""
+    text = help_as_called(text)
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
-def command(*words: object, **env: str) -> str:
+def product(*words: object, **env: str) -> str:
     """Run a product command; returns its stdout. Raises `CalledProcessError`."""
     line = [sys.executable, "-m", "dedupindex", *map(str, words)]
     ours = {**os.environ, **env}

@@ -16,7 +16,7 @@ from io import StringIO
 import click
 
 from dedupindex import __version__
-from dedupindex.errors import DedupError, as_called
+from dedupindex.errors import SHIPPED, DedupError, as_called
 
 COMMANDS = {  # in the order of use
     "index": "Build an index of originals, or add to one.",
@@ -46,6 +46,7 @@ COMMANDS = {  # in the order of use
     "corpus": "Extract a corpus from an archive, by metadata first.",
     "plan": "Estimate machines, hours and dollars.",
 }
+_DEMO = "Harvest a small site twice, and show what is saved."  # of a package beside this one
 _FUNCTIONS = {  # of commands that share a module; others are `command` in a module of their name
     "impact": "purge:impact",
     "hash_documents": "documents:hash_command",
@@ -59,9 +60,12 @@ class _CommandGroup(click.Group):
     """Imports the module of a command when it is called: ``lookup`` need not wait for ``serve``."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*COMMANDS]
+        return ["demo", *COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "demo":
+            demo: click.Command = import_module("demo.__main__").command
+            return demo
         if cmd_name not in COMMANDS:
             return None
         module, _, name = _FUNCTIONS.get(cmd_name, cmd_name.replace("-", "_")).partition(":")
@@ -73,10 +77,10 @@ class _CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
             from dedupindex.cli.common import meant  # --version need not wait for it
 
-            near = meant(args[0], COMMANDS) or "; dedupindex --help lists them"
+            near = meant(args[0], self.list_commands(ctx)) or "; dedupindex --help lists them"
             raise click.UsageError(f"there is no command {args[0]!r}{near}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -90,7 +94,10 @@ class _CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([*COMMANDS.items()])
+            formatter.write_dl([("demo", _DEMO), *COMMANDS.items()])
+        with formatter.section("Files"):
+            formatter.write(f"  settings, files for crawlers:  {SHIPPED}/conf\n")
+            formatter.write(f"  the manual:                    {SHIPPED}/docs\n")
 
 
 @click.command(

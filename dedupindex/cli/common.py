@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import wants_json
-from dedupindex.errors import BadInput, Damaged, as_called
+from dedupindex.errors import BadInput, Damaged, as_called, help_as_called
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
 
@@ -106,7 +106,7 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def get_help(self, ctx: click.Context) -> str:
-        return as_called(super().get_help(ctx))
+        return help_as_called(super().get_help(ctx))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, text in (("Examples", self._examples), ("Exit status", STATUSES)):

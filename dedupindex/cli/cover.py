@@ -23,6 +23,7 @@ from dedupindex.cover import cover_page, document_store, result
 from dedupindex.cover.covering import CoverCounts
 from dedupindex.cover.document_store import LoadCounts
 from dedupindex.cover.estimate import CoverEstimate, estimate
+from dedupindex.cover.exact import check_installed
 from dedupindex.cover.find_cover import EXACT_SECONDS, CoverOptions, CoverReport, run, settings_of
 from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import Relation, parse
@@ -129,6 +130,7 @@ def command(
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
     if estimated:
         return _estimate(sources, how, wanted, chosen, out, update, verbose=verbose)
+    check_installed(chosen.exact_seconds)  # before archives are read
     if out is None:
         raise click.UsageError("give --out RESULT, or --estimate")
     kept = _state(out) if chosen.updatable else None

@@ -18,13 +18,11 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import COUNT, flag, option, shared_options
-from dedupindex.errors import BadInput, BadSource
+from dedupindex.errors import SHIPPED, BadInput, BadSource
 from dedupindex.lookup.decide import Strategy
 from dedupindex.runtime.tables import printable
 
-_HERE = Path(__file__).resolve().parents[1]
-# Inside an installed package, beside it in a checkout.
-CONF = (_HERE if (_HERE / "conf").is_dir() else _HERE.parent) / "conf" / "heritrix"
+CONF = SHIPPED / "conf" / "heritrix"
 BEANS = "dedup-beans.xml"
 SCRIPT = "dedupindex.groovy"
 CLASSES = "dedup-classes"

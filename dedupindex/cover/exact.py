@@ -23,9 +23,11 @@ class ExactCover(NamedTuple):
     bound: float
 
 
-def check_installed() -> None:
-    """Raise `BadInput` where HiGHS is not installed."""
-    if find_spec("highspy") is None:  # not imported: NumPy, which it needs, starts threads
+def check_installed(seconds: float) -> None:
+    """Raise `BadInput` if exact covers have time, but HiGHS is not installed."""
+    if (
+        seconds > 0 and find_spec("highspy") is None
+    ):  # not imported: NumPy, which it needs, starts threads
         raise BadInput(
             f"exact covers need a package: {to_install('cover')}, or take greedy ones with "
             "--exact-seconds 0"

@@ -95,8 +95,7 @@ def run(
     `before` is the state of an earlier run, `left_out` the revisits that conditions exclude.
     `files` have the `lines`; the executors of a cluster read these themselves.
     """
-    if options.exact_seconds > 0:
-        exact.check_installed()
+    exact.check_installed(options.exact_seconds)
     report, widest = CoverReport(relation.text), _widest(relation, options.what_if)
     _check_settings(before, settings_of(relation, options))
     cost = _cost(options)

@@ -35,11 +35,10 @@ with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as server:
 def oldest() -> tuple[str, ...]:
     """Each dependency at its lower bound; but PySpark, which is half a gigabyte."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    project, groups = settings["project"], settings["dependency-groups"]
+    project = settings["project"]
     extras = project["optional-dependencies"]
     del extras["spark"]
     wanted = [*project["dependencies"], *(text for extra in extras.values() for text in extra)]
-    wanted += groups["demo"]
     return tuple(re.sub(r">=([0-9.]+).*", r"==\1", text) for text in wanted)
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,20 +10,10 @@ import pytest
 from dedupindex import errors
 from dedupindex.cli import COMMANDS
 from dedupindex.errors import DedupError
-from demo.steps import free_port
+from tests.support.documented import PAGES, run_page
 from tests.support.paths import ROOT
 
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-
-# Pages, where what they show begins and ends, and how many commands it has at least.
-_SHOWN = {
-    "README.md": ("\n## Your own WARCs\n", "\n## Where to go on\n", 20),
-    "docs/post-crawl.md": ("# After the crawl\n", "\n| word |", 11),
-    "docs/documents.md": ("# Documents\n", "\n## Globs\n", 7),
-    "docs/corpus.md": ("# Corpora\n", "\n## An example\n", 2),
-}
-_NOT_HERE = ("wget ", "bin/heritrix-profile", "bin/corpus my.cdx")  # the web, Heritrix, S3
-_AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
 
 ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--help",
@@ -166,37 +153,11 @@ def _is_text(path: Path) -> bool:
     return path.suffix in (".py", ".sh", ".toml", ".groovy", ".xml", ".cxml", ".lua", ".yaml")
 
 
-@pytest.mark.parametrize("page", _SHOWN)
+@pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_shows_works_as_typed(page: str, tmp_path: Path) -> None:
-    begin, end, least = _SHOWN[page]
-    shown_here = (ROOT / page).read_text().split(begin)[1].split(end)[0]
-    lines = [line[4:] for line in shown_here.splitlines() if line.startswith("    ")]
-    typed = [line for line in lines if not line.startswith((*_NOT_HERE, "{", ' "'))]
-    assert len(typed) >= least
-    for folder, name in (("my-warcs", "example.warc.gz"), ("new-crawl", "warcfile.warc.gz")):
-        (tmp_path / folder).mkdir()
-        shutil.copy(ROOT / "tests" / "data" / "warc" / name, tmp_path / folder)
-    (tmp_path / "my-arcs").mkdir()
-    shutil.copy(ROOT / "tests" / "data" / "warc" / "example.arc.gz", tmp_path / "my-arcs")
-    shutil.copy(tmp_path / "my-warcs" / "example.warc.gz", tmp_path / "my-warcs" / "again.warc.gz")
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     for folder in ("bin", "conf"):
         (checkout / folder).symlink_to(ROOT / folder)
-    port = str(free_port())
-    script = "\n".join(typed).replace("curl ", "curl -sS --fail ").replace("8484", port)
-    begun = f" 2>~/log &\nserver=http://127.0.0.1:{port}\n{_AWAIT}"
-    script = re.sub(r" &$", begun, script, flags=re.MULTILINE)
-    done = subprocess.run(
-        ["bash", "-euc", f"trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{script}"],
-        cwd=checkout,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run_page(page, tmp_path, checkout)
     assert {path.name for path in checkout.iterdir()} == {"bin", "conf"}  # nothing was left there
-    shown = "".join(line.strip() for line in lines if line.startswith(("{", ' "')))
-    for part in re.split("…}*", shown):  # the answers that it shows are those that come
-        assert part.rstrip(",") in done.stdout

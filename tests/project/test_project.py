@@ -149,7 +149,7 @@ def test_locks_name_every_dependency() -> None:
         assert {normal(text) for text in requirements} <= there
     del extras["spark"]  # half a gigabyte, which tests/peers/spark.py puts beside the environment
     needed = {normal(text) for text in project["project"]["dependencies"]}
-    needed |= {normal(text) for text in groups["build"] + groups["demo"]}
+    needed |= {normal(text) for text in groups["build"]}
     assert needed <= locked("requirements.lock").keys()
     tested = [*groups["dev"], *(text for extra in extras.values() for text in extra)]
     assert needed | {normal(text) for text in tested} <= locked(LOCKS[1]).keys()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import zipfile
 from dataclasses import replace
 from hashlib import sha256
@@ -24,7 +22,6 @@ from dedupindex.cli.heritrix_profile import (
 )
 from dedupindex.errors import BadInput, BadSource
 from tests.support.commands import typed
-from tests.support.paths import ROOT
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
 STOCK = """<beans xmlns:context="c"><context:annotation-config/>
@@ -155,33 +152,6 @@ def test_a_script_that_cannot_be_compiled_leaves_no_classes(
     make_job(heritrix, tmp_path / "weekly", JOB)
     assert compile_script(heritrix, tmp_path / "weekly").startswith(reason)
     assert not list((tmp_path / "weekly").glob(f"{CLASSES}/*"))
-
-
-def test_an_installed_package_contains_the_scripts(heritrix: Path, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as packed:
-        packed.extractall(tmp_path / "installed")
-    subprocess.run(
-        [
-            *(sys.executable, "-m", "dedupindex", "heritrix-profile", heritrix, tmp_path / "job"),
-            *("--seed", "http://a.example/", "--contact", "http://d.example/"),
-        ],
-        cwd=tmp_path / "installed",  # is what python -m imports from
-        check=True,
-        capture_output=True,
-    )
-    for words in (["lookup", "none", "--digest", "sha1:" + "A" * 32], ["index", "--help"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "dedupindex", *words],
-            cwd=tmp_path / "installed", capture_output=True, text=True,
-        )  # fmt: skip
-        assert "bin/" not in done.stdout + done.stderr and "dedupindex index" in (
-            done.stdout + done.stderr
-        )
-    shipped = ROOT / "conf" / "heritrix" / SCRIPT
-    assert (tmp_path / "job" / SCRIPT).read_bytes() == shipped.read_bytes()
 
 
 def test_conditions_are_asked_for_before_the_fetch(heritrix: Path, tmp_path: Path) -> None:
