@@ -24,7 +24,7 @@ _HERE = Path(__file__).resolve().parent
 _HAS_SCRIPTS = (_HERE.parent / "bin" / "setup").is_file()
 SHIPPED = _HERE.parent if _HAS_SCRIPTS else _HERE
 """The directory that has conf/ and docs/: the checkout, or the installed package."""
-_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|cluster-demo|bench|lock)\b)(?=[a-z])")
+_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|cluster-demo|bench|docs|lock)\b)(?=[a-z])")
 _MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
 _SETTINGS = re.compile(r"(?<![\w/.-])(?=conf/[a-z])")
 

@@ -20,6 +20,10 @@ ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--data-binary",
     "--data-urlencode",
     "--base",  # 32
+    "--cache-size",
+    "--minimum-size",
+    "--primary",
+    "--threads",
     "--cdx-server",
     "--cdxserver-dedup",
     "--cdxserver-dedup-cookies",

@@ -16,9 +16,14 @@ PAGES = {
     "README.md": ("\n## Your own WARCs\n", "\n## Where to go on\n", 20),
     "docs/post-crawl.md": ("# After the crawl\n", "\n| word |", 11),
     "docs/documents.md": ("# Documents\n", "\n## Globs\n", 7),
+    "docs/from-deduplicator.md": ("\n## An example\n", "\n## What is different\n", 5),
+    "docs/from-outbackcdx.md": ("\n## Taking captures over\n", "\n## What is different\n", 4),
+    "docs/from-jwarc.md": ("\n## An example\n", "\n## What is different\n", 4),
     "docs/corpus.md": ("# Corpora\n", "\n## An example\n", 2),
 }
-_NOT_HERE = ("wget ", "bin/heritrix-profile", "bin/corpus my.cdx")  # the web, Heritrix, S3
+_NOT_HERE = (  # the web, Heritrix, S3, an OutbackCDX
+    "wget ", "bin/heritrix-profile", "bin/corpus my.cdx", "bin/index --all --by-url outbackcdx",
+)  # fmt: skip
 _AWAIT = 'for _ in {1..900}; do curl -s "$server/healthz" && break; sleep 0.1; done\n'
 
 
