@@ -88,7 +88,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private long quiet                                 // the longest pause between two probes
     private String crawl, crawlParameters              // known once the job was launched
     private CloseableHttpClient http
-    private LookupConnections connections              // null: lookups are sent by HttpClient, too
+    private KeptConnections connections                // null: HttpClient sends everything
     private ScheduledExecutorService reporter, renewer
     private DedupFilter filter                         // null: everything is asked
     private String countsSent = ''
@@ -136,7 +136,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             .disableCookieManagement().disableRedirectHandling().disableContentCompression().disableAuthCaching()
             .build()
         URI address = new URI(server)
-        if (address.host != null) connections = new LookupConnections(address, token, LOOKUP_TIMEOUT)
+        if (address.host != null) connections = new KeptConnections(address, token, LOOKUP_TIMEOUT)
     }
 
     /** The processor that asks what was seen last of a URL; it stands before FetchHTTP. */
@@ -228,20 +228,20 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** As `send`, but over the connection that this thread keeps, if the answer is as simple as those of our server. */
     private String lookup(String path) {
-        Answer answer = connections?.get(path)
+        Answer answer = connections?.get(path, LOOKUP_TIMEOUT)
         if (answer == null) return send(new HttpGet(server + path))
         return content(answer.status, answer.text, 'GET', path)
     }
 
     /** Take note of a capture that was written; it is reported soon. When too many wait, it is only counted. */
-    void report(String digest, byte[] raw, JSONObject capture) {
+    void report(String digest, byte[] raw, Row capture) {
         if (raw != null) filter?.add(digest, raw)
         synchronized (waiting) {
             if (waiting.size() >= MOST_WAITING) {
                 notReported.incrementAndGet()
                 return
             }
-            waiting.add(new Capture(digest, capture.toString()))
+            waiting.add(new Capture(digest, capture.json()))
             waitingDigests.add(digest)
             if (reporter == null) {
                 reporter = daemon('dedupindex reporter')
@@ -416,8 +416,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     static long milliseconds() { TimeUnit.NANOSECONDS.toMillis(System.nanoTime()) }
 
-    private static final ContentType FORM = ContentType.create('application/x-www-form-urlencoded')
-    private static final ContentType LINES = ContentType.create('application/x-ndjson')
+    private static final String FORM = 'application/x-www-form-urlencoded', LINES = 'application/x-ndjson'
 
     private static String form(Map<String, ?> fields) {
         List<String> pairs = new ArrayList<String>()
@@ -430,10 +429,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build()
     }
 
-    private String post(String path, String body, ContentType kind) {
+    /** As `lookup`, for what changes the server. All of it may be sent twice. */
+    private String post(String path, String text, String kind) {
+        byte[] body = text.getBytes('UTF-8')
+        Answer answer = connections?.post(path, body, kind, WRITE_TIMEOUT)
+        if (answer != null) return content(answer.status, answer.text, 'POST', path)
         HttpPost request = new HttpPost(server + path)
         request.setConfig(timeouts(WRITE_TIMEOUT))
-        request.setEntity(new ByteArrayEntity(body.getBytes('UTF-8'), kind))
+        request.setEntity(new ByteArrayEntity(body, ContentType.create(kind)))
         return send(request)
     }
 
@@ -583,7 +586,25 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 }
 
-/** The answer to a lookup. */
+/** A line of a report, a JSON object, written as it is put together: Java need not compile `JSONObject` for it. */
+@CompileStatic
+@POJO
+class Row {
+    private final StringBuilder text = new StringBuilder('{')
+
+    /** Add a text or a number; null is left out. */
+    Row put(String name, Object value) {
+        if (value == null) return this
+        if (text.length() > 1) text.append(',')
+        text.append('"').append(name).append('":')
+        if (value instanceof Number) text.append(value) else text.append(JSONObject.quote(value.toString()))
+        return this
+    }
+
+    String json() { text.toString() + '}' }
+}
+
+/** The answer to a request. */
 @CompileStatic
 @POJO
 class Answer {
@@ -594,16 +615,16 @@ class Answer {
 }
 
 /**
- * A connection for each thread, over which it sends its lookups. HttpClient takes half a millisecond of processor time for
+ * A connection for each thread, over which it sends its requests. HttpClient takes half a millisecond of processor time for
  * a request, this a tenth of it, and understands no more than our server sends: what else comes is left to HttpClient.
  */
 @CompileStatic
 @POJO
-class LookupConnections {
+class KeptConnections {
     private static final int ROOM = 1 << 14            // bytes of an answer, its headers included
 
-    private final String host, base, end
-    private final int port, timeout
+    private final String host, base, headers
+    private final int port, connectTimeout
     private final boolean secure
     private final ThreadLocal<Connection> own = new ThreadLocal<Connection>()
     private final Set<Connection> all = ConcurrentHashMap.newKeySet()
@@ -632,32 +653,44 @@ class LookupConnections {
         }
     }
 
-    LookupConnections(URI server, String token, int timeout) {
+    KeptConnections(URI server, String token, int connectTimeout) {
         host = server.host
         secure = 'https'.equalsIgnoreCase(server.scheme)
         port = server.port < 0 ? (secure ? 443 : 80) : server.port
         base = server.rawPath ?: ''
-        this.timeout = timeout
+        this.connectTimeout = connectTimeout
         String authorization = token.isEmpty() ? '' : 'Authorization: Bearer ' + token + '\r\n'
-        end = ' HTTP/1.1\r\nHost: ' + server.rawAuthority + '\r\nAccept: text/plain\r\n' + authorization + '\r\n'
+        headers = ' HTTP/1.1\r\nHost: ' + server.rawAuthority + '\r\nAccept: text/plain\r\n' + authorization
     }
 
-    /** The answer to GET; null if HttpClient must ask. Raises IOException. */
-    Answer get(String path) {
-        byte[] request = ('GET ' + base + path + end).getBytes('ISO-8859-1')
+    /** The answer to GET, within milliseconds; null if HttpClient must ask. Raises IOException. */
+    Answer get(String path, int timeout) {
+        return answer(('GET ' + base + path + headers + '\r\n').getBytes('ISO-8859-1'), timeout)
+    }
+
+    /** The answer to POST, as for `get`. It may be sent twice, as a kept connection can end after the server has read it. */
+    Answer post(String path, byte[] body, String kind, int timeout) {
+        String head = 'POST ' + base + path + headers + 'Content-Type: ' + kind + '\r\nContent-Length: ' + body.length + '\r\n\r\n'
+        byte[] start = head.getBytes('ISO-8859-1')
+        byte[] request = Arrays.copyOf(start, start.length + body.length)
+        System.arraycopy(body, 0, request, start.length, body.length)
+        return answer(request, timeout)
+    }
+
+    private Answer answer(byte[] request, int timeout) {
         Connection kept = own.get()
         if (kept != null) {
             // Not an answer to this request, whatever it is; a further record of TLS may be a ticket, or the end.
             if (kept.input.available() > 0 || kept.wire.available() > 0) discard(kept)
             else try {
-                return exchange(kept, request)
+                return exchange(kept, request, timeout)
             } catch (SocketTimeoutException e) {
                 throw e
             } catch (IOException ignored) {            // the server has closed it, perhaps while the request was on its way
                 if (kept.filled > 0) return null
             }
         }
-        return exchange(connect(), request)
+        return exchange(connect(timeout), request, timeout)
     }
 
     private void discard(Connection connection) {
@@ -666,12 +699,12 @@ class LookupConnections {
         connection.socket.close()
     }
 
-    private Connection connect() {
+    private Connection connect(int timeout) {
         Socket socket = new Socket()
         try {
             socket.setTcpNoDelay(true)
             socket.setSoTimeout(timeout)
-            socket.connect(new InetSocketAddress(host, port), timeout)
+            socket.connect(new InetSocketAddress(host, port), connectTimeout)
             Connection connection = new Connection(secure ? secured(socket) : socket, socket)
             all.add(connection)
             own.set(connection)
@@ -694,9 +727,10 @@ class LookupConnections {
         return made
     }
 
-    private Answer exchange(Connection connection, byte[] request) {
+    private Answer exchange(Connection connection, byte[] request, int timeout) {
         Answer answer = null
         try {
+            connection.socket.setSoTimeout(timeout)
             connection.filled = 0
             connection.output.write(request)
             answer = read(connection)
@@ -1147,15 +1181,15 @@ class DedupStore extends Processor {
     }
 
     /** What must be known of a response to ask for it on conditions later. */
-    private static void putValidators(JSONObject capture, CrawlURI curi) {
+    private static void putValidators(Row capture, CrawlURI curi) {
         capture.put('etag', curi.getHttpResponseHeader('ETag')).put('last_modified', curi.getHttpResponseHeader('Last-Modified'))
     }
 
     /** The last that was seen of a URL is this revisit now. */
     private void reportRevisit(CrawlURI curi) {
-        JSONObject capture = new JSONObject()
+        Row capture = new Row()
         capture.put('url', curi.getURI()).put('date', ArchiveUtils.getLog14Date(curi.getFetchBeginTime()))
-        capture.put('mime', curi.getContentType()).put('status', curi.getFetchStatus())
+        capture.put('status', curi.getFetchStatus())
         String digest = curi.getContentDigestSchemeString()
         if (curi.getRevisitProfile() instanceof NotModifiedRevisit) {
             NotModifiedRevisit revisit = (NotModifiedRevisit) curi.getRevisitProfile()
@@ -1164,7 +1198,7 @@ class DedupStore extends Processor {
             capture.put('mime', revisit.mime)
             if (revisit.size >= 0L) capture.put('size', revisit.size)
         } else {
-            capture.put('revisit', 'identical-payload-digest').put('size', curi.getContentLength())
+            capture.put('mime', curi.getContentType()).put('revisit', 'identical-payload-digest').put('size', curi.getContentLength())
             putValidators(capture, curi)
         }
         client.report(digest, null, capture.put('digest', digest))
@@ -1178,7 +1212,7 @@ class DedupStore extends Processor {
         }
         Map<String, Object> written = curi.getContentDigestHistory()
         if (written.isEmpty()) return                  // the writer left it out
-        JSONObject capture = new JSONObject()
+        Row capture = new Row()
         String digest = curi.getContentDigestSchemeString()
         capture.put('digest', digest).put('url', written.get('original-url')).put('date', written.get('content-written-date'))
         capture.put('record_id', written.get('warc-record-id')).put('container', written.get('warc-filename'))

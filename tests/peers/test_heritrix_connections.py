@@ -1,7 +1,8 @@
-"""The connections over which the script for Heritrix sends its lookups, beside odd servers."""
+"""The connections over which the script for Heritrix sends its requests, beside odd servers."""
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 import subprocess
@@ -22,10 +23,13 @@ TIMEOUT = 4000  # milliseconds until a lookup is given up
 DRIVER = """
 def loader = new GroovyClassLoader()
 loader.parseClass(new File(args[0]))
-def connections = loader.loadClass('LookupConnections').newInstance(new URI(args[1]), 'secret', Integer.parseInt(args[2]))
-for (path in args[3..-1]) {
+def timeout = Integer.parseInt(args[2])
+def connections = loader.loadClass('KeptConnections').newInstance(new URI(args[1]), 'secret', timeout)
+def body = 'née=1'.getBytes('UTF-8')
+for (request in args[3..-1]) {
     try {
-        def answer = connections.get(path)
+        def (method, path) = request.split(' ')
+        def answer = method == 'GET' ? connections.get(path, timeout) : connections.post(path, body, 'text/x', timeout)
         println(answer == null ? 'left' : answer.status + ' ' + answer.text.replace('\\n', '|'))
     } catch (IOException e) {
         println(e.class.simpleName)
@@ -101,7 +105,9 @@ class Odd:
     def _converse(self, connection: socket.socket, number: int) -> None:
         with connection, connection.makefile("rb") as stream:
             while head := b"".join(takewhile(lambda line: line not in (b"", b"\r\n"), stream)):
-                self.requests.append((number, head))
+                length = re.search(rb"\r\nContent-Length: (\d+)", head)
+                body = stream.read(int(length[1])) if length else b""
+                self.requests.append((number, head + body))  # without the empty line
                 name = head.split()[1].decode().removeprefix("/base/")
                 if name == "closed-when-kept":
                     if not self.closed_once:
@@ -136,7 +142,7 @@ def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Ge
     home, driver = heritrix_home(), tmp_path / "driver.groovy"
     driver.write_text(DRIVER)
 
-    def get(*names: str) -> tuple[list[str], list[tuple[int, bytes]]]:
+    def get(*names: str, method: str = "GET") -> tuple[list[str], list[tuple[int, bytes]]]:
         odd = Odd(tls)
         try:
             words = [
@@ -149,9 +155,9 @@ def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Ge
                 SCRIPT,
                 odd.url,
             ]
-            paths = [f"/{name}" for name in names]
+            requests = [f"{method} /{name}" for name in names]
             done = subprocess.run(
-                [*words, str(TIMEOUT), *paths], stdout=subprocess.PIPE, text=True, check=True
+                [*words, str(TIMEOUT), *requests], stdout=subprocess.PIPE, text=True, check=True
             )
         finally:
             odd.close()
@@ -160,10 +166,11 @@ def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Ge
     return get
 
 
-def test_what_is_not_a_simple_answer_is_left_to_the_general_client(get: Get) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_what_is_not_a_simple_answer_is_left_to_the_general_client(get: Get, method: str) -> None:
     """Each answer is followed by a hit: nothing of one is left over for the next."""
     names = [name for odd in ANSWERS for name in (odd, "hit")]
-    answers, requests = get(*names)
+    answers, requests = get(*names, method=method)
     assert dict(zip(names[::2], answers[::2], strict=True)) == {
         name: expected for name, (_, expected) in ANSWERS.items()
     }
@@ -183,6 +190,17 @@ def test_a_connection_is_kept_until_the_server_closes_it(get: Get) -> None:
     assert head.startswith(b"GET /base/hit HTTP/1.1\r\nHost: 127.0.0.1:")
     assert b"\r\nAuthorization: Bearer secret\r\n" in head
     assert b"\r\nAccept: text/plain\r\n" in head
+
+
+def test_what_is_posted_arrives_once_more_if_a_kept_connection_ends(get: Get) -> None:
+    answers, requests = get("hit", "closed-when-kept", "hit", method="POST")
+    assert answers == [f"200 {TEXT}"] * 3
+    assert [number for number, _ in requests] == [1, 1, 2, 2]
+    for _, request in requests:
+        assert request.startswith(b"POST /base/")
+        assert request.endswith(
+            b"\r\nContent-Type: text/x\r\nContent-Length: 6\r\n" + "née=1".encode()
+        )
 
 
 def test_what_comes_unasked_is_no_answer(get: Get) -> None:
