@@ -18,6 +18,7 @@ from urllib.request import urlopen
 
 from dedupindex.client import Answer, Client, Hit
 from dedupindex.client.aio import AsyncClient
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.stores import make_store
 from tests.benchmarks.asking import ASKED
 from tests.benchmarks.building import served_index
@@ -29,6 +30,7 @@ from tests.benchmarks.suite import Bench, Line, Target
 from tests.benchmarks.writing import post, reports
 
 CRAWLS = (1, 10, 200)  # on the server, all but one of them committed
+MERGING = 10  # of these; also asked while they are merged
 REPORTING, REPORTED = 5, 400  # the crawls that report, and the captures of each
 MERGED_WITHIN = 300  # seconds
 IN_FLIGHT = 50  # lookups of the asynchronous client
@@ -42,8 +44,9 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
     """GET /lookup as text with crawl, covers, mime and size, server on one core.
 
     A quarter each are hits of the URL, hits by digest, misses, and hits of what the crawl or
-    another crawl has reported. In the last two rows every URL has a port: just after these captures
-    were merged into the index, while the crawls still hold them, and when they do not.
+    another crawl has reported. Nine crawls are asked for while they are merged into the index, and
+    afterwards. In the last two rows every URL has a port: just after these captures were merged,
+    while the crawls still hold them, and when they do not.
     """
     index = _own_index(bench)
     with serving(bench, index) as server:
@@ -52,6 +55,11 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
             _begin(server, range(begun, count), bench.size.served)
             begun = count
             requests = written(bench.scratch / "crawl-lookups", _lookups(bench.size.served, count))
+            if count == MERGING:
+                rate, each = _measured(bench, server, requests, headers=TEXT)
+                note = f"{count} crawls are merged; {each * 1e6:.0f} us of processor time each"
+                yield Line("crawl-lookup-merging", "lookups/s", rate, note=note)
+            _wait_until_swept(index)
             rate, each = _measured(bench, server, requests, headers=TEXT)
             note = f"{count} crawls; {each * 1e6:.0f} us of processor time each"
             yield Line(f"crawl-lookup-{count}", "lookups/s", rate, target=_RATE, note=note)
@@ -132,12 +140,13 @@ def _is_merged(server: Server) -> bool:
 
 
 def _wait_until_swept(index: Path) -> None:
-    """Wait until no merged crawl holds its captures any more."""
+    """Wait until all committed crawls are merged, and hold their captures no more."""
     with closing(make_store(index, create=False)) as store:
 
         def is_swept() -> bool:
             with store.reading() as reading:
-                return all(crawl.swept for crawl in reading.crawls() if crawl.merged)
+                crawls = list(reading.crawls())
+            return all(crawl.swept for crawl in crawls if crawl.state is CrawlState.COMMITTED)
 
         _wait("removed from the crawls", is_swept)
 

@@ -39,7 +39,9 @@ NEED_INSTALLED = {"warcprox", "spark", "heritrix", "browsertrix-export"}
 NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
-    "crawl-lookup": [f"crawl-lookup-{kind}" for kind in (1, 10, 200, "short", "merged", "ports")],
+    "crawl-lookup": [
+        f"crawl-lookup-{kind}" for kind in (1, "merging", 10, 200, "short", "merged", "ports")
+    ],
     "client": ["client", "client-async"],
     "zeno": ["zeno-doppelganger", "zeno-cdx"],
     "wget-index": [f"wget-index-{kind}" for kind in ("chunked", "once", "static", "large")],
