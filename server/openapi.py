@@ -14,6 +14,7 @@ from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.digest import CUT_DIGEST
 from dedupindex.lookup.params import LAST_PARAMETERS, PARAMETERS
 from dedupindex.lookup.policy import MAX_RULES, PREFERENCES
+from dedupindex.lookup.savings import SIZES
 from server.api.request_fields import BEGIN, CANCEL, COMMIT, DROP, SELF_REPORT, schemas_of
 from server.request_checks import FREE
 from server.responses import ERRORS
@@ -229,21 +230,26 @@ def _crawls() -> dict[str, Schema]:
         "state": _enum(item.value for item in CrawlState),
         "begun": _TEXT,
         "merged": _BOOLEAN,
-        **dict.fromkeys(("captures", "bytes", "lookups", "duplicates"), _INTEGER),
-        **dict.fromkeys(("duplicate_bytes", "errors", "answered_others"), _INTEGER),
+        **dict.fromkeys(("captures", "lookups", "duplicates", "errors"), _INTEGER),
+        **dict.fromkeys(("bytes", "duplicate_bytes"), _INTEGER_OR_NULL),
+        "answered_others": _INTEGER,
         **dict.fromkeys(NAMES, _INTEGER_OR_NULL),
         **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),
         **dict.fromkeys(("first_lookup", "last_lookup"), _TEXT_OR_NULL),
     }
     begin = {**BEGIN, "policy": {**BEGIN["policy"], "maxItems": MAX_RULES}}
-    further = ("duplicates", "duplicate_bytes", "new")
-    sums: Schema = dict.fromkeys((*StatisticsRow._fields, *further), _INTEGER)
-    sums |= dict.fromkeys(("handled_bytes", "new_bytes"), _INTEGER_OR_NULL)
-    sums |= {"duplicates_percent": _NUMBER, "duplicate_bytes_percent": _NUMBER_OR_NULL}
+    names = (*StatisticsRow._fields, "duplicates", "duplicate_bytes", "new", "new_bytes")
+    sums: Schema = {
+        name: _INTEGER_OR_NULL if name.endswith("_bytes") else _INTEGER
+        for name in (*names, "handled_bytes")
+    }
+    shares = ("duplicate_bytes_percent", "duplicate_stated_bytes_percent")
+    sums |= {"duplicates_percent": _NUMBER, **dict.fromkeys(shares, _NUMBER_OR_NULL)}
     times = ("average_lookup_ms", "p99_lookup_ms", "last_lookup_ms")
     report = {
         **sums,
         **dict.fromkeys(times, _NUMBER),
+        "sizes": _object(dict.fromkeys(SIZES, _INTEGER), SIZES),
         "index": _object({}),
         "crawl": _TEXT,
         "by": _enum(BY),
@@ -260,7 +266,7 @@ def _crawls() -> dict[str, Schema]:
         "SelfReport": _object(SELF_REPORT),
         "Crawl": _object(crawl, crawl),
         "Crawls": _object(crawls, crawls),
-        "CrawlReport": _object(report, ["crawl", *sums, *times, "index", "next"]),
+        "CrawlReport": _object(report, ["crawl", *sums, *times, "sizes", "index", "next"]),
     }
 
 

@@ -18,6 +18,7 @@ from dedupindex.cli.common import Command, print_result, say, warn, warn_of_line
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import FILE, flag, option, parse_size, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.corpus import corpus_page
 from dedupindex.corpus.archive import Corpus
 from dedupindex.corpus.extract import nested, spark_extractor
 from dedupindex.corpus.extract_report import CorpusReport
@@ -27,6 +28,7 @@ from dedupindex.corpus.select import KEYS, REVISITS
 from dedupindex.corpus.url_join import JOINED_BY
 from dedupindex.corpus.values import Groups, Values
 from dedupindex.errors import BadInput, Damaged
+from dedupindex.runtime import html_page
 from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 
@@ -157,7 +159,7 @@ _HINT = "write module:function, of a module on PYTHONPATH"
     help="Processes that read records; with 1, a page that crashes the reader ends the run.",
 )
 @shared_options("--memory", help="Memory for DuckDB; the rest goes to disk.")
-@shared_options("--zstd-dictionary")
+@shared_options("--html", "--zstd-dictionary")
 @shared_options("--spark", "--verbose")
 @shared_options("--json", help="Print the report as one JSON object.")
 def command(sources: tuple[str, ...], **options: Any) -> int:
@@ -169,7 +171,7 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     is then 7.
     """
     if options["again"] is not None:
-        return _make_again(options["again"], options["out"], *sources)
+        return _make_again(options["again"], options["out"], options["html"], *sources)
     if not sources:
         raise click.UsageError("name a SOURCE")
     if wants_json() and options["out"] is None:
@@ -184,6 +186,8 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
             report = _save_rows(rows, options["out"])
         else:
             report = _save(corpus, options["out"])
+    if options["html"] is not None:
+        html_page.save(options["html"], corpus_page.lines(report, sources, options["out"]))
     if rows:
         failed = "; they are left out"
     else:
@@ -287,7 +291,7 @@ def _arguments() -> tuple[str, ...]:
     return (*words, "--", *context.params["sources"])
 
 
-def _make_again(made_file: Path, out: Path | None, *sources: str) -> int:
+def _make_again(made_file: Path, out: Path | None, html: Path | None, *sources: str) -> int:
     """Make the corpus of a file once more, in the directory where it was made."""
     if out is None or sources:
         raise click.UsageError("--again takes -o and no SOURCE")
@@ -297,7 +301,8 @@ def _make_again(made_file: Path, out: Path | None, *sources: str) -> int:
     _check_words(made["arguments"], made_file)
     for change in changed_sources(made):
         say(f"warning: {change}")
-    words = ["--out", str(out.absolute()), *made["arguments"]]
+    page = ["--html", str(html.absolute())] if html is not None else []
+    words = ["--out", str(out.absolute()), *page, *made["arguments"]]
     try:
         with chdir(made["directory"]):
             return int(command.main(words, "corpus", standalone_mode=False) or 0)

@@ -32,7 +32,7 @@ from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.tables import amount, duration, printable, singular
 
 EXAMPLES = """
-bin/cover my-warcs --relation conf/cover/journalist.txt -o cover.jsonl --report cover.html
+bin/cover my-warcs --relation conf/cover/journalist.txt -o cover.jsonl --html cover.html
 bin/cover pages.jsonl --relation 'jaccard(k=3) >= 0.9 and hostname(a) == hostname(b)' \\
     -o cover.jsonl --what-if 0.5,0.7
 bin/cover pages.jsonl --relation r.txt -o cover.jsonl --updatable
@@ -95,7 +95,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
 )
 @flag("--updatable", help="Keep a file beside RESULT that --update needs.")
 @option("--update", type=FILE, metavar="RESULT", help="Add SOURCEs to those of this RESULT.")
-@option("--report", "shown_on", type=FILE, metavar="FILE", help="Write an HTML page with charts.")
+@shared_options("--html")
 @option("--list", "listed", type=FILE, metavar="FILE", help="Write the covered documents as CSV.")
 @shared_options("--zstd-dictionary")
 @shared_options("--memory", "--jobs", "--spark", "--verbose", "--json")
@@ -109,7 +109,7 @@ def command(
     estimated: bool,
     updatable: bool,
     update: Path | None,
-    shown_on: Path | None,
+    html: Path | None,
     listed: Path | None,
     jobs: int,
     verbose: bool,
@@ -125,7 +125,7 @@ def command(
     """
     wanted = parse(_text(relation))
     chosen = CoverOptions(jobs=jobs, updatable=updatable or update is not None, **options)
-    outputs = [one for one in (out, listed, shown_on) if one is not None]
+    outputs = [one for one in (out, listed, html) if one is not None]
     check_outputs(outputs, (*sources, *([str(chosen.quality)] if chosen.quality else [])))
     how = ArchiveOptions(where, containers, originals, chosen.jobs, chosen.memory)
     if estimated:
@@ -134,7 +134,7 @@ def command(
     if out is None:
         raise click.UsageError("give --out RESULT, or --estimate")
     kept = _state(out) if chosen.updatable else None
-    write = partial(_write, wanted, chosen, out, listed, shown_on, kept)
+    write = partial(_write, wanted, chosen, out, listed, html, kept)
     with (
         TemporaryDirectory(prefix=".cover-", dir=out.absolute().parent) as name,
         show_progress(verbose=verbose) as progress,
@@ -190,14 +190,14 @@ def _warn(gathered: CorpusReport, *, unlisted_revisits: bool) -> None:
 
 def _write(
     relation: Relation, options: CoverOptions, out: Path, listed: Path | None,
-    shown_on: Path | None, kept: Path | None, database: Database, report: CoverReport,
+    html: Path | None, kept: Path | None, database: Database, report: CoverReport,
 ) -> None:  # fmt: skip
     """Write the files of a run, those that are not None."""
     result.write(database, relation, out)
     if listed is not None:
         report.listed = result.write_list(database, relation, listed)
-    if shown_on is not None:
-        cover_page.write(database, relation, report, shown_on)
+    if html is not None:
+        cover_page.write(database, relation, report, html)
     if kept is not None:
         document_store.save(database, kept, relation.ks, settings_of(relation, options))
     report.hosts = result.hosts(database, 0 if wants_json() else _SHOWN)
@@ -237,7 +237,7 @@ def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str
     yield from _collection(loaded)
     if loaded.repeated:
         yield f"{loaded.repeated:,} repeated captures, counted once"
-    yield f"{_totals(covered)}: {printable(str(out))}"
+    yield f"{_totals(covered, loaded.unsized)}: {printable(str(out))}"
     yield _optimality(covered)
     if covered.added:
         yield f"{covered.added:,} of them are kept only for --min-per-host"
@@ -253,16 +253,14 @@ def _text_of(report: CoverReport, relation: Relation, out: Path) -> Iterator[str
     for name, count in report.changed.items():
         yield f"since the last result, {count:,} are {name.replace('_', ' ')}"
     if report.hosts:
-        yield f"\n{'host':<41}{'documents':>12}{'covered':>12}{'bytes':>12}"
-        for row in report.hosts:
-            line = f"{row['documents']:>12,}{row['covered']:>12,}"
-            name = printable(row["host"])[:40] or "-"
-            yield f"{name:<41}{line}{amount(row['covered_bytes']):>12}"
+        yield f"\n{result.HOSTS.title}:"
+        yield from result.HOSTS.text_lines(
+            {**row, "host": row["host"] or "-"} for row in report.hosts
+        )
     if report.what_if:
-        yield f"\n{'threshold':<13}{'pairs':>12}{'kept':>12}{'covered':>12}{'bytes':>12}"
-        for threshold, counts in report.what_if.items():
-            line = f"{counts.pairs:>12,}{counts.kept:>12,}{counts.covered:>12,}"
-            yield f"{threshold:<13}{line}{amount(counts.bytes_covered):>12}"
+        yield f"\n{result.WHAT_IF.title}:"
+        rows = result.what_if_rows(report.what_if, loaded.unsized)
+        yield from result.WHAT_IF.text_lines(rows)
 
 
 def _collection(loaded: LoadCounts) -> Iterator[str]:
@@ -272,16 +270,17 @@ def _collection(loaded: LoadCounts) -> Iterator[str]:
     for k, counts in loaded.shingles.items():
         yield f"shingles of {k} terms: {counts['all']:,}, of them {counts['distinct']:,} distinct"
     if loaded.unsized:
-        yield singular(f"{loaded.unsized:,} documents state no bytes, and count as none")
+        yield singular(f"{loaded.unsized:,} documents have no known size: they add no bytes")
 
 
-def _totals(covered: CoverCounts) -> str:
-    documents = covered.kept + covered.covered
-    size = covered.bytes_kept + covered.bytes_covered
+def _totals(covered: CoverCounts, unsized: int) -> str:
+    (row,) = result.what_if_rows({"": covered}, unsized)
+    share = row["covered_bytes_percent"]
+    percent = "" if share is None else f" ({share:.1f} %)"
     return (
-        f"kept: {covered.kept:,} of {documents:,}; covered: {covered.covered:,} "
-        f"({covered.covered / documents:.1%}), {amount(covered.bytes_covered)} of {amount(size)}"
-        + (f" ({covered.bytes_covered / size:.1%})" if size else "")
+        f"kept: {covered.kept:,} of {row['documents']:,}; "
+        f"covered: {covered.covered:,} ({row['covered_percent']:.1f} %), "
+        f"{amount(row['covered_bytes'])} of {amount(row['bytes'])} in files{percent}"
     )
 
 

@@ -14,7 +14,6 @@ import click
 from dedupindex.cli.common import (
     UNSOUND,
     ComparingCommand,
-    count_lines,
     print_result,
     say,
     status_7,
@@ -25,13 +24,15 @@ from dedupindex.cli.options import PATH, flag, option, shared_options, wants_jso
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged
+from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
-from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
+from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import find
@@ -78,7 +79,7 @@ _SHOWN, _FEW = 20, 5  # files that are named in the report
     help="What to compare before planning, as in bin/resolve. Rewriting always compares bytes.",
 )  # fmt: skip
 @shared_options("--any-status", "--same-type", "--other-second", "--offsets", "--cdxj")
-@shared_options("--zstd-dictionary")
+@shared_options("--html", "--zstd-dictionary")
 @shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
@@ -93,6 +94,7 @@ def command(
     dry_run: bool,
     offsets: Path | None,
     cdxj: Path | None,
+    html: Path | None,
     sample: str,
     seed: int,
     **options: Any,
@@ -107,6 +109,8 @@ def command(
     _check(out, in_place, dry_run, options)
     if sample and not dry_run:
         raise click.UsageError("--sample goes with --dry-run")
+    if sample and html is not None:
+        raise click.UsageError("--html is a page of a whole run: leave --sample out")
     check_outputs((offsets, cdxj))
     chosen = DedupOptions(
         out=out, compare=Compare.parse(compare),
@@ -120,6 +124,8 @@ def command(
             return 0
         report = dedup(list(sources), chosen, say, progress)
     listed = dry_run or _write_lists(sources, out, offsets, cdxj, jobs)
+    if html is not None:
+        html_page.save(html, dedup_page.lines(report, list(sources)))
     _print_report(report, options["index"], in_place=in_place)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
@@ -229,18 +235,17 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     before, after = amount(report.bytes_before), amount(report.bytes_after)
     yield f"{captures} {would} {revisits}; {before} {would} {after}"
     if report.journal:
-        net = report.bytes_before - report.bytes_after - report.journal
-        net -= sum(absent.bytes - absent.existing_bytes for absent in report.absent)
+        net = report.bytes_saved
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
         yield f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}"
     yield from _other_files(report)
-    yield from count_lines("not rewritten: ", report.refused)
+    if report.refused:
+        yield f"\n{REFUSED.title}:"
+        yield from REFUSED.text_lines(report.refused_rows())
     if report.skipped:
         yield f"  files skipped, neither WARC nor ARC: {report.skipped:,}"
-    yield f"\n{'host':<41}{'captures':>12}{'revisits':>12}{'saved':>12}"
-    for host in report.hosts:
-        counts = f"{host.captures:>12,}{host.revisits:>12,}{amount(host.bytes_saved):>12}"
-        yield f"{printable(host.host)[:40]:<41}{counts}"
+    yield f"\n{HOSTS.title}:"
+    yield from HOSTS.text_lines(host.as_row() for host in report.hosts)
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:

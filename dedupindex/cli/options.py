@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from dedupindex.sources.table_columns import parse_names
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_PAGE = b"<!DOCTYPE HTML>"  # how a page begins
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
 
 COUNT, POSITIVE = click.IntRange(0), click.IntRange(1)
@@ -68,6 +70,21 @@ def parse_size(context: click.Context, option: click.Parameter, value: str) -> i
     if match is None:
         raise click.BadParameter(f"{value} is not a size: write a number with KiB, MiB or GiB")
     return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
+
+
+def _page_to_write(
+    context: click.Context, option: click.Parameter, path: Path | None
+) -> Path | None:
+    """Refuse a page that cannot be written, or that would replace another file."""
+    if path is None:
+        return None
+    if not path.absolute().parent.is_dir():
+        raise click.BadParameter(f"{path} cannot be written: its directory does not exist")
+    if path.is_file():
+        with suppress(OSError), open(path, "rb") as stream:
+            if stream.read(len(_PAGE)).upper() not in (_PAGE, b""):
+                raise click.BadParameter(f"{path} is no page of HTML, and is not overwritten")
+    return path
 
 
 def _note_json(context: click.Context, option: click.Parameter, given: bool) -> None:
@@ -126,6 +143,8 @@ _SHARED = {
         partial(flag, "--in-place", help="Replace the files, with a journal to undo it."),
         partial(flag, "--json", help="One JSON object on stdout.",
                 expose_value=False, callback=_note_json),
+        partial(option, "--html", type=FILE, callback=_page_to_write, metavar="FILE",
+                help="Also write the report as a page with pictures."),
         partial(flag, "-v", "--verbose", help="Progress every second."),
         partial(option, "--jobs", **_NUMBER, help="Processes.",
                 callback=lambda context, option, number: number or cores()),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
-import orjson
 from click.core import ParameterSource
 
 from dedupindex.api import IndexSnapshot, open_snapshot
@@ -27,23 +27,30 @@ from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
-from dedupindex.lookup.conditions import format_age, parse_age
+from dedupindex.lookup.conditions import parse_age
 from dedupindex.lookup.decide import Query, Strategy
 from dedupindex.lookup.last_capture import require_visits
 from dedupindex.lookup.params import NO_DIGEST, parse_namespaces
 from dedupindex.lookup.policy import NO_POLICY, read_policy
 from dedupindex.lookup.savings import (
-    COLUMNS,
     GROUPS,
     DuplicationReport,
     ReportFilter,
     index_facts,
-    index_lines,
     prefetched,
 )
-from dedupindex.lookup.validator_report import COLUMNS as VALIDATOR_COLUMNS
-from dedupindex.lookup.validator_report import VALIDATORS, ValidatorReport
-from dedupindex.runtime.tables import amount, csv_lines, html_lines, number, printable
+from dedupindex.lookup.savings_report import (
+    against_lines,
+    against_page,
+    as_json,
+    group_table,
+    validator_lines,
+    validator_page,
+    validator_table,
+)
+from dedupindex.lookup.validator_report import ValidatorReport
+from dedupindex.runtime import html_page
+from dedupindex.runtime.report_table import Row, Table
 from dedupindex.sources import (
     KINDS,
     Expanded,
@@ -56,108 +63,10 @@ from dedupindex.sources import (
 from dedupindex.sources.source import annotation
 from dedupindex.urlkey import urlkey
 
-_READABLE = (
-    *("handled", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),
-    *("duplicate_bytes_percent", "exact_url", "canonical_url", "digest", "new"),
-)
-_LABELS = {
-    "exact_url": "Exact URL hits",
-    "canonical_url": "Canonical URL hits",
-    "digest": "Digest hits",
-}
-
-
-def _json(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield one JSON object on one line, group by group: they may not fit in memory."""
-    yield orjson.dumps(head)[:-1].decode() + ',"groups":['
-    for before, group in enumerate(groups):
-        yield ("," if before else "") + orjson.dumps(group).decode()
-    yield "]}\n"
-
-
-def _csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield the groups as CSV."""
-    names = [head["by"], *COLUMNS, "duplicates", "duplicate_bytes", "new", "new_bytes"]
-    return csv_lines(names, groups)
-
-
-def _html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield a page with the figures of a report and its groups."""
-    facts = {
-        name: value
-        for name, value in {
-            **head,
-            **{f"size {name}": n for name, n in head["sizes"].items()},
-        }.items()
-        if value is None or isinstance(value, int | float | str)
-    }
-    names = [head["by"], *_READABLE]
-    return html_lines("What the crawl would have saved", facts, names, groups)
-
-
-def _text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Yield a report as text, with every field that the DeDuplicator reports."""
-    by = head["by"]
-    yield f"Records read:         {head['records']:,}\n"
-    for name, count in head["refused"].items():
-        yield f"  not looked up: {name:<26}{count:>12,}\n"
-    yield f"Total handled:        {head['handled']:,}\n"
-    yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)\n"
-    handled = head["handled_bytes"]
-    also = "" if handled is None else f" ({amount(handled)})"
-    yield f"Bytes total:          {number(handled)}{also}\n"
-    share = head["duplicate_bytes_percent"]
-    percent = "" if share is None else f" ({share} %)"
-    yield f"Bytes duplicate:      {number(head['duplicate_bytes'])}{percent}\n"
-    revisits = f"{head['already_revisits']:,}, bytes: {number(head['already_revisits_bytes'])}"
-    yield f"  of these stored as revisits: {revisits}\n"
-    yield f"New (no hits):        {head['new']:,}, bytes: {number(head['new_bytes'])}\n"
-    for name, label in _LABELS.items():
-        yield f"{label + ':':<22}{head[name]:,}, bytes: {number(head[f'{name}_bytes'])}\n"
-    sizes = head["sizes"]
-    if sizes["of_original"] or sizes["unknown"]:
-        yield (
-            f"Sizes of payloads:    {sizes['stated']:,} stated, {sizes['of_original']:,} those of "
-            f"their originals, {sizes['unknown']:,} not known (they add no bytes)\n"
-        )
-    yield f"Average lookup time:  {head['average_lookup_ms']} ms\n"
-    yield f"Last lookup time:     {head['last_lookup_ms']} ms\n"
-    for name, count in head["refused_by_policy"].items():
-        yield f"Stored by a policy:   {count:,} ({name})\n"
-    if head["skipped_by_policy"]:
-        yield f"Not even a revisit:   {head['skipped_by_policy']:,} (blackout)\n"
-    yield from _savings_lines(head["filters"])
-    yield f"\n{'handled':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10}  by {by}\n"
-    for group in groups:
-        hits = f"{group['exact_url']:>8,} {group['canonical_url']:>9,} {group['digest']:>8,}"
-        saved = amount(group["duplicate_bytes"])
-        yield f"{group['handled']:>9,} {hits} {saved:>10}  {printable(group[by])}\n"
-    yield "\n"
-    for line in index_lines(head["index"], "all, calculated from one lookup"):
-        yield line + "\n"
-
-
-def _savings_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
-    yield "\nWhat each strategy would have saved (each includes the one above it):\n"
-    for row in filters:
-        left_out = f"without {row['mime']}" if row["mime"] else "all media types"
-        line = f"  {left_out}, from {row['min_size']:,} bytes"
-        if row["max_age"] is not None:
-            line += f", originals at most {format_age(row['max_age'])} old"
-        if len(filters) > 1 and row is filters[0]:
-            line += " (all other figures are of these)"
-        yield f"{line}\n"
-        for strategy, saving in row["strategies"].items():
-            saved = f"{saving['captures']:>12,} captures{amount(saving['bytes']):>12}"
-            percent = "" if saving["percent"] is None else f" ({saving['percent']} %)"
-            yield f"    {strategy:<15}{saved}{percent}\n"
-
-
-WRITERS = {"text": _text, "json": _json, "csv": _csv, "html": _html}
 EXAMPLES = """
 bin/report my-index --crawl weekly-20261120
 bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate_bytes --format csv
-bin/report my-index --against new-crawl/
+bin/report my-index --against new-crawl/ --html new-crawl.html
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
 bin/report my-index --against new-crawl/ --validators --by mime
@@ -212,6 +121,7 @@ _PROGRESS_EVERY = 2048  # records
     "--format", type=click.Choice(list(FORMATS)), default="text",
     help="csv has groups only; html is a page.",
 )  # fmt: skip
+@shared_options("--html")
 @shared_options("--json", help="The same as --format json.")
 @click.pass_context
 def command(
@@ -249,7 +159,7 @@ def command(
     return (_validators if options["validators"] else _against)(index, sources, **options)
 
 
-def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
+def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **options: Any) -> int:
     """Print what a crawl looked up and reported until a second ago."""
     with closing(open_index(index)) as engine, engine.view() as view:
         facts = index_facts(engine.identity.settings, view.counts().captures)
@@ -258,7 +168,11 @@ def _of_crawl(index: Path, *, crawl: str, format: str, **options: Any) -> int:
         raise UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
     request = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        found = crawl_report.report(reading, reading.crawl_or_suggest(crawl), request, facts)
+        known = reading.crawl_or_suggest(crawl)
+        if html is not None:
+            found = crawl_report.report(reading, known, request, facts)
+            html_page.save(html, crawl_report.written(found, "html"))
+        found = crawl_report.report(reading, known, request, facts)
         for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0
@@ -284,8 +198,8 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
         head = report.head(state.settings, state.view.counts().captures)
     warn(report.problems)
     _warn_of_overlaps(report, kinds)
-    for piece in WRITERS[options["format"]](head, report.groups(options["limit"])):
-        click.echo(piece, nl=False)
+    _write(head, partial(report.groups, options["limit"]), group_table(report.by),
+           options, (against_lines, partial(against_page, _title(sources))))  # fmt: skip
     return Damaged.exit_status if report.problems else 0
 
 
@@ -305,52 +219,36 @@ def _validators(index: Path, sources: list[str], **options: Any) -> int:
                     capture = report.capture_of(item)
                     report.add(item, state.visits(capture.url) if capture is not None else ())
     warn(report.problems)
-    groups = report.groups(options["limit"])
-    for piece in VALIDATOR_WRITERS[options["format"]](report.head(), groups):
-        click.echo(piece, nl=False)
+    _write(report.head(), partial(report.groups, options["limit"]), validator_table(report.by),
+           options, (validator_lines, partial(validator_page, _title(sources))))  # fmt: skip
     return Damaged.exit_status if report.problems else 0
 
 
-def _validators_as_text(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    by = head["by"]
-    yield f"Records read:         {head['records']:,}\n"
-    yield f"Not known before:     {head['first']:,}\n"
-    if head["other_digest"]:
-        yield f"Other algorithm:      {head['other_digest']:,}\n"
-    yield f"Compared:             {head['compared']:,}, changed: {head['changed']:,}\n"
-    for name, label in VALIDATORS.items():
-        stated, kept, lost, needless = (
-            head[f"{name}_{column}"] for column in ("stated", "kept", "lost", "needless")
-        )
-        size = amount(head[f"{name}_kept_bytes"])
-        yield f"{label + ':':<22}{stated:,} state it\n"
-        yield f"  rightly unchanged:  {kept:,}, bytes not to fetch: {size}\n"
-        yield f"  wrongly unchanged:  {lost:,} (changes that would be lost)\n"
-        yield f"  rightly changed:    {stated - kept - lost - needless:,}\n"
-        yield f"  wrongly changed:    {needless:,}\n"
-    yield "\n" + " " * 20 + "".join(f"{label:>18}" for label in VALIDATORS.values()) + "\n"
-    yield f"{'compared':>9} {'changed':>9} {'kept     lost':>18}{'kept     lost':>18}  by {by}\n"
-    for group in groups:
-        pairs = [f"{group[f'{name}_kept']:>9,} {group[f'{name}_lost']:>8,}" for name in VALIDATORS]
-        counts = f"{group['compared']:>9,} {group['changed']:>9,}"
-        yield f"{counts} {''.join(pairs)}  {printable(group[by])}\n"
+_Rendering = Callable[[dict[str, Any], Iterator[Row]], Iterator[str]]
 
 
-def _validators_as_csv(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    return csv_lines([head["by"], *VALIDATOR_COLUMNS], groups)
+def _write(
+    head: dict[str, Any], groups: Callable[[], Iterator[Row]], table: Table,
+    options: dict[str, Any], as_text_and_page: tuple[_Rendering, _Rendering],
+) -> None:  # fmt: skip
+    """Print a report in its format, and write its page if one is wanted."""
+    lines, page = as_text_and_page
+    if options["html"] is not None:
+        html_page.save(options["html"], page(head, groups()))
+    pieces: dict[str, Callable[[], Iterator[str]]] = {
+        "text": lambda: (line + "\n" for line in lines(head, groups())),
+        "json": lambda: as_json(head, table, groups()),
+        "csv": lambda: table.csv_lines(groups()),
+        "html": lambda: page(head, groups()),
+    }
+    for piece in pieces[options["format"]]():
+        click.echo(piece, nl=False)
 
 
-def _validators_as_html(head: dict[str, Any], groups: Iterable[dict[str, Any]]) -> Iterator[str]:
-    columns = [head["by"], *VALIDATOR_COLUMNS]
-    return html_lines("How well validators predict changes", head, columns, groups)
-
-
-VALIDATOR_WRITERS = {
-    "text": _validators_as_text,
-    "json": _json,
-    "csv": _validators_as_csv,
-    "html": _validators_as_html,
-}
+def _title(sources: list[str]) -> str:
+    """Return the title of a page, with the names of the first sources."""
+    more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
+    return f"Report on {', '.join(sources[:2])}{more}"
 
 
 def _read(

@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 
+from dedupindex.cli import verify_page
 from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
 from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
 from dedupindex.errors import Damaged
 from dedupindex.object_store import check_local
+from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection
@@ -51,7 +53,7 @@ PLACE = _Here(path_type=Path)
 @flag(
     "--remarks", "list_remarks", help="List remarks (unusual, but replays), not only their counts."
 )
-@shared_options("--zstd-dictionary")
+@shared_options("--html", "--zstd-dictionary")
 @shared_options("--json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Path, ...],
@@ -59,6 +61,7 @@ def command(
     originals: tuple[Path, ...],
     records: bool,
     list_remarks: bool,
+    html: Path | None,
 ) -> int:
     """Read WARC and ARC files with an independent reader, and report their defects.
 
@@ -73,6 +76,7 @@ def command(
         collection = Against(against, places, originals, progress)
     reasons: Counter[str] = Counter()
     recompressed = 0
+    first: list[Finding] = []
     for finding in collection.findings():
         if records and finding.reason == RECOMPRESSED:
             recompressed += 1
@@ -80,8 +84,12 @@ def command(
         reasons[finding.reason] += 1
         if list_remarks or finding.level != REMARK:
             _show(finding)
+            if len(first) < verify_page.NAMED:
+                first.append(finding)
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise nothing_found(places)
+    if html is not None:
+        html_page.save(html, verify_page.lines(places, collection.totals(), reasons, first))
     if wants_json():
         counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
         print_json({**counts, "findings": dict(sorted(reasons.items()))})
@@ -94,7 +102,10 @@ def command(
         say("only the compressed bytes of records differ; --records compares the records")
     if reasons.keys() & _ABSENT:
         say("name originals that are elsewhere with --originals")
-    levels = {REASONS[reason] for reason in reasons}
+    return _status({REASONS[reason] for reason in reasons})
+
+
+def _status(levels: set[str]) -> int:
     if DAMAGE in levels:
         return Damaged.exit_status
     return UNSOUND if levels & {LOSS, BROKEN} else 0
@@ -107,8 +118,9 @@ def _say_counts(totals: str, reasons: Counter[str], *, list_remarks: bool) -> No
         levels[REASONS[reason]] += count
     found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
     say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
-    for reason in sorted(reasons, key=lambda reason: (LEVELS.index(REASONS[reason]), reason)):
-        say(f"  {REASONS[reason]:<8}{reason:<24}{reasons[reason]:>12,}")
+    if reasons:
+        for line in verify_page.BY_REASON.text_lines(verify_page.rows(reasons)):
+            say(line)
     if levels[REMARK] and not list_remarks:
         say("remarks are listed with --remarks")
 

@@ -256,7 +256,7 @@ def counted(
     for kept in first_of_each(found, lambda kept: kept.key) if distinct else found:
         if stop and kept.failed:
             raise Damaged(f"{kept.capture.url} of {kept.capture.timestamp}: {kept.why}")
-        report.entries += 1
+        report.count(kept.capture)
         if kept.failed:
             report.errors.update(kept.failed)
         yield kept

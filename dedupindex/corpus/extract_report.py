@@ -7,6 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dedupindex.capture import Problem
+from dedupindex.corpus.row import CorpusRow
+from dedupindex.runtime.bounded_counter import Sums
+from dedupindex.urlkey import host_of
+
+GROUPS = ("host", "media type", "year")  # by which captures that are written are counted
 
 
 @dataclass
@@ -26,10 +31,21 @@ class CorpusReport:
     bytes: int = 0  # written
     problems: list[Problem] = field(default_factory=list)  # of the metadata
     seconds: float = 0.0
+    groups: dict[str, Sums] = field(default_factory=dict, compare=False, repr=False)
+
+    def count(self, row: CorpusRow) -> None:
+        """Count a capture that is written, also by host, media type and year."""
+        self.entries += 1
+        host = host_of(row.url.encode("utf-8", "surrogateescape"))
+        headings = (host, (row.mime or "").encode("utf-8", "replace"), row.timestamp[:4].encode())
+        for by, name in zip(GROUPS, headings, strict=True):
+            if by not in self.groups:
+                self.groups[by] = Sums(1)
+            self.groups[by].add(name, 1)
 
     def as_json(self) -> dict[str, Any]:
         return {
-            **vars(self),
+            **{name: value for name, value in vars(self).items() if name != "groups"},
             "errors": dict(sorted(self.errors.items())),
             "problems": len(self.problems),
             "seconds": round(self.seconds, 3),

@@ -4,34 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dedupindex.corpus.output import compressed
 from dedupindex.cover import result
 from dedupindex.cover.find_cover import CoverReport
 from dedupindex.cover.relation import Relation, exactly
-from dedupindex.runtime.charts import bar
+from dedupindex.runtime import html_page
 from dedupindex.runtime.duckdb import Database
-from dedupindex.runtime.files import atomic_file
-from dedupindex.runtime.tables import amount, html_lines, printable
+from dedupindex.runtime.html_page import ChartPart, Figure, text
+from dedupindex.runtime.report_table import ReportColumn, Unit
+from dedupindex.runtime.tables import amount
 
 MAX_DOCUMENTS, MAX_LINES = 60, 600  # of a graph
 WIDTH, LEFT, RIGHT, LANE, TOP = 960, 330, 30, 30, 24  # in pixels
 _LABEL = 46  # characters of a URL
-_STYLE = (
-    ".graph{max-width:960px;height:auto;background:#8881}"
-    ".graph text{font:12px system-ui,sans-serif;fill:currentColor}"
-    ".graph .lane{stroke:#8884}.graph .pair{stroke:#8886;fill:none}"
-    ".graph .covers{stroke:#b35c00;stroke-width:1.6;fill:none}.graph .head{fill:#b35c00}"
-    ".graph .kept{fill:#1f6fb5;stroke:#1f6fb5}"
-    ".graph .covered{fill:Canvas;stroke:#b35c00;stroke-width:2}"
-    ".bar{vertical-align:middle}rect.kept{fill:#1f6fb5}rect.covered{fill:#b35c00}"
-    "th+td:last-child{white-space:normal;overflow-wrap:anywhere}"  # relations are long
-    "rect.rest{fill:#8882}table.bars td{min-width:20rem;width:100%}.key{margin:0 .3rem 0 1rem}"
-)
 
 
 class DrawnDocument(NamedTuple):
@@ -49,7 +37,7 @@ Point = tuple[float, float]
 def svg(
     title: str, documents: Sequence[DrawnDocument], pairs: Iterable[tuple[int, int]]
 ) -> Iterator[str]:
-    """Draw a lane for each URL, with its captures from left to right; it needs `_STYLE`."""
+    """Draw a lane for each URL, with its captures from left to right."""
     places, lanes = _layout(documents)
     height = TOP + LANE * len(lanes) + LANE
     yield (
@@ -60,7 +48,7 @@ def svg(
     )
     for url, y in lanes.items():
         yield f'<line class="lane" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>'
-        yield f'<text x="6" y="{y + 4}">{_text(_short(url))}<title>{_text(url)}</title></text>\n'
+        yield f'<text x="6" y="{y + 4}">{text(_short(url))}<title>{text(url)}</title></text>\n'
     times = sorted(document.timestamp for document in documents if document.timestamp)
     if times:
         yield f'<text x="{LEFT}" y="{height - 8}">{_day(times[0])}</text>'
@@ -80,7 +68,7 @@ def svg(
         label = f"{document.url} {_day(document.timestamp)}: {document.why}"
         yield (
             f'\n<circle class="{"kept" if document.kept else "covered"}" cx="{at_x:g}" '
-            f'cy="{at_y:g}" r="6"><title>{_text(label)}</title></circle>'
+            f'cy="{at_y:g}" r="6"><title>{text(label)}</title></circle>'
         )
     yield "\n</svg>\n"
 
@@ -117,103 +105,98 @@ def _day(digits: str) -> str:
     return f"{digits[:4]}-{digits[4:6]}-{digits[6:8]}" if digits else "no date"
 
 
-def _text(text: str) -> str:
-    return escape(printable(text))
-
-
-_GRAPHS, _BARS = 3, 20  # components that are drawn, hosts of the chart
-_NAMES = ("host", "documents", "kept", "covered", "bytes", "covered_bytes")
+_GRAPHS = 3  # components that are drawn
+_PARTS = (ChartPart("kept", "kept"), ChartPart("covered", "covered"))
+_BYTES = ReportColumn("bytes", "bytes in files", Unit.BYTES)
 _HOW = (
     "<p>Each lane is a URL, with its captures from left to right in time. Full circles are kept, "
     "hollow ones covered; an arrow leads to the covering document, thin lines are other pairs.</p>"
     "\n"
 )
-_KEY = (
-    '<p><svg class="key" width="12" height="12"><rect class="kept" width="12" height="12"/>'
-    '</svg>kept<svg class="key" width="12" height="12"><rect class="covered" width="12" '
-    'height="12"/></svg>covered</p>\n'
-)
 
 
 def write(database: Database, relation: Relation, report: CoverReport, path: Path) -> None:
-    """Write the page, compressed like `result.write`, or nothing at all."""
-    hosts = result.hosts(database)
-    with atomic_file(path) as stream, compressed(stream, path.name) as add:
-        lines = html_lines(
-            "What covers what", _facts(relation, report), _NAMES, hosts,
-            _pictures(database, relation, report, hosts), _STYLE,
-        )  # fmt: skip
-        for line in lines:
-            add(line.encode("utf-8", "replace"))
+    """Write the page whole, or not at all."""
+    html_page.save(path, lines(database, relation, report))
 
 
-def _facts(relation: Relation, report: CoverReport) -> dict[str, Any]:
-    covered = report.covered
-    facts: dict[str, Any] = {
-        "relation": relation.text,
-        "documents": report.loaded.documents,
-        "documents without text": report.loaded.empty,
-        "documents without bytes, which count as none": report.loaded.unsized,
-        "URLs": report.loaded.urls,
-        **{f"documents of a URL, {name}": value for name, value in report.loaded.versions.items()},
-        **{
-            f"shingles of {k} terms, {which}": count
-            for k, counts in report.loaded.shingles.items()
-            for which, count in counts.items()
-        },
-        "pairs": covered.pairs,
-        "components": covered.components,
-        "documents of the largest component": covered.largest,
-        "kept": covered.kept,
-        "covered": covered.covered,
-        "covered_percent": _share(covered.covered, covered.kept + covered.covered),
-        "bytes": covered.bytes_kept + covered.bytes_covered,
-        "covered_bytes": covered.bytes_covered,
-        "covered_bytes_percent": _share(
-            covered.bytes_covered, covered.bytes_kept + covered.bytes_covered
-        ),
-        "components whose cover is proved to be least": covered.proved,
-        "cost of what is kept in components": f"{covered.cost:,.6g}",
-        "lower bound of the cost of any cover": f"{covered.bound:,.6g}",
-    }
+def lines(database: Database, relation: Relation, report: CoverReport) -> Iterator[str]:
+    """Yield the page."""
+    covered, hosts = report.covered, result.hosts(database)
+    (total,) = result.what_if_rows({"": covered}, report.loaded.unsized)
+    share = f"{total['covered_percent']:.1f} % of the documents are covered by others"
+    size = total["covered_bytes"]
+    bytes_covered = "" if size is None else f", with {amount(size)} of {amount(total['bytes'])}"
+    figures = [
+        Figure("Covered", f"{covered.covered:,}", f"of {total['documents']:,} documents"),
+        Figure("Kept", f"{covered.kept:,}", "cover all others"),
+        Figure("Bytes covered", amount(size), "of their files, as stored"),
+    ]
+
+    def body() -> Iterator[str]:
+        yield from _pictures(relation, report, hosts)
+        if report.what_if:
+            yield from result.WHAT_IF.html_lines(_thresholds(relation, report))
+        yield from result.HOSTS.html_lines({**row, "host": row["host"] or "-"} for row in hosts)
+        yield from _graphs(database, relation)
+        found = dict(_facts(relation, report))
+        columns = [ReportColumn(name, name, Unit.TEXT) for name in found]
+        yield from html_page.facts("In all", columns, found)
+
+    footer = "Nothing is deleted: the result says which document covers which."
+    return html_page.page("What covers what", f"{share}{bytes_covered}.", figures, body(), footer)
+
+
+def _facts(relation: Relation, report: CoverReport) -> Iterator[tuple[str, str]]:
+    loaded, covered = report.loaded, report.covered
+    yield "relation", relation.text
+    yield "documents without text", f"{loaded.empty:,}"
+    yield "documents of unknown size", f"{loaded.unsized:,}"
+    yield "URLs", f"{loaded.urls:,}"
+    for name, value in loaded.versions.items():
+        yield f"documents of a URL, {name}", f"{value:,.4g}"
+    for k, counts in loaded.shingles.items():
+        for which, count in counts.items():
+            yield f"shingles of {k} terms, {which}", f"{count:,}"
+    yield "pairs", f"{covered.pairs:,}"
+    yield "components", f"{covered.components:,}"
+    yield "documents of the largest component", f"{covered.largest:,}"
+    yield "components whose cover is proved to be least", f"{covered.proved:,}"
+    yield "cost of what is kept in components", f"{covered.cost:,.6g}"
+    yield "lower bound of the cost of any cover", f"{covered.bound:,.6g}"
     if report.found.recall is not None:
-        facts["pairs found by MinHash, of a sample"] = f"{report.found.recall:.1%}"
-    return facts
+        yield "pairs found by MinHash, of a sample", f"{report.found.recall:.1%}"
 
 
-def _share(part: float, of: float) -> float:
-    return 100 * part / of if of else 0.0
+def _thresholds(relation: Relation, report: CoverReport) -> list[dict[str, Any]]:
+    """Return the rows of the thresholds that were tried, and of that of the relation."""
+    tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
+    ordered = {name: tried[name] for name in sorted(tried, key=Fraction)}
+    return result.what_if_rows(ordered, report.loaded.unsized)
 
 
 def _pictures(
-    database: Database, relation: Relation, report: CoverReport, hosts: Sequence[dict[str, Any]]
+    relation: Relation, report: CoverReport, hosts: Sequence[dict[str, Any]]
 ) -> Iterator[str]:
-    most = max((host["bytes"] for host in hosts), default=0)
-    rows = ((host["host"] or "-", host["bytes"] - host["covered_bytes"], host["covered_bytes"])
-            for host in hosts[:_BARS])  # fmt: skip
-    yield from _bars("Bytes by host, those first of which most are covered", rows, most)
+    covered = report.covered
+    counts = list(zip(_PARTS, (covered.kept, covered.covered), strict=True))
+    yield from html_page.split("Documents", counts, ReportColumn("documents", "documents"))
+    sizes = list(zip(_PARTS, (covered.bytes_kept, covered.bytes_covered), strict=True))
+    if any(size for _, size in sizes):
+        yield from html_page.split("Bytes in files", sizes, _BYTES)
+    largest = [_bars(host["host"] or "-", host) for host in hosts[: html_page.MOST]]
+    title = "Bytes in files by host, those first of which most are covered"
+    yield from html_page.ranking(title, _PARTS, largest)
     if report.what_if:
-        tried = {**report.what_if, exactly(relation.content[0].threshold): report.covered}
-        size = report.covered.bytes_kept + report.covered.bytes_covered
-        title = f"Bytes by threshold of {relation.content[0].name}"
-        thresholds = sorted(tried, key=Fraction)
-        rows = ((name, tried[name].bytes_kept, tried[name].bytes_covered) for name in thresholds)
-        yield from _bars(title, rows, size)
-    yield from _graphs(database, relation)
+        bars = [_bars(row["threshold"], row) for row in _thresholds(relation, report)]
+        title = f"Bytes in files by threshold of {relation.content[0].name}"
+        yield from html_page.ranking(title, _PARTS, bars)
 
 
-def _bars(title: str, rows: Iterable[tuple[str, int, int]], most: float) -> Iterator[str]:
-    yield f'<table class="bars"><caption>{escape(title)}</caption>\n'
-    for name, kept, covered in rows:
-        shown = escape(printable(name))
-        label = f"{shown}: {amount(kept)} kept, {amount(covered)} covered"
-        yield f'<tr><th scope="row">{shown}</th><td><svg class="bar" width="100%" height="14" '
-        yield f'role="img" aria-label="{label}"><title>{label}</title>'
-        yield '<rect class="rest" width="100%" height="14"/>'
-        for part in bar([("kept", kept), ("covered", covered)], most):
-            yield f'<rect class="{part.name}" x="{part.x}%" width="{part.width}%" height="14"/>'
-        yield f"</svg></td><td>{amount(covered)} of {amount(kept + covered)}</td></tr>\n"
-    yield f"</table>\n{_KEY}"
+def _bars(name: str, row: dict[str, Any]) -> tuple[str, tuple[int, int], str]:
+    size, covered = row["bytes"] or 0, row["covered_bytes"] or 0
+    label = f"{amount(row['covered_bytes'])} of {amount(row['bytes'])}"
+    return name, (size - covered, covered), label
 
 
 def _graphs(database: Database, relation: Relation) -> Iterator[str]:
@@ -240,7 +223,8 @@ def _graphs(database: Database, relation: Relation) -> Iterator[str]:
             DrawnDocument._make((*row[:5], _why(relation, row[4], row[5:]))) for row in rows
         ]
         part = f", of which {len(rows)} are shown" if size > len(rows) else ""
-        yield f"<h2>Component {component}: {size:,} documents{part}</h2>\n<div>"
+        yield f"<h2>Component {component}: {size:,} documents{part}</h2>\n"
+        yield f'<div class="scroll" role="region" aria-label="Component {component}" tabindex="0">'
         yield from svg(f"component {component}: {size:,} documents", documents, pairs)
         yield "</div>\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import orjson
 
 from dedupindex.corpus.output import compressed
 from dedupindex.cover import revisit_dependencies
+from dedupindex.cover.covering import CoverCounts
 from dedupindex.cover.document_store import fetch
 from dedupindex.cover.relation import Relation
 from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit, percent
 from dedupindex.runtime.tables import csv_lines
 
 _IDS = (  # an id that several documents have gets a number
@@ -103,16 +105,74 @@ def write_list(database: Database, relation: Relation, path: Path) -> tuple[int,
     return counts[0], counts[1]
 
 
+_KEPT = (
+    ReportColumn("kept", "kept"),
+    ReportColumn("covered", "covered"),
+    ReportColumn("covered_percent", "covered, %", Unit.PERCENT),
+    ReportColumn("bytes", "bytes in files", Unit.BYTES),
+    ReportColumn("covered_bytes", "bytes covered", Unit.BYTES),
+    ReportColumn("covered_bytes_percent", "bytes, %", Unit.PERCENT),
+)
+HOSTS = Table(
+    "By host, those with the most bytes covered first",
+    (
+        ReportColumn("host", "host", Unit.TEXT),
+        ReportColumn("documents", "documents"),
+        *_KEPT,
+        ReportColumn("unsized", "of unknown size", shown=Shown.ON_PAGES),
+    ),
+    order="covered_bytes",
+)
+WHAT_IF = Table(
+    "By threshold",
+    (ReportColumn("threshold", "threshold", Unit.TEXT), ReportColumn("pairs", "pairs"), *_KEPT),
+    order="threshold",
+)
+
+
 def hosts(database: Database, most: int = 0) -> list[dict[str, Any]]:
-    """Return the counts of at most `most` hosts (0: all), by covered bytes in descending order."""
+    """Return the rows of `HOSTS`, at most `most` (0: all)."""
     with database.cursor() as cursor:
         found = cursor.execute(
             "SELECT coalesce(hostname, '') AS host, count(*) AS documents, "
             "count(*) FILTER (coalesce(c.kept, true)) AS kept, "
             "count(*) FILTER (c.kept = false) AS covered, coalesce(sum(size), 0)::BIGINT AS bytes, "
-            "coalesce(sum(size) FILTER (c.kept = false), 0)::BIGINT AS covered_bytes "
+            "coalesce(sum(size) FILTER (c.kept = false), 0)::BIGINT AS covered_bytes, "
+            "count(*) FILTER (size IS NULL) AS unsized, "
+            "count(*) FILTER (size IS NULL AND c.kept = false) AS covered_unsized "
             "FROM documents d LEFT JOIN chosen c ON d.n = c.n GROUP BY 1 "
             f"ORDER BY covered_bytes DESC, covered DESC, host {f'LIMIT {most}' if most else ''}"
         )
         names = [column[0] for column in found.description or ()]
-        return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+        return [_with_shares(dict(zip(names, row, strict=True))) for row in found.fetchall()]
+
+
+def what_if_rows(tried: Mapping[str, CoverCounts], unsized: int) -> list[dict[str, Any]]:
+    """Return the rows of `WHAT_IF`; `unsized` documents state no bytes."""
+    return [
+        _with_shares({
+            "threshold": threshold,
+            "pairs": counts.pairs,
+            "documents": counts.kept + counts.covered,
+            "kept": counts.kept,
+            "covered": counts.covered,
+            "bytes": counts.bytes_kept + counts.bytes_covered,
+            "covered_bytes": counts.bytes_covered,
+            "unsized": unsized,
+            "covered_unsized": 0,
+        })
+        for threshold, counts in tried.items()
+    ]  # fmt: skip
+
+
+def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
+    """Add percentages to a row; bytes are None if no document states any."""
+    size, covered = row["bytes"], row["covered_bytes"]
+    row["covered_percent"] = percent(row["covered"], row["documents"])
+    row["covered_bytes_percent"] = None if row["unsized"] else percent(covered, size)
+    if row["unsized"] == row["documents"]:
+        row["bytes"] = None
+    unsized = row.pop("covered_unsized")
+    if row["covered"] and (unsized == row["covered"] or row["bytes"] is None):
+        row["covered_bytes"] = None
+    return row

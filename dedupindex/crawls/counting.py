@@ -35,8 +35,7 @@ TIMES_KEPT = 2000  # crawls whose times are in memory
 _SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
 _AT_ONCE = 2000  # rows in one transaction
 
-_LOOKUPS, _UNSIZED, _STORED = COLUMN["lookups"], COLUMN["unsized"], COLUMN["stored"]
-_NOT_MODIFIED = COLUMN["not_modified"]
+_LOOKUPS, _UNSIZED = COLUMN["lookups"], COLUMN["unsized"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
 
 
@@ -51,8 +50,7 @@ class LookupOutcome(NamedTuple):
     @classmethod
     def of_hit(cls, match: str, original: Capture) -> LookupOutcome:
         """Return the outcome of a match class and original."""
-        size = -1 if original.size_of_record else original.size
-        return cls(match, size, original.mime[:LONGEST], original.status)
+        return cls(match, payload_size(original), original.mime[:LONGEST], original.status)
 
 
 NO_ORIGINAL = LookupOutcome()
@@ -105,7 +103,13 @@ class LookupCounter:
     def count_stored(self, crawl: str, captures: Iterable[Capture]) -> None:
         """Count captures that a crawl has reported for the first time."""
         self._stored.extend(
-            (crawl, host_of(item.url)[:LONGEST], item.mime[:LONGEST], item.status, item.size)
+            (
+                crawl,
+                host_of(item.url)[:LONGEST],
+                item.mime[:LONGEST],
+                item.status,
+                payload_size(item),
+            )
             for item in captures
         )
 
@@ -116,8 +120,7 @@ class LookupCounter:
             for item in captures:
                 host, mime = host_of(item.url)[:LONGEST], item.mime[:LONGEST]
                 row = self._row((crawl, hour, "", host, mime, item.status))
-                row[_NOT_MODIFIED] += 1
-                row[_NOT_MODIFIED + 1] += max(item.size, 0)
+                _add_sized(row, "not_modified", item.size)
 
     def gather(self) -> None:
         """Add up the queues; to be called often, as they take memory."""
@@ -131,8 +134,7 @@ class LookupCounter:
             for _ in range(len(self._stored)):
                 crawl, host, mime, status, size = self._stored.popleft()
                 row = self._row((crawl, hour, "", host, mime, status))
-                row[_STORED] += 1
-                row[_STORED + 1] += max(size, 0)
+                _add_sized(row, "stored", size)
 
     def take(self) -> list[StatisticsDelta]:
         """Return and clear what was counted, in parts of one transaction each."""
@@ -203,6 +205,20 @@ class LookupCounter:
         if len(self._sums.times) < TIMES_KEPT:
             self._sums.times[crawl] = times
         return times
+
+
+def payload_size(capture: Capture) -> int:
+    """Return the bytes of a capture's payload, -1 if not known."""
+    return -1 if capture.size_of_record else capture.size
+
+
+def _add_sized(row: list[int], name: str, size: int) -> None:
+    """Count a capture in the columns of a name; one of unknown size adds no bytes."""
+    row[COLUMN[name]] += 1
+    if size < 0:
+        row[COLUMN[f"{name}_unsized"]] += 1
+    else:
+        row[COLUMN[f"{name}_bytes"]] += size
 
 
 def add_counted(writing: Writing, counted: StatisticsDelta) -> None:

@@ -6,39 +6,103 @@ The fields are those of the Processors Report of Heritrix's DeDuplicator, and mo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple
-
-import orjson
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.parse_report import NAMES, self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
-from dedupindex.lookup.savings import IndexFacts, index_lines
-from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable, singular
+from dedupindex.lookup.savings import IndexFacts
+from dedupindex.lookup.savings_report import (
+    DUPLICATES,
+    FOUND,
+    INDEX,
+    PARTS,
+    as_json,
+    bytes_text,
+    class_lines,
+    duplicate_lines,
+    heading,
+    index_lines,
+    pictures,
+    saved_figures,
+    sizes_text,
+)
+from dedupindex.runtime import html_page
+from dedupindex.runtime.html_page import Figure
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, hidden
+from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
 UNKNOWN = "unknown"  # shown for an empty heading
 _UNSAID = "not known (the crawler did not say)"
-COLUMNS = (
-    *("lookups", "handled_bytes", "duplicates", "duplicates_percent", "duplicate_bytes"),
-    *("duplicate_bytes_percent", "exact_url", "exact_url_bytes", "canonical_url"),
-    *("canonical_url_bytes", "digest", "digest_bytes", "listed", "new", "new_bytes", "stored"),
-    *("stored_bytes", "errors", "unsized", "stated_bytes", "duplicate_stated_bytes"),
-    *("not_modified", "not_modified_bytes"),
+_COUNTS = (  # of a crawl, a strategy or a group
+    ReportColumn("lookups", "looked up"),
+    *DUPLICATES,
+    ReportColumn("stored", "stored"),
+    ReportColumn("stored_bytes", "payload stored", Unit.BYTES),
+    *FOUND,
+    *hidden(
+        ReportColumn("handled_bytes", "payload", Unit.BYTES),
+        ReportColumn("listed", "listed by URL only"),
+        ReportColumn("errors", "lookups that got an error"),
+        ReportColumn("unsized", "hits of unknown size"),
+        ReportColumn("stored_unsized", "stored, of unknown size"),
+        ReportColumn("stated_bytes", "bytes as the crawler counts", Unit.BYTES),
+        ReportColumn("duplicate_stated_bytes", "duplicates as the crawler counts", Unit.BYTES),
+        ReportColumn(
+            "duplicate_stated_bytes_percent",
+            "duplicates as the crawler counts, %",
+            Unit.PERCENT,
+        ),
+        ReportColumn("not_modified", "not modified (304)"),
+        ReportColumn("not_modified_bytes", "payload not fetched", Unit.BYTES),
+        ReportColumn("not_modified_unsized", "not modified, of unknown size"),
+    ),
 )
-_READABLE = (  # columns that fit on a page
-    *("lookups", "duplicates", "duplicates_percent", "duplicate_bytes"),
-    *("exact_url", "canonical_url", "digest", "new", "stored", "stored_bytes"),
+_ENDED = (
+    ReportColumn("average_lookup_ms", "average lookup", Unit.MILLISECONDS),
+    ReportColumn("p99_lookup_ms", "99 of 100 lookups within", Unit.MILLISECONDS),
+    ReportColumn("last_lookup_ms", "last lookup", Unit.MILLISECONDS),
 )
-_LABELS = {
-    "exact_url": "Exact URL hits",
-    "canonical_url": "Canonical URL hits",
-    "digest": "Digest hits",
-}
+_TOTALS = Table(
+    "All of it",
+    (
+        ReportColumn("crawl", "crawl", Unit.TEXT),
+        ReportColumn("state", "state", Unit.TEXT),
+        *_COUNTS,
+        *(ReportColumn(name, name.replace("_", " ")) for name in NAMES),
+        *_ENDED,
+    ),
+    order="crawl",
+)
+_FACTS = (
+    *(ReportColumn(name, name, Unit.TEXT) for name in ("state", "begun", "ended", "exit")),
+    *_COUNTS,
+    ReportColumn("captures", "captures stored"),
+    ReportColumn("bytes", "their payload", Unit.BYTES),
+    *(ReportColumn(name, name.replace("_", " ")) for name in NAMES),
+    ReportColumn("first_lookup", "first lookup", Unit.TEXT),
+    ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
+    *_ENDED,
+    ReportColumn("strategy", "strategy", Unit.TEXT),
+    ReportColumn("namespace", "namespace", Unit.TEXT),
+    ReportColumn("merged", "in the index itself", Unit.TEXT),
+)
+
+
+def group_table(by: str, order: str = "") -> Table:
+    """Return the groups of a crawl, by one of `statistics.BY`; `order` is their headings' if ""."""
+    most = f", those with the most first: {_label_of(order)}" if order else ""
+    return Table(f"By {heading(by).label}{most}", (heading(by), *_COUNTS), order or by)
+
+
+def _label_of(name: str) -> str:
+    return next(column.label for column in _COUNTS if column.name == name)
 
 
 class ReportRequest(NamedTuple):
@@ -55,6 +119,11 @@ class CrawlReport(NamedTuple):
     by: str
     summary: dict[str, Any]
     groups: Iterator[statistics.Headed]
+    order: str = ""  # the column by which groups come, "" for their headings
+
+    def table(self) -> Table | None:
+        """Return the table of its groups, if it has any."""
+        return group_table(self.by, self.order) if self.by else None
 
 
 def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFacts) -> CrawlReport:
@@ -65,7 +134,8 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFac
     elif asked.by:
         groups = statistics.rows(reading, crawl, asked.by, asked.after)
     head = {**summary(reading, crawl), "index": index}
-    return CrawlReport(asked.by, head, islice(groups, asked.most or None))
+    order = asked.order if asked.top else ""
+    return CrawlReport(asked.by, head, islice(groups, asked.most or None), order)
 
 
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
@@ -76,7 +146,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "crawl": crawl.name,
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
-        "bytes": size,
+        "bytes": known_bytes(captures, size),
         **total.as_json(),
         **self_report_of(reading, crawl)._asdict(),
         "first_lookup": date(times.first),
@@ -110,57 +180,77 @@ def group_as_json(by: str, headed: statistics.Headed) -> dict[str, Any]:
     return {by: heading.decode("utf-8", "backslashreplace") or None, **row.as_json()}
 
 
+def known_bytes(captures: int, size: int) -> int | None:
+    """Return the payload of captures, none of which is empty; None if its size is not known."""
+    return size if size or not captures else None
+
+
 def written(found: CrawlReport, style: str) -> Iterator[str]:
     """Yield the report in one of `FORMATS`; there may be more groups than fit in memory."""
+    table, groups = found.table(), _groups(found)
     if style == "json":
-        return _json(found)
-    rows = ({**group, found.by: group[found.by] or UNKNOWN} for group in _groups(found))
+        head = {**found.summary, "by": found.by} if found.by else found.summary
+        return as_json(head, table, groups)
+    rows = ({**group, found.by: group[found.by] or UNKNOWN} for group in groups)
     if style == "text":
         return (line + "\n" for line in _text(found, rows))
     if style == "html":
-        facts = {
-            name: value
-            for name, value in {**found.summary, **found.summary["index"]}.items()
-            if value is not None and not isinstance(value, dict | list)
-        }
-        title = f"Crawl {found.summary['crawl']}"
-        return html_lines(title, facts, [found.by, *_READABLE] if found.by else (), rows)
-    if not found.by:
-        further = (*NAMES, "average_lookup_ms", "p99_lookup_ms", "last_lookup_ms")
-        return csv_lines(["crawl", "state", *COLUMNS, *further], [found.summary])
-    return csv_lines([found.by, *COLUMNS], rows)
+        return _page(found, list(rows))
+    return _TOTALS.csv_lines([found.summary]) if table is None else table.csv_lines(rows)
 
 
 def _groups(found: CrawlReport) -> Iterator[dict[str, Any]]:
     return (group_as_json(found.by, headed) for headed in found.groups)
 
 
-def _json(found: CrawlReport) -> Iterator[str]:
-    head = orjson.dumps(found.summary).decode()
-    if not found.by:
-        yield head + "\n"
-        return
-    yield f'{head[:-1]},"by":"{found.by}","groups":['
-    for number, group in enumerate(_groups(found)):
-        yield ("," if number else "") + orjson.dumps(group).decode()
-    yield "]}\n"
+def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield the report as a page."""
+    head, table = found.summary, found.table()
+    share = head["duplicate_bytes_percent"]
+    saved = (
+        f"{head['duplicates_percent']:.1f} % of its lookups were duplicates"
+        if share is None
+        else f"{share:.1f} % of its payload was not stored again"
+    )
+    headline = (
+        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups."
+        if head["lookups"]
+        else "This crawl has looked nothing up."
+    )
+    stored = Figure("Stored", number(head["captures"]), f"{amount(head['bytes'])} of payload")
+
+    def body() -> Iterator[str]:
+        if head["warning"]:
+            yield f"<p><strong>{html_page.text(head['warning'])}</strong></p>\n"
+        yield from pictures(
+            head, _by_size(found, rows), heading(found.by or "host").label, "lookups"
+        )
+        if found.by in ("hour", "day"):
+            parts = [(row[found.by], [row[name] for name, _ in PARTS]) for row in rows]
+            looked_up = _COUNTS[0]
+            yield from html_page.over_time("Lookups over time, UTC", PARTS, parts, looked_up)
+        if table is not None:
+            yield from table.html_lines(rows)
+        yield from html_page.facts("In all", _FACTS, head)
+        yield from html_page.facts("The index", INDEX, head["index"])
+
+    sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
+    figures = [*saved_figures(head), stored]
+    return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
+
+
+def _by_size(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the groups with most lookups; times are in a picture of their own."""
+    if found.by in ("hour", "day"):
+        return []
+    return nlargest(html_page.MOST, rows, key=lambda row: row["lookups"])
 
 
 def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
     yield from _totals(found.summary)
-    if not found.by:
-        return
-    yield ""
-    yield (
-        f"{'lookups':>9} {'exact':>8} {'canonical':>9} {'digest':>8} {'saved':>10} "
-        f"{'stored':>9} {'bytes':>10}  by {found.by}"
-    )
-    for row in rows:
-        yield (
-            f"{row['lookups']:>9,} {row['exact_url']:>8,} {row['canonical_url']:>9,} "
-            f"{row['digest']:>8,} {amount(row['duplicate_bytes']):>10} {row['stored']:>9,} "
-            f"{amount(row['stored_bytes']):>10}  {printable(row[found.by])}"
-        )
+    if (table := found.table()) is not None:
+        yield f"\n{table.title}:"
+        yield from table.text_lines(rows)
 
 
 def _totals(content: dict[str, Any]) -> Iterator[str]:
@@ -171,25 +261,17 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
-    yield f"Duplicates found:     {content['duplicates']:,} ({content['duplicates_percent']} %)"
-    unsized = content["unsized"]
-    note = f", and {unsized:,} hits of payloads whose size is not known" if unsized else ""
-    handled, share = content["handled_bytes"], content["duplicate_bytes_percent"]
-    yield f"Bytes total:          {_UNSAID if handled is None else _bytes(handled)}"
-    share = "" if handled is None else f", {share} %"
-    yield f"Bytes duplicate:      {_bytes(content['duplicate_bytes'])}{share}{note}"
+    yield from duplicate_lines(content)
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
-        yield f"  as the crawler counts: {_bytes(duplicate)} of {_bytes(stated)}"
-    size = "" if handled is None else f", bytes: {content['new_bytes']:,}"
-    yield f"New (no hits):        {content['new']:,}{size}"
-    for name, label in _LABELS.items():
-        yield f"{label + ':':<22}{content[name]:,}, bytes: {content[name + '_bytes']:,}"
+        share = content["duplicate_stated_bytes_percent"]
+        yield f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, {share} %"
+    yield from class_lines(content)
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
-    yield f"Stored:               {content['captures']:,}, bytes: {_bytes(content['bytes'])}"
+    yield f"Stored:               {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
     if content["not_modified"]:
-        size = _bytes(content["not_modified_bytes"])
+        size = bytes_text(content["not_modified_bytes"])
         yield f"Not modified (304):   {content['not_modified']:,}, bytes not fetched: {size}"
     if content["answered_by_filter"]:
         yield f"Answered by filter:   {content['answered_by_filter']:,}"
@@ -204,10 +286,6 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
     searched = content["strategy"] or "as each lookup states"
     yield from ("", *index_lines(content["index"], searched))
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} ({amount(count)})"
 
 
 def _count(number: int | None) -> str:

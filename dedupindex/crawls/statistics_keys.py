@@ -24,6 +24,9 @@ from enum import Enum
 from functools import reduce
 from typing import Any, NamedTuple
 
+from dedupindex.lookup.savings import CLASSES, known, share_of_bytes
+from dedupindex.runtime.report_table import percent
+
 LONGEST = 255  # bytes of a heading; a host name has no more
 MOST = (1 << 64) - 1  # the largest number that is counted
 KIND = slice(4, 5)  # of a key
@@ -46,7 +49,7 @@ class StatisticsKind(Enum):
 
 
 class StatisticsRow(NamedTuple):
-    """Counts under one heading. Bytes of hits are the sizes of the originals' payloads."""
+    """Counts under one heading. Bytes are of payloads; those of hits are their originals'."""
 
     lookups: int = 0  # that were answered, claims included
     exact_url: int = 0
@@ -57,13 +60,15 @@ class StatisticsRow(NamedTuple):
     digest_bytes: int = 0
     listed: int = 0  # lookups by URL only; whether they were hits is not known
     unsized: int = 0  # hits whose original's payload has no known size
-    stated_bytes: int = 0  # sizes that askers stated of their captures
+    stated_bytes: int = 0  # sizes of captures as askers count, perhaps with headers
     duplicate_stated_bytes: int = 0  # of these, of hits
     stored: int = 0  # captures that were reported
     stored_bytes: int = 0  # of payload
     errors: int = 0  # lookups that were answered by an error
     not_modified: int = 0  # answers 304 to conditional requests, which crawlers report as revisits
     not_modified_bytes: int = 0  # of payload that was not fetched, as far as its size is known
+    stored_unsized: int = 0  # captures that were reported without the size of their payload
+    not_modified_unsized: int = 0
 
     @property
     def duplicates(self) -> int:
@@ -80,19 +85,6 @@ class StatisticsRow(NamedTuple):
         """Lookups without a hit."""
         return self.lookups - self.duplicates - self.listed
 
-    @property
-    def handled(self) -> tuple[int | None, int]:
-        """Bytes of all lookups, None if not known, and of those with a hit.
-
-        What askers stated; or the originals of hits and what was stored, if more than what was
-        stated was stored. Not known if nothing was stated and no miss was stored.
-        """
-        if self.stated_bytes and self.stated_bytes >= self.stored_bytes:
-            return self.stated_bytes, self.duplicate_stated_bytes
-        if self.new and not self.stored_bytes:
-            return None, self.duplicate_bytes
-        return min(self.duplicate_bytes + self.stored_bytes, MOST), self.duplicate_bytes
-
     def plus(self, other: Sequence[int]) -> StatisticsRow:
         """The sum of two rows; no number of it is more than `MOST`."""
         return StatisticsRow(*(min(amount, MOST) for amount in map(int.__add__, self, other)))
@@ -104,19 +96,45 @@ class StatisticsRow(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and the sums and shares that follow from them."""
-        handled, saved = self.handled
+        columns: dict[str, int | None] = self._asdict()
+        if self.unsized and self.unsized == self.duplicates:
+            columns |= {f"{name}_bytes": None for name in _CLASSES if columns[name]}
+        stored_bytes = known(self.stored_bytes, self.stored, self.stored_unsized)
+        new_bytes = None if self.new and not self.stored else stored_bytes
+        duplicate_bytes = known(self.duplicate_bytes, self.duplicates, self.unsized)
+        total = min(self.duplicate_bytes + self.stored_bytes, MOST)
+        sized = self.duplicates + self.stored, self.unsized + self.stored_unsized
         return {
-            **self._asdict(),
+            **columns,
+            "stored_bytes": stored_bytes,
+            "not_modified_bytes": known(
+                self.not_modified_bytes, self.not_modified, self.not_modified_unsized
+            ),
+            "stated_bytes": self.stated_bytes if self.stated_bytes else None,
+            "duplicate_stated_bytes": self.duplicate_stated_bytes if self.stated_bytes else None,
+            "duplicate_stated_bytes_percent": (
+                percent(self.duplicate_stated_bytes, self.stated_bytes)
+                if self.stated_bytes
+                else None
+            ),
             "duplicates": self.duplicates,
-            "duplicate_bytes": self.duplicate_bytes,
+            "duplicate_bytes": duplicate_bytes,
             "duplicates_percent": percent(self.duplicates, self.lookups),
-            "handled_bytes": handled,
-            "duplicate_bytes_percent": None if handled is None else percent(saved, handled),
+            "handled_bytes": None if new_bytes is None else known(total, *sized),
+            "duplicate_bytes_percent": (
+                None if new_bytes is None else share_of_bytes(self.duplicate_bytes, total, *sized)
+            ),
             "new": self.new,
-            "new_bytes": None if handled is None else handled - saved,
+            "new_bytes": new_bytes,
+            "sizes": {
+                "stated": self.stored - self.stored_unsized,
+                "of_original": self.duplicates - self.unsized,
+                "unknown": sum(sized[1:]) + max(self.new - self.stored, 0),
+            },
         }
 
 
+_CLASSES = [match.value for match in CLASSES]
 WIDTH = len(StatisticsRow._fields)
 COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
@@ -196,8 +214,3 @@ CODECS = {
 def key_of(number: int, kind: StatisticsKind, heading: bytes = b"") -> bytes:
     """Return the key of a statistic; only `LONGEST` bytes of the heading count."""
     return number.to_bytes(4, "big") + kind.value + heading[:LONGEST]
-
-
-def percent(part: int, whole: int) -> float:
-    """Return a share in per cent, 0.0 if the whole is 0."""
-    return round(100 * part / whole, 2) if whole else 0.0

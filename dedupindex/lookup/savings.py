@@ -29,6 +29,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Decision, Match, Query, Strategy, decide, find
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.bounded_counter import Sums
+from dedupindex.runtime.report_table import percent
 from dedupindex.urlkey import host_of
 
 _SAMPLED = 1000  # lookups that are checked for captures that the index already holds
@@ -200,7 +201,7 @@ class DuplicationReport:
             "records": self.records,
             "refused": dict(sorted(self.refused.items())),
             "already_revisits": self.revisits,
-            "already_revisits_bytes": _known(
+            "already_revisits_bytes": known(
                 self.revisit_bytes, self.revisits, self.revisits_unsized
             ),
             **summary(first),
@@ -219,8 +220,8 @@ class DuplicationReport:
         }
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
-        """Yield the `count` groups with the most bytes handled, largest first; 0 for all."""
-        for key, sums in self.rows.largest(count, 1):
+        """Yield the `count` groups with the most bytes handled, then captures; 0 for all."""
+        for key, sums in self.rows.largest(count, 1, 0):
             yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
 
 
@@ -269,20 +270,6 @@ def index_facts(settings: Settings, captures: int) -> IndexFacts:
     }
 
 
-def index_lines(facts: IndexFacts, strategy: str) -> Iterator[str]:
-    """Yield the lines on an index, and how it was searched, as the DeDuplicator's report has."""
-    flags = {name: "yes" if value else "no" for name, value in facts.items()}
-    yield "Index:"
-    yield f"  URL indexed:        {flags['url_indexed']}"
-    yield f"  Digest indexed:     {flags['digest_indexed']}"
-    yield f"  Canonical URL available: {flags['canonical_url_available']}"
-    yield f"  Search strategy:    {strategy}"
-    yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
-    yield f"  Records in index:   {facts['records_in_index']:,}"
-    yield "  BloomFilter size:   none (none is needed: a miss costs one seek)"
-    yield "  BloomFilter hits:   none"
-
-
 def _is_same(capture: Capture, other: Capture) -> bool:
     if capture.record_id and other.record_id:
         return capture.record_id == other.record_id
@@ -304,23 +291,24 @@ def summary(sums: Sequence[int]) -> dict[str, Any]:
         columns |= {f"{match.value}_bytes": None for match in CLASSES if columns[match.value]}
     return {
         **columns,
-        "handled_bytes": _known(sums[1], handled, unsized),
+        "handled_bytes": known(sums[1], handled, unsized),
         "duplicates": duplicates,
-        "duplicate_bytes": _known(duplicate_bytes, duplicates, among),
-        "duplicates_percent": _percent(duplicates, handled),
-        "duplicate_bytes_percent": _share_of_bytes(duplicate_bytes, sums),
+        "duplicate_bytes": known(duplicate_bytes, duplicates, among),
+        "duplicates_percent": percent(duplicates, handled),
+        "duplicate_bytes_percent": share_of_bytes(duplicate_bytes, sums[1], handled, unsized),
         "new": new,
-        "new_bytes": _known(new_bytes, new, unsized - among),
+        "new_bytes": known(new_bytes, new, unsized - among),
     }
 
 
-def _known(total: int, captures: int, unsized: int) -> int | None:
+def known(total: int, captures: int, unsized: int) -> int | None:
     """Return a sum of sizes, None if there are captures and the size of none is known."""
     return None if captures and unsized == captures else total
 
 
-def _share_of_bytes(part: int, sums: Sequence[int]) -> float | None:
-    return None if sums[-2] > _ROUGH * sums[0] else _percent(part, sums[1])
+def share_of_bytes(part: int, whole: int, captures: int, unsized: int) -> float | None:
+    """Return a share of bytes in per cent, None if too many of the captures have no size."""
+    return None if unsized > _ROUGH * captures else percent(part, whole)
 
 
 def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
@@ -331,14 +319,11 @@ def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
         captures, size = sum(sums[2:end:2]), sum(sums[3 : end + 1 : 2])
         result[strategy.value] = {
             "captures": captures,
+            "captures_percent": percent(captures, sums[0]),
             "bytes": None if captures and not size and sums[-1] else size,
-            "percent": _share_of_bytes(size, sums),
+            "percent": share_of_bytes(size, sums[1], sums[0], sums[-2]),
         }
     return result
-
-
-def _percent(part: int, whole: int) -> float:
-    return round(100 * part / whole, 2) if whole else 0.0
 
 
 def prefetched(items: Iterable[Item], view: View) -> Iterator[Item]:

@@ -17,6 +17,7 @@ from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import ComparedPart, verify_pair
@@ -187,7 +188,33 @@ class HostNumbers(NamedTuple):
     host: str
     captures: int
     revisits: int
-    bytes_saved: int
+    bytes_saved: int  # in files
+
+    def as_row(self) -> dict[str, Any]:
+        """Return the row of `HOSTS`."""
+        return {**self._asdict(), "revisits_percent": percent(self.revisits, self.captures)}
+
+
+HOSTS = Table(
+    "By host, those with the most bytes saved first",
+    (
+        ReportColumn("host", "host", Unit.TEXT),
+        ReportColumn("captures", "captures"),
+        ReportColumn("revisits", "revisits"),
+        ReportColumn("revisits_percent", "revisits, %", Unit.PERCENT),
+        ReportColumn("bytes_saved", "saved in files", Unit.BYTES),
+    ),
+    order="bytes_saved",
+)
+REFUSED = Table(
+    "Duplicates that were not rewritten",
+    (
+        ReportColumn("reason", "reason", Unit.TEXT),
+        ReportColumn("captures", "captures"),
+        ReportColumn("captures_percent", "captures, %", Unit.PERCENT),
+    ),
+    order="captures",
+)
 
 
 def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
@@ -219,7 +246,7 @@ def by_host(
         if all_hosts is not None:
             with open(all_hosts, "wb") as stream:
                 for host in _hosts(database, _HOST_ORDER):
-                    stream.write(orjson.dumps(host._asdict()) + b"\n")
+                    stream.write(orjson.dumps(HOSTS.as_json(host.as_row())) + b"\n")
         query = f"""
             SELECT count(*), sum(captures), sum(revisits), sum(saved)
             FROM (SELECT * FROM hosts {_HOST_ORDER} OFFSET {most})"""
@@ -314,6 +341,23 @@ class DedupReport:
         counted = self.unique + self.originals + self.revisits + self.refused.total()
         if counted < self.captures:
             self.refused[FILE_LEFT] = self.captures - counted
+
+    def refused_rows(self) -> list[dict[str, Any]]:
+        """Return the rows of `REFUSED`."""
+        return [
+            {
+                "reason": reason,
+                "captures": count,
+                "captures_percent": percent(count, self.captures),
+            }
+            for reason, count in sorted(self.refused.items(), key=lambda one: (-one[1], one[0]))
+        ]
+
+    @property
+    def bytes_saved(self) -> int:
+        """Bytes by which all files are smaller, with those that are kept to undo the run."""
+        absent = sum(absent.bytes - absent.existing_bytes for absent in self.absent)
+        return self.bytes_before - self.bytes_after - self.journal - absent
 
     def as_json(self) -> Iterator[bytes]:
         """Yield one JSON object in pieces."""

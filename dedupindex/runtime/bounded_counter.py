@@ -49,9 +49,10 @@ class Sums:
         """Yield every key with its sums, in the order of keys."""
         return self._rows("ORDER BY key")
 
-    def largest(self, count: int, column: int) -> Iterator[Row]:
-        """Yield the `count` keys with the largest sums in a column, largest first; 0 for all."""
-        return self._rows(f"ORDER BY c{column} DESC, key LIMIT {count or -1}")
+    def largest(self, count: int, *columns: int) -> Iterator[Row]:
+        """Yield the `count` keys with the largest sums in columns, largest first; 0 for all."""
+        order = ", ".join(f"c{column} DESC" for column in columns)
+        return self._rows(f"ORDER BY {order}, key LIMIT {count or -1}")
 
     def _rows(self, order: str) -> Iterator[Row]:
         self._spill()

@@ -1,4 +1,4 @@
-"""Tables as CSV and HTML, and text from the web made safe for each format."""
+"""Numbers and text from the web as people read them; lines of CSV."""
 
 from __future__ import annotations
 
@@ -6,43 +6,14 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from itertools import chain
 from typing import Any
 
-STYLE = (
-    "body{font:1rem/1.4 system-ui,sans-serif;margin:1.5rem;color-scheme:light dark}"
-    "h1{overflow-wrap:anywhere}div{overflow-x:auto}"
-    "table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums}"
-    "caption{text-align:left;font-weight:bold}"
-    "th,td{padding:.2rem .6rem;border-bottom:1px solid #8888;text-align:right;vertical-align:top}"
-    "th{font-weight:500}thead th{vertical-align:bottom}td{white-space:nowrap}"
-    "th:first-child{text-align:left;min-width:12rem;max-width:30rem;overflow-wrap:anywhere}"
-)
 UNKNOWN = "not known"  # in the place of a number
-_WORDS = {  # labels of fields; others are labelled by their names
-    "mime": "media type",
-    "status": "HTTP status",
-    "handled": "looked up",
-    "handled_bytes": "looked up, bytes",
-    "duplicates_percent": "duplicates, share",
-    "duplicate_bytes": "bytes saved",
-    "duplicate_bytes_percent": "bytes saved, share",
-    "exact_url": "same URL",
-    "canonical_url": "same canonical URL",
-    "digest": "another URL",
-    "listed": "listed by URL only",
-    "errors": "lookups that got an error",
-    "unsized": "hits of unknown size",
-    "merged": "in the index itself",
-    "p99_lookup_ms": "99 of 100 lookups within",
-    "last_lookup_ms": "time of the last lookup",
-}
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
     r"|payload|document|pair|component|host|lookup)s|(cop)ies)\b"
 )
-_UNITS = re.compile("_(bytes|percent|ms)$")
 # Printable by Python but invisible: letters and marks of Default_Ignorable_Code_Point (joiners,
 # fillers, variation selectors); blank Braille pattern, note head and letter; object replacement.
 _UNSEEN = frozenset(
@@ -123,66 +94,3 @@ def _safe_cell(value: Any) -> Any:
         return value
     text = printable(value)
     return f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
-
-
-def html_lines(
-    title: str,
-    facts: Mapping[str, Any],
-    names: Sequence[str] = (),
-    rows: Iterable[Mapping[str, Any]] = (),
-    pictures: Iterable[str] = (),
-    style: str = "",
-) -> Iterator[str]:
-    """Yield an HTML page without scripts: facts, and a table with the columns `names`.
-
-    `pictures` are HTML, placed between them; `style` is CSS for them.
-    """
-    yield (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{_text(title)}</title><style>{STYLE}{style}</style></head>\n<body><h1>{_text(title)}</h1>"
-    )
-    yield "<table><caption>In all</caption>\n"
-    for name, value in facts.items():
-        yield f'<tr><th scope="row">{_words(name)}</th><td>{_shown(name, value)}</td></tr>\n'
-    yield "</table>\n"
-    yield from pictures
-    if names:
-        yield '<div role="region" aria-label="Groups" tabindex="0">'
-        yield f"<table><caption>By {_text(_WORDS.get(names[0], names[0]))}</caption>\n<thead><tr>"
-        yield "".join(f'<th scope="col">{_words(name)}</th>' for name in names)
-        yield "</tr></thead>\n<tbody>\n"
-        for row in rows:
-            yield f'<tr><th scope="row">{_shown("", row[names[0]])}</th>'
-            yield "".join(f"<td>{_shown(name, row[name])}</td>" for name in names[1:]) + "</tr>\n"
-        yield "</tbody></table></div>\n"
-    yield "</body></html>\n"
-
-
-def _words(name: str) -> str:
-    """Return the label of a field: ``Bytes saved``."""
-    words = _WORDS.get(name) or _UNITS.sub(_unit, name).replace("_", " ")
-    return _text(words[:1].upper() + words[1:])
-
-
-def _unit(found: re.Match[str]) -> str:
-    return {"bytes": ", bytes", "percent": ", share", "ms": ""}[found[1]]
-
-
-def _shown(name: str, value: Any) -> str:
-    """Return a value with the unit in its field's name."""
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if not isinstance(value, int | float):
-        return _text(str(value))
-    if name == "bytes" or name.endswith("_bytes"):
-        return amount(value)
-    if name.endswith("_percent"):
-        return f"{value:.1f} %"
-    return f"{value:,} ms" if name.endswith("_ms") else f"{value:,}"
-
-
-def _text(value: str) -> str:
-    return escape(printable(value))

@@ -6,11 +6,9 @@ nothing.
 
 from __future__ import annotations
 
-from base64 import b64encode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -26,7 +24,8 @@ from dedupindex.crawls.parse_report import add_self_report, self_report_of
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput, BadQuery
-from dedupindex.runtime.tables import STYLE
+from dedupindex.lookup.savings import known
+from dedupindex.runtime.page_style import POLICY
 from server import logs
 from server.api import request_fields as fields
 from server.auth import NamespaceAccess
@@ -43,8 +42,7 @@ _TYPES = {
     "html": "text/html; charset=utf-8",
     "json": "application/json",
 }
-_STYLE_HASH = b64encode(sha256(STYLE.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; frame-ancestors 'none'"
+_POLICY = f"{POLICY}; frame-ancestors 'none'"
 
 LIST: dict[str, dict[str, Any]] = {
     "limit": {**fields.LIMIT, "maximum": 1000, "default": CRAWLS_PAGE},
@@ -223,10 +221,10 @@ def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     return {
         **crawl.as_json(),
         "captures": captures,
-        "bytes": size,
+        "bytes": reports.known_bytes(captures, size),
         "lookups": total.lookups,
         "duplicates": total.duplicates,
-        "duplicate_bytes": total.duplicate_bytes,
+        "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report_of(reading, crawl)._asdict(),

@@ -12,6 +12,7 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import Values, bar, columns
+from dedupindex.runtime.tables import number
 from server.auth import NamespaceAccess
 from server.services import Handlers
 
@@ -41,9 +42,9 @@ def byte_counts(row: StatisticsRow) -> Values:
 
 
 _CHARTS = {  # values and tooltip of a column
-    "lookups": (lookup_counts, "{lookups:,} lookups, {duplicates:,} duplicates"),
-    "captures": (capture_counts, "{duplicates:,} captures saved, {stored:,} stored"),
-    "bytes": (byte_counts, "{duplicate_bytes:,} bytes saved, {stored_bytes:,} stored"),
+    "lookups": (lookup_counts, "{lookups} lookups, {duplicates} duplicates"),
+    "captures": (capture_counts, "{duplicates} captures saved, {stored} stored"),
+    "bytes": (byte_counts, "bytes of payload: {duplicate_bytes} saved, {stored_bytes} stored"),
 }
 
 
@@ -61,6 +62,12 @@ def table_row(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, 
         **row.as_json(),
         "bar": bar(lookup_counts(row), most),
     }
+
+
+def _texts(row: StatisticsRow) -> dict[str, str]:
+    columns = ("lookups", "duplicates", "stored", "duplicate_bytes", "stored_bytes")
+    content = row.as_json()
+    return {name: number(content[name]) for name in columns}
 
 
 class _Period(NamedTuple):
@@ -88,7 +95,7 @@ class Charts(Handlers):
         rows = self._rows(SPANS[name], crawl)
         charts = {
             chart: columns(
-                [(f"{text_of(unit)}: {title.format_map(row.as_json())}", values(row))
+                [(f"{text_of(unit)}: {title.format_map(_texts(row))}", values(row))
                  for unit, row in rows]
             )
             for chart, (values, title) in _CHARTS.items()

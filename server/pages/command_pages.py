@@ -15,7 +15,8 @@ from flask import render_template, request
 
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.index.tokens import Role
-from dedupindex.lookup.savings import GROUPS, STRATEGIES
+from dedupindex.lookup.savings import GROUPS
+from dedupindex.lookup.savings_report import STRATEGIES, group_table, strategy_rows
 from dedupindex.runtime.charts import bar
 from server import commands
 from server.pages.login import read_form
@@ -58,7 +59,9 @@ class WhatIf(Handlers):
             "what_if.html",
             report=report,
             groups=list(GROUPS),
-            strategies=[strategy.value for strategy in STRATEGIES],
+            strategies=[] if report is None else strategy_rows(report["filters"][0]),
+            strategy_table=STRATEGIES,
+            table=None if report is None else group_table(report["by"]),
             limit=self._config.max_body,
             rows=_ROWS,
             longest=commands.LONGEST,

@@ -9,7 +9,7 @@ from flask import render_template, request
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.crawl_report import date
+from dedupindex.crawls.crawl_report import date, group_table
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
@@ -24,8 +24,8 @@ BY = {"host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "strate
 ORDERS = {
     "lookups": "lookups",
     "duplicates": "duplicates",
-    "duplicate_bytes": "bytes saved",
-    "stored_bytes": "bytes stored",
+    "duplicate_bytes": "payload saved",
+    "stored_bytes": "payload stored",
 }
 _ROWS = 50  # of the largest
 
@@ -68,6 +68,7 @@ class CrawlPages(Handlers):
             order=order,
             all_by=BY,
             orders=ORDERS,
+            table=group_table(by, order),
             rows=[table_row(heading, row, most) for heading, row in rows],
             most=_ROWS,
             **_sums(total),
@@ -80,12 +81,13 @@ class CrawlPages(Handlers):
         visible = NamespaceAccess(self._access, request.environ)
         content: dict[str, Any] = {"rows": [], "largest": [], "latest": ""}
         content |= _sums(StatisticsRow())
+        tables = {"by_host": group_table("host", "lookups"), "by_crawl": group_table("crawl")}
         with self._live.crawls.reading() as reading:
             if reading is not None and name:
                 content.update(_host(reading, name, visible))
             elif reading is not None:
                 content.update(_largest_hosts(reading, visible))
-        return render_template("host.html", host=name, **content)
+        return render_template("host.html", host=name, **tables, **content)
 
 
 def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, Any]:

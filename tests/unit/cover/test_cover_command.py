@@ -56,15 +56,15 @@ def test_results_and_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     out = tmp_path / "cover.jsonl"
     status = cover(
         source, "--relation", EXAMPLE, "-o", out, "--what-if", "0.5,0.95",
-        "--report", tmp_path / "page.html", "--list", tmp_path / "list.csv",
+        "--html", tmp_path / "page.html", "--list", tmp_path / "list.csv",
     )  # fmt: skip
     assert status == 0
     output = capsys.readouterr().out
-    assert "kept: 3 of 5; covered: 2 (40.0%), 300 B of 1.1 kB (28.6%)" in output
+    assert "kept: 3 of 5; covered: 2 (40.0 %), 300 B of 1.1 kB in files (28.6 %)" in output
     assert "this is optimal: no cover costs less" in output
     assert "5 URLs with 1.00 documents each (standard deviation 0.00, at most 1)" in output
     assert "shingles of 5 terms: 157, of them 50 distinct" in output
-    assert re.search(r"^0.95 +\d+ +\d+ +\d+ +", output, re.MULTILINE)
+    assert re.search(r"^ +1 +4 +1 +20.0 % .* 9.5 %  0.95$", output, re.MULTILINE)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["id"] for row in rows] == [one["id"] for one in VERSIONS]
     assert rows[0] == {
@@ -169,11 +169,11 @@ def test_text_of_the_web_is_escaped_on_the_page(tmp_path: Path) -> None:
     documents = [{**one, "url": evil} for one in VERSIONS[:3]]
     source = written(tmp_path / "pages.jsonl", documents)
     shown = tmp_path / "page.html"
-    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "o", "--report", shown) == 0
+    assert cover(source, "--relation", JOURNALIST, "-o", tmp_path / "o", "--html", shown) == 0
     text = shown.read_text()
     assert "<script" not in text and "\u202e" not in text and "&lt;script&gt;" in text
     assert text.count("<circle") == 3 and 'class="covers"' in text
-    assert "http" not in re.sub(r"http://a\.example", "", text)  # nothing is fetched
+    assert "://" not in re.sub(r"http://a\.example", "", text)  # nothing is fetched
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def test_an_update_is_as_good_as_a_run_on_all(
     [
         ["-o", "pages.jsonl"],
         ["-o", "new.jsonl", "--list", "pages.jsonl"],
-        ["-o", "new.jsonl", "--report", "new.jsonl"],
+        ["-o", "new.jsonl", "--html", "new.jsonl"],
         ["-o", "my.warc.gz"],
     ],
 )
@@ -386,7 +386,7 @@ def test_results_are_compressed_as_their_names_say(tmp_path: Path, ending: str) 
     first = written(tmp_path / "first.jsonl", VERSIONS[:3])
     rest = written(tmp_path / "rest.jsonl", VERSIONS[3:])
     plain, out = tmp_path / "out.jsonl", tmp_path / f"out.jsonl.{ending}"
-    beside = {"--list": tmp_path / "list.csv", "--report": tmp_path / "page.html"}
+    beside = {"--list": tmp_path / "list.csv"}
     packed = {name: path.with_name(f"{path.name}.{ending}") for name, path in beside.items()}
     rule = ["--relation", EXAMPLE]
     assert cover(first, *rule, "-o", out, "--updatable", *chain(*packed.items())) == 0

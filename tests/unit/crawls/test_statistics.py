@@ -325,18 +325,24 @@ def test_times_without_that_of_the_last_lookup_are_read() -> None:
 
 
 def test_bytes_in_total() -> None:
-    stated = StatisticsRow(
+    row = StatisticsRow(
         lookups=3, digest=2, digest_bytes=20, stated_bytes=60, duplicate_stated_bytes=45
     )
-    assert stated.handled == (60, 45)
-    assert stated.as_json()["duplicate_bytes_percent"] == 75.0
-    # more was stored than stated: some lookups state no size
-    stored = stated._replace(stored=9, stored_bytes=80)
-    assert stored.handled == (100, 20) and stored.as_json()["new_bytes"] == 80
-    # nothing is known of the size of the miss
-    unknown = StatisticsRow(lookups=3, digest=2, digest_bytes=20).as_json()
-    assert (unknown["handled_bytes"], unknown["duplicate_bytes_percent"]) == (None, None)
-    assert StatisticsRow(lookups=2, digest=2, digest_bytes=20).handled == (20, 20)
+    # What askers count may include headers, and is not payload: nothing is known of the miss.
+    stated = row.as_json()
+    assert (stated["handled_bytes"], stated["duplicate_bytes_percent"]) == (None, None)
+    assert (stated["duplicate_bytes"], stated["duplicate_stated_bytes_percent"]) == (20, 75.0)
+    stored = row._replace(stored=1, stored_bytes=80).as_json()
+    assert (stored["handled_bytes"], stored["new_bytes"]) == (100, 80)
+    assert stored["duplicate_bytes_percent"] == 20.0
+    assert stored["sizes"] == {"stated": 1, "of_original": 2, "unknown": 0}
+    unsized = row._replace(stored=1, stored_unsized=1, unsized=1).as_json()
+    assert unsized["stored_bytes"] is unsized["new_bytes"] is unsized["handled_bytes"] is None
+    assert (unsized["duplicate_bytes"], unsized["sizes"]["unknown"]) == (20, 2)
+    lost = StatisticsRow(lookups=2, digest=2, unsized=2).as_json()
+    assert lost["duplicate_bytes"] is lost["digest_bytes"] is lost["handled_bytes"] is None
+    assert lost["exact_url_bytes"] == 0  # there is none
+    assert StatisticsRow(lookups=2, digest=2, digest_bytes=20).as_json()["handled_bytes"] == 20
     assert StatisticsRow().as_json()["duplicate_bytes_percent"] == 0.0
 
 

@@ -1,0 +1,110 @@
+"""The findings of bin/verify as a table and a page.
+
+They are not in `dedupindex.verify`, which imports nothing that writes reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dedupindex.runtime import html_page
+from dedupindex.runtime.html_page import ChartPart, Figure
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.tables import singular
+from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
+
+NAMED = 200  # findings that a page names
+_FINDINGS = ReportColumn("findings", "findings")
+_LEVEL = ReportColumn("level", "level", Unit.TEXT)
+BY_REASON = Table(
+    "Findings by level, the worst first",
+    (
+        ReportColumn("reason", "reason", Unit.TEXT),
+        _LEVEL,
+        _FINDINGS,
+        ReportColumn("findings_percent", "findings, %", Unit.PERCENT),
+    ),
+    order="level",
+)
+_NAMED = Table(
+    "Findings in the order of the files; remarks are named with --remarks only",
+    (
+        ReportColumn("file", "file", Unit.TEXT),
+        ReportColumn("offset", "offset"),
+        _LEVEL,
+        ReportColumn("reason", "reason", Unit.TEXT),
+        ReportColumn("message", "what", Unit.TEXT),
+    ),
+    order="file",
+)
+_MEANINGS = {
+    DAMAGE: "damage: bytes that cannot be read",
+    LOSS: "loss: content that is gone or changed",
+    BROKEN: "broken: will not replay everywhere",
+    REMARK: "remark: unusual, but replays",
+}
+
+
+def rows(reasons: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Return the rows of `BY_REASON`."""
+    total = sum(reasons.values())
+    ordered = sorted(reasons, key=lambda one: (LEVELS.index(REASONS[one]), -reasons[one], one))
+    return [
+        {
+            "reason": reason,
+            "level": REASONS[reason],
+            "findings": reasons[reason],
+            "findings_percent": percent(reasons[reason], total),
+        }
+        for reason in ordered
+    ]
+
+
+def lines(
+    places: Sequence[Path], read: Mapping[str, int], reasons: Mapping[str, int],
+    first: Sequence[Finding],
+) -> Iterator[str]:  # fmt: skip
+    """Yield the page: what was read, the findings by reason, and the first of them."""
+    levels = Counter[str]()
+    for reason, count in reasons.items():
+        levels[REASONS[reason]] += count
+    more = f" and {len(places) - 2:,} more" if len(places) > 2 else ""
+    title = f"Verification of {', '.join(map(str, places[:2]))}{more}"
+    drawn = [level for level in LEVELS if level != REMARK] if levels.keys() - {REMARK} else LEVELS
+    counts = [(ChartPart(level, _MEANINGS[level]), levels[level]) for level in drawn]
+    figures = [Figure(name.capitalize(), f"{count:,}") for name, count in read.items()]
+    found = [level for level in LEVELS if levels[level]]
+    figures += [Figure(level.capitalize(), f"{levels[level]:,}") for level in found]
+
+    def body() -> Iterator[str]:
+        if reasons:
+            yield from html_page.split("Findings by level", counts, _FINDINGS)
+            yield from BY_REASON.html_lines(rows(reasons))
+        if first:
+            yield from _NAMED.html_lines(
+                {**finding._asdict(), "level": finding.level,
+                 "offset": finding.offset if finding.offset >= 0 else None}
+                for finding in first
+            )  # fmt: skip
+        named = sum(count for reason, count in reasons.items() if REASONS[reason] != REMARK)
+        if named > len(first):
+            yield f"<p>and {named - len(first):,} more, which bin/verify prints.</p>\n"
+
+    footer = "Read by code that shares no parser with what writes archives."
+    return html_page.page(title, _headline(levels, read), figures, body(), footer)
+
+
+def _headline(levels: Mapping[str, int], read: Mapping[str, int]) -> str:
+    bad = [
+        f"{levels[level]:,} finding{'s' * (levels[level] > 1)} of {level}"
+        for level in (DAMAGE, LOSS, BROKEN)
+        if levels[level]
+    ]
+    files = singular(f"{read['files']:,} files")
+    if bad:
+        return f"{', '.join(bad)} in {files}."
+    remarks = ", with remarks only" if levels[REMARK] else ""
+    return f"Nothing is damaged or lost in {files}{remarks}."

@@ -1,0 +1,360 @@
+"""What reports of crawls show: columns, tables, lines of text and pictures.
+
+`bin/report --against`, `bin/report --crawl`, the server's report and its pages take them from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
+from typing import Any
+
+import orjson
+
+from dedupindex.lookup.conditions import format_age
+from dedupindex.lookup.savings import CLASSES, SIZES, IndexFacts
+from dedupindex.lookup.validator_report import VALIDATORS
+from dedupindex.runtime import html_page
+from dedupindex.runtime.html_page import ChartPart, Figure
+from dedupindex.runtime.report_table import (
+    ReportColumn,
+    Row,
+    Shown,
+    Table,
+    Unit,
+    hidden,
+    on_pages,
+)
+from dedupindex.runtime.tables import UNKNOWN, amount, number
+
+PARTS = (
+    ChartPart("exact_url", "same URL"),
+    ChartPart("canonical_url", "same canonical URL"),
+    ChartPart("digest", "another URL"),
+    ChartPart("new", "no original"),
+)
+"""What a lookup found, in the order and with the colours of all pictures."""
+HEADINGS = {"mime": "media type", "status": "HTTP status"}
+DUPLICATES = (
+    ReportColumn("duplicates", "duplicates"),
+    ReportColumn("duplicates_percent", "duplicates, %", Unit.PERCENT),
+    ReportColumn("duplicate_bytes", "payload saved", Unit.BYTES),
+    ReportColumn("duplicate_bytes_percent", "saved, %", Unit.PERCENT),
+)
+FOUND = tuple(
+    column
+    for name, label in PARTS
+    for column in (
+        *on_pages(ReportColumn(name, label)),
+        *hidden(ReportColumn(f"{name}_bytes", f"{label}, payload", Unit.BYTES)),
+    )
+)
+_LOOKED_UP = ReportColumn("handled", "looked up")
+_PAYLOAD = ReportColumn("handled_bytes", "payload", Unit.BYTES)
+_UNSIZED = ReportColumn("unsized", "of unknown size", shown=Shown.ON_PAGES)
+STRATEGIES = Table(
+    "What each strategy would have saved (each includes the one above it)",
+    (
+        ReportColumn("strategy", "strategy", Unit.TEXT),
+        ReportColumn("captures", "duplicates"),
+        ReportColumn("captures_percent", "duplicates, %", Unit.PERCENT),
+        ReportColumn("bytes", "payload saved", Unit.BYTES),
+        ReportColumn("percent", "saved, %", Unit.PERCENT),
+    ),
+    order="captures",
+)
+_LABELS = {
+    "exact_url": "Exact URL hits",
+    "canonical_url": "Canonical URL hits",
+    "digest": "Digest hits",
+}
+
+
+def heading(by: str) -> ReportColumn:
+    """Return the column with the headings of groups."""
+    return ReportColumn(by, HEADINGS.get(by, by), Unit.TEXT)
+
+
+def group_table(by: str) -> Table:
+    """Return the groups of what a crawl would have saved."""
+    unsized = hidden(ReportColumn("unsized_duplicates", "duplicates of unknown size"))
+    columns = (heading(by), _LOOKED_UP, _PAYLOAD, *DUPLICATES, *FOUND, _UNSIZED, *unsized)
+    title = f"By {heading(by).label}, those with the most payload first"
+    return Table(title, columns, order="handled_bytes")
+
+
+def validator_table(by: str) -> Table:
+    """Return the groups of how well validators predict changes."""
+    columns = [
+        heading(by),
+        ReportColumn("compared", "compared"),
+        ReportColumn("changed", "changed"),
+    ]
+    for name, label in VALIDATORS.items():
+        fetched = f"{label}, payload not to fetch"
+        columns += [
+            ReportColumn(f"{name}_stated", f"{label} stated", shown=Shown.ON_PAGES),
+            ReportColumn(f"{name}_kept", f"{label} kept"),
+            ReportColumn(f"{name}_kept_bytes", fetched, Unit.BYTES, Shown.ON_PAGES),
+            ReportColumn(f"{name}_lost", f"{label} lost"),
+            ReportColumn(f"{name}_needless", f"{label} needless", shown=Shown.ON_PAGES),
+        ]
+    return Table(f"By {heading(by).label}, most compared first", tuple(columns), order="compared")
+
+
+def validator_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
+    """Yield how well validators predict changes as text."""
+    yield f"Records read:         {head['records']:,}"
+    yield f"Not known before:     {head['first']:,}"
+    if head["other_digest"]:
+        yield f"Other algorithm:      {head['other_digest']:,}"
+    yield f"Compared:             {head['compared']:,}, changed: {head['changed']:,}"
+    for name, label in VALIDATORS.items():
+        stated, kept, lost, needless = _outcomes(head, name)
+        size = amount(head[f"{name}_kept_bytes"])
+        yield f"{label + ':':<22}{stated:,} state it"
+        yield f"  rightly unchanged:  {kept:,}, bytes not to fetch: {size}"
+        yield f"  wrongly unchanged:  {lost:,} (changes that would be lost)"
+        yield f"  rightly changed:    {stated - kept - lost - needless:,}"
+        yield f"  wrongly changed:    {needless:,}"
+    table = validator_table(head["by"])
+    yield f"\n{table.title}:"
+    yield from table.text_lines(groups)
+
+
+def _outcomes(head: Row, name: str) -> list[int]:
+    return [head[f"{name}_{column}"] for column in ("stated", "kept", "lost", "needless")]
+
+
+def validator_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
+    """Yield how well validators predict changes as a page."""
+    figures = [Figure("Compared", f"{head['compared']:,}", f"{head['changed']:,} changed")]
+    figures += [
+        Figure(
+            f"{label}, changes lost",
+            f"{head[f'{name}_lost']:,}",
+            f"{head[f'{name}_stated']:,} state it",
+        )
+        for name, label in VALIDATORS.items()
+    ]
+    kept = ", ".join(f"{head[f'{name}_kept']:,} by {label}" for name, label in VALIDATORS.items())
+    headline = f"Of {head['compared']:,} captures need not be fetched again: {kept}."
+    table = validator_table(head["by"])
+
+    def body() -> Iterator[str]:
+        for name, label in VALIDATORS.items():
+            stated, kept, lost, needless = _outcomes(head, name)
+            parts = [
+                (ChartPart("kept", "rightly unchanged"), kept),
+                (ChartPart("damage", "wrongly unchanged"), lost),
+                (ChartPart("new", "rightly changed"), stated - kept - lost - needless),
+                (ChartPart("covered", "wrongly changed"), needless),
+            ]
+            yield from html_page.split(f"What {label} says of a capture", parts, table.columns[1])
+        yield from table.html_lines(groups)
+
+    return html_page.page(title, headline, figures, body())
+
+
+def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) -> Iterator[str]:
+    """Yield one JSON object on one line, group by group: they may not fit in memory."""
+    content = orjson.dumps(head).decode()
+    if table is None:
+        yield content + "\n"
+        return
+    yield content[:-1] + ',"groups":['
+    yield from table.json_items(groups)
+    yield "]}\n"
+
+
+def duplicate_lines(head: Row) -> Iterator[str]:
+    """Yield the lines of hits and misses, with the names of the DeDuplicator's report."""
+    yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)"
+    yield f"Bytes total:          {bytes_text(head['handled_bytes'])}"
+    share = head["duplicate_bytes_percent"]
+    percent = "" if share is None else f", {share} %"
+    yield f"Bytes duplicate:      {bytes_text(head['duplicate_bytes'])}{percent}"
+
+
+def class_lines(head: Row) -> Iterator[str]:
+    """Yield the lines of misses and of the classes of hits, and from where sizes are known."""
+    yield f"New (no hits):        {head['new']:,}, bytes: {number(head['new_bytes'])}"
+    for name, label in _LABELS.items():
+        yield f"{label + ':':<22}{head[name]:,}, bytes: {number(head[f'{name}_bytes'])}"
+    sizes = head["sizes"]
+    if any(sizes.values()):
+        yield f"Sizes of payloads:    {sizes_text(sizes)}"
+
+
+def sizes_text(sizes: Mapping[str, int]) -> str:
+    """Say of how many payloads the size is stated, taken from the original, or not known."""
+    stated, original, unknown = (sizes[source] for source in SIZES)
+    more = f", {unknown:,} not known (they add no bytes)" if unknown else ""
+    return f"{stated:,} stated, {original:,} those of their originals{more}"
+
+
+def filter_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield what each strategy would have saved, by filter."""
+    for row in filters:
+        left_out = f"without {row['mime']}" if row["mime"] else "all media types"
+        line = f"  {left_out}, from {row['min_size']:,} bytes"
+        if row["max_age"] is not None:
+            line += f", originals at most {format_age(row['max_age'])} old"
+        if len(filters) > 1 and row is filters[0]:
+            line += " (all other figures are of these)"
+        yield line
+        yield from STRATEGIES.text_lines(strategy_rows(row))
+
+
+def strategy_rows(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of `STRATEGIES` of one filter of a report."""
+    return [{"strategy": name, **saving} for name, saving in row["strategies"].items()]
+
+
+def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
+    """Yield what a crawl would have saved as text, with all that the DeDuplicator reports."""
+    yield f"Records read:         {head['records']:,}"
+    for name, count in head["refused"].items():
+        yield f"  not looked up: {name:<26}{count:>12,}"
+    yield f"Total handled:        {head['handled']:,}"
+    yield from duplicate_lines(head)
+    revisits = f"{head['already_revisits']:,}, bytes: {number(head['already_revisits_bytes'])}"
+    yield f"  of these stored as revisits: {revisits}"
+    yield from class_lines(head)
+    yield f"Average lookup time:  {head['average_lookup_ms']} ms"
+    yield f"Last lookup time:     {head['last_lookup_ms']} ms"
+    for name, count in head["refused_by_policy"].items():
+        yield f"Stored by a policy:   {count:,} ({name})"
+    if head["skipped_by_policy"]:
+        yield f"Not even a revisit:   {head['skipped_by_policy']:,} (blackout)"
+    yield f"\n{STRATEGIES.title}:"
+    yield from filter_lines(head["filters"])
+    table = group_table(head["by"])
+    yield f"\n{table.title}:"
+    yield from table.text_lines(groups)
+    yield ""
+    yield from index_lines(head["index"], "all, calculated from one lookup")
+
+
+def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
+    """Yield what a crawl would have saved as a page."""
+    groups = iter(groups)
+    largest = list(islice(groups, html_page.MOST))
+    by = heading(head["by"]).label
+    sizes = sizes_text(head["sizes"])
+    headline = (
+        f"{_share(head, 'payload')} would not have been stored again: "
+        f"{head['duplicates']:,} of {head['handled']:,} captures are duplicates."
+    )
+
+    def body() -> Iterator[str]:
+        yield from pictures(head, largest, by)
+        for row in head["filters"]:
+            left_out = f", without {row['mime']}" if row["mime"] else ""
+            least = f", from {row['min_size']:,} bytes" if row["min_size"] else ""
+            age = f", originals at most {format_age(row['max_age'])} old" if row["max_age"] else ""
+            table = Table(STRATEGIES.title + left_out + least + age, STRATEGIES.columns, "captures")
+            yield from table.html_lines(strategy_rows(row))
+        yield from group_table(head["by"]).html_lines(chain(largest, groups))
+        yield from html_page.facts("In all", _FACTS, head)
+        refused = [ReportColumn(name, f"not looked up: {name}") for name in head["refused"]]
+        yield from html_page.facts("Not looked up", refused, head["refused"]) if refused else ()
+        yield from html_page.facts("The index", INDEX, head["index"])
+
+    return html_page.page(
+        title, headline, saved_figures(head), body(), f"Sizes of payloads: {sizes}."
+    )
+
+
+def pictures(
+    head: Row, groups: Sequence[Row], by: str, looked_up: str = "handled"
+) -> Iterator[str]:
+    """Yield the pictures of what lookups found: captures, payload, and groups."""
+    yield from html_page.split(
+        "Captures by what was found", [(part, head[part.name] or 0) for part in PARTS], _LOOKED_UP
+    )
+    if head["handled_bytes"]:
+        parts = [(part, head[f"{part.name}_bytes"] or 0) for part in PARTS]
+        yield from html_page.split("Payload by what was found", parts, _PAYLOAD)
+    rows = [
+        (
+            str(group[by_name(group)]),
+            [group[part.name] for part in PARTS],
+            _of_group(group, looked_up),
+        )
+        for group in groups[: html_page.MOST]
+    ]
+    yield from html_page.ranking(f"Captures by {by}", PARTS, rows)
+
+
+def by_name(group: Row) -> str:
+    """Return the name of the column with the heading of a group, its first."""
+    return next(iter(group))
+
+
+def _of_group(group: Row, looked_up: str) -> str:
+    saved = group["duplicate_bytes"]
+    share = f"{group['duplicates']:,} of {group[looked_up]:,}"
+    return share if saved is None else f"{share}, {amount(saved)} saved"
+
+
+def saved_figures(head: Row) -> list[Figure]:
+    """Return the figures of a page: what was saved, in per cent and bytes."""
+    share = head["duplicate_bytes_percent"]
+    of = "" if share is None else f"{share:.1f} % of {amount(head['handled_bytes'])}"
+    new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} of payload"
+    captures = f"{head['duplicates_percent']:.1f} % of captures"
+    return [
+        Figure("Payload saved", amount(head["duplicate_bytes"]), of),
+        Figure("Duplicates", f"{head['duplicates']:,}", captures),
+        Figure("No original", f"{head['new']:,}", new),
+    ]
+
+
+def _share(head: Row, what: str) -> str:
+    """Say which share is saved: of the bytes if they are known, else of the captures."""
+    share = head["duplicate_bytes_percent"]
+    if share is None:
+        return f"{head['duplicates_percent']:.1f} % of the captures"
+    return f"{share:.1f} % of the {what}"
+
+
+_FACTS = (
+    ReportColumn("records", "records read"),
+    _LOOKED_UP,
+    _PAYLOAD,
+    *DUPLICATES,
+    ReportColumn("already_revisits", "already stored as revisits"),
+    ReportColumn("already_revisits_bytes", "their payload", Unit.BYTES),
+    *(ReportColumn(f"{match.value}_bytes", f"{label}, payload", Unit.BYTES)
+      for match, (_, label) in zip(CLASSES, PARTS, strict=False)),
+    ReportColumn("new_bytes", "no original, payload", Unit.BYTES),
+    _UNSIZED,
+    ReportColumn("average_lookup_ms", "average lookup", Unit.MILLISECONDS),
+)  # fmt: skip
+INDEX = (
+    ReportColumn("records_in_index", "records in the index"),
+    ReportColumn("url_indexed", "URLs", Unit.TEXT),
+    ReportColumn("canonical_url_available", "canonical URLs", Unit.TEXT),
+    ReportColumn("digest_indexed", "digests", Unit.TEXT),
+    ReportColumn("digest_includes_algorithm", "digests with their algorithm", Unit.TEXT),
+)
+
+
+def index_lines(facts: IndexFacts, strategy: str) -> Iterator[str]:
+    """Yield the lines on an index, and how it was searched, as the DeDuplicator's report has."""
+    flags = {name: "yes" if value else "no" for name, value in facts.items()}
+    yield "Index:"
+    yield f"  URL indexed:        {flags['url_indexed']}"
+    yield f"  Digest indexed:     {flags['digest_indexed']}"
+    yield f"  Canonical URL available: {flags['canonical_url_available']}"
+    yield f"  Search strategy:    {strategy}"
+    yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
+    yield f"  Records in index:   {facts['records_in_index']:,}"
+    yield "  BloomFilter size:   none (none is needed: a miss costs one seek)"
+    yield "  BloomFilter hits:   none"
+
+
+def bytes_text(count: int | None) -> str:
+    """Return a number of bytes exactly, and as people read it."""
+    return UNKNOWN if count is None else f"{count:,} ({amount(count)})"

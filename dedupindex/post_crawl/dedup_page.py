@@ -1,0 +1,100 @@
+"""The report of bin/dedup as a page: what became smaller, where, and what was left as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport
+from dedupindex.runtime import html_page
+from dedupindex.runtime.html_page import ChartPart, Figure
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.tables import amount, number, singular
+
+_CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
+_SAVED = ChartPart("saved", "saved")
+_NAMED = 200  # files with problems
+_PROBLEMS = Table(
+    "Files that were left alone, and damage that was kept",
+    (ReportColumn("file", "file", Unit.TEXT), ReportColumn("why", "why", Unit.TEXT)),
+    order="file",
+)
+_FINDINGS = Table(
+    "What verification found",
+    (ReportColumn("reason", "reason", Unit.TEXT), ReportColumn("findings", "findings")),
+    order="reason",
+)
+
+
+def lines(report: DedupReport, sources: Sequence[str]) -> Iterator[str]:
+    """Yield the page of a run that read `sources`."""
+    more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
+    title = f"Duplicates in {', '.join(sources[:2])}{more}"
+    return html_page.page(
+        title, _headline(report), _figures(report), _body(report), _footer(report)
+    )
+
+
+def _headline(report: DedupReport) -> str:
+    if not report.proof.sound:
+        return "Verification failed: do not use the result, and keep what it was made from."
+    smaller = report.bytes_before - report.bytes_after
+    share = percent(smaller, report.bytes_before)
+    would = "would be" if report.dry_run else "are"
+    become = "could become" if report.dry_run else "became"
+    captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
+    return f"The files {would} {share:.1f} % smaller: {captures}."
+
+
+def _figures(report: DedupReport) -> Iterator[Figure]:
+    smaller = report.bytes_before - report.bytes_after
+    before, after = amount(report.bytes_before), amount(report.bytes_after)
+    yield Figure("Saved in files", amount(smaller), f"{before} before, {after} after")
+    share = percent(report.revisits, report.captures)
+    yield Figure("Revisits", number(report.revisits), f"{share:.1f} % of the captures")
+    if report.journal:
+        yield Figure("Kept to undo it", amount(report.journal), "in .rewrite/")
+    if report.left:
+        names = {problem.container for problem in report.left}
+        yield Figure("Files with problems", number(len(names)), "named below")
+    if not report.dry_run:
+        found = report.proof.levels.total()
+        files = singular(f"{report.proof.files:,} files")
+        yield Figure("Verified", files, f"{found:,} findings" if found else "nothing found")
+
+
+def _body(report: DedupReport) -> Iterator[str]:
+    smaller = max(report.bytes_before - report.bytes_after, 0)
+    sizes = [(_SAVED, smaller), (ChartPart("rest", "stays"), report.bytes_before - smaller)]
+    yield from html_page.split("Bytes in files", sizes, _BYTES)
+    captures = [
+        (_SAVED._replace(label="revisits"), report.revisits),
+        (ChartPart("exact_url", "originals of revisits"), report.originals),
+        (ChartPart("new", "without a duplicate"), report.unique),
+        (ChartPart("loss", "duplicates, not rewritten"), report.refused.total()),
+    ]
+    yield from html_page.split("Captures", captures, _CAPTURES)
+    hosts = [
+        (host.host, [max(host.bytes_saved, 0)],
+         f"{amount(host.bytes_saved)}, {host.revisits:,} of {host.captures:,} captures")
+        for host in report.hosts[: html_page.MOST]
+    ]  # fmt: skip
+    yield from html_page.ranking("Bytes saved in files, by host", [_SAVED], hosts)
+    yield from HOSTS.html_lines(host.as_row() for host in report.hosts)
+    if report.refused:
+        yield from REFUSED.html_lines(report.refused_rows())
+    if report.left:
+        problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
+        yield from _PROBLEMS.html_lines({"file": file, "why": why} for file, why in problems)
+    if len(report.left) > _NAMED:
+        yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
+    if report.proof.findings:
+        found = sorted(report.proof.findings.items())
+        yield from _FINDINGS.html_lines({"reason": name, "findings": n} for name, n in found)
+    if report.absent:
+        files = singular(f"{len(report.absent):,} files")
+        yield f"<p>Not copied, so keep the source: {files}.</p>\n"
+
+
+def _footer(report: DedupReport) -> str:
+    what = "A dry run: nothing was changed." if report.dry_run else "Every revisit was verified."
+    return f"{what} {report.files:,} files of {report.records:,} records were read."
