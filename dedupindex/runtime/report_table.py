@@ -16,6 +16,7 @@ import orjson
 
 from dedupindex.runtime.tables import UNKNOWN, amount, csv_lines, printable
 
+_SHORT = 6  # characters of texts other than the heading, in text
 Row = Mapping[str, Any]
 """Values by the names of columns."""
 
@@ -116,10 +117,12 @@ class Table:
         texts = [*texts[1:], *texts[:1]]
         widths = {column: max(len(column.label), column.unit.value) for column in numbers}
         titles = [f"{column.label:>{widths[column]}}" for column in numbers]
-        yield "  ".join((*titles, *(column.label for column in texts)))
+        *short, last = texts
+        yield "  ".join((*titles, *(f"{column.label:<{_SHORT}}" for column in short), last.label))
         for row in rows:
             cells = [f"{column.text(row[column.name]):>{widths[column]}}" for column in numbers]
-            yield "  ".join((*cells, *(column.text(row[column.name]) for column in texts)))
+            cells += [f"{column.text(row[column.name]):<{_SHORT}}" for column in short]
+            yield "  ".join((*cells, last.text(row[last.name])))
 
     def html_lines(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield a table of HTML, which scrolls where it is too wide."""
