@@ -14,6 +14,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 from dedupindex.cli.serve import command
 from tests.conftest import MakeIndex, need
@@ -101,6 +102,36 @@ def test_the_image_is_complete_and_runs_without_root() -> None:
     version = re.search(r"python:([\d.]+)-slim$", base)
     assert version
     assert f"Programming Language :: Python :: {version[1]}" in project["classifiers"]
+
+
+def test_the_services_of_compose_find_each_other(make_index: MakeIndex) -> None:
+    services = yaml.safe_load((IMAGE.parent / "compose.yaml").read_text())["services"]
+    for service in services.values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert not source.startswith(".") or (IMAGE.parent / source).exists(), volume
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert (IMAGE.parent / services["dedupindex"]["build"]["context"]).resolve() == ROOT
+    settings = yaml.safe_load((ROOT / "conf" / "prometheus" / "prometheus.yml").read_text())
+    (job,) = settings["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    name, _, port = target.partition(":")
+    assert services[name]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    alerts = [*map((ROOT / "conf" / "prometheus").joinpath, settings["rule_files"])]
+    assert f'job="{job["job_name"]}"' in alerts[0].read_text()
+    provided = ROOT / "conf" / "grafana" / "provisioning"
+    sources, folders = (
+        yaml.safe_load((provided / kind / "dedupindex.yaml").read_text())[key][0]
+        for kind, key in (("datasources", "datasources"), ("dashboards", "providers"))
+    )
+    assert sources["url"].removeprefix("http://").split(":")[0] in services
+    place = f":{folders['options']['path']}/dedupindex.json:"
+    assert any(place in volume for volume in services["grafana"]["volumes"])
+    serve, _, *options = services[name]["command"]
+    assert serve == "serve"
+    with serving(make_index([capture(1)]), *options, "--workers", "1") as server:
+        status, body = server.get("/metrics", Host=target)
+        assert status == 200 and b"dedupindex_ready 1" in body
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
