@@ -68,7 +68,7 @@ def create_app(
         gets = {"/lookup": lookups.get, **dict.fromkeys(PATHS, cdx.get)}
         posts = {"/lookup": lookups.respond, "/captures": captures.respond}
         checks, timeout = RequestChecks(config, access, metrics), BodyTimeout(config.body_timeout)
-        app.wsgi_app = HotRoutes(app.wsgi_app, gets, posts, checks, timeout)  # type: ignore[assignment,method-assign]
+        app.wsgi_app = HotRoutes(app.wsgi_app, gets, posts, checks, timeout, services.stop)  # type: ignore[assignment,method-assign]
     return app
 
 

@@ -1,15 +1,19 @@
 """Commands that requests run in a process of low priority, because they read much.
 
-So lookups do not wait for them, they can be killed after `LONGEST`, and their memory is freed.
+So lookups do not wait for them, they can be killed after `LONGEST`, and their memory is freed. A
+command ends with its own processes: after that time also if the worker is killed that runs it.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore
@@ -20,6 +24,7 @@ from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker
+_GRACE = 5  # seconds after which a command ends whose worker does not end it
 _LONGEST_LINE = 1 << 24  # bytes
 _ERRORS = {
     kind.exit_status: kind for kind in (BadInput, IndexUnavailable, SpotCheckFailed, Damaged)
@@ -44,10 +49,22 @@ class Commands:
         self._index = os.path.abspath(index)
         self._free = BoundedSemaphore(AT_ONCE)
 
+    def typed(self, name: str, options: Sequence[str]) -> str:
+        """Return what a person types to run a command on this index."""
+        return typed(name, [self._index, *options])
+
     def run(
-        self, name: str, options: Sequence[str], stdin: IO[bytes] | None = None, lines: int = 0
+        self,
+        name: str,
+        options: Sequence[str],
+        stdin: IO[bytes] | None = None,
+        lines: int = 0,
+        *,
+        indexed: bool = True,
     ) -> CommandOutput:
         """Run ``bin/name INDEX``; return the first `lines` lines of its output and the last one.
+
+        Without `indexed`, the command gets no INDEX.
 
         Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` if too many run already.
         """
@@ -58,7 +75,7 @@ class Commands:
                 "overloaded", f"{AT_ONCE} commands are running already; try again soon"
             )
         try:
-            return self._run([name, self._index, *options], stdin, lines)
+            return self._run([name, *([self._index] if indexed else []), *options], stdin, lines)
         finally:
             self._free.release()
 
@@ -67,11 +84,15 @@ class Commands:
         with (
             TemporaryFile() as stderr,
             subprocess.Popen(
-                ["nice", "-n", "10", sys.executable, "-m", "dedupindex", *words],
+                [
+                    *("timeout", "-s", "KILL", str(LONGEST + _GRACE), "nice", "-n", "10"),
+                    *(sys.executable, "-m", "dedupindex", *words),
+                ],
                 env={**os.environ, "PYTHONPATH": path},
                 stdin=stdin or subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                start_new_session=True,
             ) as process,
         ):
             assert process.stdout is not None
@@ -79,7 +100,7 @@ class Commands:
 
             def end() -> None:
                 late.set()
-                process.kill()
+                _kill(process)
 
             timer = threading.Timer(LONGEST, end)
             timer.start()
@@ -88,7 +109,7 @@ class Commands:
                 process.wait()
             finally:
                 timer.cancel()
-                process.kill()
+                _kill(process)
             messages = _messages(stderr)
         if late.is_set():
             raise CommandTimeout(
@@ -96,6 +117,18 @@ class Commands:
             )
         _check(words[0], process.returncode, messages)
         return CommandOutput(kept, last, messages)
+
+
+def typed(name: str, words: Sequence[str]) -> str:
+    """Return a command as a person types it."""
+    return shlex.join([f"bin/{name}", *words])
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command that has not been waited for, and all processes that it started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _lines(stream: IO[bytes], most: int) -> tuple[list[bytes], bytes]:
@@ -119,8 +152,8 @@ def _messages(stream: IO[bytes]) -> list[str]:
 def _check(name: str, status: int, messages: list[str]) -> None:
     """Raise the error that the exit status means."""
     text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
-    if status == Damaged.exit_status and name == "report":
-        return  # it leaves out what is damaged, and reports it
+    if status == Damaged.exit_status and name in ("report", "dedup"):
+        return  # they leave out what is damaged, and report it
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
     if status in _ERRORS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_bytes
 
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from server.listeners import Tls
@@ -35,9 +36,12 @@ class Config:
     max_line: int = 1 << 20  # of one JSON line
     body_timeout: int = 60  # in which each 64 KiB of a body, or its rest, must arrive
     rate_limit: int = 0  # requests a second of one client to one worker; 0: no limit
+    dry_run_dirs: tuple[Path, ...] = ()  # below which the page of a dry run may read
     filter_memory: int = 0  # bytes of the filter of an index on a cluster; 0: it has none
     max_connections: int = 4096  # of one worker, idle ones included; more wait to be accepted
     stop_timeout: int = 30  # to finish requests when stopping
+    secret: bytes = field(default_factory=lambda: token_bytes(32), repr=False)
+    """Signs what pages have shown, in all workers, until the server is stopped."""
 
 
 RECORDS_CRAWL = "doppelganger"  # the shared crawl of records posted to /api/records

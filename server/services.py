@@ -18,6 +18,11 @@ class Services:
         self.access = Access(config.index, private=config.private, guarded=config.guarded)
         self.bodies, self.commands = BodySlots(), Commands(config.index)
         self.writers = Writers(live, self.access, self.bodies, config)
+        self.stopping = False  # whether the worker is about to end
+
+    def stop(self) -> None:
+        """End answers that have no end of their own."""
+        self.stopping = True
 
 
 class Handlers:

@@ -34,11 +34,12 @@ class HotRoutes:
         posts: Mapping[str, Answer],
         checks: RequestChecks,
         timeout: BodyTimeout,
+        on_stop: Callable[[], None],
     ) -> None:
         """`gets` and `posts` are the functions that answer GET and POST by path."""
         self._inner, self._answers = inner, {"GET": gets, "POST": posts}
         self._gets, self._checks, self.timeout = gets, checks, timeout
-        self._stopping = False
+        self._stopping, self._on_stop = False, on_stop
 
     def stop(self) -> None:
         """Ask clients, with every answer from now on, to close their connections.
@@ -46,6 +47,7 @@ class HotRoutes:
         A client that sends its next request just when its connection is closed gets no answer.
         """
         self._stopping = True
+        self._on_stop()
 
     def __call__(self, environ: dict[str, Any], start: StartResponse) -> Iterable[bytes]:
         if self._stopping:

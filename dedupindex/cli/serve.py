@@ -63,6 +63,10 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     "of new payloads without asking it; 0: none.",
 )  # fmt: skip
 @option(
+    "--dry-run-dir", "dry_run_dirs", type=PATH, multiple=True, default=(), metavar="DIR",
+    help="A directory whose archives the page of a dry run may read; repeatable. Default: none.",
+)  # fmt: skip
+@option(
     "--max-body", type=POSITIVE, default=16 << 20,
     help="Largest JSON body, in bytes; 64 times as much for JSON lines of captures, no limit for "
     "those of lookups.",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from calendar import timegm
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,11 +21,13 @@ from dedupindex.capture import Capture
 from dedupindex.crawls.statistics_keys import (
     BUCKETS,
     COLUMN,
+    DOUBLINGS,
     LONGEST,
     WIDTH,
     StatisticsKind,
     combine_times,
     key_of,
+    key_of_minute,
 )
 from dedupindex.crawls.store import Writing
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
@@ -34,6 +37,8 @@ KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are
 TIMES_KEPT = 2000  # crawls whose times are in memory
 _SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
 _AT_ONCE = 2000  # rows in one transaction
+_MINUTE = "%Y-%m-%dT%H:%M"
+_HOUR = len("2026-11-20T09")
 
 _LOOKUPS, _UNSIZED = COLUMN["lookups"], COLUMN["unsized"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
@@ -61,7 +66,7 @@ CountedLookup = tuple[str, str, str | bytes, LookupOutcome | bytes, int, int]
 """Crawl, strategy, URL, outcome or JSON answer, bytes that the asker states or -1, nanoseconds."""
 
 _Heading = tuple[str, bytes, str, bytes, bytes, int]
-"""Crawl, hour, strategy, host, media type, status."""
+"""Crawl, minute, strategy, host, media type, status; the hour of what was given back."""
 
 
 @dataclass
@@ -94,7 +99,7 @@ class LookupCounter:
             return
         with self._busy:
             now = int(self._clock())
-            self._add(lookup, hour_of(now), now)
+            self._add(lookup, minute_of(now), now)
 
     def count_lookups(self, lookups: Iterable[CountedLookup]) -> None:
         for lookup in lookups:
@@ -116,24 +121,24 @@ class LookupCounter:
     def count_not_modified(self, crawl: str, captures: Iterable[Capture]) -> None:
         """Count revisits whose payloads the server did not send, as they had not changed."""
         with self._busy:
-            hour = hour_of(int(self._clock()))
+            minute = minute_of(int(self._clock()))
             for item in captures:
                 host, mime = host_of(item.url)[:LONGEST], item.mime[:LONGEST]
-                row = self._row((crawl, hour, "", host, mime, item.status))
+                row = self._row((crawl, minute, "", host, mime, item.status))
                 _add_sized(row, "not_modified", item.size)
 
     def gather(self) -> None:
         """Add up the queues; to be called often, as they take memory."""
         with self._busy:
             now = int(self._clock())
-            hour = hour_of(now)
+            minute = minute_of(now)
             for _ in range(len(self._lookups)):
-                self._add(self._lookups.popleft(), hour, now)
+                self._add(self._lookups.popleft(), minute, now)
             for _ in range(len(self._others)):
                 self._sums.others[self._others.popleft()] += 1
             for _ in range(len(self._stored)):
                 crawl, host, mime, status, size = self._stored.popleft()
-                row = self._row((crawl, hour, "", host, mime, status))
+                row = self._row((crawl, minute, "", host, mime, status))
                 _add_sized(row, "stored", size)
 
     def take(self) -> list[StatisticsDelta]:
@@ -152,22 +157,25 @@ class LookupCounter:
         return parts
 
     def give_back(self, part: StatisticsDelta) -> None:
-        """Add a part that could not be written to the counts again."""
+        """Add a part that could not be written to the counts again, by hours.
+
+        By minutes it could be sixty times as much, and minutes are for those who watch.
+        """
         with self._busy:
-            for heading, amounts in part.rows.items():
-                row = self._row(heading)
+            for (crawl, unit, *rest), amounts in part.rows.items():
+                row = self._row((crawl, unit[:_HOUR], *rest))  # type: ignore[arg-type]
                 row[:] = map(int.__add__, row, amounts)
             self._sums.others.update(part.others)
             for crawl, times in part.times.items():
                 mine = self._sums.times.get(crawl) or self._new_times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
 
-    def _add(self, lookup: CountedLookup, hour: bytes, now: int) -> None:
+    def _add(self, lookup: CountedLookup, minute: bytes, now: int) -> None:
         crawl, strategy, url, answer, stated, taken = lookup
         column, size, mime, status = _outcome_of(answer) if isinstance(answer, bytes) else answer
         host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
         crawl = crawl[:MAX_NAME_LENGTH]
-        row = self._row((crawl, hour, strategy, host[:LONGEST], mime[:LONGEST], status))
+        row = self._row((crawl, minute, strategy, host[:LONGEST], mime[:LONGEST], status))
         if column:
             row[COLUMN[column]] += 1
             if column == FAILED.column:
@@ -225,26 +233,35 @@ def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     """Add counts to the statistics, except those of unknown and dropped crawls."""
     numbers: dict[str, int] = {}
     sums: dict[int, tuple[_Hosts, _Groups]] = {}  # by number of the crawl
-    for (name, hour, strategy, host, mime, status), amounts in counted.rows.items():
+    for (name, unit, strategy, host, mime, status), amounts in counted.rows.items():
         number = _number(writing, name, numbers)
         if not number:
             continue
         hosts, groups = sums.setdefault(number, ({}, {}))
         _add_row(hosts, host, amounts)
-        _add_row(groups, (hour, strategy, mime, status), amounts)
+        _add_row(groups, (unit, strategy, mime, status), amounts)
     for key, row in sorted(_keyed(sums)):
         writing.add(key, row)
     for name, times in counted.times.items():
         if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.TIMES), times)
+            if times[1] - times[0] < 60:  # else they could not be written at once
+                writing.add(*_minute_of_times(number, times))
     for name, count in counted.others.items():
         if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.OTHERS), [count])
 
 
-def hour_of(now: float) -> bytes:
-    """Return the hour of a time in seconds since 1970, as ``2026-11-20T09``."""
-    return time.strftime("%Y-%m-%dT%H", time.gmtime(now)).encode()
+def minute_of(now: float) -> bytes:
+    """Return the minute of a time in seconds since 1970, as ``2026-11-20T09:31``."""
+    return time.strftime(_MINUTE, time.gmtime(now)).encode()
+
+
+def _minute_of_times(number: int, times: Sequence[int]) -> tuple[bytes, list[int]]:
+    """Return key and amounts of the minute in which the last of these lookups was answered."""
+    minute, (taken, *buckets) = times[1] // 60, times[2:-1]
+    doublings = [sum(buckets[at : at + 4]) for at in range(0, BUCKETS, 4)]
+    return key_of_minute(number, minute), [minute, *[0] * WIDTH, taken, *doublings]
 
 
 def bound_of(bucket: int) -> int:
@@ -281,7 +298,7 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
 
 _Hosts = dict[bytes, list[int]]
 _Groups = dict[tuple[bytes, str, bytes, int], list[int]]
-"""Amounts by hour, strategy, media type and status: few, while there may be thousands of hosts."""
+"""Amounts by minute, strategy, media type and status: few, but there may be thousands of hosts."""
 
 _H = TypeVar("_H")
 
@@ -295,17 +312,23 @@ def _keyed(sums: Mapping[int, tuple[_Hosts, _Groups]]) -> Iterator[tuple[bytes, 
     """Yield sums of crawls with their keys; reports of captures have no strategy."""
     for number, (hosts, groups) in sums.items():
         rows: dict[tuple[StatisticsKind, bytes], list[int]] = {}
-        for (hour, strategy, mime, status), amounts in groups.items():
+        minutes: dict[bytes, list[int]] = {}
+        for (unit, strategy, mime, status), amounts in groups.items():
+            if len(unit) > _HOUR:
+                _add_row(minutes, unit, amounts)
             for kind, heading in (
                 (StatisticsKind.TOTAL, b""),
                 (StatisticsKind.MIME, mime),
                 (StatisticsKind.STATUS, b"%d" % status if status else b""),
-                (StatisticsKind.HOUR, hour),
+                (StatisticsKind.HOUR, unit[:_HOUR]),
                 (StatisticsKind.STRATEGY, strategy.encode()),
             ):
                 if heading or kind is not StatisticsKind.STRATEGY:
                     _add_row(rows, (kind, heading), amounts)
         for (kind, heading), row in rows.items():
             yield key_of(number, kind, heading), row
+        for unit, row in minutes.items():
+            minute = timegm(time.strptime(unit.decode(), _MINUTE)) // 60
+            yield key_of_minute(number, minute), [minute, *row, 0, *[0] * DOUBLINGS]
         for host, row in hosts.items():
             yield key_of(number, StatisticsKind.HOST, host), row

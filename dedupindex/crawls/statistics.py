@@ -7,7 +7,7 @@ bytes, see `statistics_keys`.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import nlargest
 from itertools import accumulate, groupby
 from typing import NamedTuple
@@ -81,10 +81,15 @@ def times(reading: Reading, crawl: Crawl) -> Times:
     if amounts is None:
         return Times()
     first, last, taken, *buckets, latest = amounts
-    answered = list(accumulate(buckets))
-    count = answered[-1]
-    p99 = bound_of(bisect_left(answered, count - count // 100))
+    count = sum(buckets)
+    p99 = bound_of(bucket_of_p99(buckets))
     return Times(first, last, count, taken / count / 1e9, p99 / 1e9, latest / 1e9)
+
+
+def bucket_of_p99(buckets: Sequence[int]) -> int:
+    """Return the place in a histogram below whose upper bound are 99 of 100 values."""
+    answered = list(accumulate(buckets))
+    return bisect_left(answered, answered[-1] - answered[-1] // 100)
 
 
 def others(reading: Reading, crawl: Crawl) -> int:

@@ -8,12 +8,15 @@ A store maps ``crawl number (4), kind (1), heading`` to amounts, as u64:
                                                    nanoseconds of the last lookup
     self-report                                 -> `parse_report.SelfReport`; heading: the process
     others                                      -> lookups of others that its captures answered
+    minute                                      -> minutes since 1970, `StatisticsRow`, sum of
+                                                   nanoseconds, histogram by doublings
 
 Amounts under one key are combined: rows, sums of nanoseconds and histograms by sum, first lookups
-by minimum, last lookups and self-reports by maximum.
+by minimum, last lookups and self-reports by maximum. A crawl has one key for each minute of the
+hour: the row of a later hour takes the place of an earlier one.
 
 Headings are bytes: a host in lower case, a media type, ``200``, ``2026-11-20T09`` (UTC); empty if
-not known.
+not known. That of a minute is a byte, 0 to 59.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ LONGEST = 255  # bytes of a heading; a host name has no more
 MOST = (1 << 64) - 1  # the largest number that is counted
 KIND = slice(4, 5)  # of a key
 BUCKETS = 128  # of lookup times: four for each doubling of nanoseconds, up to 17 s
+DOUBLINGS = BUCKETS // 4  # buckets of the lookup times of a minute
 NOT_REPORTED = MOST
 
 
@@ -46,6 +50,7 @@ class StatisticsKind(Enum):
     TIMES = b"t"
     SELF_REPORT = b"u"
     OTHERS = b"v"
+    MINUTE = b"w"
 
 
 class StatisticsRow(NamedTuple):
@@ -140,6 +145,7 @@ COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS + 1}Q")
 _OTHERS = struct.Struct(">Q")
+_MINUTE = struct.Struct(f">{1 + WIDTH + 1 + DOUBLINGS}Q")
 
 Amounts = Sequence[int]
 
@@ -161,6 +167,12 @@ def combine_times(one: Amounts, other: Amounts) -> list[int]:
     latest = one if one[1] > other[1] else other
     first, sums = min(one[0], other[0]), _sums(one[2:-1], other[2:-1])
     return [first, latest[1], *sums, latest[-1]]
+
+
+def _latest_minute(one: Amounts, other: Amounts) -> Amounts:
+    if one[0] == other[0]:
+        return [one[0], *_sums(one[1:], other[1:])]
+    return one if one[0] > other[0] else other
 
 
 def _unpack_row(packed: bytes | memoryview[int]) -> Amounts:
@@ -207,6 +219,7 @@ CODECS = {
     ),
     StatisticsKind.TIMES.value: _codec(_TIMES, combine_times)._replace(unpack=_unpack_times),
     StatisticsKind.OTHERS.value: _codec(_OTHERS),
+    StatisticsKind.MINUTE.value: _codec(_MINUTE, _latest_minute),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),
 }
 
@@ -214,3 +227,8 @@ CODECS = {
 def key_of(number: int, kind: StatisticsKind, heading: bytes = b"") -> bytes:
     """Return the key of a statistic; only `LONGEST` bytes of the heading count."""
     return number.to_bytes(4, "big") + kind.value + heading[:LONGEST]
+
+
+def key_of_minute(number: int, minute: int) -> bytes:
+    """Return the key of a minute since 1970."""
+    return key_of(number, StatisticsKind.MINUTE, bytes([minute % 60]))

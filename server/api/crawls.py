@@ -225,6 +225,7 @@ def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "lookups": total.lookups,
         "duplicates": total.duplicates,
         "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),
+        "duplicate_bytes_percent": total.as_json()["duplicate_bytes_percent"],
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
         **self_report_of(reading, crawl)._asdict(),

@@ -71,7 +71,7 @@ class Deletions(Handlers):
         # While a merge runs, it could take in what is dropped.
         with exclusive(self._live.index / "lock", "the index"):
             crawl = self._live.crawls.write(drop)
-        with _audited(who):
+        with audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
                 pass
             content = crawl_json(self._live, name)
@@ -90,7 +90,7 @@ class Deletions(Handlers):
                 lines.write(orjson.dumps(_named_capture(item)) + b"\n")
             lines.seek(0)
             options = ["--captures=-", "--json", *(["--force"] if force else [])]
-            with _audited(who):
+            with audited(who):
                 content = orjson.loads(self._commands.run("purge", options, lines).last)
         self._live.refresh()
         logs.audit(request.environ, who, content)
@@ -101,7 +101,7 @@ class Deletions(Handlers):
 
 
 @contextmanager
-def _audited(who: str) -> Iterator[None]:
+def audited(who: str) -> Iterator[None]:
     """Log a write that fails after it may have changed something."""
     try:
         yield

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from flask import Blueprint, Response, render_template, request
+from flask import Blueprint, Flask, Response, render_template, request
+from flask.blueprints import BlueprintSetupState
 from werkzeug.exceptions import HTTPException
 
 from dedupindex import __version__
 from server.auth import with_cookie
 from server.config import RETRY_AFTER
 from server.pages.chart_pages import Charts
-from server.pages.command_pages import ImpactPage, WhatIf
 from server.pages.crawl_pages import CrawlPages
+from server.pages.dry_run_page import DryRunPage
 from server.pages.escape import configure_templates
+from server.pages.live_page import LivePage
 from server.pages.login import COOKIE, Login, from_own_page
 from server.pages.lookup_page import LookupPage
 from server.pages.overview import Overview
+from server.pages.purge_page import PurgePages
+from server.pages.what_if_page import WhatIf
 from server.responses import ERRORS, RequestError
 from server.services import Services
 
@@ -52,22 +56,16 @@ def make_pages(services: Services) -> Blueprint:
         static_url_path="/pages/static",
         template_folder="templates",
     )
-    pages.record_once(lambda state: configure_templates(state.app))
+    live = LivePage(services)
+
+    def prepare(state: BlueprintSetupState) -> None:
+        configure_templates(state.app)
+        assert isinstance(state.app, Flask)
+        live.app = state.app
+
+    pages.record_once(prepare)
     pages.after_request(protect)
-    guard, overview, crawls = _Guard(services), Overview(services), CrawlPages(services)
-    what_if = WhatIf(services)
-    table: dict[str, Callable[..., Any]] = {
-        "GET /": overview.overview,
-        "GET /pages/containers": overview.containers,
-        "GET /pages/crawls": crawls.crawls,
-        "GET /pages/crawl": crawls.crawl,
-        "GET /pages/host": crawls.host,
-        "GET /pages/charts": Charts(services).charts,
-        "GET /pages/lookup": LookupPage(services).lookup,
-        "GET /pages/what-if": what_if.what_if,
-        "POST /pages/what-if": what_if.try_out,
-        "GET /pages/impact": ImpactPage(services).impact,
-    }
+    guard, table = _Guard(services), _views(services, live)
     open_to_all: dict[str, Callable[..., Any]] = {
         "GET /pages/sign-in": guard.sign_in,
         "POST /pages/sign-in": guard.take_token,
@@ -81,9 +79,35 @@ def make_pages(services: Services) -> Blueprint:
 
     @pages.context_processor
     def common() -> dict[str, Any]:
-        return {"version": __version__, "signed": COOKIE in request.cookies}
+        return {
+            "version": __version__,
+            "signed": COOKIE in request.cookies,
+            "may_dry_run": bool(services.config.dry_run_dirs),
+        }
 
     return pages
+
+
+def _views(services: Services, live: LivePage) -> dict[str, Callable[..., Any]]:
+    """Return the views of the pages that need the right to read, by method and path."""
+    overview, crawls = Overview(services), CrawlPages(services)
+    what_if, purge = WhatIf(services), PurgePages(services)
+    return {
+        "GET /": overview.overview,
+        "GET /pages/containers": overview.containers,
+        "GET /pages/crawls": crawls.crawls,
+        "GET /pages/crawl": crawls.crawl,
+        "GET /pages/host": crawls.host,
+        "GET /pages/live": live.live,
+        "GET /pages/live/events": live.live_events,
+        "GET /pages/charts": Charts(services).charts,
+        "GET /pages/lookup": LookupPage(services).lookup,
+        "GET /pages/what-if": what_if.what_if,
+        "POST /pages/what-if": what_if.try_out,
+        "GET /pages/impact": purge.impact,
+        "POST /pages/purge": purge.purge,
+        "GET /pages/dry-run": DryRunPage(services).dry_run,
+    }
 
 
 class _Guard(Login):
@@ -117,6 +141,6 @@ class _Guard(Login):
             target = request.full_path.rstrip("?") if request.method == "GET" else ""
             return self.form(target, status=401)
         status = ERRORS[code][0]
-        page = render_template("error.html", code=code, text=text, status=status)
+        page = render_template("error.html", text=text, status=status)
         again = [("Retry-After", str(RETRY_AFTER))] if status == 503 else []
         return Response(page, status, again)

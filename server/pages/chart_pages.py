@@ -64,7 +64,8 @@ def table_row(heading: bytes, row: StatisticsRow, most: float = 0) -> dict[str, 
     }
 
 
-def _texts(row: StatisticsRow) -> dict[str, str]:
+def texts_of(row: StatisticsRow) -> dict[str, str]:
+    """Return the numbers that tooltips name."""
     columns = ("lookups", "duplicates", "stored", "duplicate_bytes", "stored_bytes")
     content = row.as_json()
     return {name: number(content[name]) for name in columns}
@@ -91,11 +92,11 @@ class Charts(Handlers):
         """Show the charts of all crawls, or of one."""
         name, crawl = request.args.get("span", "hours"), request.args.get("crawl", "")
         if name not in SPANS:
-            raise BadQuery(f"span takes one of {', '.join(SPANS)}")
+            raise BadQuery(f"there are charts of {', '.join(SPANS)}; choose one on the page")
         rows = self._rows(SPANS[name], crawl)
         charts = {
             chart: columns(
-                [(f"{text_of(unit)}: {title.format_map(_texts(row))}", values(row))
+                [(f"{text_of(unit)}: {title.format_map(texts_of(row))}", values(row))
                  for unit, row in rows]
             )
             for chart, (values, title) in _CHARTS.items()

@@ -45,10 +45,10 @@ class CrawlPages(Handlers):
     def crawl(self) -> str:
         name = request.args.get("name", "")
         if not name:
-            raise BadQuery("give the name of a crawl: ?name=…")
+            raise BadQuery("no crawl was named; choose one from the list of crawls")
         by, order = request.args.get("by", "host"), request.args.get("order", "lookups")
         if by not in BY or order not in ORDERS:
-            raise BadQuery(f"by takes one of {', '.join(BY)}, order of {', '.join(ORDERS)}")
+            raise BadQuery("there is no such table; choose one on the page of the crawl")
         visible = NamespaceAccess(self._access, request.environ)
         brief = "brief" in request.args  # the script of the page asks so every few seconds
         with self._live.crawls.reading_for(name) as reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from flask.sansio.app import App
@@ -11,6 +12,7 @@ from markupsafe import Markup, escape
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
+_AFTER = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])")
 
 
 def configure_templates(app: App) -> None:
@@ -30,6 +32,7 @@ def configure_templates(app: App) -> None:
         percent=percent,
         field=field,
         long=long,
+        path=path,
         visible=printable,
         unit=unit,
     )
@@ -60,6 +63,11 @@ def long(value: Any, most: int = _SHOWN) -> str:
     """Return a text, cut if it is long."""
     text = str(value)
     return text if len(text) <= most else f"{text[:most]}… ({len(text):,} characters)"
+
+
+def path(value: str) -> Markup:
+    """Return a path or URL that breaks after its separators rather than within words."""
+    return Markup("<wbr>").join(escape(part) for part in _AFTER.split(printable(value)) if part)
 
 
 def percent(part: float | None, whole: float | None) -> str:

@@ -11,7 +11,9 @@ from typing import Any
 
 from flask import render_template, request
 
+from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import CrawlState
+from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
@@ -30,7 +32,7 @@ def page_number(text: str) -> int:
     if not text:
         return 1
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _LAST:
-        raise BadQuery(f"page takes a number from 1 to {_LAST:,}")
+        raise BadQuery(f"the pages of this list are numbered from 1 to {_LAST:,}")
     return int(text[:9])
 
 
@@ -40,6 +42,7 @@ def paging(number: int, found: int) -> dict[str, Any]:
 
 
 _CRAWLS = 5  # of the latest
+_SUMMED = 200  # of the latest, whose bytes saved are added up
 CLASSES = {
     "exact_url": "same URL",
     "canonical_url": "same canonical URL",
@@ -59,7 +62,13 @@ class Overview(Handlers):
         size, changed = _on_disk(self._live.index)
         visible = NamespaceAccess(self._access, request.environ)
         with self._live.crawls.snapshot() as snapshot:
-            states = Counter(crawl.state for crawl in filter(visible.sees, snapshot.known.crawls))
+            known = [crawl for crawl in snapshot.known.crawls if visible.sees(crawl)]
+            states = Counter(crawl.state for crawl in known)
+            total = StatisticsRow()
+            if snapshot.reading is not None:
+                latest = known[-_SUMMED:]
+                ready = snapshot.reading.with_statistics(latest)
+                total = StatisticsRow.sum_of(statistics.total(ready, crawl) for crawl in latest)
         return render_template(
             "overview.html",
             index=self._live.index.name,
@@ -72,6 +81,8 @@ class Overview(Handlers):
             crawls=crawls_json(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
+            saved=total.as_json()["duplicate_bytes_percent"],
+            summed=_SUMMED,
             **self._lookups(),
         )
 
@@ -81,7 +92,9 @@ class Overview(Handlers):
         found = dict.fromkeys(CLASSES, 0)
         for (_, match), count in lookups_by_class(cells).items():
             found[match] += count
-        errors = {code: cells[CELLS[code]] for code in ERRORS if cells[CELLS[code]]}
+        errors = {
+            text: cells[CELLS[code]] for code, (_, text) in ERRORS.items() if cells[CELLS[code]]
+        }
         rows = [(name, CLASSES[name], count) for name, count in found.items()]
         return {
             "lookups": rows,

@@ -128,7 +128,9 @@ def test_text_from_crawls_is_never_executed_as_script(
     file.write_bytes(CDX)
     window.open(at(hostile, "/pages/what-if"))
     window.type("#crawl", str(file))
-    window.follow("form.form button")
+    window.run("document.querySelector('form.form button').click()")
+    until(lambda: bool(window.run("return document.querySelector('#answer') !== null")))
+    assert window.run("return document.activeElement.id") == "main"
     assert "saved" in window.text("#answer") and "<img src=x" in window.text("#answer")
     is_quiet(window)
 
@@ -255,6 +257,11 @@ def test_a_file_that_is_too_large_is_a_page(
     file = tmp_path / "crawl.cdx"
     file.write_bytes(os.urandom(8 << 20))
     with serving(make_index(), "--workers", "1", "--max-body", "1000000") as server:
+        window.open(at(server, "/pages/what-if"))
+        window.type("#crawl", str(file))
+        window.run("document.querySelector('form.form button').click()")
+        assert window.text("[data-upload-state]") == "This file is too large for this page."
+        window.scripts(on=False)
         window.open(at(server, "/pages/what-if"))
         window.type("#crawl", str(file))
         window.follow("form.form button")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-_VOID = {"meta", "link", "input", "line"}
+_VOID = {"meta", "link", "input", "line", "wbr"}
 _TAGS = _VOID | set(
     re.findall(
         r"\w+",
         "html head title script body a header p nav ul li main footer h1 h2 h3 section div dl dt dd"
         " bdi code pre table caption thead tbody tr th td svg form label input select option button"
-        " span strong time details summary ol rect figure figcaption",
+        " span strong time details summary ol rect figure figcaption noscript progress",
     )
 )
 _ATTRIBUTES = set(
@@ -20,8 +20,9 @@ _ATTRIBUTES = set(
         "lang charset name content rel href type src defer class id tabindex aria-label"
         " aria-current aria-labelledby aria-describedby aria-invalid aria-hidden role hidden scope"
         " datetime width height x y x1 x2 y1 y2 for value autocomplete autocapitalize spellcheck"
-        " inputmode method action enctype required checked selected open data-live"
-        " data-live-control data-live-from data-live-time data-live-announcement data-summary",
+        " inputmode http-equiv method action enctype required checked selected open data-live"
+        " data-live-control data-live-events data-live-from data-live-time data-live-announcement"
+        " data-summary data-upload data-upload-state data-upload-bar max",
     )
 )
 

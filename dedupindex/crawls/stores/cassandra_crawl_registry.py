@@ -234,6 +234,9 @@ def _without(kind: bytes, sums: Amounts, amounts: Amounts) -> Amounts:
     """Subtract amounts from sums; times and self-reports are left, as they do no harm."""
     if kind == StatisticsKind.SELF_REPORT.value:
         return sums
+    if kind == StatisticsKind.MINUTE.value:
+        rest = list(map(int.__sub__, sums[1:], amounts[1:]))
+        return [sums[0], *rest] if sums[0] == amounts[0] else sums
     if kind == StatisticsKind.TIMES.value:
         return [*sums[:2], *map(int.__sub__, sums[2:-1], amounts[2:-1]), sums[-1]]
     return list(map(int.__sub__, sums, amounts))

@@ -262,7 +262,8 @@ def test_a_dropped_crawl_leaves_no_statistics(store: Store) -> None:
     counts = []
     while count := store.write(lambda step: step.drop_statistics(step.crawl("one"), 50)):
         counts.append(count)
-    assert counts in ([50, 6], [])  # on a cluster nobody waits for it
+    # On a cluster nobody waits for it. Hosts, a minute (or two), hour and so on are rows.
+    assert counts in ([50, 7], [50, 8], [])
     with store.reading() as reading:
         assert list(statistics.rows(reading, reading.crawl("one"), "host")) == []
         assert statistics.total(reading, reading.crawl("one")) == StatisticsRow()

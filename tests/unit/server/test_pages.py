@@ -43,6 +43,7 @@ from tests.support.hypertext import Page
 from tests.support.paths import ROOT
 from tests.support.purging import begin, load, revisit_of
 from tests.support.text_sources import DATA
+from tests.support.warc_cases import response
 
 DOCS = ROOT / "docs" / "http.md"
 URL = "http://example.com/a"
@@ -92,8 +93,8 @@ def rules(web: FlaskClient) -> list[tuple[str, str]]:
 
 
 def paths(web: FlaskClient) -> list[str]:
-    found = [path for method, path in rules(web) if method == "GET"]
-    assert len(found) == 10
+    found = [path for method, path in rules(web) if method == "GET" and "/events" not in path]
+    assert len(found) == 12
     return found
 
 
@@ -141,7 +142,7 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     web.get("/lookup?digest=hello")
     shown = page(web.get("/")).text
     assert "3 since the server was started" in shown
-    assert "66.7 %" in shown and "bad_digest 1" in shown
+    assert "66.7 %" in shown and "1: the digest is not a digest" in shown
     assert "surt-0.3.1" in shown
 
 
@@ -697,3 +698,96 @@ def test_every_page_is_documented(web: FlaskClient) -> None:
     text = DOCS.read_text()
     for method, path in rules(web):
         assert re.search(rf"`{method} {path}`", text), path
+
+
+def purge_form(index: Path) -> tuple[FlaskClient, dict[str, str]]:
+    """A signed-in administrator, and the form of the page that shows what depends on a URL."""
+    text = tokens.add(index, "boss", Role.ADMIN)
+    web = served(index)
+    web.post("/pages/sign-in", data={"token": text}, headers=HERE)
+    shown = web.get(f"/pages/impact?kind=url&name={quote(URL)}")
+    page(shown)
+    fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', shown.text))
+    assert fields.keys() == {"kind", "name", "confirm"}
+    assert f"bin/purge {index} --url={URL}" in unescape(shown.text)
+    return web, fields
+
+
+def held(web: FlaskClient) -> int:
+    with web.application.config["live"].opened().engine.view() as view:
+        return int(view.counts().captures)
+
+
+def test_what_was_shown_is_removed_when_it_is_confirmed(make_index: MakeIndex) -> None:
+    index = make_index([capture(1), capture(2, b"http://example.com/b")], ALL)
+    web, fields = purge_form(index)
+    assert page(web.post("/pages/purge", data=fields), 403).title.startswith("Not allowed")
+    assert held(web) == 2
+    answer = web.post("/pages/purge", data=fields, headers=HERE)
+    assert "Removed from the index: 1 originals" in page(answer).text
+    assert held(web) == 1
+    again = web.post("/pages/purge", data=fields, headers=HERE)
+    assert "It is not as it was shown" in page(again, 409).text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [
+        ("name", "http://example.com/b", 409),
+        ("kind", "prefix", 409),
+        ("kind", "captures", 400),
+        ("confirm", "", 400),
+        ("confirm", "1-" + "0" * 64, 400),
+        ("confirm", "99999999999-" + "0" * 64, 409),
+        ("confirm", "99999999999-é", 409),
+    ],
+)
+def test_only_what_was_shown_is_removed(
+    make_index: MakeIndex, field: str, value: str, status: int
+) -> None:
+    index = make_index([capture(1), capture(2, b"http://example.com/b")], ALL)
+    web, fields = purge_form(index)
+    page(web.post("/pages/purge", data={**fields, field: value}, headers=HERE), status)
+    assert held(web) == 2
+
+
+def test_without_tokens_nobody_removes_anything_here(make_index: MakeIndex) -> None:
+    web = served(make_index([capture(1)], ALL))
+    shown = web.get(f"/pages/impact?kind=url&name={quote(URL)}")
+    assert "confirm" not in shown.text.partition("<form")[2].partition("</form>")[0]
+    assert 'action="/pages/purge"' not in shown.text
+    fields = {"kind": "url", "name": URL, "confirm": "99999999999-" + "0" * 64}
+    page(web.post("/pages/purge", data=fields, headers=HERE), 403)
+    assert held(web) == 1
+
+
+def test_a_dry_run_reads_below_its_directories_only(make_index: MakeIndex, tmp_path: Path) -> None:
+    top, outside = tmp_path / "archives", tmp_path / "other"
+    (top / "one").mkdir(parents=True)
+    (top / "linked").mkdir()
+    outside.mkdir()
+    payload = os.urandom(5000)
+    warcs = [response(payload, number=number, Target_URI=URL.encode()) for number in range(3)]
+    (top / "one" / "a.warc").write_bytes(b"".join(warcs))
+    (top / "linked" / "etc").symlink_to(outside)
+    (top / "out").symlink_to(outside)
+    web = served(make_index(), dry_run_dirs=(top,))
+
+    def asked(path: str, status: int = 200, **more: str) -> str:
+        given = {"root": "0", "path": path, **more}
+        return page(web.get("/pages/dry-run", query_string=given), status).text
+
+    found = asked("one")
+    assert re.search(r"Would become revisits\s*2\s", found)
+    assert f"bin/dedup {top}/one --dry-run --out=NEW-DIRECTORY" in found
+    assert "link that leads out" in asked("", 400)
+    assert "etc is a link that leads out" in asked("linked", 400)
+    for path in ("..", "../other", str(outside), "out", "nowhere", "one/a.warc", "one/\0", "~"):
+        refused = asked(path, 400)
+        assert "there is no such directory below" in refused or "\0" in path
+    for root in ("1", "-1", "x", "²"):
+        asked("one", 400, root=root)
+    other = web.get("/pages/dry-run?root=0&path=one", headers={"Sec-Fetch-Site": "cross-site"})
+    assert "Would become revisits" not in page(other).text
+    assert "may read no directory" in page(served(make_index()).get("/pages/dry-run")).text
+    assert [path for path in top.rglob("*") if path.is_file()] == [top / "one" / "a.warc"]

@@ -1,20 +1,14 @@
-"""Pages that run a command: a simulated crawl, and the impact of a deletion.
-
-A simulated crawl looks up all captures of a CDX file or crawl log. The impact of a deletion is what
-depends on a container, crawl or URL: originals, and revisits of them.
-"""
+"""The page of a simulated crawl: it looks up all captures of a CDX file, WARC file or crawl log."""
 
 from __future__ import annotations
 
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
-from urllib.parse import parse_qs
 
 import orjson
 from flask import render_template, request
 
-from dedupindex.errors import BadInput, BadQuery
-from dedupindex.index.tokens import Role
+from dedupindex.errors import BadInput
 from dedupindex.lookup.savings import GROUPS
 from dedupindex.lookup.savings_report import STRATEGIES, group_table, strategy_rows
 from dedupindex.runtime.charts import bar
@@ -65,6 +59,9 @@ class WhatIf(Handlers):
             limit=self._config.max_body,
             rows=_ROWS,
             longest=commands.LONGEST,
+            command=self._commands.typed(
+                "report", [f"--against={shown['name'] or 'FILE'}", f"--by={shown['by']}"]
+            ),
             **shown,
         )
 
@@ -73,54 +70,3 @@ def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
     """Return the bytes of a group, saved by match class and stored."""
     names = ("exact_url", "canonical_url", "digest", "new")
     return bar([(name, sums[f"{name}_bytes"] or 0) for name in names], whole)
-
-
-KINDS = {
-    "container": "a container",
-    "crawl": "a crawl",
-    "url": "a URL",
-    "prefix": "all URLs that begin with",
-}
-_LISTED = 100  # originals and revisits
-_IMPACT_ROWS = 20  # containers and crawls
-_OURS = (None, "same-origin", "none")
-
-
-class ImpactPage(Handlers):
-    def impact(self) -> tuple[str, int]:
-        """Show the form and, if it was filled in, the impact.
-
-        The command reads the whole index, so it needs the role admin if there are tokens, and no
-        page of another server can start it.
-        """
-        given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
-        kind, text = (given.get(name, [""])[0] for name in ("kind", "name"))
-        found, problem, status = None, "", 200
-        ours = request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS
-        if ours:
-            self._access.require(request.environ, Role.ADMIN)
-        if text and ours:
-            try:
-                found = self._found(kind, text)
-            except BadInput as error:
-                problem, status = str(error), 400
-        page = render_template(
-            "impact.html",
-            kind=kind,
-            kinds=KINDS,
-            name=text,
-            problem=problem,
-            found=found,
-            listed=_LISTED,
-            shown=_IMPACT_ROWS,
-            longest=commands.LONGEST,
-        )
-        return page, status
-
-    def _found(self, kind: str, text: str) -> dict[str, Any]:
-        if kind not in KINDS:
-            raise BadQuery(f"kind takes one of {', '.join(KINDS)}")
-        options = [f"--url={text}", "--prefix"] if kind == "prefix" else [f"--{kind}={text}"]
-        output = self._commands.run("impact", [*options, "--list", "--json"], lines=_LISTED)
-        found: dict[str, Any] = orjson.loads(output.last)
-        return {**found, "listed": [orjson.loads(line) for line in output.lines]}
