@@ -30,6 +30,10 @@ class ProgressUpdate:
 OnProgress = Callable[[ProgressUpdate], None]
 
 
+def silent(seen: ProgressUpdate) -> None:
+    """Show no progress."""
+
+
 _NUMBERS = ("containers", "known", "purged", "records", "added", "replaced", "unchanged")
 
 

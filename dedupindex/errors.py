@@ -21,10 +21,13 @@ from pathlib import Path
 from typing import ClassVar
 
 _HERE = Path(__file__).resolve().parent
-_HAS_SCRIPTS = (_HERE.parent / "bin" / "setup").is_file()
-SHIPPED = _HERE.parent if _HAS_SCRIPTS else _HERE
+_BIN = _HERE.parent / "bin"
+SCRIPTS = _BIN if (_BIN / "setup").is_file() else None
+"""The directory of the commands as scripts, in a checkout."""
+SHIPPED = _HERE.parent if SCRIPTS else _HERE
 """The directory that has conf/ and docs/: the checkout, or the installed package."""
-_COMMAND = re.compile(r"(?<![\w/.-])bin/(?!(?:setup|test|cluster-demo|bench|docs|lock)\b)(?=[a-z])")
+_OF_CHECKOUTS = "setup|test|cluster-demo|completion|bench|docs|lock"
+_COMMAND = re.compile(rf"(?<![\w/.-])bin/(?!(?:{_OF_CHECKOUTS})\b)(?=[a-z])")
 _MANUAL = re.compile(r"(?<![\w/.-])(?=docs/[a-z-]+\.md)")
 _SETTINGS = re.compile(r"(?<![\w/.-])(?=conf/[a-z])")
 
@@ -52,9 +55,14 @@ def as_called(text: str) -> str:
     Where the package is installed there is no ``bin/``: the command is ``dedupindex index``. Pages
     of the manual are named by their place there.
     """
-    if _HAS_SCRIPTS or not ("bin/" in text or "docs/" in text):
+    if SCRIPTS or not ("bin/" in text or "docs/" in text):
         return text
-    return _MANUAL.sub(lambda _: f"{SHIPPED}/", _COMMAND.sub("dedupindex ", text))
+    return _MANUAL.sub(lambda _: f"{SHIPPED}/", as_installed(text))
+
+
+def as_installed(text: str) -> str:
+    """Return a text with the commands in it as they are called where the package is installed."""
+    return _COMMAND.sub("dedupindex ", text)
 
 
 def help_as_called(text: str) -> str:
@@ -62,7 +70,7 @@ def help_as_called(text: str) -> str:
 
     Errors do not: there ``conf/`` may be a directory of the user's.
     """
-    return text if _HAS_SCRIPTS else _SETTINGS.sub(lambda _: f"{SHIPPED}/", as_called(text))
+    return text if SCRIPTS else _SETTINGS.sub(lambda _: f"{SHIPPED}/", as_called(text))
 
 
 def to_install(extra: str) -> str:
@@ -71,7 +79,7 @@ def to_install(extra: str) -> str:
     In a checkout this is not pip: ``pip install '.[spark]'`` would install a copy of the checkout,
     and commands would run that copy.
     """
-    if _HAS_SCRIPTS and Path(sys.prefix).resolve().parent == SHIPPED:
+    if SCRIPTS and Path(sys.prefix).resolve().parent == SHIPPED:
         return f"bin/setup {extra}"
     return f"pip install 'dedupindex[{extra}]'"
 

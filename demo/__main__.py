@@ -20,7 +20,7 @@ from typing import Any
 import click
 from warcio.archiveiterator import ArchiveIterator
 
-from dedupindex import Corpus
+from dedupindex import Corpus, __version__
 from dedupindex.errors import help_as_called
 from demo.harvest import harvest, now
 from demo.site import HOSTS, edition, served
@@ -33,6 +33,7 @@ PER_HOST = {"news.test": 6, "museum.test": 3, "mirror.test": 3}  # captures look
 
 @click.command("demo", help=help_as_called(__doc__))
 @OUT
+@click.version_option(__version__, message="dedupindex %(version)s")
 @click.pass_context
 def command(context: click.Context, out: Path | None) -> None:
     """Run the demo, and exit with its status."""

@@ -19,6 +19,7 @@ from urllib.request import Request, urlopen
 
 import click
 
+from dedupindex import __version__
 from demo import nodes
 from demo.crawlers import AcknowledgedPayloads, Crawler, Watch, connected
 from demo.harvest import digest_of, harvest
@@ -32,6 +33,7 @@ _KILL_AT = 0.3  # share of the crawl after which a node is killed
 
 @click.command("cluster-demo", help=__doc__)
 @OUT
+@click.version_option(__version__, message="dedupindex %(version)s")
 @click.option("--nodes", "only", is_flag=True, help="Only start the nodes, until Ctrl-C.")
 @click.pass_context
 def main(context: click.Context, out: Path | None, only: bool) -> None:

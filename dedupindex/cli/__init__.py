@@ -14,6 +14,7 @@ from importlib import import_module
 from io import StringIO
 
 import click
+from click.shell_completion import CompletionItem
 
 from dedupindex import __version__
 from dedupindex.errors import SHIPPED, DedupError, as_called
@@ -92,6 +93,15 @@ class _CommandGroup(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 141
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [  # without their modules
+            CompletionItem(name, help=about)
+            for name, about in (("demo", _DEMO), *COMMANDS.items())
+            if name.startswith(incomplete)
+        ]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([("demo", _DEMO), *COMMANDS.items()])
@@ -100,17 +110,36 @@ class _CommandGroup(click.Group):
             formatter.write(f"  the manual:                    {SHIPPED}/docs\n")
 
 
+def _print_completion(context: click.Context, option: click.Parameter, shell: str | None) -> None:
+    """Print the script for a shell, and exit."""
+    if shell is not None and not context.resilient_parsing:
+        from dedupindex.cli.completion import script  # commands need not wait for it
+
+        click.echo(script(shell), nl=False)
+        context.exit()
+
+
 @click.command(
     cls=_CommandGroup,
     context_settings={"auto_envvar_prefix": "DEDUPINDEX", "help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, message="dedupindex %(version)s")
+@click.option(
+    "--completion",
+    metavar="SHELL",
+    is_eager=True,
+    expose_value=False,
+    callback=_print_completion,
+    help="Print the script that completes commands in bash, zsh or fish.",
+)
 def group() -> None:
     """One deduplication index for every crawler of a web archive."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit status."""
+    if "_DEDUPINDEX_COMPLETE" in os.environ:
+        import_module("dedupindex.cli.completion")  # commands need not wait for it
     try:
         status = group.main(argv, prog_name="dedupindex", standalone_mode=False)
     except DedupError as error:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,6 +16,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import wants_json
@@ -27,6 +29,7 @@ _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
+bars: list[Callable[[], AbstractContextManager[None]]] = []  # hide each that is on the terminal
 STATUSES = """\
 0 done · 1 crash · 2 wrong usage · 3 other failure · 4 input that cannot be read ·
 5 settings conflict · 6 index unavailable or busy · 7 damaged data left out ·
@@ -65,8 +68,8 @@ class Command(click.Command):
         self, *args: Any, examples: str = "", own_signals: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._examples, self._own_signals = examples, own_signals
-        self.params.append(
+        self.examples, self._own_signals = examples, own_signals
+        self.params += (
             click.Option(
                 ["--config"],
                 type=click.Path(dir_okay=False),
@@ -76,12 +79,22 @@ class Command(click.Command):
                 expose_value=False,
                 callback=_configure,
                 help="Settings file (TOML); conf/dedupindex.toml documents every setting.",
-            )
+            ),
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                allow_from_autoenv=False,
+                expose_value=False,
+                callback=_print_version,
+                help="Print the version and exit.",
+            ),
         )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         for name, option in settings_of(self).items():
-            option.envvar = f"DEDUPINDEX_{ctx.info_name}_{name}".upper()
+            option.envvar = _variable(ctx, name)
+        _warn_of_variables(ctx)
         try:
             rest = super().parse_args(ctx, args)
             for name, value in ctx.params.items():
@@ -109,10 +122,27 @@ class Command(click.Command):
         return help_as_called(super().get_help(ctx))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for title, text in (("Examples", self._examples), ("Exit status", STATUSES)):
+        for title, text in (("Examples", self.examples), ("Exit status", STATUSES)):
             with formatter.section(title):
                 for line in text.strip().splitlines():
                     formatter.write(f"  {line}\n")
+
+
+def _variable(ctx: click.Context, setting: str) -> str:
+    return f"DEDUPINDEX_{ctx.info_name}_{setting}".upper()
+
+
+def _warn_of_variables(ctx: click.Context) -> None:
+    """Print a line for each variable of this command's settings that names none of them."""
+    if ctx.resilient_parsing:
+        return
+    begin, known = _variable(ctx, ""), [name.upper() for name in settings_of(ctx.command)]
+    others = [f"DEDUPINDEX_{name}_".upper() for name in COMMANDS]
+    for name in sorted(os.environ):
+        setting = name.removeprefix(begin)
+        longest = max(filter(name.startswith, others), key=len, default="")
+        if longest == begin and setting not in known:
+            say(f"warning: {name} names no setting of this command{meant(setting, known)}")
 
 
 class ComparingCommand(Command):
@@ -162,6 +192,12 @@ def _place(ctx: click.Context, option: click.Option) -> str:
     return f"{ctx.meta[_FILE]}: [{ctx.info_name}] {setting_name(option)}"
 
 
+def _print_version(ctx: click.Context, option: click.Parameter, given: bool) -> None:
+    if given and not ctx.resilient_parsing:
+        click.echo(f"dedupindex {__version__}")
+        ctx.exit()
+
+
 def _configure(ctx: click.Context, option: click.Parameter, path: str | None) -> None:
     """Use the command's section of a settings file as the defaults of its options."""
     if path is None:
@@ -206,9 +242,17 @@ def read_config(path: Path) -> dict[str, dict[str, Any]]:
     return content
 
 
+def print_line(line: str | bytes, *, err: bool = False, nl: bool = True) -> None:
+    """Print a line on stdout, or on stderr; a bar is hidden meanwhile."""
+    with ExitStack() as hidden:
+        for hide in bars:
+            hidden.enter_context(hide())
+        click.echo(line, err=err, nl=nl)
+
+
 def print_json(value: Any) -> None:
     """Print a value or a dataclass as JSON on one line of stdout."""
-    click.echo(orjson.dumps(value))
+    print_line(orjson.dumps(value))
 
 
 @contextmanager
@@ -230,7 +274,7 @@ def print_result(content: Any, lines: Iterable[str] = (), notes: Iterable[str] =
         print_json(content)
         return
     for line in lines:
-        click.echo(as_called(line))
+        print_line(as_called(line))
     for note in notes:
         say(note)
 
@@ -246,7 +290,7 @@ def count_lines(
 
 def say(text: str) -> None:
     """Print a line on stderr, with control characters made visible."""
-    click.echo(printable(as_called(text)), err=True)
+    print_line(printable(as_called(text)), err=True)
 
 
 def status_7(message: str) -> int:

@@ -13,6 +13,7 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn
 from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, write_cdxj
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.post_crawl.convert.arc_to_warc import (
@@ -33,7 +34,9 @@ from dedupindex.post_crawl.convert.recompress import (
 from dedupindex.post_crawl.convert.repoint import repoint as repoint_file
 from dedupindex.post_crawl.convert.repoint import repoint_tasks
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import amount, singular
+from dedupindex.sources.warc_files import is_index
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
@@ -97,12 +100,18 @@ def command(
         tasks, found = conversion_tasks(sources, out, keep=not content_only)
     warn(found.problems)
     if not tasks:
-        raise BadSource(f"there is no {'WARC' if back else 'ARC'} file in {', '.join(sources)}")
+        raise _none(sources, "WARC" if back else "ARC")
     outcomes = convert_all(tasks, out, jobs, restore_arc if back else convert)
     made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
-    left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _ARC_COUNTS, made)
+    left_alone = _print_outcomes(outcomes, tasks, found.skipped, _ARC_COUNTS, made)
     sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
     return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+
+
+def _none(sources: tuple[str, ...], kinds: str) -> BadSource:
+    if indexes := [name for name in sources if is_index(name)]:
+        return BadSource(f"{indexes[0]} is an index; name archives")
+    return BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
 
 
 def _repoint(sources: tuple[str, ...], out: Path, cdxj: Path | None, jobs: int) -> int:
@@ -114,7 +123,7 @@ def _repoint(sources: tuple[str, ...], out: Path, cdxj: Path | None, jobs: int) 
             say(f"revisits of revisits left as they are, {reason}: {count:,}")
         outcomes = convert_all(tasks, out, jobs, repoint_file)
         made = "has a revisit of a revisit"
-        left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, ("repointed",), made)
+        left_alone = _print_outcomes(outcomes, tasks, found.skipped, ("repointed",), made)
     sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
     return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
 
@@ -135,10 +144,10 @@ def _recompress(
         warn(found.problems)
         if not tasks:
             kinds = "plain or zstd WARC" if kind == GZIP else "WARC"
-            raise BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
+            raise _none(sources, kinds)
         outcomes = convert_all(tasks, out, jobs, recompress)
         made = "is a sound WARC file"
-        left_alone = _print_outcomes(outcomes, len(tasks), found.skipped, _RECORD_COUNTS, made)
+        left_alone = _print_outcomes(outcomes, tasks, found.skipped, _RECORD_COUNTS, made)
         if offsets is not None:
             with atomic_file(offsets) as stream:
                 stream.writelines(map_lines(tasks))
@@ -153,26 +162,28 @@ def _names(tasks: list[ConvertTask], left_alone: set[str], out: Path) -> dict[st
 
 
 def _print_outcomes(
-    outcomes: Iterator[ConvertOutcome], count: int, skipped: int, counted: tuple[str, ...],
-    made: str,
+    outcomes: Iterator[ConvertOutcome], tasks: list[ConvertTask], skipped: int,
+    counted: tuple[str, ...], made: str,
 ) -> set[str]:  # fmt: skip
     """Print the outcome of each file and the totals; returns the files that were left alone."""
     states: Counter[str] = Counter()
     left_alone = set[str]()
     totals = dict.fromkeys((*counted, "bytes_before", "bytes_after", "kept"), 0)
-    for outcome in outcomes:
-        if outcome.state == "skipped":
-            skipped += 1
-            continue
-        states[outcome.state] += 1
-        for name in totals:
-            totals[name] += getattr(outcome, name)
-        if outcome.state == "left_alone":
-            left_alone.add(outcome.name)
-            say(f"warning: {outcome.name} was left alone: {outcome.problem}")
-        else:
-            sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
-            say(f"{states.total():,} of {count:,}: {outcome.name}: {outcome.state}, {sizes}")
+    with show_progress() as progress:
+        for outcome in finished(outcomes, "converting", len(tasks), progress):
+            if outcome.state == "skipped":
+                skipped += 1
+                continue
+            states[outcome.state] += 1
+            for name in totals:
+                totals[name] += getattr(outcome, name)
+            if outcome.state == "left_alone":
+                left_alone.add(outcome.name)
+                say(f"warning: {outcome.name} was left alone: {outcome.problem}")
+            else:
+                sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
+                which = f"{states.total():,} of {len(tasks):,}: {outcome.name}"
+                say(f"{which}: {outcome.state}, {sizes}")
     if not states:
         say(singular(f"nothing was written: of {skipped:,} files none ") + made)
     counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))

@@ -177,7 +177,8 @@ def command(sources: tuple[str, ...], **options: Any) -> int:
     if wants_json() and options["out"] is None:
         raise click.UsageError("--json needs -o")
     corpus = _corpus(sources, options)
-    with show_progress(verbose=options["verbose"]) as progress, ExitStack() as session:
+    shown = show_progress(verbose=options["verbose"], prints=options["out"] is None)
+    with shown as progress, ExitStack() as session:
         if options["spark"]:
             cluster = session.enter_context(spark_session(options["spark"]))
             corpus = corpus.having(run=spark_extractor(cluster), jobs=cluster.cores)

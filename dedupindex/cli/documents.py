@@ -17,7 +17,7 @@ from dedupindex.documents.generate import GeneratorOptions, generate
 from dedupindex.documents.hash_objects import HashOptions, hash_documents
 from dedupindex.documents.shards import CHARACTERS, FORMATS, ShardLayout
 from dedupindex.runtime.spark import spark_session
-from dedupindex.runtime.tables import amount, printable
+from dedupindex.runtime.tables import amount, printable, rate
 
 HASH_EXAMPLES = """
 bin/hash_documents '/data/docs/**/*.pdf' hashes        later runs hash new and changed objects
@@ -78,7 +78,7 @@ def hash_command(
         )
     hashed = (
         f"{report.num_files_processed:,} files hashed, {amount(report.bytes)} in "
-        f"{report.elapsed_time_secs:.1f} s ({report.rate_mb_per_sec:,.0f} MB/s); known before: "
+        f"{_timed(report.elapsed_time_secs, report.bytes, 'B')}; known before: "
         f"{report.known:,}, gone: {report.gone:,}"
     )
     shards = f"{report.rows:,} rows in {report.shards:,} shards of run {report.run}"
@@ -111,15 +111,22 @@ def dedup_command(
         with spark_session(spark) as cluster:
             report = dedup_on(cluster, input_glob, output_file, **options)
     else:
-        report = dedup_hashes(input_glob, output_file, **options)
+        with show_progress() as progress:
+            report = dedup_hashes(input_glob, output_file, **options, on_progress=progress)
     print_result(report, _dedup_lines(report, output_file))
     return 0
+
+
+def _timed(seconds: float, count: int, unit: str) -> str:
+    """Return how long a run took, and its rate if that is known."""
+    each = rate(count, seconds, unit)
+    return f"{seconds:.1f} s" + (f" ({each})" if each else "")
 
 
 def _dedup_lines(report: HashDedupReport, output: Path | str) -> Iterator[str]:
     yield (
         f"{printable(str(output))}: {report.unique_files:,} unique of {report.total_files:,} files "
-        f"in {report.elapsed_time_secs:.1f} s ({report.rate_rps:,.0f} rows/s)"
+        f"in {_timed(report.elapsed_time_secs, report.total_files, ' rows')}"
     )
     saved = f"; {amount(report.bytes_saved)} of {amount(report.total_bytes)} saved"
     sizes = saved if report.unsized < report.total_files else ""
@@ -156,9 +163,11 @@ def pipeline_command(
     if not named:
         raise click.UsageError("GLOBS is empty")
     chosen = HashOptions(ShardLayout(characters, format), **options)
-    report = run_pipeline(
-        named, output_dir, chosen, one_by_one=debug, say=say if debug else lambda text: None
-    )
+    with show_progress() as progress:
+        report = run_pipeline(
+            named, output_dir, chosen, one_by_one=debug,
+            say=say if debug else lambda text: None, on_progress=progress,
+        )  # fmt: skip
     warn(report.problems)
     totals = report.as_json()
     line = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ from dedupindex.cli.common import (
 )
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
+from dedupindex.cli.progress_bar import captures_of, show_progress
+from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.export import cdx_file, warcprox_dedup, wget_cdx
 from dedupindex.export.browsertrix_redis import (
@@ -33,6 +35,7 @@ from dedupindex.export.browsertrix_redis import (
 from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
 from dedupindex.export.warcprox_dedup import WarcproxExport
 from dedupindex.index import open_index
+from dedupindex.index.engine import View
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.files import atomic_path
@@ -168,11 +171,22 @@ def _output_file(out: Path | None) -> Path:
     return out or Path("-")
 
 
+@contextmanager
+def _reading(index: Path, out: Path | None = None) -> Iterator[tuple[View, OnProgress]]:
+    """Open an index; yield a view, and what shows how far it is read."""
+    with (
+        closing(open_index(index)) as engine,
+        engine.view() as view,
+        show_progress(prints=out == Path("-")) as progress,
+    ):
+        yield view, progress
+
+
 def _cdx(index: Path, out: Path, options: dict[str, Any]) -> int:
     form = CdxForm(options["cdxj"], options["bridge"], options["placeless"])
     exported = CdxExport()
-    with closing(open_index(index)) as engine, engine.view() as view, text_output(out) as stream:
-        stream.writelines(cdx_file.rows(view, form, exported))
+    with _reading(index, out) as (view, progress), text_output(out) as stream:
+        stream.writelines(cdx_file.rows(view, form, exported, progress))
         stream.flush()
     print_result(exported, notes=_cdx_notes(exported, form))
     return 0
@@ -205,15 +219,11 @@ def _cdx_notes(exported: CdxExport, form: CdxForm) -> Iterator[str]:
 def _wget(index: Path, out: Path, options: dict[str, Any]) -> int:
     wanted = wget_cdx.read_scope(options["seeds"] or (), options["hosts"] or ())
     exported = wget_cdx.WgetExport()
-    with (
-        closing(open_index(index)) as engine,
-        engine.view() as view,
-        text_output(out) as stream,
-    ):
-        bridge = options["bridge"]
-        stream.writelines(wget_cdx.lines(view.captures(), wanted, exported, bridge=bridge))
+    with _reading(index, out) as (view, progress), text_output(out) as stream:
+        captures, bridge = captures_of(view, "reading", progress), options["bridge"]
+        stream.writelines(wget_cdx.lines(captures, wanted, exported, bridge=bridge))
         stream.flush()
-    print_result(exported, notes=_wget_notes(exported))
+    print_result(exported, notes=_wget_notes(exported, asked=bool(wanted.seeds or wanted.hosts)))
     return 0
 
 
@@ -223,8 +233,9 @@ def _warcprox(index: Path, out: Path, options: dict[str, Any]) -> int:
     if out.exists():
         raise BadInput(f"{out} exists, and warcprox may have written to it: name another file")
     exported = WarcproxExport()
-    with closing(open_index(index)) as engine, engine.view() as view:
-        found = warcprox_dedup.rows(view.captures(), exported, bridge=options["bridge"])
+    with _reading(index, out) as (view, progress):
+        captures = captures_of(view, "reading", progress)
+        found = warcprox_dedup.rows(captures, exported, bridge=options["bridge"])
         with atomic_path(out, new=True) as beside:
             warcprox_dedup.write_database(beside, found)
     notes = [f"{exported.written:,} digests written"]
@@ -236,10 +247,21 @@ _FILES = {"cdx": _cdx, "cdxj": _cdx, "wget": _wget, "warcprox": _warcprox}
 _FORMS = "--cdx, --cdxj, --wget, --warcprox, --redis and --self-contained"
 
 
-def _wget_notes(exported: wget_cdx.WgetExport) -> Iterator[str]:
+def _wget_notes(exported: wget_cdx.WgetExport, *, asked: bool) -> Iterator[str]:
+    written = singular(f"{exported.written:,} originals written")
+    if not asked:
+        yield written
+        if exported.other_urls:
+            yield (
+                f"  {exported.other_urls:,} captures at other URLs are left out: wget takes one "
+                "URL for a digest. To choose it, give the URLs that wget will fetch with --seeds "
+                "FILE, one a line, or their hosts with --hosts FILE"
+            )
+        yield from count_lines("left out: ", exported.left_out)
+        return
     yield (
-        f"{exported.written:,} originals written, {exported.for_seeds:,} of them with the URL of "
-        f"a seed, {exported.for_hosts:,} of a wanted host"
+        f"{written}, {exported.for_seeds:,} of them with the URL of a seed, "
+        f"{exported.for_hosts:,} of a wanted host"
     )
     if exported.other_urls:
         yield f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest"
@@ -251,8 +273,9 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
     crawls, algorithm = frozenset(options["crawls"]), options["algorithm"]
     choice = ExportChoice(options["other"] or home.name, crawls, algorithm, options["bridge"])
     exported = BrowsertrixExport()
-    with closing(open_index(index)) as engine, engine.view() as view, writing(address) as database:
-        found = originals(view.captures(), view.container, choice, exported)
+    with _reading(index) as (view, progress), writing(address) as database:
+        captures = captures_of(view, "reading", progress)
+        found = originals(captures, view.container, choice, exported)
         database.export(found, os.fsencode(home), crawls)
     print_result(exported, notes=_redis_notes(exported, algorithm))
     return 0
@@ -308,7 +331,10 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
         last_digits(options["end"]),
     )
     jobs = options["jobs"] or cores()
-    exported = export_subset(sources, options["originals"], chosen, out, jobs, _warn_of)
+    with show_progress() as progress:
+        exported = export_subset(
+            sources, options["originals"], chosen, out, jobs, _warn_of, progress
+        )
     warn(exported.problems)
     return _report_subset(exported, out)
 

@@ -292,5 +292,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         most = max(refused, key=lambda name: refused[name])
         what = _LEFT_OUT.get(most, f"see {_REASONS}")
         yield f"nothing was added: most responses were refused as {most!r} ({what})"
+    elif built.problems and not tally.records:
+        yield "nothing was added: no file could be read; the warnings say why"
     else:
         yield "nothing was added: no record is a response"

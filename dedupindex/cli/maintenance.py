@@ -9,12 +9,15 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from contextlib import closing, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from dedupindex.cli.common import check_no_address, print_result, say
 from dedupindex.cli.index_location import index_name
+from dedupindex.cli.progress_bar import captures_of, show_progress
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
@@ -29,11 +32,13 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.progress import measured
 from dedupindex.runtime.tables import amount, printable, singular
-from dedupindex.runtime.workers import workers
+from dedupindex.runtime.workers import Count, read_all
 from dedupindex.urlkey import host_of
 
 _HOSTS_SHOWN = 20
+_PARTS = 1000  # of an index whose check is shown
 UNFINISHED = ".unfinished-copy"  # in the directory of a copy until it is complete
 
 
@@ -43,8 +48,9 @@ def check(index: Path) -> int:
     Another process reads, because a damaged page may kill the reader.
     """
     try:
-        with workers(1) as pool:
-            wrong, counts = pool.submit(read_back, index).result()
+        with show_progress() as progress:
+            shown = partial(_show_checked, progress)
+            ((wrong, counts),) = read_all(read_back, [index], 1, _PARTS, shown, apart=True)
     except DedupError as error:
         if not isinstance(error.__cause__, BrokenExecutor):
             raise
@@ -57,11 +63,27 @@ def check(index: Path) -> int:
     return Damaged.exit_status if wrong else 0
 
 
-def read_back(index: Path) -> tuple[list[str], IndexCounts | None]:
-    """Return the problems of an index and its crawls, and its counts if they can be read."""
-    counts = None
+def _show_checked(progress: OnProgress, seen: ProgressUpdate) -> None:
+    """Show what `read_back` has counted, in another process."""
+    progress(ProgressUpdate("checking", records=seen.records, part=seen.share or None))
+
+
+def read_back(
+    index: Path, count: Count = lambda parts, captures: None
+) -> tuple[list[str], IndexCounts | None]:
+    """Return the problems of an index and its crawls, and its counts if they can be read.
+
+    `count` gets how many of `_PARTS` of the index, and how many captures, have been read.
+    """
+    counts, done = None, [0, 0]
+
+    def update(seen: ProgressUpdate) -> None:
+        now = [round((seen.share or 0) * _PARTS), seen.records]
+        count(now[0] - done[0], now[1] - done[1])
+        done[:] = now
+
     with closing(open_index(index)) as engine:
-        wrong = engine.check() + _filter_problems(engine, FilterStore(index))
+        wrong = engine.check(update) + _filter_problems(engine, FilterStore(index))
         with engine.view() as view, suppress(Damaged):
             counts = view.counts()
     try:
@@ -85,8 +107,8 @@ def _filter_problems(engine: Engine, store: FilterStore) -> list[str]:
 
 def stats(index: Path) -> int:
     """Print what the index holds; reads all of it once, for the hosts."""
-    with closing(open_index(index)) as engine:
-        content = _stats(engine, index)
+    with closing(open_index(index)) as engine, show_progress() as progress:
+        content = _stats(engine, index, progress)
     print_result(content, _stats_lines(content))
     return 0
 
@@ -108,12 +130,12 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
         yield f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}"
 
 
-def _stats(engine: Engine, index: Path) -> dict[str, Any]:
+def _stats(engine: Engine, index: Path, progress: OnProgress) -> dict[str, Any]:
     hosts = Sums(2)
     payload = 0
     held = stats_of(engine)
     with engine.view() as view:
-        for _, capture in view.captures():
+        for _, capture in captures_of(view, "reading", progress):
             size = 0 if capture.size_of_record else max(capture.size, 0)
             payload += size
             hosts.add(host_of(capture.url), 1, size)
@@ -153,9 +175,10 @@ def compact(index: Path) -> int:
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
+        show_progress() as progress,
     ):
         before = _size(index)
-        engine.compact()
+        engine.compact(progress)
     after = _size(index)
     line = f"{printable(str(index))}: {amount(before)} before, {amount(after)} now"
     print_result({"bytes_before": before, "bytes_after": after}, [line])
@@ -167,8 +190,8 @@ def merge(index: Path) -> int:
     read_identity(index)
     outcome = MergeOutcome()
     if (store := open_store(index)) is not None:
-        with closing(store):
-            outcome = crawls.merge(index, store) or outcome
+        with closing(store), show_progress() as progress:
+            outcome = crawls.merge(index, store, progress) or outcome
     counts = {
         "added": outcome.added,
         "replaced": outcome.replaced,
@@ -185,8 +208,9 @@ def digest_filter(index: Path) -> int:
     with (
         exclusive(index / "lock", f"the index at {index}"),
         closing(open_index(index, write=True)) as engine,
+        show_progress() as progress,
     ):
-        engine.make_filter()
+        engine.make_filter(progress)
     parts = FilterStore(index).manifest().parts
     digests, size = sum(part.digests for part in parts), sum(part.size for part in parts)
     line = f"{printable(str(index))}: a filter of {digests:,} digests, {amount(size)} to download"
@@ -205,7 +229,12 @@ def copy(index: Path, to: str, engine: str) -> int:
     if is_cluster(to) or is_cluster(mine) or engine not in ("", mine):
         return _copy_to_engine(index, to, engine)
     target = Path(to)
-    with _new_copy(index, target):
+    of = _size(index)
+    with (
+        _new_copy(index, target),
+        show_progress() as progress,
+        measured(lambda: ProgressUpdate("copying", _size(target), of), progress),
+    ):
         _copy_files(index, target)
     note = f"copied {index} to {target} ({amount(_size(target))})"
     print_result({"copy": printable(str(target)), "bytes": _size(target)}, notes=[note])
@@ -315,7 +344,8 @@ def _copied_to_engine(
 
             copied = compared_before(target) if again else None
             if copied is None:
-                copied = copy_to_engine(source, target, engine, draw, again=again)
+                with show_progress() as progress:
+                    copied = copy_to_engine(source, target, engine, draw, progress, again=again)
         spot_check.confirm(target, sample, repair)
         note_compared(target, copied)
         taken = _crawls_too(index, target, repair)
@@ -349,4 +379,9 @@ def _crawls_too(index: Path, target: Path, repair: str) -> int:
 
 
 def _size(index: Path) -> int:
-    return sum(path.stat().st_size for path in index.rglob("*") if path.is_file())
+    """Return the bytes of all files, also while others come and go."""
+    total = 0
+    for path in index.rglob("*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total

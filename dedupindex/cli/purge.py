@@ -14,6 +14,7 @@ import orjson
 from dedupindex.cli.common import Command, print_json, print_result, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
@@ -76,7 +77,8 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
     Changes nothing. Reads the whole index once; for single captures usually only their digests.
     """
     target = _target(options)
-    found = survey(index, target, _print_item if listed else None)
+    with show_progress(prints=listed) as progress:
+        found = survey(index, target, _print_item if listed else None, progress)
     _report(target, found, purged=False)
     return 0
 
@@ -91,7 +93,9 @@ def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
     added again.
     """
     target = _target(options)
-    found = purge(index, target, force=force, on_item=_print_item if listed else None)
+    on_item = _print_item if listed else None
+    with show_progress(prints=listed) as progress:
+        found = purge(index, target, force=force, on_item=on_item, on_progress=progress)
     _report(target, found, purged=True)
     return 0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import product
@@ -24,7 +24,7 @@ from dedupindex.crawls import crawl_report
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.stores import open_store
-from dedupindex.errors import Damaged, UnknownCrawl
+from dedupindex.errors import BadSource, Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
 from dedupindex.lookup.conditions import parse_age
@@ -61,6 +61,7 @@ from dedupindex.sources import (
     open_source,
 )
 from dedupindex.sources.source import annotation
+from dedupindex.sources.warc_files import is_index
 from dedupindex.urlkey import urlkey
 
 EXAMPLES = """
@@ -193,7 +194,7 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     named = options["namespace"].encode("utf-8", "surrogateescape")
     namespaces = parse_namespaces(named) if named else ()
     with open_snapshot(index) as state:
-        found = expand(sources, options["iterator"], columns=options["columns"])
+        found = _found(sources, options)
         kinds = _read(report, found, options, state, namespaces)
         head = report.head(state.settings, state.view.counts().captures)
     warn(report.problems)
@@ -210,7 +211,7 @@ def _validators(index: Path, sources: list[str], **options: Any) -> int:
         raise click.UsageError("--max-age, --policy and --namespace have no effect here")
     with open_snapshot(index) as state:
         require_visits(state.settings, Query(NO_DIGEST, b"-", Strategy.EXACT_URL))
-        found = expand(sources, options["iterator"], columns=options["columns"])
+        found = _found(sources, options)
         report.problems += found.problems
         reading = SourceOptions(columns=options["columns"], etag=True)
         for path in found.paths:
@@ -225,6 +226,13 @@ def _validators(index: Path, sources: list[str], **options: Any) -> int:
 
 
 _Rendering = Callable[[dict[str, Any], Iterator[Row]], Iterator[str]]
+
+
+def _found(sources: Sequence[str], options: dict[str, Any]) -> Expanded:
+    """Return the files of a crawl; raises `BadSource`."""
+    if indexes := [name for name in sources if is_index(name)]:
+        raise BadSource(f"{indexes[0]} is an index; --against takes the files of a crawl")
+    return expand(sources, options["iterator"], columns=options["columns"])
 
 
 def _write(

@@ -13,6 +13,7 @@ import click
 from dedupindex.cli.common import ComparingCommand, count_lines, print_result, say, text_output
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, PATH_OR_DASH, flag, option, shared_options, wants_json
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Resolved, ResolveOptions, resolve, resolve_on
@@ -88,8 +89,11 @@ def command(manifests: tuple[Path, ...], output: Path, text: Path | None, **opti
         with spark_session(options["spark"]) as cluster:
             found = resolve_on(cluster, manifests, output, chosen, say)
     else:
-        with nullcontext() if text is None else text_output(text) as stream:
-            found = resolve(manifests, output, chosen, say, stream)
+        with (
+            nullcontext() if text is None else text_output(text) as stream,
+            show_progress(prints=text == Path("-")) as progress,
+        ):
+            found = resolve(manifests, output, chosen, say, stream, progress)
     print_result(found.as_json(), () if text == Path("-") else _text_of(found))
     return 0
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
+from dedupindex.cli.progress_bar import show_progress
+from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import already_exists, atomic_file
@@ -30,12 +32,15 @@ def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:
     problems: list[Problem] = []
     with atomic_file(target) as stream:
         if names:
-            stream.writelines(_cdxj(names, jobs, problems))
+            with show_progress() as progress:
+                stream.writelines(_cdxj(names, jobs, problems, progress))
     warn(problems)
     return not problems
 
 
-def _cdxj(names: Mapping[str, str], jobs: int, problems: list[Problem]) -> Iterator[bytes]:
+def _cdxj(
+    names: Mapping[str, str], jobs: int, problems: list[Problem], on_progress: OnProgress
+) -> Iterator[bytes]:
     """Yield the lines of a CDXJ of WARC files, sorted as bytes: of all their captures.
 
     `names` has the file names that the lines state, by the paths of the files. What cannot be read
@@ -46,7 +51,7 @@ def _cdxj(names: Mapping[str, str], jobs: int, problems: list[Problem]) -> Itera
     from dedupindex.corpus.extract_report import CorpusReport
     from dedupindex.corpus.output import cdxj_line
 
-    corpus = Corpus.from_warcs(*names).having(jobs=jobs)
+    corpus = Corpus.from_warcs(*names).having(jobs=jobs, on_progress=on_progress)
     with closing(corpus.kept(CorpusReport(problems=problems), nothing)) as captures:
         yield from sorted_lines(
             cdxj_line(capture, revisit=capture.revisit, container=names[capture.record.container])

@@ -12,7 +12,9 @@ import click
 
 from dedupindex.cli.common import Command, count_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
+from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import Damaged, DedupError
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
@@ -24,6 +26,7 @@ from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, clean, commit, restore
 from dedupindex.runtime.files import atomic_file
+from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 
@@ -114,18 +117,22 @@ def _moved(text: str) -> tuple[str, str]:
 
 def _rewrite(job: RewriteJob, processes: int) -> int:
     found, left = RewriteOutcome(files=0), 0
-    count = len(job.containers())
-    for outcome in rewrite(job, processes):
-        found.add(outcome)
-        if outcome.state == "left_alone":
-            left += 1
-            say(f"warning: {outcome.name} was left alone: {outcome.problem}")
-        elif outcome.state == "rewritten":
-            say(
-                f"{found.files:,} of {count:,}: {outcome.name}: "
-                + singular(f"{outcome.revisits:,} revisits, ")
-                + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
-            )
+    containers = job.containers()
+    count, total = len(containers), sum(file.size for file in containers.values())
+    with show_progress() as progress:
+        progress(ProgressUpdate("rewriting", 0, total))
+        for outcome in rewrite(job, processes):
+            found.add(outcome)
+            progress(ProgressUpdate("rewriting", found.bytes_before, total))
+            if outcome.state == "left_alone":
+                left += 1
+                say(f"warning: {outcome.name} was left alone: {outcome.problem}")
+            elif outcome.state == "rewritten":
+                say(
+                    f"{found.files:,} of {count:,}: {outcome.name}: "
+                    + singular(f"{outcome.revisits:,} revisits, ")
+                    + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
+                )
     would = "would become" if job.dry else "became"
     revisits = "a revisit" if found.revisits == 1 else "revisits"
     sums = (
@@ -152,7 +159,9 @@ def undo_all(roots: list[Path], find: Callable[[], Undoable], processes: int) ->
             )
         check_space_for(tasks, processes)
         results = side_by_side(restore_file, None, tasks, processes)
-        return print_restored(chain(not_restorable, results))
+        with show_progress() as progress:
+            shown = finished(results, "restoring", len(tasks), progress)
+            return print_restored(chain(not_restorable, shown))
 
 
 def _rewritten(containers: Containers) -> Undoable:
@@ -216,7 +225,9 @@ def print_restored(results: Iterator[Restored]) -> int:
 
 def _commit(roots: list[Path], containers: Containers) -> int:
     with _locked_and_cleaned(roots):
-        results = list(map(commit, _rewritten(containers)[0]))
+        tasks = _rewritten(containers)[0]
+        with show_progress() as progress:
+            results = list(finished(map(commit, tasks), "committing", len(tasks), progress))
     left = [result for result in results if result.state == "left_alone"]
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")

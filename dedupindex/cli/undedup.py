@@ -12,13 +12,16 @@ import click
 
 from dedupindex.cli.common import Command
 from dedupindex.cli.options import PATH, option, shared_options, wants_json
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files
 from dedupindex.runtime.atomic_replace import PART_NAME
+from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.warc_files import is_index
 from dedupindex.verify.block_facts import CUT_AT_ZERO
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import DAMAGE, Finding
@@ -63,7 +66,9 @@ def command(
     check_space_for(tasks, jobs)
     out.mkdir(parents=True, exist_ok=True)
     results = side_by_side(_checked, None, tasks, jobs)
-    status = print_restored(chain(_without_file(directories), results))
+    with show_progress() as progress:
+        shown = finished(results, "restoring", len(tasks), progress)
+        status = print_restored(chain(_without_file(directories), shown))
     if not wants_json():
         again = printable(str(out))
         click.echo(f"to compare them: bin/verify --against BEFORE {again} --records")
@@ -82,6 +87,8 @@ def _check(directory: Path, out: Path | None) -> None:
     if not directory.exists():
         raise BadInput(f"{directory} does not exist")
     if not (directory / DIRECTORY).is_dir():
+        if is_index(directory):
+            raise BadInput(f"{directory} is an index; name a directory that bin/dedup wrote")
         above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
         meant = next((f"{one} is meant" for one in above), _COPY)
         raise BadInput(f"{directory} has no journal ({DIRECTORY}); {meant}")

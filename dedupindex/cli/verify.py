@@ -11,7 +11,7 @@ import click
 from dedupindex.cli import verify_page
 from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
 from dedupindex.cli.options import flag, option, shared_options, wants_json
-from dedupindex.cli.progress_bar import PLAIN_EVERY, plain
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.errors import Damaged
 from dedupindex.object_store import check_local
 from dedupindex.runtime import html_page
@@ -40,7 +40,7 @@ class _Here(click.Path):
         return super().convert(value, *more)
 
 
-PLACE = _Here(path_type=Path)
+PLACE = _Here(path_type=Path, readable=False)  # `verify` says what cannot be read
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -70,22 +70,23 @@ def command(
     """
     if records and against is None:
         raise click.UsageError("--records goes with --against")
-    progress = plain(PLAIN_EVERY)
-    collection: Against | Collection = Collection(places, originals, progress)
-    if against:
-        collection = Against(against, places, originals, progress)
+    collection: Against | Collection
     reasons: Counter[str] = Counter()
     recompressed = 0
     first: list[Finding] = []
-    for finding in collection.findings():
-        if records and finding.reason == RECOMPRESSED:
-            recompressed += 1
-            continue
-        reasons[finding.reason] += 1
-        if list_remarks or finding.level != REMARK:
-            _show(finding)
-            if len(first) < verify_page.NAMED:
-                first.append(finding)
+    with show_progress() as progress:
+        collection = Collection(places, originals, progress)
+        if against:
+            collection = Against(against, places, originals, progress)
+        for finding in collection.findings():
+            if records and finding.reason == RECOMPRESSED:
+                recompressed += 1
+                continue
+            reasons[finding.reason] += 1
+            if list_remarks or finding.level != REMARK:
+                _show(finding)
+                if len(first) < verify_page.NAMED:
+                    first.append(finding)
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise nothing_found(places)
     if html is not None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading, Store, Writing
@@ -45,7 +46,7 @@ def _belongs_in_index(crawl: Crawl) -> bool:
     return crawl.state is CrawlState.COMMITTED and not (crawl.merged or crawl.namespace)
 
 
-def merge(index: Path, store: Store) -> MergeOutcome | None:
+def merge(index: Path, store: Store, on_progress: OnProgress = silent) -> MergeOutcome | None:
     """Merge the captures of committed crawls into the index; return None if there are none.
 
     If it is killed, repeat it: until then the crawls are marked as merging, as the index may have
@@ -60,7 +61,7 @@ def merge(index: Path, store: Store) -> MergeOutcome | None:
             if not ready:
                 return None
             _mark(store, ready, merging=True)
-            outcome, drawn = _loaded(engine, store, ready, index / "merging")
+            outcome, drawn = _loaded(engine, store, ready, index / "merging", on_progress)
         command = shlex.join(["bin/index", "--merge", str(index)])
         spot_check.confirm(index, drawn, f"Its crawls still answer; this repairs it: {command}")
         _mark(store, ready, merging=False, merged=True)
@@ -68,13 +69,17 @@ def merge(index: Path, store: Store) -> MergeOutcome | None:
 
 
 def _loaded(
-    engine: Engine, store: Store, crawls: list[Crawl], directory: Path
+    engine: Engine,
+    store: Store,
+    crawls: list[Crawl],
+    directory: Path,
+    on_progress: OnProgress = silent,
 ) -> tuple[MergeOutcome, list[spot_check.SampledEntry]]:
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     load = staged(engine, store, crawls, directory)
     drawn = spot_check.sample_load(load, engine.identity.settings.keys())
-    outcome = engine.load(load)
+    outcome = engine.load(load._replace(on_progress=on_progress))
     shutil.rmtree(directory)
     return outcome, drawn
 
@@ -122,7 +127,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
             numbers[place] = engine.number_of(place) or after + len(numbers)
         return numbers[place]
 
-    further = 0
+    further = entries = 0
     with store.reading() as reading:
         for crawl in crawls:
             staged = []
@@ -132,6 +137,7 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
                     found.key + with_container(strip_flags(found.entry), number_of(place))
                 )
                 further |= found.entry[1] & ALSO
+                entries += 1
                 if len(staged) == CHUNK:
                     writer.extend(staged)
                     staged = []
@@ -141,7 +147,9 @@ def staged(engine: Engine, store: Store, crawls: list[Crawl], directory: Path) -
     writer.flush()
     visits.flush()
     places = [(number, place) for place, number in numbers.items()]
-    return Load(writer.paths, places, [], ledger=visits.paths, own_digests=not further)
+    return Load(
+        writer.paths, places, [], ledger=visits.paths, own_digests=not further, entries=entries
+    )
 
 
 def sweep(store: Store, now: float, seen_merged: dict[int, float]) -> None:

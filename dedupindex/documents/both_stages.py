@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Problem
+from dedupindex.counts import OnProgress, silent
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_shards
 from dedupindex.documents.hash_objects import HashOptions, HashReport, hash_documents
 from dedupindex.documents.read_shards import Shard, shards_of
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.runtime.files import atomic_directory
+from dedupindex.runtime.progress import finished
 from dedupindex.runtime.workers import side_by_side
 
 HASHES, UNIQUE = "hashes", "unique"  # directories in the output directory
@@ -55,6 +57,7 @@ def run_pipeline(
     *,
     one_by_one: bool = False,
     say: Callable[[str], None] = lambda text: None,
+    on_progress: OnProgress = silent,
 ) -> PipelineReport:
     """Hash each glob into ``top/hashes``, then write a file for each shard to ``top/unique``.
 
@@ -70,7 +73,8 @@ def run_pipeline(
     each = replace(options, jobs=max(1, options.jobs // at_once))
     report = PipelineReport()
     try:
-        for pattern, hashed, problems in side_by_side(_hash, (hashes, each), globs, at_once):
+        found = side_by_side(_hash, (hashes, each), globs, at_once)
+        for pattern, hashed, problems in finished(found, "hashing", len(globs), on_progress):
             report.hashing[pattern] = hashed
             report.problems += problems
             say(f"hashed {pattern}: {json.dumps(vars(hashed))}")
@@ -83,7 +87,8 @@ def run_pipeline(
     at_once = 1 if one_by_one else min(options.jobs, len(shards))
     with atomic_directory(top / UNIQUE) as hidden:
         shared = (hidden, options, at_once)
-        for name, deduped in side_by_side(_dedup, shared, shards, at_once):
+        done = side_by_side(_dedup, shared, shards, at_once)
+        for name, deduped in finished(done, "grouping", len(shards), on_progress):
             report.deduping[name] = deduped
             say(f"deduplicated {name}: {json.dumps(vars(deduped))}")
     report.elapsed_time_secs = time.monotonic() - begin

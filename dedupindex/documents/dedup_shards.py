@@ -12,12 +12,13 @@ from pathlib import Path
 
 import duckdb
 
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.documents.read_shards import Shard, fetched_shards, merged, relation, shards_of
 from dedupindex.documents.shards import write_rows
 from dedupindex.errors import BadInput
 from dedupindex.object_store import check_writable, is_remote, upload
 from dedupindex.runtime.duckdb import Database, literal, open_database, quoted
-from dedupindex.runtime.progress import Say
+from dedupindex.runtime.progress import Say, finished
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
 UNIQUE = """
@@ -57,7 +58,13 @@ def _silent(text: str) -> None:
 
 
 def dedup_hashes(
-    pattern: str, output: Path | str, *, memory: str = "1GB", threads: int = 0, say: Say = _silent
+    pattern: str,
+    output: Path | str,
+    *,
+    memory: str = "1GB",
+    threads: int = 0,
+    say: Say = _silent,
+    on_progress: OnProgress = silent,
 ) -> HashDedupReport:
     """Write the first path of each hash in the shards that match a glob.
 
@@ -65,7 +72,8 @@ def dedup_hashes(
     its name, else Parquet. Raises `BadSource`, `BadInput`.
     """
     if isinstance(output, Path) and not is_remote(pattern):
-        return dedup_shards(shards_of(pattern, output=output), output, memory, threads, say)
+        found = shards_of(pattern, output=output)
+        return dedup_shards(found, output, memory, threads, say, on_progress)
     if isinstance(output, str):
         check_writable(output)
     beside = output.absolute().parent if isinstance(output, Path) else None
@@ -76,14 +84,19 @@ def dedup_hashes(
         shards = (
             fetched_shards(pattern, home / "shards") if is_remote(pattern) else shards_of(pattern)
         )
-        report = dedup_shards(shards, target, memory, threads, say)
+        report = dedup_shards(shards, target, memory, threads, say, on_progress)
         if isinstance(output, str):
             upload([(target, output)])
     return report
 
 
 def dedup_shards(
-    shards: list[Shard], output: Path, memory: str, threads: int, say: Say = _silent
+    shards: list[Shard],
+    output: Path,
+    memory: str,
+    threads: int,
+    say: Say = _silent,
+    on_progress: OnProgress = silent,
 ) -> HashDedupReport:
     """Like `dedup_hashes`, for the given shards."""
     begin = time.monotonic()
@@ -94,7 +107,8 @@ def dedup_shards(
             "CREATE TABLE several (hash BLOB, path VARCHAR, size BIGINT, copies BIGINT, met BIGINT)"
         )
         selects = []
-        for shard in merged(shards):
+        shards = merged(shards)
+        for shard in finished(shards, "grouping", len(shards), on_progress):
             if shard.first:
                 say(f"shards {shard.first} to {shard.last}: {len(shard.files):,} files")
             rows = relation(database, shard)
@@ -109,6 +123,7 @@ def dedup_shards(
             single = SINGLE.format(rows=rows, candidates="candidates")
             selects.append(f"SELECT hash, path, size, 1::BIGINT AS copies FROM {single}")
         selects.append("SELECT hash, path, size, copies FROM several")
+        on_progress(ProgressUpdate("writing"))
         write_rows(database, " UNION ALL ".join(selects), output)
     report.unique_files = report.total_files - report.duplicate_files - report.repeated
     return _timed(report, begin)

@@ -14,7 +14,7 @@ import re
 from array import array
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from urllib.parse import quote
@@ -24,11 +24,13 @@ from xxhash import xxh3_64_intdigest
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture, Evidence
-from dedupindex.digest import CANONICAL, Spelling
+from dedupindex.counts import OnProgress, silent
+from dedupindex.digest import CANONICAL, Digest, Spelling
 from dedupindex.index.engine import View
 from dedupindex.index.format.file_names import files_of
 from dedupindex.lookup.render_json import stated_validators
 from dedupindex.runtime.external_sort import sorted_lines
+from dedupindex.runtime.progress import watched
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
@@ -63,16 +65,21 @@ class CdxExport:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-def rows(view: View, form: CdxForm, exported: CdxExport) -> Iterator[bytes]:
+def rows(
+    view: View, form: CdxForm, exported: CdxExport, on_progress: OnProgress = silent
+) -> Iterator[bytes]:
     """Yield the lines of the file, sorted; sorted runs are in temporary files."""
     if not form.json:
         yield HEADER
-    yield from sorted_lines(_unsorted(view, form, exported))
+    captures = watched(view.captures(), "reading", view.counts().captures, on_progress)
+    yield from sorted_lines(_unsorted(captures, _FileNames(view), form, exported))
 
 
-def _unsorted(view: View, form: CdxForm, exported: CdxExport) -> Iterator[bytes]:
-    names = _FileNames(view)
-    for digest, capture in view.captures():
+def _unsorted(
+    captures: Iterable[tuple[Digest, Capture]], names: _FileNames, form: CdxForm,
+    exported: CdxExport,
+) -> Iterator[bytes]:  # fmt: skip
+    for digest, capture in captures:
         if digest != capture.digest:  # stored under a further digest, too
             continue
         name = names.of_place(capture)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from dedupindex.cache import MEGABYTE
 from dedupindex.capture import Capture
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import BadInput, IndexUnavailable, StrategyUnavailable
@@ -163,10 +164,19 @@ class Load(NamedTuple):
     ledger: list[Path] = []  # runs of items for the ledger
     drops: Drops | None = None  # which items the ledger is to remove
     own_digests: bool = False  # whether the runs have nothing under further digests
+    on_progress: OnProgress = silent
+    entries: int = 0  # of the runs, about; 0 if not known
 
     def merged(self) -> Iterator[list[bytes]]:
         """Yield the entries of all runs in order."""
-        return merge_files(self.runs, self.runs[0].parent) if self.runs else iter(())
+        if not self.runs:
+            return
+        done = 0
+        for batch in merge_files(self.runs, self.runs[0].parent):
+            part = done / self.entries if self.entries else None
+            self.on_progress(ProgressUpdate("loading", records=done, part=part))
+            yield batch
+            done += len(batch)
 
     def gone(self, view: View | None) -> set[int]:
         """Return the container numbers of dropped files and of what is in them, in any crawl."""
@@ -227,13 +237,13 @@ class Engine(Protocol):
         """Release what killed readers still hold, if the engine keeps anything for readers."""
         return
 
-    def check(self) -> list[str]:
+    def check(self, on_progress: OnProgress = silent) -> list[str]:
         """Read everything back; return what is wrong, a sentence each."""
 
     def copy(self, target: Path) -> None:
         """Write a compact copy of the index to a directory, while it may be in use."""
 
-    def compact(self) -> None:
+    def compact(self, on_progress: OnProgress = silent) -> None:
         """Rewrite the data, packed, as a new generation, while others read."""
 
     def filter_parts(self) -> list[PartInfo] | None:
@@ -243,7 +253,7 @@ class Engine(Protocol):
         """
         return None
 
-    def make_filter(self) -> None:
+    def make_filter(self, on_progress: OnProgress = silent) -> None:
         """Make the digest filter anew; the caller holds the write lock. Raises `BadInput`."""
         raise BadInput("an index on a cluster has no digest filter: its crawls write to it at once")
 

@@ -160,7 +160,7 @@ def read_identity(index: Path) -> Identity:
             f"{index} is a file; an index is a directory, and bin/index makes one"
         ) from error
     except OSError as error:
-        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
+        raise IndexUnavailable(f"the index at {index} cannot be read: {error.strerror}") from error
     except (ValueError, LookupError, AttributeError, TypeError) as error:
         raise Damaged(f"{index / FILE} is damaged; restore it from a copy") from error
 
@@ -204,5 +204,5 @@ def stamp_of(index: Path) -> Stamp:
             if entry.name.startswith(data) and not entry.name.endswith("-lock")
         )
     except OSError as error:
-        raise IndexUnavailable(f"the index at {index} cannot be read: {error}") from error
+        raise IndexUnavailable(f"the index at {index} cannot be read: {error.strerror}") from error
     return identity, files

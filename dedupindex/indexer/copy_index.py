@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_digest
 
+from dedupindex.counts import OnProgress, silent
 from dedupindex.errors import Damaged, IndexExists
 from dedupindex.index import open_index
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
@@ -18,6 +19,7 @@ from dedupindex.index.format.cells import container_of, entries_of, strip_flags,
 from dedupindex.index.identity import Identity
 from dedupindex.index.load.merge_rule import checksum
 from dedupindex.index.load.runs import CHUNK, RunWriter
+from dedupindex.runtime.progress import watched
 
 SCRATCH = "copying"  # in the target
 _NAMES_KEPT = 100_000
@@ -35,6 +37,7 @@ def copy_to_engine(
     target: Path,
     engine: str,
     before: Callable[[Load], None] = lambda load: None,
+    on_progress: OnProgress = silent,
     *,
     again: bool = False,
 ) -> Copied:
@@ -58,14 +61,15 @@ def copy_to_engine(
             signature = source.metadata()
             if "engine" in signature:
                 signature["engine"] = engine
-            load, content = _load_of(view, signature, scratch)
+            load, content = _load_of(view, signature, scratch, on_progress)
             before(load)
             if not loaded:
                 other.load(load)
             rmtree(scratch)
             counts = view.counts()
         with other.view() as copied:
-            found, written = copied.counts(), sum(part for _, part in _staged(copied))
+            reading = _staged(copied, "comparing", on_progress)
+            found, written = copied.counts(), sum(part for _, part in reading)
     if (found, written % (1 << 64)) != (counts, content % (1 << 64)):
         raise Damaged(
             f"the copy at {engine} is not what was read ({found.captures} captures of "
@@ -74,19 +78,25 @@ def copy_to_engine(
     return Copied(found, f"{content % (1 << 64):016x}")
 
 
-def _load_of(view: View, metadata: dict[str, Any], scratch: Path) -> tuple[Load, int]:
+def _load_of(
+    view: View, metadata: dict[str, Any], scratch: Path, on_progress: OnProgress
+) -> tuple[Load, int]:
     """Return the load of all entries of an index, and the sum of their checksums."""
     writer, content = RunWriter(scratch, "copied"), 0
-    for staged, checksum_of_chunk in _staged(view):
+    for staged, checksum_of_chunk in _staged(view, "reading", on_progress):
         writer.extend(staged)
         content += checksum_of_chunk
     writer.flush()
     places, containers = list(view.places()), list(view.containers())
     own = view.own_digests()
-    return Load(writer.paths, places, containers, metadata=metadata, own_digests=own), content
+    load = Load(
+        writer.paths, places, containers, metadata=metadata, own_digests=own,
+        on_progress=on_progress, entries=view.counts().captures,
+    )  # fmt: skip
+    return load, content
 
 
-def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
+def _staged(view: View, phase: str, on_progress: OnProgress) -> Iterator[tuple[list[bytes], int]]:
     """Yield the entries of an index in chunks as a build stages them, with a checksum of each.
 
     Checksums cover the names, not the numbers, of containers; raises `Damaged` if one has none.
@@ -105,7 +115,7 @@ def _staged(view: View) -> Iterator[tuple[list[bytes], int]]:
             ) from error
         return xxh3_128_digest(f"{place.crawl}\0{place.container}".encode(errors="surrogateescape"))
 
-    for key, cell in view.cells():
+    for key, cell in watched(view.cells(), phase, view.counts().captures, on_progress):
         entries = list(entries_of(cell))
         for entry in entries:
             number = container_of(entry)

@@ -139,8 +139,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         for staged in _stage_all(job, plan, staging, cluster, on_progress):
             staging.finish(staged.as_json())
             done.append(staged)
-        on_progress(ProgressUpdate("loading", 0, 0, sum(staged.tally.records for staged in done)))
-        outcome, unconfirmed = _load(job, plan, staging, done)
+        outcome, unconfirmed = _load(job, plan, staging, done, on_progress)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
     tally = _account(done, outcome)
@@ -361,7 +360,11 @@ def _repair(job: Build) -> str:
 
 
 def _load(
-    job: Build, plan: BuildPlan, staging: Staging, done: list[Staged]
+    job: Build,
+    plan: BuildPlan,
+    staging: Staging,
+    done: list[Staged],
+    on_progress: OnProgress,
 ) -> tuple[MergeOutcome, spot_check.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
@@ -380,6 +383,8 @@ def _load(
             job.signature(),
             ledger=staging.ledger(),
             own_digests=not job.settings.also_digest,
+            on_progress=on_progress,
+            entries=sum(one.tally.records - one.tally.refused.total() for one in done),
         )
         unconfirmed = spot_check.Unconfirmed(
             spot_check.sample_load(load, job.settings.keys()) + before.entries[: spot_check.MOST],

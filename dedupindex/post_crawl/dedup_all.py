@@ -260,7 +260,7 @@ class _DedupRun:
             shutil.rmtree(work.plan, ignore_errors=True)
             rule = GroupingRule(criteria=options.criteria)
             chosen = ResolveOptions(rule, options.compare, options.index, memory=options.memory)
-            resolve([work.manifest], work.plan, chosen, warn=self._say)
+            resolve([work.manifest], work.plan, chosen, self._say, on_progress=self._progress)
         return open_plan(work.plan)
 
     def _begin(self) -> None:

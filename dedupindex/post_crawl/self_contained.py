@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, NamedTuple
 
 from dedupindex.capture import Problem
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.errors import BadInput, BadSource, DedupError
 from dedupindex.runtime.atomic_replace import (
@@ -37,7 +38,7 @@ from dedupindex.runtime.atomic_replace import (
     remove_stale_parts,
 )
 from dedupindex.runtime.workers import side_by_side
-from dedupindex.sources.warc_files import SourceFile, find
+from dedupindex.sources.warc_files import SourceFile, find, nothing_found
 from dedupindex.urlkey import host_of, is_at, unbracket
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.issues import REMARK, Finding
@@ -121,6 +122,7 @@ class SubsetReport:
 def export(
     sources: Sequence[str], originals: Sequence[str], wanted: SubsetFilter, out: Path,
     processes: int = 1, on_finding: Callable[[Finding], None] = lambda finding: None,
+    on_progress: OnProgress = silent,
 ) -> SubsetReport:  # fmt: skip
     """Write the wanted records of `sources`, and the records that their revisits refer to.
 
@@ -131,6 +133,8 @@ def export(
     if single and os.path.lexists(out):
         raise BadInput(f"{out} exists already")
     found, others = find(sources), find(originals)
+    if not found.files and not found.problems:
+        raise nothing_found(sources)
     paths = {file.path for file in found.files}
     files = [*found.files, *(file for file in others.files if file.path not in paths)]
     report = SubsetReport(problems=found.problems + others.problems)
@@ -141,7 +145,11 @@ def export(
             for number, file in enumerate(files)
         ]
         with closing(_RecordTable(temporary / "records.sqlite", report)) as table:
-            done = {scan.spool: scan for scan in side_by_side(_scan, None, tasks, processes)}
+            done, seen, total = dict[Path, _SourceScan](), 0, sum(file.size for file in files)
+            for scan in side_by_side(_scan, None, tasks, processes):
+                done[scan.spool] = scan
+                seen += files[int(scan.spool.name)].size
+                on_progress(ProgressUpdate("reading", seen, total))
             scans = [done[task.spool] for task in tasks]
             for number, scan in enumerate(scans):
                 table.add(number, _spooled(scan.spool))
@@ -154,7 +162,7 @@ def export(
                     _SubsetSource(file, scan, out if single else out / file.name, single)
                     for file, scan in zip(files, scans, strict=True)
                 ]
-                _write(table, sources_of, report, on_finding)
+                _write(table, sources_of, report, on_finding, on_progress)
     return report
 
 
@@ -364,7 +372,7 @@ class _SubsetSource(NamedTuple):
 
 def _write(
     table: _RecordTable, sources: list[_SubsetSource], report: SubsetReport,
-    on_finding: Callable[[Finding], None],
+    on_finding: Callable[[Finding], None], on_progress: OnProgress,
 ) -> None:  # fmt: skip
     """Write and verify the files of the subset, then give them their names."""
     targets: dict[Path, _SubsetSource] = {}  # and the first of their sources
@@ -391,8 +399,9 @@ def _write(
     with ExitStack() as parts:
         for path in targets:
             parts.callback(part_path(path).unlink, missing_ok=True)
-        _copy(table, sources)
-        _verify([part_path(path) for path in targets], report, on_finding)
+        _copy(table, sources, needed, on_progress)
+        collection = Collection([part_path(path) for path in targets], on_progress=on_progress)
+        _verify(collection, report, on_finding)
         for path in targets:
             report.bytes += part_path(path).stat().st_size
             with open_for_reading(part_path(path)) as whole:
@@ -403,8 +412,11 @@ def _write(
             report.files += 1
 
 
-def _copy(table: _RecordTable, sources: list[_SubsetSource]) -> None:
-    """Copy the chosen records, file by file, and force them to disk."""
+def _copy(
+    table: _RecordTable, sources: list[_SubsetSource], needed: int, on_progress: OnProgress
+) -> None:
+    """Copy the chosen records, `needed` bytes, file by file, and force them to disk."""
+    copied = 0
     for target, spans_of_target in groupby(table.spans(), lambda span: sources[span.file].target):
         with open_part(part_path(target)) as part:
             sink = FileSink(part)
@@ -418,6 +430,8 @@ def _copy(table: _RecordTable, sources: list[_SubsetSource]) -> None:
                         if not single:
                             sink.copy(source, 0, dictionary_end(read_source))
                     for span in spans:
+                        copied += span.stored
+                        on_progress(ProgressUpdate("copying", copied, needed))
                         if single and scan.compression != "gzip":
                             _compress(_pieces(source, span, dictionaries), sink)
                         else:
@@ -463,9 +477,11 @@ def _compress(pieces: Iterable[bytes], sink: FileSink) -> None:
     sink.write(compressor.flush())
 
 
-def _verify(parts: list[Path], report: SubsetReport, on_finding: Callable[[Finding], None]) -> None:
+def _verify(
+    collection: Collection, report: SubsetReport, on_finding: Callable[[Finding], None]
+) -> None:
     """Read every record again, and resolve each reference within the subset alone."""
-    for finding in Collection(parts).findings():
+    for finding in collection.findings():
         report.findings[finding.reason] += 1
         if finding.level != REMARK:
             file, message = (_PART.sub(r"\1", text) for text in (finding.file, finding.message))

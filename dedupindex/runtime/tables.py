@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+_SENSIBLE = 2.0  # seconds of a run; the rate of a shorter one is that of its beginning and end
 UNKNOWN = "not known"  # in the place of a number
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
@@ -58,6 +60,20 @@ def amount(count: float | None) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
         count /= 1000
     return ""
+
+
+def rate(count: float, seconds: float, unit: str) -> str:
+    """Return so much in a second as ``12,300 records/s``, ``1.4 MB/s`` if `unit` is ``B``.
+
+    "" if there was nothing, or too little time to know.
+    """
+    if not count or seconds < _SENSIBLE:
+        return ""
+    each = count / seconds
+    if unit == "B":
+        return f"{amount(each)}/s"
+    digits = 2 - math.floor(math.log10(each))  # three of them are known
+    return f"{round(each, digits):,.{min(max(digits, 0), 2)}f}{unit}/s"
 
 
 def singular(text: str) -> str:

@@ -307,16 +307,19 @@ def read_all(
     jobs: int,
     total: int,
     on_progress: OnProgress,
+    *,
+    apart: bool = False,
 ) -> Iterator[R]:
     """Yield the results of tasks that read `total` bytes in `jobs` processes, as they are ready.
 
-    `read` is a function of a module. Raises `DedupError` if a process is killed.
+    A single task runs in this process, unless `apart`. `read` is a function of a module. Raises
+    `DedupError` if a process is killed.
     """
     frozen = gc.get_freeze_count()  # by our caller: thawing would thaw those objects, too
     if not frozen:
         gc.freeze()  # or each collection would visit all objects that exist now
     try:
-        if jobs <= 1 or len(tasks) <= 1:
+        if not apart and (jobs <= 1 or len(tasks) <= 1):
             yield from _read_here(read, tasks, total, on_progress)
         else:
             yield from _read_in_pool(read, tasks, min(jobs, len(tasks)), total, on_progress)

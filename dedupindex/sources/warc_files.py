@@ -55,8 +55,16 @@ class Sources:
 def nothing_found(named: Iterable[str | Path]) -> BadInput:
     """Return the error that there is no archive under any of the names."""
     names = [str(name) for name in named]
-    indexes = [f"{name} is an index" for name in names if Path(name, _INDEX).is_file()]
+    try:
+        indexes = [f"{name} is an index" for name in names if is_index(name)]
+    except PermissionError as error:
+        return BadSource(f"{os.path.dirname(error.filename)} cannot be read: {error.strerror}")
     return BadInput("; ".join(indexes) or f"no WARC or ARC file was found in {', '.join(names)}")
+
+
+def is_index(name: str | Path) -> bool:
+    """Return whether a path is the directory of an index; raises `PermissionError`."""
+    return Path(name, _INDEX).is_file()
 
 
 def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:

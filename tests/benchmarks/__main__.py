@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from dedupindex import __version__
 from tests.benchmarks import (
     asking,
     building,
@@ -96,6 +97,7 @@ def parser() -> argparse.ArgumentParser:
         "3 a measured command failed.",
     )
     add = parser.add_argument
+    add("--version", action="version", version=f"dedupindex {__version__}")
     add("jobs", nargs="*", metavar="JOB", help="which jobs (default: all, see --list)")
     add("--list", action="store_true", help="list the jobs and stop")
     add(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dedupindex import __version__
 from tests.support.paths import ROOT
 
 PACKAGES = ("dedupindex", "server", "demo")
@@ -118,6 +119,8 @@ def test_commands_answer_help_from_anywhere(command: Path, tmp_path: Path) -> No
     answer = subprocess.run([link, "--help"], cwd=tmp_path, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
     assert "usage" in answer.stdout.lower()
+    answer = subprocess.run([link, "--version"], cwd=tmp_path, capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout) == (0, f"dedupindex {__version__}\n"), answer.stderr
 
 
 def test_setup_names_an_unknown_extra() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
+from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import PartInfo
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
@@ -24,6 +25,7 @@ from dedupindex.index.format.tombstones import denied
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, checksum
 from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.progress import watched
 from dedupindex.urlkey import urlkey
 
 
@@ -132,6 +134,11 @@ class CellView(View):
             for capture in self.decoded(key, cell):
                 if capture.digest == cells.digest_of_key(key):
                     yield capture
+
+
+def all_cells(view: CellView, phase: str, on_progress: OnProgress) -> Iterator[tuple[bytes, bytes]]:
+    """Yield every key of a view with its cell, and report progress."""
+    return watched(view.cells(), phase, view.counts().captures, on_progress)
 
 
 class CellTally:
@@ -278,11 +285,11 @@ class FileEngine(Engine):
                 return now.parts
         return None
 
-    def make_filter(self) -> None:
+    def make_filter(self, on_progress: OnProgress = silent) -> None:
         """Make the digest filter of what the index has; the caller holds the write lock."""
         with self._view_or_none() as view:
-            keys = () if view is None else (key for key, _ in view.cells())
-            FilterStore(self.index).create(keys, self._state())
+            rows = () if view is None else all_cells(view, "making the filter", on_progress)
+            FilterStore(self.index).create((key for key, _ in rows), self._state())
 
     def _state(self) -> int:
         """Return the checksum of all that the index has."""

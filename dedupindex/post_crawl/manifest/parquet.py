@@ -41,6 +41,7 @@ from dedupindex.runtime.duckdb import (
     quoted,
     write_parquet,
 )
+from dedupindex.sources.warc_files import is_index
 
 # Format 1 had no references, 2 no revisits and no Content-Type, 3 no hashes of HTTP headers, 4
 # other names of columns, 5 no hosts.
@@ -186,6 +187,8 @@ def open_manifest(path: str | os.PathLike[str]) -> Manifest:
 def read_about(top: Path) -> dict[str, Any]:
     """Return ``manifest.json``; raises `BadInput` or `FormatFromFuture`."""
     if not (top / FILE).exists():
+        if is_index(top):
+            raise BadInput(f"{top} is an index, not a manifest; bin/manifest makes one of archives")
         raise BadInput(f"{top} is not a manifest: bin/manifest {top} -o MANIFEST makes one")
     about = read_description(top / FILE, f"the manifest {top}", FORMAT)
     if about["format"] < _OLDEST:

@@ -16,11 +16,11 @@ from typing import Any
 
 from blake3 import blake3
 
+from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer, fetch_rows
 from dedupindex.post_crawl.plan.record_reader import RecordReader
-from dedupindex.runtime.duckdb import Database, insert
-from dedupindex.runtime.progress import Say, ThrottledProgress
+from dedupindex.runtime.duckdb import Database, insert, number
 
 HELD = 8 << 20  # bytes; a shorter body is read once for all its copies
 _BATCH = 1024  # rows
@@ -47,9 +47,13 @@ class PayloadComparison:
     """Compares groups of duplicates; adds to the counts of the reader."""
 
     def __init__(
-        self, reader: RecordReader, containers: dict[int, ManifestContainer], say: Say
+        self,
+        reader: RecordReader,
+        containers: dict[int, ManifestContainer],
+        on_progress: OnProgress,
     ) -> None:
-        self._reader, self._containers, self._say = reader, containers, say
+        self._reader, self._containers = reader, containers
+        self._on_progress = on_progress
 
     def run(self, database: Database, compare: Compare) -> None:
         """Change the outcome of copies that differ from their original, or cannot be read."""
@@ -60,10 +64,12 @@ class PayloadComparison:
             chosen = f"SELECT * FROM ({chosen}) ORDER BY hash(original) LIMIT {compare.sample}"
         database.execute("CREATE TABLE failed (place BIGINT, reason VARCHAR)")
         failed: list[tuple[int | str, ...]] = []
-        progress, counts = ThrottledProgress(self._say), self._reader.counts
+        counts = self._reader.counts
+        total = number(database, f"SELECT count(*) FROM ({chosen})")
         for _, rows in groupby(_rows(database.cursor(), chosen), key=itemgetter(0)):
+            part = counts["clusters"] / max(total, 1)
+            self._on_progress(ProgressUpdate("comparing", counts["bytes"], part=part))
             counts["clusters"] += 1
-            progress("payloads compared", counts["clusters"])
             failed += self._failures(rows)
             if len(failed) >= _BATCH:
                 insert(database, "failed", failed)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Capture, Evidence
+from dedupindex.counts import OnProgress
 from dedupindex.digest import Digest
 from dedupindex.errors import BadDigest, BadSource, StrategyUnavailable
 from dedupindex.index import open_index
@@ -33,7 +34,7 @@ from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.index_references import IndexReferences, real_path
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
-from dedupindex.runtime.progress import Say, ThrottledProgress
+from dedupindex.runtime.progress import Say, watched
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -63,7 +64,7 @@ Form = tuple[Any, ...]  # values of the columns that make payloads equal, withou
 
 def find_originals(
     database: Database, inputs: ManifestInputs, index: Path, rule: GroupingRule, home: Path,
-    say: Say, warn: Say,
+    warn: Say, on_progress: OnProgress,
 ) -> None:  # fmt: skip
     """Add originals in other files, and references to the set that the index knows.
 
@@ -76,13 +77,12 @@ def find_originals(
         IndexReferences(index, engine, view) as references,
     ):
         lines = references.from_ledger(frozenset(map(real_path, inputs.numbers)))
-        inputs.index_references = _write_references(database, lines, home, say)
+        inputs.index_references = _write_references(database, lines, home, on_progress)
         finder = _IndexOriginalFinder(view, columns, inputs)
         outside = _OutsideOriginals(view, inputs, rule, home)
-        progress = ThrottledProgress(say)
         _insert_all(database, references.possible_former_answers())
-        for count, (text, forms) in enumerate(_digests(database.cursor(), columns)):
-            progress("digests asked", count)
+        digests = _digests(database.cursor(), columns)
+        for text, forms in watched(digests, "asking the index", 0, on_progress):
             try:
                 digest = Digest.parse(text.decode("latin-1"))
             except BadDigest:
@@ -101,12 +101,14 @@ def _insert_all(database: Database, replay_keys: Iterator[int]) -> None:
         insert(database, "answered", [(key,) for key in batch])
 
 
-def _write_references(database: Database, lines: Iterator[Line], home: Path, say: Say) -> Path:
+def _write_references(
+    database: Database, lines: Iterator[Line], home: Path, on_progress: OnProgress
+) -> Path:
     """Write what the revisits in the ledger refer to, as a manifest has references."""
     target = home / "references.parquet"
-    writer, progress = ParquetWriter(target), ThrottledProgress(say)
+    writer = ParquetWriter(target)
+    lines = watched(lines, "reading revisits of the index", 0, on_progress)
     while batch := list(islice(lines, _BATCH)):
-        progress("revisits read from the index", writer.lines)
         writer.add(batch)
     writer.finish(database)
     return target

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.errors import BadInput, DedupError, IndexExists
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
 from dedupindex.post_crawl.plan.compare_payloads import Compare, PayloadComparison
@@ -52,13 +53,13 @@ def resolve(
     manifests: Sequence[Path],
     plan: Path,
     options: ResolveOptions,
-    say: Say = lambda text: None,
+    warn: Say = lambda text: None,
     text: BinaryIO | None = None,
-    warn: Say | None = None,
+    on_progress: OnProgress = silent,
 ) -> Resolved:
     """Make the part of `plan` that the options name; raises `DedupError`.
 
-    `warn` (by default `say`) gets reasons why there are fewer copies than there might be, `text`
+    `warn` gets reasons why there are fewer copies than there might be, `text`
     all lines in the format of warccollres.
     """
     rule = options.rule
@@ -68,7 +69,7 @@ def resolve(
     check_is_plan(plan)
     inputs = _open_all(manifests, options)
     urls = container_urls(inputs.containers, options.base_urls, options.url_table, options.host)
-    clock = Clock(say)
+    clock = Clock(on_progress)
     with (
         _directory(plan),
         closing(RecordReader(urls)) as reader,
@@ -80,13 +81,13 @@ def resolve(
             from dedupindex.post_crawl.plan.index_originals import find_originals  # slow
 
             with clock("asking the index"):
-                find_originals(database, inputs, options.index, rule, home, say, warn or say)
+                find_originals(database, inputs, options.index, rule, home, warn, on_progress)
                 _create_views(database, inputs, rule)
         with clock("grouping"):
             group(database, rule)
         with clock("comparing"):
             containers = {one.number: one for one in (*inputs.containers, *inputs.outside)}
-            PayloadComparison(reader, containers, say).run(database, options.compare)
+            PayloadComparison(reader, containers, on_progress).run(database, options.compare)
         clock.seconds["fetching"] = reader.fetching
         with clock("writing"):
             criteria = rule.criteria._asdict()
@@ -130,13 +131,13 @@ def _create_views(database: Database, inputs: ManifestInputs, rule: GroupingRule
 class Clock:
     """Reports each step, and measures how long it takes."""
 
-    def __init__(self, say: Say = lambda text: None) -> None:
+    def __init__(self, on_progress: OnProgress = silent) -> None:
         self.seconds: dict[str, float] = {}
-        self._say = say
+        self._on_progress = on_progress
 
     @contextmanager
     def __call__(self, step: str) -> Iterator[None]:
-        self._say(step)
+        self._on_progress(ProgressUpdate(step))
         begin = time.monotonic()
         yield
         self.seconds[step] = time.monotonic() - begin

@@ -36,6 +36,7 @@ from dedupindex.post_crawl.manifest.parquet import (
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, literal, number, one_thread, quoted
 from dedupindex.runtime.files import sync_directory, write_file
+from dedupindex.sources.warc_files import is_index
 
 
 class MatchCriteria(NamedTuple):
@@ -313,6 +314,8 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
     except OSError as error:
         raise BadInput(f"{top} is not a plan: {error.strerror}") from error
     if not found:
+        if is_index(top):
+            raise BadInput(f"{top} is an index, not a plan; bin/resolve makes one")
         hint = f"; {top / 'plan'} is meant" if (top / "plan").is_dir() else ""  # of bin/dedup
         raise BadInput(
             f"{top} is not a plan: there is no part-1-of-1 in it, nor another part{hint}"

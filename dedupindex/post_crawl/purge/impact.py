@@ -15,6 +15,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, NamedTuple
 
 from dedupindex.capture import Capture
+from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
@@ -26,6 +27,7 @@ from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_befor
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 from dedupindex.runtime.bounded_counter import Sums
+from dedupindex.runtime.progress import watched
 
 _IN_MEMORY = 8 << 20  # bytes of the items of a digest
 _MAX_RANGES = 1000  # digests that are looked up one by one, each in all files of the ledger
@@ -114,17 +116,19 @@ class ImpactSurvey:
         self._held: IO[bytes]
         self._originals, self._revisits = Amount(), Amount()
 
-    def run(self) -> None:
+    def run(self, on_progress: OnProgress = silent) -> None:
         with SpooledTemporaryFile(_IN_MEMORY) as self._held:
-            self._read()
+            self._read(on_progress)
 
     def _container(self, number: int) -> cells.ContainerRef:
         return self._view.place_of(number) if number else cells.NOWHERE
 
-    def _read(self) -> None:
+    def _read(self, on_progress: OnProgress) -> None:
         names, prefixes, target = self._view.ledger(), self._prefixes(), self._target
         ledger = _LedgerCursor(chain.from_iterable(items(self._index, names, p) for p in prefixes))
-        for key, cell in chain.from_iterable(map(self._view.cells, prefixes)):
+        found = chain.from_iterable(map(self._view.cells, prefixes))
+        total = self._view.counts().captures if prefixes == [b""] else 0
+        for key, cell in watched(found, "reading", total, on_progress):
             if not self._digest or not key.startswith(self._digest):
                 self._end_digest()
                 self._digest, self._survives = key[: cells.DIGEST_KEY[key[0]]], False

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_captures import drop_entries
@@ -59,21 +60,28 @@ class PurgeSurvey:
     unread: dict[str, int]  # see `unread_crawls`
 
 
-def survey(index: Path, target: Target, on_item: OnItem | None = None) -> PurgeSurvey:
+def survey(
+    index: Path, target: Target, on_item: OnItem | None = None, on_progress: OnProgress = silent
+) -> PurgeSurvey:
     """Return what a purge would do; `on_item` gets each original and revisit. Takes no lock."""
     store = open_store(index)
     _require_ledger(index)
     with closing(open_index(index)) as engine, engine.view() as view:
         resolved = resolve(target, view, engine.identity.settings.keys())
         survey = ImpactSurvey(index, view, resolved, engine.identity.settings, on_item=on_item)
-        survey.run()
+        survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
             live, unread = _count_live(store, view, resolved)
             return PurgeSurvey(survey.impact, live, resolved.found, unread)
 
 
 def purge(
-    index: Path, target: Target, *, force: bool, on_item: OnItem | None = None
+    index: Path,
+    target: Target,
+    *,
+    force: bool,
+    on_item: OnItem | None = None,
+    on_progress: OnProgress = silent,
 ) -> PurgeSurvey:
     """Remove captures from an index and its crawls, durably.
 
@@ -83,7 +91,7 @@ def purge(
     _require_ledger(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
         with closing(open_index(index, write=True)) as engine, scratch_of(index) as scratch:
-            found, sample = _purge(index, engine, target, force, scratch, on_item)
+            found, sample = _purge(index, engine, target, force, scratch, on_item, on_progress)
         spot_check.confirm_purge(
             index,
             sample,
@@ -116,14 +124,20 @@ def _require_ledger(index: Path) -> None:
 
 
 def _purge(
-    index: Path, engine: Engine, target: Target, force: bool, scratch: Path, on_item: OnItem | None
+    index: Path,
+    engine: Engine,
+    target: Target,
+    force: bool,
+    scratch: Path,
+    on_item: OnItem | None,
+    on_progress: OnProgress,
 ) -> tuple[PurgeSurvey, spot_check.PurgeSample]:
     settings = engine.identity.settings
     writer = RunWriter(scratch, "purged", run_bytes=RUN_BYTES)
     with engine.view() as view:
         resolved = resolve(target, view, settings.keys())
         survey = ImpactSurvey(index, view, resolved, settings, writer=writer, on_item=on_item)
-        survey.run()
+        survey.run(on_progress)
     impact = survey.impact
     purged = [container._replace(purged=True) for container in resolved.registered]
     if impact.dependents.captures and not force:
@@ -139,7 +153,8 @@ def _purge(
             sample = spot_check.sample_purge(view, settings, writer.paths)
         drops = resolved.takes_item if survey.rewrites else None
         if writer.paths or purged or drops:
-            engine.load(Load(writer.paths, (), purged, drops=drops, own_digests=True))
+            load = Load(writer.paths, (), purged, drops=drops, own_digests=True)
+            engine.load(load._replace(on_progress=on_progress))
         if store is not None:  # last: until then an interrupted purge can be repeated
             remove_live(store, resolved, settings)
             _remove_visits(store, resolved)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import threading
@@ -14,9 +13,11 @@ import pytest
 from dedupindex.cli import progress_bar
 from dedupindex.corpus import Corpus
 from dedupindex.counts import ProgressUpdate
-from dedupindex.runtime import duckdb, workers
+from dedupindex.runtime import duckdb
 from dedupindex.runtime.duckdb import open_database, show_progress
+from tests.conftest import MakeIndex
 from tests.support.covering import made
+from tests.support.terminal import on_terminal, screen
 from tests.unit.corpus.test_corpus import news
 
 
@@ -43,9 +44,9 @@ def test_lines_estimate_the_remaining_time(
         clock[0] += seconds
         update(seen)
     assert capsys.readouterr().err.splitlines() == [
-        "reading: 5,000 records, 2.5 MB of 10.0 MB, 500/s, 25%, about 30 s left",
-        "reading: 6,000 records, 300/s",
-        "comparing: 10%, about 81 s left",
+        "reading: 2.5 MB of 10.0 MB, 5,000 records, 500 records/s, 25%, about 30 s left",
+        "reading: 6,000 records, 300 records/s",
+        "comparing: 10%, about 1 min 21 s left",
         "comparing: 100%",
     ]
 
@@ -103,31 +104,73 @@ def test_a_cover_shows_its_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert seen[0].records == len(pages) and 0 < (seen[0].share or 0) < 1
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+SEEN = ProgressUpdate("reading documents", 1_200_000_000, 3_000_000_000, 123_456)
 
 
-def test_a_bar_starts_again_in_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress_bar.show_progress(verbose=False) as update:
-        assert workers.count_threads() == 1  # otherwise worker processes would start slowly
-        update(ProgressUpdate("reading", 80, 100, 5))
-        update(ProgressUpdate("comparing", part=0.25))  # what the bar shows when it goes
-    shown = terminal.getvalue().rpartition("comparing")[2]
-    assert "25 %" in shown and "records/s" not in shown
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        (20, "reading documents  4"),
+        (39, "reading documents  40%  30 s left"),
+        (60, "reading documents  40% ██████████░░░░░░░░░░░░░░ 30 s left"),
+        (79, "reading documents  40% ██████████░░░░░░░░░░░░░░ 30 s left, 1.2 GB of 3.0 GB"),
+    ],
+)
+def test_a_bar_fits_into_the_terminal(columns: int, line: str) -> None:
+    assert progress_bar.bar_line(SEEN, 20, 0.2, columns) == line[:columns]
 
 
-def test_a_bar_moves_while_it_is_updated(
-    clock: list[float], monkeypatch: pytest.MonkeyPatch
+def test_a_bar_counts_down_and_shows_no_rate_of_a_second() -> None:
+    assert "123,456 records, 6,170 records/s" in progress_bar.bar_line(SEEN, 20, 0, 120)
+    assert "/s" not in progress_bar.bar_line(SEEN, 1, 0, 120)
+    assert " 20 s left" in progress_bar.bar_line(SEEN, 20, 10, 120)
+    assert " left" not in progress_bar.bar_line(SEEN, 20, 40, 120)
+    unknown = ProgressUpdate("asking the index", records=7000)
+    assert progress_bar.bar_line(unknown, 10, 2, 120) == (
+        "asking the index: 12 s, 7,000 records, 700 records/s"
+    )
+
+
+BUSY = """
+import time
+from dedupindex.cli import progress_bar
+from dedupindex.cli.common import print_result, say
+from dedupindex.counts import ProgressUpdate
+from dedupindex.runtime import workers
+progress_bar._BAR_AFTER = progress_bar._BEAT = 0.01
+with progress_bar.show_progress(prints=PRINTS) as update:
+    assert workers.count_threads() == 1  # otherwise worker processes would start slowly
+    update(ProgressUpdate("reading", part=0.25))
+    end = time.monotonic() + 0.1
+    while time.monotonic() < end:  # nothing is reported: the timer draws
+        time.sleep(0.01)
+    say("a message")
+    update(ProgressUpdate("reading", part=0.5))
+    time.sleep(0.1)
+say("the end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "prints", "drawn"),
+    [("xterm", False, True), ("xterm", True, False), ("dumb", False, False), ("", False, False)],
+)
+def test_a_terminal_has_a_bar_that_leaves_nothing_behind(
+    terminal: str, prints: bool, drawn: bool, tmp_path: Path
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("TERM", "xterm")
-    with progress_bar.show_progress(verbose=False) as update:
-        for percent in (10, 20, 30):
-            clock[0] += 1
-            update(ProgressUpdate("reading", percent, 100, percent))
-            assert f"{percent} %" in terminal.getvalue()
+    script = tmp_path / "busy.py"
+    script.write_text(BUSY.replace("PRINTS", str(prints)))
+    environment = {"NO_COLOR": "1"} | ({"TERM": terminal} if terminal else {})
+    shown = on_terminal([sys.executable, str(script)], 40, environment)
+    assert screen(shown) == ["a message", "the end", ""]
+    assert ("█" in shown) == drawn
+    assert ("reading  50%" in shown) == drawn
+    assert drawn or "\x1b" not in shown
+    assert "\x1b" not in shown.replace("\x1b[K", "")  # no colours, and no cursor to be restored
+
+
+def test_a_command_shows_its_result_once(make_index: MakeIndex) -> None:
+    """Typed as by a user; the check runs in a process of its own."""
+    shown = on_terminal(["bin/index", "--check", str(make_index())], 40, {"TERM": "xterm"})
+    assert screen(shown)[0].endswith("0 captures checked, no problem found")
+    assert screen(shown)[1:] == [""]

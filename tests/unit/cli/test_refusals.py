@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from dedupindex.cli import main
-from tests.support.commands import typed
+from tests.conftest import MakeIndex
+from tests.support.commands import ended, typed
 from tests.support.rewriting import small_set
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
@@ -132,3 +137,69 @@ def test_misspelled_commands_sections_and_settings_are_answered_with_what_is_lik
         settings.write_text(text)
         command = "index" if "[index]" in text else "serve"
         assert hint in typed(command, "x", "--config", settings, status=4)[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("report INDEX --against INDEX", "is an index; --against takes the files of a crawl"),
+        ("export --self-contained INDEX -o out", "is an index"),
+        ("convert INDEX --out out", "is an index; name archives"),
+        ("resolve INDEX -o out", "is an index, not a manifest"),
+        ("rewrite INDEX --undo", "is an index, not a plan"),
+        ("undedup INDEX --out out", "is an index; name a directory that bin/dedup wrote"),
+        ("serve plain.txt --port 0", "plain.txt is a file; an index is a directory"),
+        ("index INDEX plain.txt", "is an index; the sources come first, the index last"),
+    ],
+)
+def test_what_stands_in_the_wrong_place_is_named(
+    words: str, said: str, make_index: MakeIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("plain.txt").write_text("hello")
+    status, _, messages = ended(*words.replace("INDEX", str(make_index())).split())
+    assert status in (4, 6) and said in messages, messages
+    assert not Path("out").exists()
+
+
+def test_a_variable_that_names_no_setting_is_reported(
+    make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DEDUPINDEX_LIST_LIMTI", "5")
+    monkeypatch.setenv("DEDUPINDEX_LIST_LIMIT", "5")
+    monkeypatch.setenv("DEDUPINDEX_DEDUP_HASHES_MEMORY", "1GB")  # of a command that begins alike
+    _, messages = typed("list", make_index(), status=10)
+    warning = "DEDUPINDEX_LIST_LIMTI names no setting of this command; did you mean LIMIT?"
+    assert messages.count("warning: ") == 1 and warning in messages
+    _, messages = typed("dedup", "nothing-there", "--out", "x", status=4)
+    assert "warning: " not in messages
+
+
+WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search",
+                  "--inh-caps=-dac_override,-dac_read_search"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "index closed.warc.gz out", "verify closed.warc.gz", "manifest closed.warc.gz -o out",
+        "manifest closed -o out", "dedup closed.warc.gz --out out", "index closed out",
+        "corpus closed.warc.gz -o out.jsonl", "list closed",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_said_to_be_unreadable(words: str, tmp_path: Path) -> None:
+    """Root reads everything; it gives this right away here."""
+    (tmp_path / "closed.warc.gz").write_bytes(b"")
+    (tmp_path / "closed.warc.gz").chmod(0)
+    (tmp_path / "closed").mkdir(0)
+    by = WITHOUT_RIGHTS if os.getuid() == 0 else []
+    if by and shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed (apt install util-linux)")
+    done = subprocess.run(
+        [*by, sys.executable, "-m", "dedupindex", *words.split()],
+        cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode in (4, 6, 7), done
+    said = done.stdout + done.stderr
+    assert "Permission denied" in said and "Errno" not in said and "Traceback" not in said
+    assert any(word in said for word in ("cannot be read", "cannot be opened", "unreadable")), said

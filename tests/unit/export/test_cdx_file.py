@@ -21,7 +21,7 @@ from dedupindex.digest import Digest, Spelling
 from dedupindex.export import cdx_file
 from dedupindex.export.cdx_file import HEADER, CdxExport, CdxForm, rows
 from dedupindex.index import open_index
-from dedupindex.index.engine import IndexedContainer
+from dedupindex.index.engine import IndexCounts, IndexedContainer
 from dedupindex.index.format.cells import ContainerRef
 from dedupindex.index.identity import Settings
 from dedupindex.runtime import external_sort
@@ -44,6 +44,9 @@ class Held:
 
     def captures(self) -> Iterator[tuple[Digest, Capture]]:
         yield from sorted((one.digest, one) for one in self._held)
+
+    def counts(self) -> IndexCounts:
+        return IndexCounts(len(self._held), 0, 0)
 
     def places(self) -> Iterator[tuple[int, ContainerRef]]:
         names = sorted({one.container for one in self._held} | self._files)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dedupindex.cache import Cache
+from dedupindex.counts import OnProgress, silent
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
 from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all, retry
@@ -45,6 +46,7 @@ from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
 from dedupindex.index.load.runs import read_run
 from dedupindex.index.load.staging import renumbered
+from dedupindex.runtime.progress import watched
 
 _PUT_CONTAINER = Statement(
     "INSERT INTO KS.container (name, about) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE
@@ -55,7 +57,7 @@ _REMOVE_CONTAINER = Statement(
 _CHECKED = 500  # keys whose rows by URL are read side by side
 
 
-def problems(view: CassandraView, about: About, address: str) -> list[str]:
+def problems(view: CassandraView, about: About, address: str, on_progress: OnProgress) -> list[str]:
     """Read the whole index back; return what is wrong with it, a sentence each."""
     wrong: list[str] = []
     state, loading, tally = about.state(), about.get("loading") is not None, CellTally()
@@ -65,7 +67,8 @@ def problems(view: CassandraView, about: About, address: str) -> list[str]:
                 f"{astray:,} containers are not found by their names; read their files again: "
                 f"{'; '.join(reread_all(view, address))}"
             )
-        if lost := _check_cells(view, tally, wrong):
+        rows = watched(view.stored(), "checking", state.captures, on_progress)
+        if lost := _check_cells(view, rows, tally, wrong):
             wrong.append(
                 f"{lost:,} captures are of containers whose names are lost, and lookups of them "
                 f"fail; read their files again: {'; '.join(reread_all(view, address))}"
@@ -83,10 +86,11 @@ def problems(view: CassandraView, about: About, address: str) -> list[str]:
     return wrong
 
 
-def _check_cells(view: CassandraView, tally: CellTally, wrong: list[str]) -> int:
+def _check_cells(
+    view: CassandraView, rows: Iterator[tuple[bytes, bytes]], tally: CellTally, wrong: list[str]
+) -> int:
     """Check all cells; return how many are of containers that have no name."""
     without_name, lost = set[int](), 0
-    rows = view.stored()
     while chunk := list(islice(rows, _CHECKED)):
         listable = []
         for key, stored in chunk:
@@ -279,9 +283,9 @@ class CassandraEngine(Engine):
         self.identity = replace(self.identity, generation=state.generation)
         self.identity.write(self.index)
 
-    def check(self) -> list[str]:
+    def check(self, on_progress: OnProgress = silent) -> list[str]:
         with self.view() as view:
-            wrong = problems(view, self._about(), str(self.address))
+            wrong = problems(view, self._about(), str(self.address), on_progress)
             try:
                 self._about().next_number()
             except Damaged as error:
@@ -292,7 +296,7 @@ class CassandraEngine(Engine):
         """Refuse: `copy_index` copies capture by capture, and a cluster has tools of its own."""
         raise BadInput("an index on a cluster has no files to copy")
 
-    def compact(self) -> None:
+    def compact(self, on_progress: OnProgress = silent) -> None:
         """Refuse: a cluster compacts by itself."""
         raise BadInput(
             f"the nodes of {self.address} compact by themselves; nodetool compact makes them do so"

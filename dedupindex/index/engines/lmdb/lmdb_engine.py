@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast
 import lmdb
 
 from dedupindex.cache import Cache
+from dedupindex.counts import OnProgress, silent
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
 from dedupindex.index.engines.engine_base import (
@@ -25,6 +26,7 @@ from dedupindex.index.engines.engine_base import (
     CellTally,
     FileEngine,
     FileView,
+    all_cells,
     meta_after,
 )
 from dedupindex.index.engines.lmdb import lmdb_file
@@ -38,6 +40,7 @@ from dedupindex.index.load import merge_rule
 from dedupindex.index.load.merge_rule import Cells, MergeOutcome, MergeRule
 from dedupindex.index.load.runs import merge
 from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.progress import watched
 
 _MAPPED = 3_000_000  # captures after which a file is mapped anew: mapped pages count as memory
 REBUILD = 4  # a load of more than a quarter of the index is merged into a new file
@@ -262,11 +265,11 @@ def _unavailable(error: lmdb.Error) -> IndexUnavailable:
 # --- check ---------------------------------------------------------------------------------------
 
 
-def problems(view: LmdbView) -> list[str]:
+def problems(view: LmdbView, on_progress: OnProgress) -> list[str]:
     """Read the whole index back; return what is wrong with it, a sentence each."""
     wrong: list[str] = []
     try:
-        _check_captures(view, wrong)
+        _check_captures(view, wrong, on_progress)
         for tree in (view.trees.containers, view.trees.meta):
             for _ in _sound(view, tree, wrong):
                 pass
@@ -300,9 +303,11 @@ def _check_names(view: LmdbView, wrong: list[str]) -> None:
             wrong.append(str(error))
 
 
-def _check_captures(view: LmdbView, wrong: list[str]) -> None:
+def _check_captures(view: LmdbView, wrong: list[str], on_progress: OnProgress) -> None:
     last, tally, urls = b"", CellTally(), view.trees.urls
-    for key, cell in _sound(view, view.trees.captures, wrong):
+    total = view.txn.stat(view.trees.captures)["entries"]
+    sound = _sound(view, view.trees.captures, wrong)
+    for key, cell in watched(sound, "checking", total, on_progress):
         if key <= last:
             wrong.append(f"keys are out of order at {key.hex()}")
         last = key
@@ -368,8 +373,8 @@ class LmdbEngine(FileEngine):
         except (lmdb.Error, OSError) as error:
             raise IndexUnavailable(f"{self.path}: {error}; nothing was changed") from error
 
-    def compact(self) -> None:
-        self._rebuild(Load())
+    def compact(self, on_progress: OnProgress = silent) -> None:
+        self._rebuild(Load(on_progress=on_progress))
 
     def _rule(self, load: Load) -> MergeRule:
         def place_of(number: int) -> ContainerRef:
@@ -467,7 +472,10 @@ class LmdbEngine(FileEngine):
     def _staged(self, load: Load) -> Iterator[list[bytes]]:
         with self._view_or_none() as view:
             if view is not None:
-                yield from merge_rule.staged_again(view.cells(), load.gone(view))
+                # A load reports its own entries, which come in the same order.
+                on_progress = silent if load.runs else load.on_progress
+                held = all_cells(view, "rewriting", on_progress)
+                yield from merge_rule.staged_again(held, load.gone(view))
 
     def forget_dead_readers(self) -> None:
         try:
@@ -476,9 +484,9 @@ class LmdbEngine(FileEngine):
         except lmdb.Error as error:
             raise IndexUnavailable(f"{self.path}: {error}") from error
 
-    def check(self) -> list[str]:
+    def check(self, on_progress: OnProgress = silent) -> list[str]:
         with self.view() as view:
-            wrong = problems(view)
+            wrong = problems(view, on_progress)
             with suppress(Damaged):  # `problems` has named it
                 wrong += ledger.problems(self.index, view.ledger())
             return wrong

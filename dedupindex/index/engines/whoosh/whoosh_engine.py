@@ -24,6 +24,7 @@ from whoosh.searching import Searcher
 
 from dedupindex.cache import Cache
 from dedupindex.capture import Capture
+from dedupindex.counts import OnProgress, silent
 from dedupindex.errors import Damaged, DedupError, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer, Load
 from dedupindex.index.engines.engine_base import (
@@ -41,6 +42,7 @@ from dedupindex.index.format.ledger import LedgerWriter
 from dedupindex.index.identity import unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, checksum, grouped, mark_each
 from dedupindex.runtime.files import sync_directory
+from dedupindex.runtime.progress import watched
 
 NAME = "MAIN"
 VIEWS_KEPT = 8  # open readers that wait to be used again
@@ -232,11 +234,11 @@ class WhooshView(FileView):
             return self.recorded()[name]
 
 
-def problems(view: WhooshView) -> list[str]:
+def problems(view: WhooshView, on_progress: OnProgress) -> list[str]:
     """Read all documents back; return what is wrong with them, a sentence each."""
     wrong: list[str] = []
     tally = CellTally()
-    for key in view.terms("key", b""):
+    for key in watched(view.terms("key", b""), "checking", 0, on_progress):
         for _, stored in view.stored("key", key):
             if not cells.is_sound(b"", stored):
                 wrong.append(f"the entry under {key.hex()} is damaged")
@@ -334,7 +336,7 @@ class WhooshEngine(FileEngine):
                 raise
             raise IndexUnavailable(f"{self.directory}: {error!r}; nothing was changed") from error
 
-    def compact(self) -> None:
+    def compact(self, on_progress: OnProgress = silent) -> None:
         """Merge all segments into one without deleted documents, while others read."""
         if self._index is None:
             self.load(Load())
@@ -342,7 +344,7 @@ class WhooshEngine(FileEngine):
         with self._writing() as writer:
             writer.commit(optimize=True)
 
-    def check(self) -> list[str]:
+    def check(self, on_progress: OnProgress = silent) -> list[str]:
         wrong: list[str] = []
         try:
             for segment in self._segments():
@@ -352,7 +354,7 @@ class WhooshEngine(FileEngine):
                 ):
                     wrong.append(f"{path} is not what was written (its CRC is another)")
             with self.view() as view:
-                wrong += problems(view)
+                wrong += problems(view, on_progress)
                 wrong += ledger.problems(self.index, view.ledger())
         except (DedupError, OSError) as error:
             wrong.append(str(error))

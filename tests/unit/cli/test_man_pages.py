@@ -1,0 +1,33 @@
+"""Man pages: one for each command, in troff without faults, for an installed package."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dedupindex.cli import COMMANDS
+
+
+def test_each_command_has_a_page(tmp_path: Path) -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "dedupindex.cli.man_pages", tmp_path / "man"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    pages = {Path(line).name: Path(line) for line in made.stdout.splitlines()}
+    assert set(pages) == {"dedupindex.1", *(f"dedupindex-{name}.1" for name in COMMANDS)}
+    for page in pages.values():
+        text = page.read_text()
+        assert "bin/" not in text.replace("/usr/bin/", ""), page
+        assert all(f".SH {title}" in text for title in ("NAME", "SYNOPSIS", "EXIT STATUS"))
+    if (groff := shutil.which("groff")) is None:
+        pytest.skip("groff is not installed (apt install groff)")
+    checked = subprocess.run(
+        [groff, "-man", "-ww", "-Kutf8", "-Tutf8", "-P-c", *pages.values()], capture_output=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, b"")
+    shown = checked.stdout.decode()
+    assert "dedupindex index -i crawllog crawl.log my-index" in shown
