@@ -1,4 +1,8 @@
-"""Man pages of all commands, made from their help: ``python -m dedupindex.cli.man_pages DIR``."""
+"""Man pages of all commands, made from their help: ``python -m dedupindex.cli.man_pages docs/man``.
+
+The pages are kept in docs/man, as a wheel is built without the packages that a command imports; a
+test compares them with the help.
+"""
 
 from __future__ import annotations
 

@@ -55,10 +55,11 @@ def test_the_wheel_has_all_that_a_command_or_a_page_names(packages: tuple[Path, 
             assert wheel.read(f"dedupindex/{name}") == (ROOT / name).read_bytes(), name
     for package in ("dedupindex", "server"):
         assert {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")} <= names
-    assert {name.split("/")[0] for name in names} == {
+    assert {name.split("/")[0].partition("-")[0] for name in names} == {
         *("dedupindex", "server", "demo"),
-        next(name.split("/")[0] for name in names if ".dist-info/" in name),
     }
+    pages = {name.rpartition("/")[2] for name in names if ".data/data/share/man/man1/" in name}
+    assert pages == {page.name for page in (ROOT / "docs" / "man").iterdir()}
 
 
 def test_the_source_archive_builds_the_same_wheel(

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import COMMANDS
+from dedupindex.cli.man_pages import write_man_pages
+from tests.support.paths import ROOT
 
 
 def test_each_command_has_a_page(tmp_path: Path) -> None:
@@ -31,3 +33,9 @@ def test_each_command_has_a_page(tmp_path: Path) -> None:
     assert (checked.returncode, checked.stderr) == (0, b"")
     shown = checked.stdout.decode()
     assert "dedupindex index -i crawllog crawl.log my-index" in shown
+
+
+def test_the_pages_that_a_package_installs_are_of_todays_help(tmp_path: Path) -> None:
+    made = {page.name: page.read_text() for page in write_man_pages(tmp_path)}
+    kept = {page.name: page.read_text() for page in (ROOT / "docs" / "man").iterdir()}
+    assert kept == made, "run: .venv/bin/python -m dedupindex.cli.man_pages docs/man"
