@@ -317,7 +317,7 @@ def _claims() -> dict[str, Schema]:
 def _deletions() -> dict[str, Schema]:
     deletion = dict.fromkeys(("digest", "url", "date"), _TEXT)
     deletions = {"captures": _list(_object(deletion)), "force": _BOOLEAN, **deletion}
-    amount = dict.fromkeys(("captures", "bytes"), _INTEGER)
+    amount = {"captures": _INTEGER, "bytes": _INTEGER_OR_NULL, "unsized": _INTEGER}
     amounts = ("originals", "same_url", "other_url", "nowhere", "copies", "dependents", "broken")
     lists = ("not_found", "by_container", "by_crawl", "unread", "listed")
     impact = {

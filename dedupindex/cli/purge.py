@@ -173,9 +173,9 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("dependents", impact.dependents, "are revisits that refer to these originals")
     yield _line("  broken", impact.broken, "of them have their payload nowhere else")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
-        for name, (count, size) in sums.largest(_SHOWN, 0):
+        for name, amounts in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
-            yield f"  in {title} {shown}: {count:,} revisits, {amount(size)}"
+            yield f"  in {title} {shown}: {amounts[0]:,} revisits, {_size(Amount(*amounts))}"
 
 
 def _wildcards(kind: TargetKind, name: Any) -> str:
@@ -188,4 +188,11 @@ def _wildcards(kind: TargetKind, name: Any) -> str:
 
 
 def _line(title: str, what: Amount, about: str) -> str:
-    return f"{title:<14}{what.captures:>12,}  {amount(what.bytes):>10}  {about}"
+    return f"{title:<14}{what.captures:>12,}  {_size(what):>10}  {about}"
+
+
+def _size(what: Amount) -> str:
+    size = amount(what.known_bytes)
+    return (
+        f"{size} and {what.unsized:,} of unknown size" if 0 < what.unsized < what.captures else size
+    )

@@ -25,6 +25,7 @@ from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, 
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 from dedupindex.index.load.runs import RunWriter
+from dedupindex.lookup.savings import known
 from dedupindex.post_crawl.purge.target import ResolvedTarget, TargetKind
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.progress import watched
@@ -37,15 +38,28 @@ SAME_URL, OTHER_URL, NOWHERE_ELSE = "same_url", "other_url", "nowhere"
 
 @dataclass
 class Amount:
-    """Captures, and bytes of their payloads as far as known."""
+    """Captures, bytes of their payloads, and how many of these have no known size."""
 
     captures: int = 0
     bytes: int = 0
+    unsized: int = 0
 
-    def add(self, size: int, captures: int = 1) -> None:
-        """Add captures of `size` bytes together, -1 if unknown."""
-        self.captures += captures
-        self.bytes += max(size, 0)
+    def add(self, size: int) -> None:
+        """Add a capture of `size` bytes, -1 if unknown."""
+        self.add_all(Amount(1, max(size, 0), int(size < 0)))
+
+    def add_all(self, other: Amount) -> None:
+        self.captures += other.captures
+        self.bytes += other.bytes
+        self.unsized += other.unsized
+
+    @property
+    def known_bytes(self) -> int | None:
+        """The bytes; None if no size is known."""
+        return known(self.bytes, self.captures, self.unsized)
+
+    def as_json(self) -> dict[str, int | None]:
+        return {"captures": self.captures, "bytes": self.known_bytes, "unsized": self.unsized}
 
 
 @dataclass
@@ -57,13 +71,13 @@ class Impact:
     )  # the originals, by where their payload would still be stored
     dependents: Amount = field(default_factory=Amount)  # revisits that refer to what would go
     broken: Amount = field(default_factory=Amount)  # of these, whose payload would be nowhere
-    by_container: Sums = field(default_factory=lambda: Sums(2))  # dependents and bytes
-    by_crawl: Sums = field(default_factory=lambda: Sums(2))
+    by_container: Sums = field(default_factory=lambda: Sums(3))  # the fields of `Amount`
+    by_crawl: Sums = field(default_factory=lambda: Sums(3))
 
     def add_dependent(self, container: str, crawl: str, size: int) -> None:
         self.dependents.add(size)
         for sums, name in ((self.by_container, container), (self.by_crawl, crawl)):
-            sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0))
+            sums.add(name.encode("utf-8", "surrogateescape"), 1, max(size, 0), int(size < 0))
 
 
 class RemovedOriginal(NamedTuple):
@@ -263,9 +277,9 @@ class ImpactSurvey:
     def _end_digest(self) -> None:
         """Count and report what was undecided until all of a digest was read."""
         where = OTHER_URL if self._survives else NOWHERE_ELSE
-        self.impact.left[where].add(self._originals.bytes, self._originals.captures)
+        self.impact.left[where].add_all(self._originals)
         if where is NOWHERE_ELSE:
-            self.impact.broken.add(self._revisits.bytes, self._revisits.captures)
+            self.impact.broken.add_all(self._revisits)
         self._originals, self._revisits = Amount(), Amount()
         end = self._held.tell()
         if self._on_item is None or not end:

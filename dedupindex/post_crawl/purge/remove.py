@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -36,6 +36,7 @@ from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer import spot_check
 from dedupindex.lookup.render_json import original_as_json, url_as_json
 from dedupindex.post_crawl.purge.impact import (
+    Amount,
     DependentRevisit,
     Impact,
     ImpactSurvey,
@@ -189,12 +190,12 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
     """The counts; and the containers and crawls with the most dependents, at most `LISTED`."""
     impact = found.impact
     return {
-        "originals": asdict(impact.originals),
-        **{name: asdict(amount) for name, amount in impact.left.items()},
-        "copies": asdict(impact.copies),
+        "originals": impact.originals.as_json(),
+        **{name: amount.as_json() for name, amount in impact.left.items()},
+        "copies": impact.copies.as_json(),
         "unmerged": found.live,
-        "dependents": asdict(impact.dependents),
-        "broken": asdict(impact.broken),
+        "dependents": impact.dependents.as_json(),
+        "broken": impact.broken.as_json(),
         "by_container": _rows(impact.by_container),
         "by_crawl": _rows(impact.by_crawl),
         "unread": [
@@ -226,10 +227,10 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
     return [
         {
             "name": name.decode("utf-8", "backslashreplace") or None,
-            "dependents": count,
-            "bytes": size,
+            "dependents": amounts[0],
+            "bytes": Amount(*amounts).known_bytes,
         }
-        for name, (count, size) in sums.largest(LISTED, 0)
+        for name, amounts in sums.largest(LISTED, 0)
     ]
 
 

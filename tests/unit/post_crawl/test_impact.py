@@ -87,8 +87,8 @@ def test_impact_lists_successors_and_dependents(index: Path) -> None:
         (A, "same_url"), (B, "other_url"), (C, "nowhere"), (A, "nowhere"),
     }  # fmt: skip
     assert all(one.dependent.names_date.startswith(b"2026-11-01") for one in depending)
-    assert dict(impact.by_crawl.items()) == {b"weekly": (3, 3006), b"": (1, 1003)}
-    assert dict(impact.by_container.items()) == {b"/w/r.warc.gz": (4, 4009)}
+    assert dict(impact.by_crawl.items()) == {b"weekly": (3, 3006, 0), b"": (1, 1003, 0)}
+    assert dict(impact.by_container.items()) == {b"/w/r.warc.gz": (4, 4009, 0)}
 
 
 def test_a_purge_is_refused_while_others_depend_and_changes_nothing(index: Path) -> None:
@@ -359,10 +359,29 @@ def run(*words: object, status: int = 0) -> Any:
     return done.stdout
 
 
+@pytest.mark.parametrize(
+    ("sizes", "shown", "expected"),
+    [
+        ((-1, -1), "not known", {"captures": 2, "bytes": None, "unsized": 2}),
+        ((1500, -1), "1.5 kB and 1 of unknown size", {"captures": 2, "bytes": 1500, "unsized": 1}),
+    ],
+)
+def test_unknown_sizes_are_not_added_as_nothing(
+    tmp_path: Path, sizes: tuple[int, int], shown: str, expected: dict[str, int | None]
+) -> None:
+    index = begin(tmp_path)
+    originals = [capture(number, A, 1) for number in (1, 2)]
+    load(index, [one._replace(size=size) for one, size in zip(originals, sizes, strict=True)])
+    found = json.loads(run("impact", index, "--url", A.decode(), "--json"))
+    assert found["originals"] == found["nowhere"] == expected
+    text = run("impact", index, "--url", A.decode()).decode()
+    assert f"  {shown}  would be removed" in text
+
+
 def test_the_commands_impact_and_purge(index: Path) -> None:
     report = json.loads(run("impact", index, "--container", FIRST, "--container", "x", "--json"))
     assert report["found"] == 1 and report["not_found"] == ["x"]
-    assert report["dependents"] == {"captures": 4, "bytes": 4009}
+    assert report["dependents"] == {"captures": 4, "bytes": 4009, "unsized": 0}
     lines = run("impact", index, "--container", FIRST, "--list").splitlines()
     assert sum(line.startswith(b'{"original"') for line in lines) == 3
     assert sum(line.startswith(b'{"dependent"') for line in lines) == 4
