@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,6 +31,7 @@ EXAMPLES = """
 bin/list my-index                                    a hundred captures of any URL
 bin/list my-index --url http://example.com/          all captures of one URL, by date
 bin/list my-index --host example.com --from 2026-10 --limit 0 --csv > example.csv
+bin/list my-index --mime video/mp4 --min-size 1000000 --of-crawl weekly-7
 bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 """
 
@@ -42,6 +44,11 @@ bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 @option("--digest", setting=False, help="Captures with this payload digest, as sha1:…, by date.")
 @option("--from", "begin", setting=False, metavar="DATE", help="From this year, day or second on.")
 @option("--to", "end", setting=False, metavar="DATE", help="Up to this year, day or second.")
+@option("--mime", setting=False, metavar="TYPE", help="Of this media type; '' if not known.")
+@option("--status", type=COUNT, setting=False, help="Of this HTTP status; 0 if not known.")
+@option("--min-size", type=COUNT, setting=False, help="Payloads of so many bytes or more.")
+@option("--max-size", type=COUNT, setting=False, help="Payloads of so many bytes or fewer.")
+@option("--of-crawl", setting=False, metavar="NAME", help="That this crawl stored; '': unnamed.")
 @option("--crawl", metavar="NAME", default="", help="Also what this open crawl has reported.")
 @option("--limit", type=COUNT, default=LIMIT, help="Captures to list; 0 for all.")
 @flag("--csv", setting=False, help="Lines of CSV, after one with the names of the columns.")
@@ -51,13 +58,11 @@ def command(
     engine: str,
     url: str | None,
     prefix: str | None,
-    host: str | None,
     digest: str | None,
-    begin: str | None,
-    end: str | None,
     crawl: str,
     limit: int,
     csv: bool,
+    **conditions: Any,
 ) -> int:
     """List captures in INDEX: the originals, with where their payload is stored.
 
@@ -68,18 +73,42 @@ def command(
         raise click.UsageError("give one of --url, --prefix and --digest")
     if csv and wants_json():
         raise click.UsageError("give one of --csv and --json")
-    first, last = first_digits(begin), last_digits(end)
-    name = host_name(host) if host else b""
+    matches = _matcher(**conditions)
     with closing(open_api(index_or_engine(index, engine))) as opened:
         captures = opened.captures(url, prefix, digest=digest, crawl=crawl)
-        found = (
-            capture
-            for capture in captures
-            if (not name or is_at(host_of(capture.url), name))
+        return print_captures(filter(matches, captures), limit, csv=csv)
+
+
+def _matcher(
+    *,
+    host: str | None,
+    begin: str | None,
+    end: str | None,
+    mime: str | None,
+    status: int | None,
+    min_size: int | None,
+    max_size: int | None,
+    of_crawl: str | None,
+) -> Callable[[Capture], bool]:
+    """Return whether a capture meets all conditions that are given."""
+    first, last = first_digits(begin), last_digits(end)
+    name = host_name(host) if host else b""
+    media_type = None if mime is None else mime.encode("utf-8", "surrogateescape")
+
+    def matches(capture: Capture) -> bool:
+        size = -1 if capture.size_of_record else capture.size
+        return (
+            (not name or is_at(host_of(capture.url), name))
             and (not first or digits_of_date(capture.date) >= first)
             and (not last or digits_of_date(capture.date) <= last)
+            and media_type in (None, capture.mime)
+            and status in (None, capture.status)
+            and (min_size is None or size >= min_size)
+            and (max_size is None or 0 <= size <= max_size)
+            and of_crawl in (None, capture.crawl)
         )
-        return print_captures(found, limit, csv=csv)
+
+    return matches
 
 
 def print_captures(captures: Iterator[Capture], limit: int, *, csv: bool = False) -> int:

@@ -21,7 +21,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import Damaged, DedupError, IndexExists
-from dedupindex.index import home_of, open_index, stats_of, tokens
+from dedupindex.index import home_of, open_index, stats_of, summary, tokens
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Engine, IndexCounts, Load, View
 from dedupindex.index.filter_store import FilterStore
@@ -30,12 +30,10 @@ from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
-from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.progress import measured
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import Count, read_all
-from dedupindex.urlkey import host_of
 
 _HOSTS_SHOWN = 20
 _PARTS = 1000  # of an index whose check is shown
@@ -106,9 +104,13 @@ def _filter_problems(engine: Engine, store: FilterStore) -> list[str]:
 
 
 def stats(index: Path) -> int:
-    """Print what the index holds; reads all of it once, for the hosts."""
-    with closing(open_index(index)) as engine, show_progress() as progress:
-        content = _stats(engine, index, progress)
+    """Print what the index holds; reads all of it once, and keeps the result for the pages."""
+    with closing(open_index(index)) as engine:
+        with show_progress() as progress:
+            found = summary.summarize(engine, index, progress)
+        content = _stats(engine, index, found)
+    with suppress(OSError):  # an index on a medium that cannot be written to
+        summary.write_summary(index, found)
     print_result(content, _stats_lines(content))
     return 0
 
@@ -117,7 +119,12 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     for name in ("captures", "digests", "containers", "bytes", "bytes_per_capture"):
         if content[name] is not None:
             yield f"{name.replace('_', ' '):<22}{content[name]:>16,}"
-    yield f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size)"
+    total = content["total"]
+    unsized = f"; of {total['unsized']:,} captures not known" if total["unsized"] else ""
+    yield f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size{unsized})"
+    for name, label in (("duplicates", "stored again"), ("revisits", "revisits")):
+        size = amount(total[f"{name.removesuffix('s')}_bytes"])
+        yield f"{label:<22}{total[name]:>16,}  ({size} of payload)"
     made = f"engine {content['engine']}, format {content['format']}"
     yield f"{made}, urlkeys of {content['canonicaliser']}"
     yield f"options: {content['options'] or 'all at their defaults'}"
@@ -130,31 +137,26 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
         yield f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}"
 
 
-def _stats(engine: Engine, index: Path, progress: OnProgress) -> dict[str, Any]:
-    hosts = Sums(2)
-    payload = 0
+def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]:
     held = stats_of(engine)
     with engine.view() as view:
-        for _, capture in captures_of(view, "reading", progress):
-            size = 0 if capture.size_of_record else max(capture.size, 0)
-            payload += size
-            hosts.add(host_of(capture.url), 1, size)
         crawls = _crawls(view)
     stored = None if is_cluster(held["engine"]) else _size(index)
+    hosts = sorted(found["by"]["host"]["rows"], key=lambda row: (-row["captures"], row["host"]))
     return {
         **held,
         "bytes": stored,
         "bytes_per_capture": stored and round(stored / max(held["captures"], 1), 1),
-        "payload_bytes": payload,
+        "payload_bytes": found["total"]["bytes"],
         "options": engine.identity.settings.as_options(),
         "crawls": crawls,
-        "hosts": len(hosts),
+        "hosts": found["by"]["host"]["groups"],
         "largest_hosts": [
-            {"host": host.decode("utf-8", "backslashreplace"), "captures": count,
-             "payload_bytes": size}
-            for host, (count, size) in hosts.largest(_HOSTS_SHOWN, 0)
+            {"host": row["host"], "captures": row["captures"], "payload_bytes": row["bytes"]}
+            for row in hosts[:_HOSTS_SHOWN]
         ],
-    }  # fmt: skip
+        **{name: found[name] for name in ("total", "by", "made", "seconds")},
+    }
 
 
 def _crawls(view: View) -> list[dict[str, Any]]:

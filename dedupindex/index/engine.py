@@ -128,6 +128,10 @@ class View(Finder, Protocol):
     def ledger(self) -> list[str]:
         """Return the names of the files of the ledger."""
 
+    def state(self) -> str:
+        """Return text that differs between two states of an index, "" if the engine has none."""
+        return ""
+
     def containers(self) -> Iterator[IndexedContainer]:
         """Yield every indexed container, by name."""
 

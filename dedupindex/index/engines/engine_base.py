@@ -202,6 +202,9 @@ class FileView(CellView):
     def ledger(self) -> list[str]:
         return list(self.meta("ledger"))
 
+    def state(self) -> str:
+        return " ".join([f"{self.meta('checksum'):x}", *self.ledger()])
+
     def own_digests(self) -> bool:
         return bool(self.meta("own_digests"))
 

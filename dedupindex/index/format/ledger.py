@@ -159,10 +159,12 @@ def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]
                 yield item
 
 
-def split_items(index: Path, names: list[str], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
+def split_items(
+    index: Path, names: list[str], keys: Keys, prefix: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield the key of each copy and dependent, in order, and what follows it; raises as `read`."""
     lengths = keys.lengths()
-    for item in items(index, names):
+    for item in items(index, names, prefix):
         if item[:1] == CODE:
             continue
         end = lengths[item[0]]

@@ -24,7 +24,7 @@ from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
 from dedupindex.crawls.unread_crawls import unread_crawls
 from dedupindex.errors import CrawlEnded, Damaged, HasDependents, SettingsConflict, UnknownCrawl
-from dedupindex.index import open_index
+from dedupindex.index import open_index, summary
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
@@ -99,6 +99,7 @@ def purge(
             "Run the same bin/purge again; captures removed by mistake are restored by "
             f"{reread(str(index), ['SOURCE...'])}",
         )
+        (index / summary.FILE).unlink(missing_ok=True)  # it may name a host that is gone
     return found
 
 
