@@ -21,6 +21,7 @@ from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wa
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import crawl_report
+from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.stores import open_store
@@ -67,6 +68,7 @@ from dedupindex.urlkey import urlkey
 EXAMPLES = """
 bin/report my-index --crawl weekly-20261120
 bin/report my-index --crawl weekly-20261120 --by host --top 50 --order duplicate_bytes --format csv
+bin/report my-index --crawl weekly-20261120 --compare weekly-20261113
 bin/report my-index --against new-crawl/ --html new-crawl.html
 bin/report my-index --against crawl.log --by mime --format csv
 bin/report my-index --against new-crawl/ --mime '' --mime '^text/.*' --min-size 0 --min-size 1024
@@ -90,11 +92,15 @@ _PROGRESS_EVERY = 2048  # records
 @option("-i", "--iterator", metavar="KIND", help=f"Kind of source: {', '.join(KINDS)}.")
 @option("--crawl", default="", metavar="NAME", help="A crawl that looked up and reported.")
 @option(
+    "--compare", default="", setting=False, metavar="NAME",
+    help="With --crawl: what is new, gone, the same and changed since this crawl, by host.",
+)  # fmt: skip
+@option(
     "--by", type=click.Choice(_BY),
     help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
 )  # fmt: skip
 @option(
-    "--order", type=click.Choice(list(ORDERS)), default="lookups",
+    "--order", type=click.Choice([*ORDERS, *COMPARED]), default="lookups",
     help="With --crawl: the column that groups are ranked by.",
 )  # fmt: skip
 @option(
@@ -148,6 +154,13 @@ def command(
         if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"give either --json or --format {options['format']}")
         options["format"] = "json"
+    if options["compare"]:
+        from dedupindex.cli import compare  # other reports need not wait for it
+
+        compare.check(ctx, options)
+        return compare.run(index_or_engine(index, engine), **options)
+    if options["order"] not in ORDERS:
+        raise click.UsageError(f"--order {options['order']} is for --compare")
     by, known = options["by"], BY if options["crawl"] else GROUPS
     if by and by not in known:
         raise click.UsageError(f"such a report is by {', '.join(known)}")

@@ -1,0 +1,178 @@
+"""Two crawls of an index compared: what is new, gone, the same and changed, by host.
+
+Compared is, for each URL, what it answered last in each of the two crawls, stored in full or as a
+revisit. Index and ledger are read once, in the order of digests; what they have of the two crawls
+is then sorted by URL, on disk, so that memory does not grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_128_hexdigest
+
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.index import open_index
+from dedupindex.index.engine import View
+from dedupindex.index.format import cells
+from dedupindex.index.identity import Settings
+from dedupindex.index.same_payload import by_key, revisits, stored
+from dedupindex.runtime.bounded_counter import Sums
+from dedupindex.runtime.external_sort import sorted_lines
+from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import host_of
+
+CHANGES = ("new", "gone", "same", "changed")  # of URLs, from the first crawl to the second
+_OF_EACH = ("stored", "stored_bytes", "revisits", "revisit_bytes")
+COLUMNS = (
+    *(name for change in CHANGES for name in (change, f"{change}_bytes")),
+    *(f"first_{name}" for name in _OF_EACH),
+    *(f"second_{name}" for name in _OF_EACH),
+    "unsized",  # captures and revisits whose payload has no known size: they add no bytes
+)
+ORDERS = ("second_stored_bytes", "first_stored_bytes", *COLUMNS[:8])
+_COLUMN = {name: place for place, name in enumerate(COLUMNS)}
+MOST = 10_000  # hosts by name
+_HELD = 10_000  # captures and revisits of one digest in memory
+_LONGEST = 255  # bytes of a host
+
+
+class CrawlComparison(NamedTuple):
+    first: str
+    second: str
+    total: dict[str, int]
+    hosts: int
+    rows: list[dict[str, Any]]  # the largest hosts
+    others: dict[str, int] | None  # the sums of all other hosts, exact
+
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+class _SeenUrl(NamedTuple):
+    """What a URL answered in one of the crawls."""
+
+    side: int  # 0 in the first crawl, 1 in the second
+    date: bytes  # 14 digits
+    digest: bytes
+    size: int  # bytes of payload, -1 unknown
+    is_revisit: bool
+
+
+def compare(index: Path, first: str, second: str, order: str, top: int) -> CrawlComparison:
+    """Compare two crawls; `top` hosts by one of `ORDERS`, at most `MOST` (0: as many).
+
+    Raises `UnknownCrawl` if the index has nothing of one of them, and `BadQuery`.
+    """
+    if order not in ORDERS:
+        raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")
+    if first == second:
+        raise BadQuery("name two crawls: these are the same")
+    with closing(open_index(index)) as engine, engine.view() as view:
+        sides = _sides(view, first, second)
+        sums, total = Sums(len(COLUMNS)), [0] * len(COLUMNS)
+        lines = sorted_lines(_lines(index, view, engine.identity.settings, sides))
+        for _, group in groupby(lines, key=lambda line: line[:32]):
+            host, amounts = _changes(group)
+            sums.add(host, *amounts)
+            for column, amount in enumerate(amounts):
+                total[column] += amount
+    rows: list[dict[str, Any]] = [
+        {"host": host.decode("utf-8", "backslashreplace"), **_named(amounts)}
+        for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
+    ]
+    hosts = len(sums)
+    rest = [sum(row[name] for row in rows) for name in COLUMNS]
+    others = _named([whole - part for whole, part in zip(total, rest, strict=True)])
+    return CrawlComparison(
+        first, second, _named(total), hosts, rows,
+        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None,
+    )  # fmt: skip
+
+
+def _named(amounts: list[int] | tuple[int, ...]) -> dict[str, int]:
+    return dict(zip(COLUMNS, amounts, strict=True))
+
+
+def _sides(view: View, first: str, second: str) -> dict[int, int]:
+    """Return the container numbers of two crawls, and whether each is of the second."""
+    names = {first: 0, second: 1}
+    sides, known = dict[int, int](), set[str]()
+    for number, place in view.places():
+        if place.crawl in names:
+            sides[number] = names[place.crawl]
+        known.add(place.crawl)
+    for name in names:
+        if name not in known:
+            listed = ", ".join(sorted(known - {""})[:10]) or "none"
+            raise UnknownCrawl(
+                f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
+                "A crawl is in it when its files were indexed with --crawl, or it was committed "
+                "and merged"
+            )
+    return sides
+
+
+def _lines(index: Path, view: View, settings: Settings, sides: dict[int, int]) -> Iterator[bytes]:
+    """Yield a line for each capture and revisit of the two crawls, with its size if any has it."""
+    digest, size, held = b"", -1, list[tuple[bytes, _SeenUrl]]()
+
+    def place_of(number: int) -> cells.ContainerRef:
+        return view.place_of(number) if number else cells.NOWHERE
+
+    for key, cell, ledger in by_key(view, index, settings.keys()):
+        prefix = key[: cells.DIGEST_KEY[key[0]]]
+        if prefix != digest or len(held) >= _HELD:
+            yield from (_line(url, answer, size) for url, answer in held)
+            held.clear()
+        if prefix != digest:
+            digest, size = prefix, -1
+        for entry in stored(cell, ledger, place_of):
+            side = sides.get(cells.container_of(entry))
+            capture = cells.decode(key, entry, lambda number: cells.NOWHERE)
+            size = max(size, -1 if capture.size_of_record else capture.size)
+            if side is not None:
+                date = digits_of_date(capture.date)
+                held.append((capture.url, _SeenUrl(side, date, prefix, -1, False)))
+        for revisit in revisits(ledger):
+            side = sides.get(revisit.container)
+            size = max(size, revisit.size)
+            if side is not None:
+                date = digits_of_date(revisit.date)
+                held.append((revisit.url, _SeenUrl(side, date, prefix, -1, True)))
+    yield from (_line(url, answer, size) for url, answer in held)
+
+
+def _line(url: bytes, answer: _SeenUrl, size: int) -> bytes:
+    host = host_of(url)[:_LONGEST].replace(b"\n", b"%0A")
+    return b"%b %d %b %b %d %d %b\n" % (
+        xxh3_128_hexdigest(url).encode(), answer.side, answer.date, answer.digest.hex().encode(),
+        size, answer.is_revisit, host,
+    )  # fmt: skip
+
+
+def _changes(lines: Iterator[bytes]) -> tuple[bytes, list[int]]:
+    """Return the host of a URL and what it adds; its lines are sorted by crawl and date."""
+    amounts = [0] * len(COLUMNS)
+    last: dict[int, _SeenUrl] = {}
+    host = b""
+    for line in lines:
+        _, side, date, digest, size, is_revisit, host = line[:-1].split(b" ", 6)
+        answer = _SeenUrl(int(side), date, digest, int(size), is_revisit == b"1")
+        last[answer.side] = answer
+        name = ("first", "second")[answer.side]
+        kind, of_kind = ("revisits", "revisit") if answer.is_revisit else ("stored", "stored")
+        amounts[_COLUMN[f"{name}_{kind}"]] += 1
+        amounts[_COLUMN[f"{name}_{of_kind}_bytes"]] += max(answer.size, 0)
+        amounts[_COLUMN["unsized"]] += answer.size < 0
+    change = "new" if 0 not in last else "gone" if 1 not in last else ""
+    if not change:
+        change = "same" if last[0].digest == last[1].digest else "changed"
+    shown = last.get(1) or last[0]
+    amounts[_COLUMN[change]] += 1
+    amounts[_COLUMN[f"{change}_bytes"]] += max(shown.size, 0)
+    return host, amounts

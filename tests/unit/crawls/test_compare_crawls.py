@@ -1,0 +1,123 @@
+"""Two crawls compared, in a case whose numbers are known, and against a plain count of any."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from dedupindex.capture import Capture, Revisit
+from dedupindex.crawls import compare_crawls
+from dedupindex.crawls.compare_crawls import CHANGES, COLUMNS, ORDERS, compare
+from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.urlkey import host_of
+from tests.support.captures import capture
+from tests.support.purging import begin, load, revisit_of
+from tests.unit.cli.test_cli import typed
+
+
+def made(directory: Path, seed: int) -> tuple[Path, list[Capture], list[Revisit]]:
+    """An index with captures of three crawls, and revisits of two."""
+    choose = random.Random(seed)
+    captures = {
+        (n, url, day): capture(
+            n, b"http://h%d.example/%d" % (url % 3, url), day, size=100 * n,
+            crawl=("old", "new", "other")[day % 3], container=f"/w/{day % 3}.warc.gz",
+        )
+        for n, url, day in (
+            (choose.randrange(1, 6), choose.randrange(12), choose.randrange(1, 28))
+            for _ in range(60)
+        )
+    }  # fmt: skip
+    originals = choose.sample(sorted(captures.values()), 8)
+    revisits = [
+        revisit_of(one, one.url, day, crawl=choose.choice(("old", "new")))
+        for day, one in enumerate(originals, 1)
+    ]
+    index = begin(directory)
+    load(index, list(captures.values()), revisits)
+    return index, list(captures.values()), revisits
+
+
+def plain(captures: list[Capture], revisits: list[Revisit]) -> dict[str, int]:
+    """The totals of a comparison, counted in the plainest way."""
+    total = dict.fromkeys(COLUMNS, 0)
+    sizes = {one.digest: one.size for one in captures}
+    answers = [(one, "stored") for one in captures]
+    answers += [(one.capture, "revisits") for one in revisits]
+    last: dict[str, dict[bytes, Capture]] = {"old": {}, "new": {}}
+    for one, kind in sorted(answers, key=lambda answer: (answer[0].date, answer[0].digest)):
+        if one.crawl not in last:
+            continue
+        last[one.crawl][one.url] = one
+        side = "first" if one.crawl == "old" else "second"
+        total[f"{side}_{kind}"] += 1
+        total[f"{side}_{kind.removesuffix('s')}_bytes"] += sizes[one.digest]
+    old, new = last["old"], last["new"]
+    for url in old.keys() | new.keys():
+        both = url in old and url in new
+        same = both and old[url].digest == new[url].digest
+        change = ("same" if same else "changed") if both else "new" if url in new else "gone"
+        total[change] += 1
+        total[f"{change}_bytes"] += sizes[(new.get(url) or old[url]).digest]
+    return total
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_totals_are_those_of_a_plain_count(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, captures, revisits = made(tmp_path, seed)
+    found = compare(index, "old", "new", ORDERS[0], 0)
+    assert found.total == plain(captures, revisits) and found.others is None
+    hosts = {host_of(one.url).decode() for one in captures if one.crawl != "other"}
+    assert {row["host"] for row in found.rows} == hosts and found.hosts == len(hosts)
+    few = compare(index, "old", "new", "changed", 1)
+    assert few.others is not None and few.others["hosts"] == few.hosts - 1
+    for name in COLUMNS:
+        assert few.rows[0][name] + few.others[name] == few.total[name] == found.total[name]
+    assert few.rows[0]["changed"] == max(row["changed"] for row in found.rows)
+    monkeypatch.setattr(compare_crawls, "_HELD", 2)
+    assert compare(index, "old", "new", ORDERS[0], 0)[:4] == found[:4]
+
+
+def test_backwards_new_is_gone(tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 9)
+    there = compare(index, "old", "new", ORDERS[0], 0).total
+    back = compare(index, "new", "old", ORDERS[0], 0).total
+    for one, other in (("new", "gone"), ("same", "same"), ("first_stored", "second_stored")):
+        assert there[one] == back[other] and there[f"{one}_bytes"] == back[f"{other}_bytes"]
+
+
+def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 2)
+    words = ("report", index, "--crawl", "new", "--compare", "old")
+    found = json.loads(typed(*words, "--json")[0])
+    assert found == compare(index, "old", "new", ORDERS[0], 0).as_json()
+    rows = list(csv.DictReader(io.StringIO(typed(*words, "--format", "csv")[0])))
+    assert [(row["host"], int(row["changed"])) for row in rows] == [
+        (row["host"], row["changed"]) for row in found["rows"]
+    ]
+    text, page = typed(*words)[0], typed(*words, "--format", "html", "--limit", "1")[0]
+    for change in CHANGES:
+        assert f"URLs {change}:".ljust(22) + f"{found['total'][change]}," in text
+    assert "all 2 others" in page and "From crawl old to crawl new" in page
+
+
+def test_comparisons_that_make_no_sense(tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 1)
+    with pytest.raises(UnknownCrawl, match="it has captures of new, old, other"):
+        compare(index, "old", "typo", ORDERS[0], 0)
+    with pytest.raises(BadQuery, match="these are the same"):
+        compare(index, "old", "old", ORDERS[0], 0)
+    words = ("report", index, "--crawl", "new", "--compare", "old")
+    assert "by host" in typed(*words, "--by", "mime", status=2)[1]
+    assert "--status has no effect" in typed(*words, "--status", "200", status=2)[1]
+    assert "--order takes one of" in typed(*words, "--order", "lookups", status=2)[1]
+    assert "is for --crawl" in typed("report", index, "x", "--compare", "old", status=2)[1]
+    words = ("report", index, "--crawl", "x", "--order", "new")
+    assert "is for --compare" in typed(*words, status=2)[1]
