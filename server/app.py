@@ -17,6 +17,7 @@ from server.api.crawls import CrawlRoutes
 from server.api.deletions import Deletions
 from server.api.doppelganger import Records
 from server.api.filter_routes import FilterRoutes
+from server.api.index_reports import IndexReports
 from server.api.last_captures import LastCaptures
 from server.api.lookups import Lookups
 from server.body_timeout import BodyTimeout
@@ -55,6 +56,7 @@ def create_app(
         Claims(services),
         LastCaptures(services),
         Deletions(services),
+        IndexReports(services),
         FilterRoutes(services),
     ):
         for route, view in routes_of(group):

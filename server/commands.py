@@ -26,6 +26,7 @@ LONGEST = 60  # seconds of one
 AT_ONCE = 2  # in one worker
 _GRACE = 5  # seconds after which a command ends whose worker does not end it
 _LONGEST_LINE = 1 << 24  # bytes
+_NOTHING_FOUND = 10  # exit status
 _ERRORS = {
     kind.exit_status: kind for kind in (BadInput, IndexUnavailable, SpotCheckFailed, Damaged)
 }
@@ -40,6 +41,7 @@ class CommandOutput(NamedTuple):
     lines: list[bytes]  # the first ones
     last: bytes  # the last one
     messages: list[str]  # the last lines of stderr
+    is_complete: bool = True  # False: it was ended early, see `run`
 
 
 class Commands:
@@ -61,10 +63,12 @@ class Commands:
         lines: int = 0,
         *,
         indexed: bool = True,
+        enough: float = 0,
     ) -> CommandOutput:
         """Run ``bin/name INDEX``; return the first `lines` lines of its output and the last one.
 
-        Without `indexed`, the command gets no INDEX.
+        Without `indexed`, the command gets no INDEX. After `enough` seconds, if not 0, it is ended,
+        and what it has printed is returned.
 
         Raises `BadInput`, `IndexUnavailable`, `Damaged`, or `RequestError` if too many run already.
         """
@@ -75,11 +79,14 @@ class Commands:
                 "overloaded", f"{AT_ONCE} commands are running already; try again soon"
             )
         try:
-            return self._run([name, *([self._index] if indexed else []), *options], stdin, lines)
+            words = [name, *([self._index] if indexed else []), *options]
+            return self._run(words, stdin, lines, enough)
         finally:
             self._free.release()
 
-    def _run(self, words: list[str], stdin: IO[bytes] | None, lines: int) -> CommandOutput:
+    def _run(
+        self, words: list[str], stdin: IO[bytes] | None, lines: int, enough: float
+    ) -> CommandOutput:
         path = os.pathsep.join(filter(None, sys.path))
         with (
             TemporaryFile() as stderr,
@@ -102,7 +109,7 @@ class Commands:
                 late.set()
                 _kill(process)
 
-            timer = threading.Timer(LONGEST, end)
+            timer = threading.Timer(enough or LONGEST, end)
             timer.start()
             try:
                 kept, last = _lines(process.stdout, lines)
@@ -111,6 +118,8 @@ class Commands:
                 timer.cancel()
                 _kill(process)
             messages = _messages(stderr)
+        if late.is_set() and enough:
+            return CommandOutput(kept, last, messages, is_complete=False)
         if late.is_set():
             raise CommandTimeout(
                 f"this takes more than {LONGEST} seconds: use bin/{words[0]} itself"
@@ -154,6 +163,8 @@ def _check(name: str, status: int, messages: list[str]) -> None:
     text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
     if status == Damaged.exit_status and name in ("report", "dedup"):
         return  # they leave out what is damaged, and report it
+    if status == _NOTHING_FOUND and name == "list":
+        return
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)
     if status in _ERRORS:

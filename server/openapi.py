@@ -118,7 +118,8 @@ def _schema(name: str) -> Schema:
 
 def _schemas() -> dict[str, Schema]:
     lookups = {**_lookups(), **_last_captures()}
-    return {**lookups, **_crawls(), **_captures(), **_claims(), **_deletions(), **_rest()}
+    more = {**_captures(), **_claims(), **_deletions(), **_index_reports()}
+    return {**lookups, **_crawls(), **more, **_rest()}
 
 
 def _object(properties: Schema, required: Any = (), *, closed: bool = False) -> Schema:
@@ -328,6 +329,18 @@ def _deletions() -> dict[str, Schema]:
     return {
         "Deletions": _object(deletions, closed=True),
         "Impact": _object(impact, ["found", "not_found", *amounts]),
+    }
+
+
+def _index_reports() -> dict[str, Schema]:
+    numbers = {**_object({}), "additionalProperties": _INTEGER}
+    flags = dict.fromkeys(("is_current", "is_running"), _BOOLEAN)
+    rows = {"rows": _list(_object({})), "total": {}, "others": {}, "groups": {}, "made": {}}
+    compared = {"first": _TEXT, "second": _TEXT, "total": numbers, "hosts": _INTEGER}
+    lists = {"rows": _list(_object({})), "others": {}}
+    return {
+        "Summary": _object({**flags, "by": _TEXT, **rows}, [*flags, "by", *rows]),
+        "Comparison": _object({**compared, **lists}, [*compared, *lists]),
     }
 
 

@@ -8,6 +8,7 @@ from server.commands import Commands
 from server.config import Config
 from server.live_index import LiveIndex
 from server.metrics import Metrics
+from server.summaries import Summaries
 
 
 class Services:
@@ -17,6 +18,7 @@ class Services:
         self.config, self.live, self.metrics = config, live, metrics
         self.access = Access(config.index, private=config.private, guarded=config.guarded)
         self.bodies, self.commands = BodySlots(), Commands(config.index)
+        self.summaries = Summaries(live)
         self.writers = Writers(live, self.access, self.bodies, config)
         self.stopping = False  # whether the worker is about to end
 
@@ -32,3 +34,4 @@ class Handlers:
         self._config, self._live, self._metrics = services.config, services.live, services.metrics
         self._access, self._bodies = services.access, services.bodies
         self._writers, self._commands = services.writers, services.commands
+        self._summaries = services.summaries

@@ -18,14 +18,22 @@ from dedupindex.crawls.compare_crawls import (
     CrawlComparison,
     compare,
 )
-from dedupindex.runtime.tables import amount, csv_lines, html_lines, printable
+from dedupindex.runtime import html_page
+from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit
+from dedupindex.runtime.tables import amount, printable
 
 _TOP = 20  # hosts of text
-_TAKEN = ("index", "engine", "crawl", "compare", "order", "limit", "format", "json", "config", "by")
-_READABLE = (
-    *(name for change in CHANGES for name in (change, f"{change}_bytes")),
-    *("first_stored_bytes", "second_stored_bytes", "second_revisits"),
+_TAKEN = (
+    *("index", "engine", "crawl", "compare", "order", "limit", "format", "html", "json", "config"),
+    "by",
 )
+_LABELS = {
+    "new": "new", "gone": "gone", "same": "same", "changed": "changed", "new_bytes": "new payload",
+    "gone_bytes": "gone payload", "same_bytes": "same payload", "changed_bytes": "changed payload",
+    "first_stored_bytes": "stored before", "second_stored_bytes": "stored after",
+    "second_revisits": "revisits after",
+}  # fmt: skip
+_PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
 
 def check(context: click.Context, options: dict[str, Any]) -> None:
@@ -44,62 +52,94 @@ def check(context: click.Context, options: dict[str, Any]) -> None:
         raise click.UsageError(f"with --compare, --order takes one of {', '.join(ORDERS)}")
 
 
-def run(index: Path, **options: Any) -> int:
+def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     """Print the comparison of two crawls; returns the exit status."""
-    style, top = options["format"], options["limit"]
+    top = options["limit"]
     if top is None:
-        top = _TOP if style == "text" else MOST
+        top = _TOP if format == "text" else MOST
     found = compare(index, options["compare"], options["crawl"], options["order"], top)
-    for piece in _WRITERS[style](found):
+    table = _table(options["order"])
+    if html is not None:
+        html_page.save(html, _page(found, table))
+    for piece in _written(found, table, format):
         click.echo(piece, nl=False)
     return 0
 
 
-def _json(found: CrawlComparison) -> Iterator[str]:
-    yield orjson.dumps(found.as_json()).decode() + "\n"
+def _table(order: str) -> Table:
+    """Return the table of hosts, which has the column by which they are ranked."""
+    shown = {*CHANGES, "first_stored_bytes", "second_stored_bytes", order}
+    columns = [ReportColumn("host", "host", Unit.TEXT)]
+    for name in COLUMNS:
+        unit = Unit.BYTES if name.endswith("_bytes") else Unit.COUNT
+        where = Shown.ON_PAGES if name in _LABELS else Shown.AS_DATA
+        column = ReportColumn(name, _LABELS.get(name, name), unit, where)
+        columns.append(column._replace(shown=Shown.EVERYWHERE) if name in shown else column)
+    return Table("Hosts", tuple(columns), order)
 
 
-def _csv(found: CrawlComparison) -> Iterator[str]:
-    return csv_lines(["host", *COLUMNS], _rows(found))
-
-
-def _html(found: CrawlComparison) -> Iterator[str]:
-    title = f"From crawl {found.first} to crawl {found.second}"
-    return html_lines(title, found.total, ["host", *_READABLE], _rows(found))
+def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
+    """Yield the comparison in one of the formats of reports."""
+    if style == "json":
+        yield orjson.dumps(found.as_json()).decode() + "\n"
+    elif style == "csv":
+        yield from table.csv_lines(_rows(found))
+    elif style == "html":
+        yield from _page(found, table)
+    else:
+        yield from (f"{line}\n" for line in (*_text(found), *table.text_lines(_rows(found))))
 
 
 def _rows(found: CrawlComparison) -> Iterator[dict[str, Any]]:
     yield from found.rows
     if found.others is not None:
-        yield {"host": f"all {found.others['hosts']:,} others", **found.others}
+        hosts = found.others["hosts"]
+        yield {"host": "one other" if hosts == 1 else f"all {hosts:,} others", **found.others}
+
+
+def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
+    total, rows = found.total, list(_rows(found))
+    stored, unsized = ReportColumn("", "", Unit.BYTES), total["unsized"]
+    urls = sum(total[change] for change in CHANGES)
+    figures = [
+        html_page.Figure(f"URLs {change}", f"{total[change]:,}", amount(total[f"{change}_bytes"]))
+        for change in CHANGES
+    ]
+
+    def body() -> Iterator[str]:
+        counts = [(part, total[part.name]) for part in _PARTS]
+        yield from html_page.split("URLs by what has changed", counts, ReportColumn("", ""))
+        sizes = [(part, total[f"{part.name}_bytes"]) for part in _PARTS]
+        yield from html_page.split("Payload by what has changed", sizes, stored)
+        largest = [
+            (row["host"], [row[change] for change in CHANGES], f"{row['changed']:,} changed")
+            for row in rows[: html_page.MOST]
+        ]
+        yield from html_page.ranking("URLs of the hosts", _PARTS, largest)
+        yield from table.html_lines(rows)
+
+    return html_page.page(
+        f"From crawl {found.first} to crawl {found.second}",
+        f"Of {urls:,} URLs, {total['same']:,} answered the same in both crawls.",
+        figures,
+        body(),
+        f"Sizes not known: {unsized:,}; they add no bytes." if unsized else "",
+    )
 
 
 def _text(found: CrawlComparison) -> Iterator[str]:
     total = found.total
-    yield f"From crawl:           {printable(found.first)}\n"
-    yield f"To crawl:             {printable(found.second)}\n"
+    yield f"From crawl:           {printable(found.first)}"
+    yield f"To crawl:             {printable(found.second)}"
     for change in CHANGES:
         payload = amount(total[f"{change}_bytes"])
-        yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}\n"
+        yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}"
     for name, label in (("first", "The first"), ("second", "The second")):
         saved, size = total[f"{name}_revisit_bytes"], total[f"{name}_stored_bytes"]
         yield (
             f"{f'{label} stored:':<22}{total[f'{name}_stored']:,}, {amount(size)}; "
-            f"revisits: {total[f'{name}_revisits']:,}, {amount(saved)}\n"
+            f"revisits: {total[f'{name}_revisits']:,}, {amount(saved)}"
         )
     if total["unsized"]:
-        yield f"Sizes not known:      {total['unsized']:,} (they add no bytes)\n"
-    yield (
-        "\n"
-        + "".join(f"{change:>9}" for change in CHANGES)
-        + f"{'first':>11}{'second':>11}  host\n"
-    )
-    for row in _rows(found):
-        yield (
-            "".join(f"{row[change]:>9,}" for change in CHANGES)
-            + f"{amount(row['first_stored_bytes']):>11}{amount(row['second_stored_bytes']):>11}"
-            + f"  {printable(row['host'])}\n"
-        )
-
-
-_WRITERS = {"text": _text, "json": _json, "csv": _csv, "html": _html}
+        yield f"Sizes not known:      {total['unsized']:,} (they add no bytes)"
+    yield ""

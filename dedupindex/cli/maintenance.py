@@ -16,7 +16,7 @@ from typing import Any
 
 from dedupindex.cli.common import check_no_address, print_result, say
 from dedupindex.cli.index_location import index_name
-from dedupindex.cli.progress_bar import captures_of, show_progress
+from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.crawls import merge_crawls as crawls
 from dedupindex.crawls.stores import open_store

@@ -12,7 +12,10 @@ from werkzeug.exceptions import HTTPException
 from dedupindex import __version__
 from server.auth import with_cookie
 from server.config import RETRY_AFTER
+from server.pages.capture_page import CapturePage
 from server.pages.chart_pages import Charts
+from server.pages.compare_page import ComparePage
+from server.pages.content_pages import ContentPages
 from server.pages.crawl_pages import CrawlPages
 from server.pages.dry_run_page import DryRunPage
 from server.pages.escape import configure_templates
@@ -91,12 +94,16 @@ def make_pages(services: Services) -> Blueprint:
 def _views(services: Services, live: LivePage) -> dict[str, Callable[..., Any]]:
     """Return the views of the pages that need the right to read, by method and path."""
     overview, crawls = Overview(services), CrawlPages(services)
-    what_if, purge = WhatIf(services), PurgePages(services)
+    content, what_if, purge = ContentPages(services), WhatIf(services), PurgePages(services)
     return {
         "GET /": overview.overview,
         "GET /pages/containers": overview.containers,
+        "GET /pages/content": content.content,
+        "GET /pages/captures": content.captures,
+        "GET /pages/capture": CapturePage(services).capture,
         "GET /pages/crawls": crawls.crawls,
         "GET /pages/crawl": crawls.crawl,
+        "GET /pages/compare": ComparePage(services).compare,
         "GET /pages/host": crawls.host,
         "GET /pages/live": live.live,
         "GET /pages/live/events": live.live_events,

@@ -117,7 +117,8 @@ def _largest_hosts(reading: Reading, visible: NamespaceAccess) -> dict[str, Any]
     for crawl in filter(visible.sees, reading.newest()):
         largest = statistics.largest(reading, crawl, "host", 20)
         if largest:
-            rows = [table_row(heading, row) for heading, row in largest]
+            most = max(row.lookups for _, row in largest)
+            rows = [table_row(heading, row, most) for heading, row in largest]
             return {"largest": rows, "latest": crawl.name}
     return {}
 

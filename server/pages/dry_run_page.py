@@ -21,10 +21,10 @@ from flask import render_template, request
 from dedupindex.errors import BadInput
 from dedupindex.index.tokens import Role
 from server import commands
+from server.pages.login import is_own_request
 from server.services import Handlers
 
 SAMPLES = {"": "all files", "10%": "a tenth of the files", "1%": "one file of a hundred"}
-_OURS = (None, "same-origin", "none")
 _ENTRIES = 50_000  # files and directories of one run
 _PREFIX = "dedupindex-dry-run-"
 _ROWS = 20  # hosts and problems
@@ -40,7 +40,7 @@ class DryRunPage(Handlers):
         given = parse_qs(request.environ.get("QUERY_STRING", ""), True, errors="surrogateescape")
         root, path, sample = (given.get(name, [""])[0] for name in ("root", "path", "sample"))
         found, problem, status, chosen = None, "", 200, None
-        ours = request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS
+        ours = is_own_request(request.environ)
         if ours:
             self._access.require(request.environ, Role.ADMIN)
         if "path" in given and ours:

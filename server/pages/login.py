@@ -76,6 +76,11 @@ def _secure() -> bool:
     return request.is_secure or forwarded.strip().lower() == "https"
 
 
+def is_own_request(environ: dict[str, Any]) -> bool:
+    """Return whether no page of another server sent this request: what it starts takes long."""
+    return environ.get("HTTP_SEC_FETCH_SITE") in (None, "same-origin", "none")
+
+
 def from_own_page(environ: dict[str, Any]) -> bool:
     """Return whether one of our own pages sent this request, by the headers of the browser."""
     site = environ.get("HTTP_SEC_FETCH_SITE")

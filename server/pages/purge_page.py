@@ -19,7 +19,7 @@ from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from server import commands, logs
 from server.api.deletions import audited
-from server.pages.login import read_form
+from server.pages.login import is_own_request, read_form
 from server.responses import RequestError
 from server.services import Handlers
 
@@ -32,7 +32,6 @@ KINDS = {
 VALID = 600  # seconds of a confirmation
 _LISTED = 100  # originals and revisits
 _ROWS = 20  # containers and crawls
-_OURS = (None, "same-origin", "none")
 
 
 class PurgePages(Handlers):
@@ -45,7 +44,7 @@ class PurgePages(Handlers):
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
         kind, name = (given.get(field, [""])[0] for field in ("kind", "name"))
         found, problem, status, who = None, "", 200, "-"
-        ours = request.environ.get("HTTP_SEC_FETCH_SITE") in _OURS
+        ours = is_own_request(request.environ)
         if ours:
             who = self._access.require(request.environ, Role.ADMIN)
         if name and ours:

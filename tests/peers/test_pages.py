@@ -9,6 +9,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +24,7 @@ from tests.integration.test_server_live import Running, serving
 from tests.peers.browser import Browser, browser
 from tests.peers.environments import environment
 from tests.support.captures import capture, sha1
+from tests.support.purging import begin, load, revisit_of
 from tests.support.warc_cases import response
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.server.test_pages import ALL, CDX, DOCS, HOSTILE, hostile_captures
@@ -60,6 +62,7 @@ def hostile(make_index: MakeIndex, tmp_path: Path) -> Iterator[Running]:
     index = make_index(hostile_captures(), ALL)
     options = shlex.split(ALL.as_options())
     dedupindex("index", "--add", *options, hostile_warc(tmp_path), index)
+    dedupindex("index", "--stats", index)
     with serving(index, "--workers", "1") as server:
         post(server, "/crawls", name=NAME, seen_by="all")
         post(server, "/crawls", name="silent")
@@ -89,7 +92,10 @@ def at(server: Running, path: str) -> str:
 def paths() -> list[str]:
     """Every page with what hostile text can come to it."""
     found = re.findall(r"`GET (/(?:pages/[a-z-]+)?)`", DOCS.read_text())  # which has every page
-    found.remove("/pages/crawl")
+    for incomplete in ("/pages/crawl", "/pages/capture", "/pages/captures"):
+        found.remove(incomplete)
+    found += ["/pages/captures?host=x.example", f"/pages/compare?second={quote(NAME)}"]
+    found += [f"/pages/content?by={by}&order=captures" for by in ("mime", "crawl", "month")]
     found += [f"/pages/crawl?name={quote(NAME)}{more}" for more in ("", "&by=mime")]
     found += [f"/pages/charts?crawl={quote(NAME)}", "/pages/host?host=x.example"]
     found.append(f"/pages/impact?kind=prefix&name={quote('http://x.example/<')}")
@@ -97,6 +103,7 @@ def paths() -> list[str]:
         sent = quote(url[:2000])
         found.append(f"/pages/lookup?digest={sha1(number)}&url={sent}")
         found.append(f"/pages/lookup?url={sent}")
+        found.append(f"/pages/capture?digest={sha1(number)}&url={sent}")
         of_warc = f"sha1:{hashlib.sha1(b'payload %d' % number).hexdigest()}"
         found.append(f"/pages/lookup?digest={of_warc}")
     return found
@@ -228,6 +235,28 @@ def test_keys_are_enough(window: Browser, make_index: MakeIndex) -> None:
             window.press(letter)
         window.press(enter)
         until(lambda: "A duplicate" in window.source)
+
+
+def _is_titled(window: Browser, text: str) -> bool:
+    return window.text("h1").startswith(text)
+
+
+def test_keys_lead_from_a_picture_to_who_refers_to_a_capture(
+    window: Browser, tmp_path: Path
+) -> None:
+    tab, enter = "\ue004", "\ue007"
+    index, one = begin(tmp_path, settings=ALL), capture(1, b"http://x.example/")
+    load(index, [one, capture(1, b"http://x.example/", 2)], [revisit_of(one, one.url, 3)])
+    with serving(index, "--workers", "1") as server:
+        window.open(at(server, "/pages/content"))
+        until(lambda: _shows(window, at(server, "/pages/content"), "x.example"))
+        for text, title in (("x.example", "Captures"), ("http://x.example/", "Capture:")):
+            while window.focused() != text:
+                window.press(tab)
+            window.press(enter)
+            until(partial(_is_titled, window, title))
+        assert window.run("return document.querySelectorAll('svg.times circle').length") == 3
+        is_quiet(window)
 
 
 def test_signing_in_and_out(window: Browser, make_index: MakeIndex) -> None:

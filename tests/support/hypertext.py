@@ -11,7 +11,8 @@ _TAGS = _VOID | set(
         r"\w+",
         "html head title script body a header p nav ul li main footer h1 h2 h3 section div dl dt dd"
         " bdi code pre table caption thead tbody tr th td svg form label input select option button"
-        " span strong time details summary ol rect figure figcaption noscript progress",
+        " span strong time details summary ol rect circle figure figcaption datalist noscript"
+        " progress",
     )
 )
 _ATTRIBUTES = set(
@@ -19,7 +20,8 @@ _ATTRIBUTES = set(
         r"[\w-]+",
         "lang charset name content rel href type src defer class id tabindex aria-label"
         " aria-current aria-labelledby aria-describedby aria-invalid aria-hidden role hidden scope"
-        " datetime width height x y x1 x2 y1 y2 for value autocomplete autocapitalize spellcheck"
+        " datetime width height x y x1 x2 y1 y2 cx cy r"
+        " for value autocomplete list autocapitalize spellcheck"
         " inputmode http-equiv method action enctype required checked selected open data-live"
         " data-live-control data-live-events data-live-from data-live-time data-live-announcement"
         " data-summary data-upload data-upload-state data-upload-bar max",
@@ -65,7 +67,7 @@ class Page(HTMLParser):
             self._open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        assert tag in ("rect", "line")
+        assert tag in ("rect", "line", "circle")
         self.handle_starttag(tag, attrs)
         if tag not in _VOID:
             self._open.pop()

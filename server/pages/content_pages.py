@@ -1,0 +1,217 @@
+"""What the index holds, in pictures, and the lists of captures to which they lead.
+
+The pictures are of the summary (`server/summaries`), never of the index itself. A list is searched
+for by a command in a process of its own, for a few seconds.
+"""
+
+from __future__ import annotations
+
+import shlex
+from itertools import accumulate
+from typing import Any
+
+import orjson
+from flask import render_template, request
+
+from dedupindex.errors import BadQuery
+from dedupindex.index import summary
+from dedupindex.index.summary import DIMENSIONS, ORDERS, SIZES, Ranking, Row
+from dedupindex.runtime.charts import Columns, Values, bar, columns
+from server.pages.login import is_own_request
+from server.services import Handlers
+
+BY = {
+    "host": "Hosts", "mime": "Media types", "status": "HTTP statuses", "size": "Sizes of payload",
+    "crawl": "Crawls", "year": "Years", "month": "Months",
+}  # fmt: skip
+HEADINGS = {
+    "host": "Host", "mime": "Media type", "status": "HTTP status", "size": "Payload",
+    "crawl": "Crawl", "year": "Year", "month": "Month",
+}  # fmt: skip
+ORDER_TEXTS = {
+    "bytes": "bytes of payload",
+    "captures": "captures",
+    "duplicate_bytes": "bytes stored again",
+    "revisit_bytes": "bytes saved by revisits",
+}
+PARTS = {"first": "stored once", "again": "stored again", "saved": "saved by revisits"}
+_TOP, _FEW = 30, 6  # rows of the chosen picture, and of the others
+_MONTHS, _UNITS = 72, 100  # a chart has months if they are so few, else years; columns of a chart
+LISTED, ENOUGH = 100, 8.0  # captures of a list, and seconds that it is searched for
+
+
+class ContentPages(Handlers):
+    """The views of the index's content."""
+
+    def content(self) -> str:
+        """Show what the index holds, by one of `BY`, and smaller pictures of the others."""
+        known = self._summaries.known()
+        by, order = request.args.get("by", "host"), request.args.get("order", "")
+        if by not in DIMENSIONS or order not in ("", *ORDERS):
+            raise BadQuery("there is no such picture; the page Content lists those that there are")
+        shown: dict[str, Any] = {}
+        if known.content is not None:
+            total = known.content["total"]
+            order = order or ("bytes" if total["captures"] > total["unsized"] else "captures")
+            small = [name for name in BY if name not in (by, "year", "month")]
+            shown = {
+                "total": total,
+                "chosen": _picture(known.content, by, order, _TOP),
+                "small": [_picture(known.content, name, order, _FEW) for name in small],
+                "growth": _growth(known.content, order),
+                "since": known.captures - known.content["counts"]["captures"],
+            }
+        return render_template(
+            "content.html",
+            summary=known,
+            index=self._live.index.name,
+            by=by,
+            order=order,
+            all_by=BY,
+            headings=HEADINGS,
+            orders=ORDER_TEXTS,
+            parts_of=PARTS,
+            **shown,
+        )
+
+    def captures(self) -> str:
+        """List captures of one heading, or of several."""
+        given = {name: request.args[name] for name in DIMENSIONS if name in request.args}
+        if not given:
+            raise BadQuery("say what to list: the names on the page Content lead to lists")
+        options = _list_options(given)
+        rows, is_complete = [], True
+        ours = is_own_request(request.environ)
+        if ours:
+            words = ["--json", f"--limit={LISTED}", *options]
+            output = self._commands.run("list", words, lines=LISTED, enough=ENOUGH)
+            lines = [line for line in (*output.lines, output.last) if line.endswith(b"\n")]
+            rows, is_complete = [orjson.loads(line) for line in lines], output.is_complete
+        return render_template(
+            "captures.html",
+            given=[(HEADINGS[name], text or "not known") for name, text in given.items()],
+            link=given,
+            rows=rows,
+            ours=ours,
+            is_complete=is_complete,
+            seconds=int(ENOUGH),
+            most=LISTED,
+            command=shlex.join(["bin/list", self._live.index.name, *options, "--limit=0"]),
+        )
+
+
+def _picture(content: dict[str, Any], by: str, order: str, top: int) -> dict[str, Any]:
+    """Return what a picture of a dimension shows: rows with bars on one scale."""
+    if by in ("year", "month"):
+        top = _UNITS
+    found = summary.ranking(content, by, order, top)
+    rows = [*found.rows, *([found.others] if found.others else [])]
+    most = max((row[order] for row in rows), default=0)
+    return {
+        **found._asdict(),
+        "rows": [_shown(row, found, most) for row in found.rows],
+        "others": found.others and _shown(found.others, found, most),
+    }
+
+
+def _shown(row: Row, found: Ranking, most: float) -> Row:
+    """Return a row with its bar, and the parameters of the list of its captures."""
+    heading = row.get(found.by)
+    unlisted = "\0" in (heading or "") or (found.by == "size" and heading is None)
+    sized = row["captures"] > row["unsized"]
+    return {
+        **row,
+        "heading": heading,
+        "bytes": row["bytes"] if sized else None,
+        "duplicate_bytes": row["duplicate_bytes"] if sized or not row["duplicates"] else None,
+        "bar": bar(_values(row, found.order), most),
+        "link": {} if unlisted else {found.by: heading or ""},
+    }
+
+
+def _values(row: Row, order: str) -> Values:
+    """Return the parts of a bar or column that is as long as `order` says."""
+    if order == "revisit_bytes":
+        return [("saved", row["revisit_bytes"])]
+    if order == "duplicate_bytes":
+        return [("again", row["duplicate_bytes"])]
+    again = "duplicates" if order == "captures" else "duplicate_bytes"
+    return [("first", row[order] - row[again]), ("again", row[again])]
+
+
+def _growth(content: dict[str, Any], order: str) -> dict[str, Any]:
+    """Return two charts: what was captured in each month or year, and the sums until then."""
+    months = sorted(row["month"] for row in content["by"]["month"]["rows"] if row["month"])
+    span = _number(months[-1]) - _number(months[0]) if months else 0
+    by = "month" if span < _MONTHS else "year"
+    rows = [row for row in content["by"][by]["rows"] if row[by]]
+    rows = _without_gaps(sorted(rows, key=lambda row: str(row[by])), by)
+    units = [row[by] for row in rows]
+    sums = list(accumulate(rows, _plus))
+    return {
+        "unit": by,
+        "units": units[-_UNITS:],
+        "highest": max((row[order] for row in rows[-_UNITS:]), default=0),
+        "sum": sums[-1][order] if sums else 0,
+        "each": _columns(rows, units, order),
+        "sums": _columns(sums, units, order),
+    }
+
+
+def _columns(rows: list[Row], units: list[str], order: str) -> Columns:
+    named = list(zip(units, rows, strict=True))[-_UNITS:]
+    return columns(
+        [(f"{unit}: {ORDER_TEXTS[order]} {row[order]:,}", _values(row, order))
+         for unit, row in named]
+    )  # fmt: skip
+
+
+def _plus(one: Row, other: Row) -> Row:
+    return {name: one[name] + other[name] for name in summary.COLUMNS}
+
+
+def _without_gaps(rows: list[Row], by: str) -> list[Row]:
+    """Return a row for each month or year between the first and the last, if these are few."""
+    if not rows:
+        return rows
+    first, last = (_number(row[by]) for row in (rows[0], rows[-1]))
+    if last - first >= _UNITS:  # dates come from the web
+        return rows
+    known = {_number(row[by]): row for row in rows}
+    none = dict.fromkeys(summary.COLUMNS, 0)
+    return [known.get(n, {by: _name(n, by), **none}) for n in range(first, last + 1)]
+
+
+def _number(unit: str) -> int:
+    """Return a year, or the number of a month since the year 0."""
+    year, _, month = unit.partition("-")
+    return int(year) * 12 + int(month) - 1 if month else int(year)
+
+
+def _name(number: int, by: str) -> str:
+    return f"{number // 12:04}-{number % 12 + 1:02}" if by == "month" else f"{number:04}"
+
+
+def _list_options(given: dict[str, str]) -> list[str]:
+    """Return the options of ``bin/list`` for headings of the summary."""
+    options = []
+    for name, text in given.items():
+        if name == "size":
+            options += _size_options(text)
+        elif name in ("year", "month"):
+            options += [f"--from={text}", f"--to={text}"]
+        else:
+            text = (text or "0") if name == "status" else text
+            options.append(f"--{'of-crawl' if name == 'crawl' else name}={text}")
+    return options
+
+
+def _size_options(text: str) -> list[str]:
+    least = 0
+    for bound, name in SIZES:
+        if name == text:
+            return [f"--min-size={least}", f"--max-size={bound - 1}"]
+        least = bound
+    if text != summary.LARGEST:
+        raise BadQuery(f"there is no size {text[:64]!r}")
+    return [f"--min-size={least}"]

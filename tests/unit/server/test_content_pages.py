@@ -1,0 +1,165 @@
+"""The pages of the index's content: pictures of its summary, lists of captures, one capture."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from urllib.parse import quote
+
+import orjson
+import pytest
+from flask.testing import FlaskClient
+
+from dedupindex.index import summary
+from dedupindex.index.identity import Settings
+from server import summaries
+from server.pages import content_pages
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.purging import begin, load, revisit_of
+from tests.unit.cli.test_cli import dedupindex, typed
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+from tests.unit.server.test_pages import HOSTILE, hostile_captures, page, served
+
+ALL = Settings(mime=".*", whitelist=True)
+HOST = b"http://x.example/"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Path:
+    """Two payloads: one stored three times and seen again, and one of another host and year."""
+    index = begin(tmp_path, settings=ALL)
+    one = capture(1, HOST, size=1000, crawl="spring")
+    captures = [one, capture(1, HOST, 2, size=1000), capture(1, b"http://y.example/", 3, size=1000)]
+    other = capture(2, b"http://z.example/", size=5_000_000, mime=b"video/mp4")
+    load(
+        index, [*captures, other._replace(date=b"2024-02-01T00:00:00Z")], [revisit_of(one, HOST, 4)]
+    )
+    return index
+
+
+def counted(web: FlaskClient) -> None:
+    """Wait until what the page has begun is done."""
+    waits = page(web.get("/pages/content"))
+    assert "It is being counted" in waits.text and "content" in waits.ids
+    for thread in threading.enumerate():
+        if thread.name == "summary":
+            thread.join()
+
+
+def test_the_content_is_counted_once_and_shown(
+    index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = served(index)
+    counted(web)
+    shown = page(web.get("/pages/content"))
+    assert "content" in shown.ids  # by which the script puts it into the page that waits
+    for text in ("Nothing has changed since", "5.0 MB", "x.example", "2024-02", "video/mp4"):
+        assert text in shown.text, text
+    lists = [link for link in shown.links if link.startswith("/pages/captures?")]
+    assert "/pages/captures?host=z.example" in lists and "/pages/captures?crawl=spring" in lists
+    for link in (link for link in shown.links if "/pages/content?" in link):
+        page(web.get(link))
+    months = 2 * 12 + 11  # February 2024 to December 2026, also those without a capture
+    assert web.get("/pages/content").text.count('class="over"') == 2 * months
+    again = page(web.get("/pages/content?by=host&order=duplicate_bytes")).text
+    assert again.index("x.example") < again.index("z.example")  # of 1,000 bytes each, and none
+
+    more = index.parent / "more.cdx"
+    more.write_text(HEADER + cdx_line(3, 1, 1))
+    dedupindex("index", "--add", more, index)
+    web.application.config["live"].refresh()
+    monkeypatch.setattr(summaries, "SHORTEST_REST", 3600.0)
+    assert "The index has 1 captures more now." in page(web.get("/pages/content")).text
+    assert not [one for one in threading.enumerate() if one.name == "summary"]
+    monkeypatch.setattr(summaries, "SHORTEST_REST", 0.0)
+    monkeypatch.setattr(summaries, "REST", 0)
+    assert "is being counted anew" in page(web.get("/pages/content")).text
+    for thread in threading.enumerate():
+        if thread.name == "summary":
+            thread.join()
+    assert "h3.example" in page(web.get("/pages/content")).text
+
+
+def test_the_numbers_are_those_of_the_command(index: Path) -> None:
+    found = orjson.loads(typed("index", "--stats", "--json", index)[0])
+    kept = summary.read_summary(index)
+    assert kept is not None
+    assert kept["total"] == found["total"] and kept["by"] == found["by"]
+    assert found["total"]["duplicate_bytes"] == 2000 and found["total"]["revisit_bytes"] == 1000
+    typed("purge", index, "--url", "http://z.example/")
+    assert summary.read_summary(index) is None  # it named the host that is gone
+
+
+def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = served(index)
+    for query, urls in (
+        ("host=x.example", 1), ("mime=image/png", 2), ("status=200&mime=", 0),
+        ("size=1 MB to 10 MB&status=200", 1), ("crawl=", 2), ("year=2026&crawl=spring", 1),
+        ("month=2024-02", 1),
+    ):  # fmt: skip
+        shown = page(web.get(f"/pages/captures?{query}"))
+        listed = [link for link in shown.links if link.startswith("/pages/capture?")]
+        assert len(listed) == urls, query
+        for link in listed:
+            assert "Who refers to it" in page(web.get(link)).text
+    for query in ("", "size=x", "year=x"):
+        page(web.get(f"/pages/captures?{query}"), 400)
+    asked = "/pages/captures?host=x.example"
+    foreign = page(web.get(asked, headers={"Sec-Fetch-Site": "cross-site"}))
+    assert asked in foreign.links and "http://x.example/" not in foreign.text
+    monkeypatch.setattr(content_pages, "ENOUGH", 0.01)
+    assert "so there may be more" in page(web.get(asked)).text
+
+
+def test_a_capture_shows_who_refers_to_it(index: Path) -> None:
+    web = served(index)
+    shown = page(web.get(f"/pages/capture?digest={sha1(1)}&url={quote(HOST)}")).text
+    assert "1 of the revisits refer to this URL" in shown and "a copy" in shown
+    assert web.get(f"/pages/capture?digest={sha1(1)}").text.count("<circle") == 4
+    assert "nothing of this payload" in page(web.get(f"/pages/capture?digest={sha1(9)}")).text
+    page(web.get("/pages/capture?digest=x"), 400)
+
+
+def test_hostile_captures_are_shown_as_text(make_index: MakeIndex) -> None:
+    web = served(make_index(hostile_captures(), ALL))
+    counted(web)
+    for by in content_pages.BY:
+        shown = page(web.get(f"/pages/content?by={by}"))
+        lists = [link for link in shown.links if link.startswith(f"/pages/captures?{by}=")]
+        if by == "mime":  # each is searched for by a process
+            for link in lists[:2]:
+                page(web.get(link))
+    for number, url in enumerate(HOSTILE):
+        page(web.get(f"/pages/capture?digest={sha1(number)}&url={quote(url[:2000])}"))
+
+
+def test_two_crawls_compared(tmp_path: Path) -> None:
+    index = begin(tmp_path, settings=ALL)
+    both = capture(1, HOST, crawl="<old>"), capture(2, HOST, 2, crawl="new")
+    load(index, [*both, capture(3, b"http://<b>.example/", 3, crawl="new")])
+    web = served(index)
+    answer = web.get("/crawls/new/compare?with=<old>").get_json()
+    assert answer["total"]["changed"] == answer["total"]["new"] == 1
+    shown = page(web.get("/pages/compare?first=<old>&second=new"))
+    assert "URLs: 2" in shown.text and "<b>.example" in shown.text and "<old>" in shown.text
+    command = ("report", index, "--crawl", "new", "--compare", "<old>", "--json")
+    assert orjson.loads(dedupindex(*command)[0]) == answer
+    assert "nothing of a crawl" in page(web.get("/pages/compare?first=x&second=new"), 400).text
+    assert web.get("/crawls/x/compare?with=new").status_code == 400
+    assert web.get("/crawls/new/compare").status_code == 400
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    asked = web.get("/pages/compare?first=<old>&second=new", headers=foreign)
+    assert "URLs: 2" not in page(asked).text
+
+
+def test_the_summary_over_http(index: Path) -> None:
+    web = served(index)
+    assert web.get("/summary").get_json()["made"] is None
+    for thread in threading.enumerate():
+        if thread.name == "summary":
+            thread.join()
+    answer = web.get("/summary?by=mime&top=1&order=captures").get_json()
+    assert (answer["is_current"], answer["groups"]) == (True, 2)
+    assert answer["rows"][0]["mime"] == "image/png" and answer["others"]["captures"] == 1
+    assert web.get("/summary?by=x").status_code == 400
