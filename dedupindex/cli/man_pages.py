@@ -66,7 +66,8 @@ def _page(command: Command, name: str) -> Iterator[str]:
     for option in command.params:
         record = option.get_help_record(context)
         if isinstance(option, click.Option) and record is not None:
-            yield from (".TP", rf"\fB{_text(record[0])}\fR", _text(record[1]))
+            choices = _text(record[0]).replace("|", r"|\:")  # a line may break there
+            yield from (".TP", rf"\fB{choices}\fR", _text(record[1]))
     yield from (".SH EXAMPLES", ".nf", *map(_text, command.examples.strip().splitlines()), ".fi")
     yield from _statuses()
     yield from (".SH SEE ALSO", rf"\fB{_NAME}\fR(1)")

@@ -63,9 +63,9 @@ th.n, td.n { text-align: right }
 td.n { white-space: nowrap }
 footer { margin-top: 2rem; color: var(--quiet); font-size: .875rem }
 :focus-visible { outline: 3px solid var(--blue); outline-offset: 2px }
-.exact_url, .kept { fill: var(--blue) }
-.canonical_url, .covered, .loss { fill: var(--orange) }
-.digest, .broken { fill: var(--violet) }
+.exact_url, .kept, .same { fill: var(--blue) }
+.canonical_url, .covered, .loss, .changed { fill: var(--orange) }
+.digest, .broken, .gone { fill: var(--violet) }
 .new, .remark { fill: var(--grey) }
 .damage { fill: var(--red) }
 .saved { fill: var(--green) }
