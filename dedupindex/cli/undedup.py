@@ -14,7 +14,7 @@ from dedupindex.cli.common import Command
 from dedupindex.cli.options import PATH, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, as_called
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files
 from dedupindex.runtime.atomic_replace import PART_NAME
@@ -71,7 +71,8 @@ def command(
         status = print_restored(chain(_without_file(directories), shown))
     if not wants_json():
         again = printable(str(out))
-        click.echo(f"to compare them: bin/verify --against BEFORE {again} --records")
+        line = f"to compare them: bin/verify --against BEFORE {again} --records"
+        click.echo(as_called(line))
     return status
 
 

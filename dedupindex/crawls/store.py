@@ -149,7 +149,8 @@ class Reading(ABC):
             return crawl
         newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
         similar = sorted(newest, key=lambda known: -len(os.path.commonprefix([known, name])))
-        which = f"are {', '.join(similar[:_SUGGESTIONS])}" if similar else "is none to read"
+        more = " and others" if len(similar) > _SUGGESTIONS else ""
+        which = f"are {', '.join(similar[:_SUGGESTIONS])}{more}" if similar else "is none to read"
         raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}")
 
     def container_ref(self, number: int) -> ContainerRef:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections import Counter
@@ -286,9 +287,11 @@ def _cleanup(index: Path) -> Iterator[None]:
                 index.rmdir()
         raise
     except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        remedy = "when there is room" if full else "when the cause is removed"
         raise IndexUnavailable(
             f"building {index} failed: {error}; the index is as it was, "
-            "run the same command again when there is room"
+            f"run the same command again {remedy}"
         ) from error
 
 

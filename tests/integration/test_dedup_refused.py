@@ -120,6 +120,18 @@ def test_a_run_that_is_refused_for_space_has_not_begun(source: Path, tmp_path: P
     assert b"resuming" not in done.stderr and "small" not in json.loads(done.stdout)["refused"]
 
 
+def test_the_sources_are_not_the_directory_of_results(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = content(source)
+    for out, told in (
+        (source, "has the sources in it: name another directory, or use --in-place"),
+        (source / "out", f"is in {source}, where the next scan would read it"),
+    ):
+        assert main(["dedup", str(source), "--out", str(out)]) == 4
+        assert told in capsys.readouterr().err and content(source) == before
+
+
 def test_stages_in_place_are_not_finished_with_other_options(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

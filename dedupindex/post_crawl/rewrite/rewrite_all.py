@@ -254,11 +254,11 @@ def check_names(
             )
     target = out.resolve()
     roots = {file.root for file in files}
+    if any(Path(root).resolve() == target for root in roots):
+        raise BadInput(f"{out} has the sources in it: name another directory, or use --in-place")
     for root in roots if searched is None else searched:
         if Path(root).resolve() in (target, *target.parents):
             raise BadInput(f"{out} is in {root}, where the next scan would read it")
-    if any(Path(root).resolve() == target for root in roots):
-        raise BadInput(f"{out} has the sources in it: name another directory")
 
 
 def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], processes: int) -> None:
