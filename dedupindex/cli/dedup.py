@@ -252,7 +252,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         found = ", ".join(
             f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
         )
-        yield singular(f"verified: {report.proof.files:,} files, {found or 'nothing found'}")
+        yield singular(f"verified: {report.proof.files:,} files, {found or 'no defects'}")
     if in_place and report.journal:
         plan = printable(shlex.quote(str(report.work / "plan")))
         yield f"undo: bin/rewrite {plan} --undo"

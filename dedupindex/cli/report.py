@@ -208,10 +208,11 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     namespaces = parse_namespaces(named) if named else ()
     with open_snapshot(index) as state:
         found = _found(sources, options)
-        kinds = _read(report, found, options, state, namespaces)
+        _read(report, found, options, state, namespaces)
         head = report.head(state.settings, state.view.counts().captures)
     warn(report.problems)
-    _warn_of_overlaps(report, kinds)
+    for warning in report.warnings():
+        say(f"warning: {warning}")
     _write(head, partial(report.groups, options["limit"]), group_table(report.by),
            options, (against_lines, partial(against_page, _title(sources))))  # fmt: skip
     return Damaged.exit_status if report.problems else 0
@@ -275,8 +276,8 @@ def _title(sources: list[str]) -> str:
 def _read(
     report: DuplicationReport, found: Expanded, options: dict[str, Any], state: IndexSnapshot,
     namespaces: tuple[str, ...],
-) -> set[str]:  # fmt: skip
-    """Look up all captures of the sources; returns whether these were "rows", "records" or both."""
+) -> None:  # fmt: skip
+    """Look up all captures of the sources."""
     kind = options["iterator"]
     finder = state.snapshot.view_for(state.view, state.settings.keys(), "", namespaces)
     reading = SourceOptions(
@@ -287,16 +288,14 @@ def _read(
     unsized = any(map(is_stream, found.paths))
     sizes = {path: facts.size for path, facts in found.remote.items()}
     of = 0 if unsized else sum(sizes.get(path) or os.path.getsize(path) for path in found.paths)
-    kinds: set[str] = set()
     before = 0
     with show_progress(verbose=False) as progress:
         for path in found.paths:
             with open_source(path, kind, reading) as source:
-                kinds.add("records" if source.reads_records else "rows")
+                report.kinds.add("records" if source.reads_records else "rows")
                 items = prefetched(_watched(source, progress, before, of, report), state.view)
                 report.add(items, finder, state.settings)
                 before += max(source.size, 0)
-    return kinds
 
 
 def _watched(
@@ -307,17 +306,3 @@ def _watched(
         if not seen % _PROGRESS_EVERY:
             progress(ProgressUpdate("reading", before + source.position, of, report.records))
         yield item
-
-
-def _warn_of_overlaps(report: DuplicationReport, kinds: set[str]) -> None:
-    """Warn if the figures are misleading."""
-    if len(kinds) > 1:
-        say(
-            "warning: WARCs were read as well as CDX files or logs: a capture in both is counted "
-            "twice; name only one of them"
-        )
-    if report.self_matches:
-        say(
-            "warning: the index already has captures of this crawl, not counted as their own "
-            "duplicates; make the report before bin/index --add"
-        )

@@ -90,7 +90,8 @@ def command(
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise nothing_found(places)
     if html is not None:
-        html_page.save(html, verify_page.lines(places, collection.totals(), reasons, first))
+        page = verify_page.lines(places, collection.totals(), reasons, first, against)
+        html_page.save(html, page)
     if wants_json():
         counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
         print_json({**counts, "findings": dict(sorted(reasons.items()))})
@@ -98,7 +99,7 @@ def command(
         totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
         if recompressed:
             totals += f", {recompressed:,} records unchanged in other members or frames"
-        _say_counts(totals, reasons, list_remarks=list_remarks)
+        _say_counts(totals, reasons, against, list_remarks=list_remarks)
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
         say("only the compressed bytes of records differ; --records compares the records")
     if reasons.keys() & _ABSENT:
@@ -112,13 +113,17 @@ def _status(levels: set[str]) -> int:
     return UNSOUND if levels & {LOSS, BROKEN} else 0
 
 
-def _say_counts(totals: str, reasons: Counter[str], *, list_remarks: bool) -> None:
+def _say_counts(
+    totals: str, reasons: Counter[str], against: Path | None, *, list_remarks: bool
+) -> None:
     """Print what was read, and the number of findings by level and reason."""
     levels: Counter[str] = Counter()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count
     found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
-    say(f"{singular(totals)}: {f'findings: {found}' if found else 'nothing found'}")
+    sound = verify_page.sound(+levels, against)
+    findings = f"findings: {found}" if found else ""
+    say(f"{singular(totals)}: {'; '.join(filter(None, (findings, sound)))}")
     if reasons:
         for line in verify_page.BY_REASON.text_lines(verify_page.rows(reasons)):
             say(line)

@@ -6,7 +6,7 @@ They are not in `dedupindex.verify`, which imports nothing that writes reports.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dedupindex.runtime.tables import singular
 from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
 
 NAMED = 200  # findings that a page names
+NOT_COUNTED = "Damage that both have is not counted."
 _FINDINGS = ReportColumn("findings", "findings")
 _LEVEL = ReportColumn("level", "level", Unit.TEXT)
 BY_REASON = Table(
@@ -65,14 +66,14 @@ def rows(reasons: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def lines(
     places: Sequence[Path], read: Mapping[str, int], reasons: Mapping[str, int],
-    first: Sequence[Finding],
+    first: Sequence[Finding], against: Path | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the page: what was read, the findings by reason, and the first of them."""
     levels = Counter[str]()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count
-    more = f" and {len(places) - 2:,} more" if len(places) > 2 else ""
-    title = f"Verification of {', '.join(map(str, places[:2]))}{more}"
+    named = _names(places)
+    title = f"Verification of {named}" + (f" against {against}" if against else "")
     drawn = [level for level in LEVELS if level != REMARK] if levels.keys() - {REMARK} else LEVELS
     counts = [(ChartPart(level, _MEANINGS[level]), levels[level]) for level in drawn]
     figures = [Figure(name.capitalize(), f"{count:,}") for name, count in read.items()]
@@ -89,22 +90,54 @@ def lines(
                  "offset": finding.offset if finding.offset >= 0 else None}
                 for finding in first
             )  # fmt: skip
-        named = sum(count for reason, count in reasons.items() if REASONS[reason] != REMARK)
-        if named > len(first):
-            yield f"<p>and {named - len(first):,} more, which bin/verify prints.</p>\n"
+        defects = sum(count for reason, count in reasons.items() if REASONS[reason] != REMARK)
+        if defects > len(first):
+            yield f"<p>and {defects - len(first):,} more, which bin/verify prints.</p>\n"
 
     footer = "Read by code that shares no parser with what writes archives."
-    return html_page.page(title, _headline(levels, read), figures, body(), footer)
+    if against:
+        footer += f" {NOT_COUNTED}"
+        headline = _comparison(levels, read, named, against)
+    else:
+        headline = _headline(levels, read)
+    return html_page.page(title, headline, figures, body(), footer)
 
 
-def _headline(levels: Mapping[str, int], read: Mapping[str, int]) -> str:
+def _names(places: Sequence[Path]) -> str:
+    more = f" and {len(places) - 2:,} more" if len(places) > 2 else ""
+    return f"{', '.join(map(str, places[:2]))}{more}"
+
+
+def sound(levels: Iterable[str], against: Path | None) -> str:
+    """Say that there is no defect, for one line of text; "" if there is one."""
+    if set(levels) - {REMARK}:
+        return ""
+    return f"all that {against} held is there. {NOT_COUNTED}" if against else "no defects"
+
+
+def _comparison(
+    levels: Mapping[str, int], read: Mapping[str, int], named: str, against: Path
+) -> str:
+    files = singular(f"{read['files']:,} files")
+    if bad := _defects(levels):
+        return f"{bad} in {files} compared with {against}."
+    holds = "hold" if named.count(", ") else "holds"
+    remarks = ", with remarks only" if levels[REMARK] else ""
+    return f"{named} {holds} everything that {against} held: {files} compared{remarks}."
+
+
+def _defects(levels: Mapping[str, int]) -> str:
     bad = [
         f"{levels[level]:,} finding{'s' * (levels[level] > 1)} of {level}"
         for level in (DAMAGE, LOSS, BROKEN)
         if levels[level]
     ]
+    return ", ".join(bad)
+
+
+def _headline(levels: Mapping[str, int], read: Mapping[str, int]) -> str:
     files = singular(f"{read['files']:,} files")
-    if bad:
-        return f"{', '.join(bad)} in {files}."
+    if bad := _defects(levels):
+        return f"{bad} in {files}."
     remarks = ", with remarks only" if levels[REMARK] else ""
     return f"Nothing is damaged or lost in {files}{remarks}."

@@ -87,6 +87,16 @@ class ReportFilter:
             raise BadInput(f"{self.mime!r} is not a regular expression: {error}") from error
 
 
+ALREADY_INDEXED = (
+    "the index already has captures of this crawl: they are not counted as their own duplicates, "
+    "but as originals of later captures of the crawl; make the report before bin/index --add"
+)
+COUNTED_TWICE = (
+    "WARCs were read as well as CDX files or logs: a capture in both is counted twice; "
+    "name only one of them"
+)
+
+
 @dataclass
 class DuplicationReport:
     """Sums over a crawl; `rows` holds those of the first filter by group, on disk if large."""
@@ -108,6 +118,7 @@ class DuplicationReport:
     refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
     skipped: int = 0  # of the first filter: the policy says to write not even a revisit
     problems: list[Problem] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)  # what was read: "rows", "records" or both
 
     def __post_init__(self) -> None:
         self.totals = {chosen: [0] * len(COLUMNS) for chosen in self.filters}
@@ -198,6 +209,7 @@ class DuplicationReport:
         """Return the report without its groups, of which there may be millions."""
         first = self.totals[self.filters[0]]
         return {
+            "warnings": self.warnings(),
             "records": self.records,
             "refused": dict(sorted(self.refused.items())),
             "already_revisits": self.revisits,
@@ -218,6 +230,11 @@ class DuplicationReport:
             "last_lookup_ms": round(1000 * self.last_lookup_seconds, 4),
             "index": index_facts(settings, captures),
         }
+
+    def warnings(self) -> list[str]:
+        """Return why the figures may mislead."""
+        known = {ALREADY_INDEXED: self.self_matches > 0, COUNTED_TWICE: len(self.kinds) > 1}
+        return [warning for warning, applies in known.items() if applies]
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield the `count` groups with the most bytes handled, then captures; 0 for all."""

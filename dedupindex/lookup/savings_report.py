@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from dedupindex.lookup.conditions import format_age
-from dedupindex.lookup.savings import CLASSES, SIZES, IndexFacts
+from dedupindex.lookup.savings import ALREADY_INDEXED, CLASSES, SIZES, IndexFacts
 from dedupindex.lookup.validator_report import VALIDATORS
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
@@ -24,6 +24,7 @@ from dedupindex.runtime.report_table import (
     Unit,
     hidden,
     on_pages,
+    share_text,
 )
 from dedupindex.runtime.tables import UNKNOWN, amount, number
 
@@ -242,12 +243,17 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
     largest = list(islice(groups, html_page.MOST))
     by = heading(head["by"]).label
     sizes = sizes_text(head["sizes"])
+    would = "would not have been stored again"
+    if ALREADY_INDEXED in head["warnings"]:  # what it would have been then is not known
+        would = "has an original in the index, which already has captures of this crawl"
     headline = (
-        f"{_share(head, 'payload')} would not have been stored again: "
+        f"{_share(head, 'payload')} {would}: "
         f"{head['duplicates']:,} of {head['handled']:,} captures are duplicates."
     )
 
     def body() -> Iterator[str]:
+        for warning in head["warnings"]:
+            yield f"<p><strong>Warning:</strong> {html_page.text(warning)}.</p>\n"
         yield from pictures(head, largest, by)
         for row in head["filters"]:
             left_out = f", without {row['mime']}" if row["mime"] else ""
@@ -301,9 +307,9 @@ def _of_group(group: Row, looked_up: str) -> str:
 def saved_figures(head: Row) -> list[Figure]:
     """Return the figures of a page: what was saved, in per cent and bytes."""
     share = head["duplicate_bytes_percent"]
-    of = "" if share is None else f"{share:.1f} % of {amount(head['handled_bytes'])}"
+    of = "" if share is None else f"{share_text(share)} of {amount(head['handled_bytes'])}"
     new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} of payload"
-    captures = f"{head['duplicates_percent']:.1f} % of captures"
+    captures = f"{share_text(head['duplicates_percent'])} of captures"
     return [
         Figure("Payload saved", amount(head["duplicate_bytes"]), of),
         Figure("Duplicates", f"{head['duplicates']:,}", captures),
@@ -315,8 +321,8 @@ def _share(head: Row, what: str) -> str:
     """Say which share is saved: of the bytes if they are known, else of the captures."""
     share = head["duplicate_bytes_percent"]
     if share is None:
-        return f"{head['duplicates_percent']:.1f} % of the captures"
-    return f"{share:.1f} % of the {what}"
+        return f"{share_text(head['duplicates_percent'])} of the captures"
+    return f"{share_text(share)} of the {what}"
 
 
 _FACTS = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
 from dedupindex.runtime.tables import amount, number, singular
 
 _CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
@@ -42,7 +42,7 @@ def _headline(report: DedupReport) -> str:
     would = "would be" if report.dry_run else "are"
     become = "could become" if report.dry_run else "became"
     captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
-    return f"The files {would} {share:.1f} % smaller: {captures}."
+    return f"The files {would} {share_text(share)} smaller: {captures}."
 
 
 def _figures(report: DedupReport) -> Iterator[Figure]:
@@ -50,7 +50,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     before, after = amount(report.bytes_before), amount(report.bytes_after)
     yield Figure("Saved in files", amount(smaller), f"{before} before, {after} after")
     share = percent(report.revisits, report.captures)
-    yield Figure("Revisits", number(report.revisits), f"{share:.1f} % of the captures")
+    yield Figure("Revisits", number(report.revisits), f"{share_text(share)} of the captures")
     if report.journal:
         yield Figure("Kept to undo it", amount(report.journal), "in .rewrite/")
     if report.left:
@@ -59,7 +59,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     if not report.dry_run:
         found = report.proof.levels.total()
         files = singular(f"{report.proof.files:,} files")
-        yield Figure("Verified", files, f"{found:,} findings" if found else "nothing found")
+        yield Figure("Verified", files, f"{found:,} findings" if found else "no defects")
 
 
 def _body(report: DedupReport) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.page_style import POLICY, STYLE
-from dedupindex.runtime.report_table import ReportColumn, Row
+from dedupindex.runtime.report_table import ReportColumn, Row, percent, share_text
 from dedupindex.runtime.tables import printable
 
 MOST = 12  # rows of a ranking
@@ -83,7 +83,7 @@ def split(
         (
             part,
             f"{part.label}: {column.text(value)}"
-            + (f" ({100 * value / whole:.1f} %)" if whole else ""),
+            + (f" ({share_text(percent(value, whole))})" if whole else ""),
         )
         for part, value in parts
     ]

@@ -59,7 +59,7 @@ class ReportColumn(NamedTuple):
         if self.unit is Unit.BYTES:
             return amount(value)
         if self.unit is Unit.PERCENT:
-            return f"{value:.1f} %"
+            return share_text(value)
         if self.unit is Unit.MILLISECONDS:
             return f"{value:,} ms"
         return f"{value:,}" if self.unit is Unit.COUNT else printable(str(value))
@@ -145,6 +145,11 @@ def _class_of(column: ReportColumn) -> str:
     kinds = ["n"] * (column.unit is not Unit.TEXT)
     kinds += ["minor"] * (column.shown is Shown.ON_PAGES)
     return f' class="{" ".join(kinds)}"' if kinds else ""
+
+
+def share_text(share: float) -> str:
+    """Return a share of `percent` as all text and pages show it."""
+    return f"{share:.1f} %"
 
 
 def percent(part: float, whole: float) -> float:

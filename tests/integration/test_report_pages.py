@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
 from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from dedupindex.post_crawl import dedup_page
+from dedupindex.post_crawl.dedup_report import DedupReport
 from tests.support.commands import typed
 from tests.support.verifying import page, write
 
@@ -65,3 +68,32 @@ def test_pages_do_not_replace_other_files(archive: Path, tmp_path: Path) -> None
             typed(*words, "--html", target, status=2)
             assert before == (target.read_bytes() if target.exists() else None)
     assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+def headline(page: Path) -> str:
+    return re.findall('<p class="headline">(.*?)</p>', page.read_text())[0]
+
+
+def test_a_comparison_claims_no_more_than_it_compared(archive: Path, tmp_path: Path) -> None:
+    """A damaged file equals itself: it is called complete, but not sound."""
+    target, bad = tmp_path / "verify.html", tmp_path / "bad"
+    (tmp_path / "bad").mkdir()
+    for path in (archive / "bad").iterdir():
+        (bad / "a.warc.gz").write_bytes(path.read_bytes())
+    shutil.copytree(bad, tmp_path / "same")
+    _, said = typed("verify", "--against", bad, tmp_path / "same", "--html", target)
+    assert "1 file: all that" in said and "Damage that both have is not counted" in said
+    holds = f"{tmp_path / 'same'} holds everything that {bad} held: 1 file compared."
+    assert headline(target) == holds
+    assert "Damage that both have is not counted" in target.read_text()
+    (tmp_path / "same" / "a.warc.gz").unlink()
+    (tmp_path / "same" / "b.warc.gz").write_bytes(b"")
+    _, said = typed("verify", "--against", bad, tmp_path / "same", "--html", target, status=8)
+    assert "all that" not in said and headline(target).startswith("1 finding of loss")
+
+
+def test_a_share_is_rounded_once() -> None:
+    """A share of 0.1536 % is 0.15 in JSON; headline, figures and legends show the same."""
+    report = DedupReport(True, files=1, bytes_before=1_000_000, bytes_after=1_000_000 - 1536)
+    html = "".join(dedup_page.lines(report, ["in"]))
+    assert set(re.findall(r"\b0\.[12] %", html)) == {"0.1 %"}

@@ -453,8 +453,17 @@ def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     crawl = tmp_path / "own.cdx"
     crawl.write_text(HEADER + cdx_line(1, 1, 5).replace(" 500 ", " - "))
     typed("index", crawl, tmp_path / "i")
-    out, messages = typed("report", tmp_path / "i", crawl)
+    page, new = tmp_path / "page.html", tmp_path / "new.cdx"
+    out, messages = typed("report", tmp_path / "i", crawl, "--html", page)
     assert "make the report before bin/index --add" in messages
+    assert "make the report before bin/index --add" in page.read_text()
+    assert "would not have been stored again" not in page.read_text()
+    warnings = json.loads(typed("report", tmp_path / "i", crawl, "--json")[0])["warnings"]
+    assert ["already has captures of this crawl" in warning for warning in warnings] == [True]
+    new.write_text(HEADER + cdx_line(1, 2, 6))
+    assert json.loads(typed("report", tmp_path / "i", new, "--json")[0])["warnings"] == []
+    typed("report", tmp_path / "i", new, "--html", page)
+    assert "would not have been stored again" in page.read_text()
     assert "0 stated, 0 those of their originals, 1 not known" in out
     assert "Bytes total:          not known\n" in out
 
