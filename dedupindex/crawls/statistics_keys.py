@@ -175,16 +175,6 @@ def _latest_minute(one: Amounts, other: Amounts) -> Amounts:
     return one if one[0] > other[0] else other
 
 
-def _unpack_row(packed: bytes | memoryview[int]) -> Amounts:
-    """Return a row; those stored before answers 304 were counted have zeros in their place."""
-    return _ROW.unpack(bytes(packed).ljust(_ROW.size, b"\0"))
-
-
-def _unpack_times(packed: bytes | memoryview[int]) -> Amounts:
-    """Return times; those stored before the last lookup was timed have a 0 in its place."""
-    return _TIMES.unpack(bytes(packed).ljust(_TIMES.size, b"\0"))
-
-
 def _greater(one: Amounts, other: Amounts) -> Amounts:
     pairs = zip(one, other, strict=True)
     return [max((n for n in pair if n != NOT_REPORTED), default=NOT_REPORTED) for pair in pairs]
@@ -214,10 +204,8 @@ def _codec(
 
 
 CODECS = {
-    **dict.fromkeys(
-        (kind.value for kind in StatisticsKind), _codec(_ROW)._replace(unpack=_unpack_row)
-    ),
-    StatisticsKind.TIMES.value: _codec(_TIMES, combine_times)._replace(unpack=_unpack_times),
+    **dict.fromkeys((kind.value for kind in StatisticsKind), _codec(_ROW)),
+    StatisticsKind.TIMES.value: _codec(_TIMES, combine_times),
     StatisticsKind.OTHERS.value: _codec(_OTHERS),
     StatisticsKind.MINUTE.value: _codec(_MINUTE, _latest_minute),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),

@@ -25,7 +25,7 @@ from dedupindex.index.format.cells import Keys, sealed
 from dedupindex.runtime.files import write_file
 from dedupindex.urlkey import CANONICALISER
 
-FORMAT = 2  # of all stored data; raised when an older reader would misread it
+FORMAT = 3  # of all stored data, crawls too; raised when an older reader would misread it
 FILE = "index.json"
 _CHECKSUM = "checksum"  # in the file: of everything else in it
 

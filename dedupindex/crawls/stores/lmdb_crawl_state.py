@@ -23,7 +23,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 from typing import Any, NamedTuple, cast
@@ -63,7 +63,7 @@ class CrawlTrees(NamedTuple):
     statistics: Any
     meta: Any
     urls: Any
-    visits: Any  # None in a file of an earlier version, until it is opened to be written
+    visits: Any
 
     @classmethod
     def open(cls, env: lmdb.Environment, txn: lmdb.Transaction | None = None) -> CrawlTrees:
@@ -72,9 +72,7 @@ class CrawlTrees(NamedTuple):
             env.open_db(name.encode(), txn=txn, create=txn is not None) for name in cls._fields[:-2]
         ]
         trees.append(url_index.open_tree(env, txn=txn, create=txn is not None))
-        trees.append(None)
-        with suppress(lmdb.NotFoundError):
-            trees[-1] = env.open_db(b"visits", txn=txn, create=txn is not None)
+        trees.append(env.open_db(b"visits", txn=txn, create=txn is not None))
         return cls(*trees)
 
 
@@ -178,9 +176,8 @@ class LmdbReading(Reading):
         return url_index.prefixes(self.txn, self.trees.captures, self.trees.urls, tail)
 
     def visits(self, crawl: int, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-        if self.trees.visits is not None:
-            for key, body in self._scan(self.trees.visits, crawl.to_bytes(NUMBER, "big") + prefix):
-                yield key[NUMBER:], body
+        for key, body in self._scan(self.trees.visits, crawl.to_bytes(NUMBER, "big") + prefix):
+            yield key[NUMBER:], body
 
     def claims(self, prefix: bytes) -> Iterator[tuple[str, Claim]]:
         for key, value in self._scan(self.trees.claims, prefix):
@@ -204,7 +201,7 @@ class LmdbReading(Reading):
     def problems(self) -> Iterator[str]:
         """Check all values and references; yield sentences about what is damaged."""
         for name, tree in self.trees._asdict().items():
-            if name == "urls" or tree is None:
+            if name == "urls":
                 continue
             for key, stored in scan(self.txn, tree):
                 try:

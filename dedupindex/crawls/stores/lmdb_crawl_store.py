@@ -78,7 +78,6 @@ class LmdbStore(Store):
             with self._env.begin(write=True) as txn:
                 if not txn.stat()["entries"]:
                     put_format(txn, CrawlTrees.open(self._env, txn).meta)
-                self._env.open_db(b"visits", txn=txn)  # an earlier version has not made it
         try:
             meta = self._env.open_db(b"meta", create=False)
             with self._env.begin() as txn:
@@ -89,7 +88,7 @@ class LmdbStore(Store):
 
     def _agree(self, number: int) -> None:
         """Raise `FormatFromPast` or `FormatFromFuture` for another format."""
-        if number == 1:
+        if number < FORMAT:
             raise FormatFromPast(
                 f"{self.path} was written by an older version, whose format this one does not "
                 "read: index the WARCs that its crawls wrote with bin/index, then remove the file"

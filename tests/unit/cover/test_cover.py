@@ -241,7 +241,8 @@ def test_the_journalist_keeps_the_latest_of_each_host(tmp_path: Path) -> None:
         3, 2, 750, 300,
     )  # fmt: skip
     assert outcome.hosts[0] == {"host": "a.example", "documents": 4, "kept": 2, "covered": 2,
-                             "bytes": 650, "covered_bytes": 300}  # fmt: skip
+                             "covered_percent": 50.0, "bytes": 650, "covered_bytes": 300,
+                             "covered_bytes_percent": 46.15, "unsized": 0}  # fmt: skip
 
 
 @_WHOLE

@@ -40,11 +40,18 @@ from dedupindex.crawls.statistics_keys import (
     key_of,
 )
 from dedupindex.crawls.store import Store
-from dedupindex.crawls.stores import make_store
+from dedupindex.crawls.stores import lmdb_crawl_state, lmdb_crawl_store, make_store
 from dedupindex.crawls.stores.lmdb_crawl_state import LmdbWriting
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
-from dedupindex.errors import BadInput, BadQuery, Damaged
-from dedupindex.index.identity import Settings
+from dedupindex.errors import (
+    BadInput,
+    BadQuery,
+    Damaged,
+    DedupError,
+    FormatFromFuture,
+    FormatFromPast,
+)
+from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.indexer.admission import admission_filter
 from tests.conftest import MakeIndex, of_files
 from tests.support.budgets import examples, thorough
@@ -319,12 +326,6 @@ def test_the_time_of_the_last_lookup_is_kept(store: Store) -> None:
     assert times.latest == pytest.approx(0.003) and (times.first, times.last) == (now, now + 5)
 
 
-def test_times_without_that_of_the_last_lookup_are_read() -> None:
-    codec = CODECS[StatisticsKind.TIMES.value]
-    before = struct.pack(">131Q", 5, 6, 70, *range(128))
-    assert list(codec.unpack(before)) == [5, 6, 70, *range(128), 0]
-
-
 def test_bytes_in_total() -> None:
     row = StatisticsRow(
         lookups=3, digest=2, digest_bytes=20, stated_bytes=60, duplicate_stated_bytes=45
@@ -439,3 +440,17 @@ def test_memory_does_not_grow_with_hosts(store: Store) -> None:
             add_counted(writing, part)
     with store.reading() as reading:
         assert statistics.total(reading, reading.crawl("one")).lookups == 2 * hosts
+
+
+@pytest.mark.parametrize(("change", "error"), [(-1, FormatFromPast), (1, FormatFromFuture)])
+def test_crawls_of_another_version_are_refused(
+    change: int, error: type[DedupError], make_index: MakeIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows have other columns: those of format 2 had no counts of unknown sizes."""
+    index = make_index()
+    with monkeypatch.context() as other:
+        other.setattr(lmdb_crawl_state, "FORMAT", FORMAT + change)
+        other.setattr(lmdb_crawl_store, "FORMAT", FORMAT + change)
+        make_store(index).close()
+    with pytest.raises(error, match=r"crawls\.mdb"):
+        make_store(index, create=False)

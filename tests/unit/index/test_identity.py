@@ -53,8 +53,8 @@ def test_no_index_is_an_outage_and_not_an_empty_index(tmp_path: Path) -> None:
 def test_a_future_format_is_refused_by_name(tmp_path: Path) -> None:
     Identity("lmdb", Settings()).write(tmp_path)
     content = json.loads((tmp_path / FILE).read_text())
-    (tmp_path / FILE).write_text(json.dumps({**content, "format": 3, "settings": {"new": 1}}))
-    with pytest.raises(FormatFromFuture, match=r"format 3, this version reads format 2"):
+    (tmp_path / FILE).write_text(json.dumps({**content, "format": 4, "settings": {"new": 1}}))
+    with pytest.raises(FormatFromFuture, match=r"format 4, this version reads format 3"):
         read_identity(tmp_path)
 
 
@@ -65,7 +65,7 @@ def test_an_older_format_is_refused_with_the_command_that_makes_it_anew(tmp_path
     content = {"format": 1, "engine": "lmdb", "settings": chosen, "canonicaliser": CANONICALISER}
     (tmp_path / FILE).write_text(json.dumps({**content, "generation": 3}))
     anew = r"bin/index --no-canonicalized --mime '\^text/html' SOURCE\.\.\. NEW-INDEX"
-    with pytest.raises(FormatFromPast, match=f"format 1, .* reads format 2 .* copy it; .*{anew}"):
+    with pytest.raises(FormatFromPast, match=f"format 1, .* reads format 3 .* copy it; .*{anew}"):
         read_identity(tmp_path)
 
 
@@ -114,9 +114,9 @@ def test_without_urls_there_are_no_canonical_ones() -> None:
         "7",
         '"format"',
         "{}",
-        '{"format": 2}',
-        '{"format": 2, "settings": []}',
-        '{"format": 2, "engine": "lmdb", "settings": {"url_index": true}}',
+        '{"format": 3}',
+        '{"format": 3, "settings": []}',
+        '{"format": 3, "engine": "lmdb", "settings": {"url_index": true}}',
     ],
 )
 def test_a_damaged_identity_is_not_a_missing_one(content: str, tmp_path: Path) -> None:
