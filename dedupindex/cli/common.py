@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -286,6 +286,14 @@ def count_lines(
     for name, count in sorted(counts.items()):
         meaning = (meanings or {}).get(name, "")
         yield f"  {label + name:<28}{count:>12,}  {meaning}".rstrip()
+
+
+def file_lines(lines: Sequence[str], count: int, shown: int = 5) -> Iterator[str]:
+    """Yield the first of `count` files, of which `lines` name some, and how many more there are."""
+    for line in lines[:shown]:
+        yield f"  {printable(line)}"
+    if count > shown:
+        yield f"  and {count - shown:,} more (see --json)"
 
 
 def say(text: str) -> None:

@@ -14,6 +14,7 @@ import click
 from dedupindex.cli.common import (
     UNSOUND,
     ComparingCommand,
+    file_lines,
     print_result,
     say,
     status_7,
@@ -26,7 +27,7 @@ from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.errors import Damaged
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
-from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport
+from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused_table
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
@@ -49,7 +50,7 @@ _OUTDATED = (
     "next: repeat this with --update-index. Until then lookups may be answered with captures that "
     "are revisits now, and bin/purge does not know the revisits"
 )
-_SHOWN, _FEW = 20, 5  # files that are named in the report
+_SHOWN = 20  # files that were not copied
 
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
@@ -198,20 +199,15 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
     return 0
 
 
-def _file_lines(lines: list[str], shown: int) -> Iterator[str]:
-    for line in lines[:shown]:
-        yield f"  {printable(line)}"
-    if len(lines) > shown:
-        yield f"  and {len(lines) - shown:,} more, which --json names"
-
-
 def _other_files(report: DedupReport) -> Iterator[str]:
     """Yield the lines of files that were not copied, and those outside that revisits need."""
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
-        yield f"NOT COPIED, so keep the source: {files}, {size}"
-        yield from _file_lines([f"not copied: {absent.file}" for absent in report.absent], _SHOWN)
+        dry = "WOULD NOT BE COPIED" if report.dry_run else "NOT COPIED"
+        yield f"{dry}, so keep the source: {files}, {size}"
+        absent = [f"not copied: {missing.file}" for missing in report.absent]
+        yield from file_lines(absent, len(absent), _SHOWN)
     if outside := sorted(+report.outside):
         where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
         yield (
@@ -219,7 +215,8 @@ def _other_files(report: DedupReport) -> Iterator[str]:
             + singular(f"in {len(outside):,} files to be kept: ")
             + f"bin/verify takes --originals {where}"
         )
-        yield from _file_lines([f"{report.outside[path]:,} to {path}" for path in outside], _FEW)
+        others = [f"{report.outside[path]:,} to {path}" for path in outside]
+        yield from file_lines(others, len(others))
 
 
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
@@ -234,18 +231,30 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
     yield f"{captures} {would} {revisits}; {before} {would} {after}"
+    if in_place and report.revisits:
+        until = "would be free" if report.dry_run else "is free"
+        yield (
+            f"their space {until} only after bin/rewrite --commit: until then {DIRECTORY}/ keeps "
+            "the removed records"
+        )
     if report.journal:
         net = report.bytes_saved
         saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
-        yield f"in {DIRECTORY}/, to undo it: {amount(report.journal)}; with that, {saves}"
+        kept = f"in {DIRECTORY}/, to undo {'it' if report.revisits else 'earlier runs'}: "
+        kept += amount(report.journal)
+        yield f"{kept}; with that, {saves}" if report.revisits else kept
     yield from _other_files(report)
     if report.refused:
-        yield f"\n{REFUSED.title}:"
-        yield from REFUSED.text_lines(report.refused_rows())
+        refused = refused_table(dry_run=report.dry_run)
+        yield f"\n{refused.title}:"
+        yield from refused.text_lines(report.refused_rows())
     if report.skipped:
-        yield f"  files skipped, neither WARC nor ARC: {report.skipped:,}"
-    yield f"\n{HOSTS.title}:"
-    yield from HOSTS.text_lines(host.as_row() for host in report.hosts)
+        copied = "" if in_place else ", not copied"
+        yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"
+        yield from file_lines(report.skipped_files, report.skipped)
+    hosts = hosts_table(dry_run=report.dry_run)
+    yield f"\n{hosts.title}:"
+    yield from hosts.text_lines(host.as_row() for host in report.hosts)
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:

@@ -15,6 +15,7 @@ from dedupindex.capture import SKIPPED
 from dedupindex.cli.common import (
     Command,
     count_lines,
+    file_lines,
     print_result,
     say,
     setting_source,
@@ -239,6 +240,7 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
         **built.tally.as_json(),
         "problems": len(built.problems),
         "skipped": built.skipped,
+        "skipped_files": built.skipped_files,
         "not_read_zstd": _zstd_files(built),
     }
     print_result(content, _text_of(built, sources, printable(index_name(index))))
@@ -286,6 +288,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         yield f"  files not read (zstd): {zstd:,}"
     if built.skipped:
         yield f"  files skipped, not of a known kind: {built.skipped:,}"
+        yield from file_lines(built.skipped_files, built.skipped)
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     elif refused:

@@ -104,6 +104,7 @@ class Built:
     tally     counts of the records that were read; ``tally.refused`` by reason
     problems  what was damaged and left out, by file and offset in bytes
     skipped   number of files in directories that are of no known kind
+    skipped_files  paths of the first of these, at most 1,000 of each source
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
@@ -113,6 +114,7 @@ class Built:
     tally: BuildTally
     problems: list[Problem]
     skipped: int
+    skipped_files: list[str] = field(default_factory=list)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -147,7 +149,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
     problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
-    return Built(tally, problems, found.skipped)
+    return Built(tally, problems, found.skipped, found.skipped_files)
 
 
 def build_index(

@@ -181,8 +181,9 @@ class _DedupRun:
         self._say, self._progress = say, on_progress
         self._clock = Clock()
         self._report = DedupReport(
-            options.dry, skipped=found.skipped, work=work.top, seconds=self._clock.seconds
-        )
+            options.dry, options.out is None, skipped=found.skipped,
+            skipped_files=found.skipped_files, work=work.top, seconds=self._clock.seconds,
+        )  # fmt: skip
 
     def report(self) -> DedupReport:
         report, options = self._report, self._options

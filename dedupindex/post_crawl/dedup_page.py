@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport
+from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused_table
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
 from dedupindex.runtime.tables import amount, number, singular
 
 _CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
-_SAVED = ChartPart("saved", "saved")
 _NAMED = 200  # files with problems
 _PROBLEMS = Table(
     "Files that were left alone, and damage that was kept",
@@ -38,21 +38,30 @@ def _headline(report: DedupReport) -> str:
     if not report.proof.sound:
         return "Verification failed: do not use the result, and keep what it was made from."
     smaller = report.bytes_before - report.bytes_after
-    share = percent(smaller, report.bytes_before)
+    share = percent(abs(smaller), report.bytes_before)
     would = "would be" if report.dry_run else "are"
     become = "could become" if report.dry_run else "became"
     captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
-    return f"The files {would} {share_text(share)} smaller: {captures}."
+    than = "smaller" if smaller >= 0 else "larger"
+    free = ""
+    if report.in_place and report.revisits:
+        free = " Their space would be" if report.dry_run else " Their space is"
+        free += " free only after bin/rewrite --commit."
+    return f"The files {would} {share_text(share)} {than}: {captures}.{free}"
 
 
 def _figures(report: DedupReport) -> Iterator[Figure]:
     smaller = report.bytes_before - report.bytes_after
     before, after = amount(report.bytes_before), amount(report.bytes_after)
-    yield Figure("Saved in files", amount(smaller), f"{before} before, {after} after")
+    commit = ", free after --commit" if report.in_place and report.revisits else ""
+    saved = "Would be saved in files" if report.dry_run else "Saved in files"
+    yield Figure(saved, amount(smaller), f"{before} before, {after} after{commit}")
     share = percent(report.revisits, report.captures)
-    yield Figure("Revisits", number(report.revisits), f"{share_text(share)} of the captures")
+    revisits = "Would become revisits" if report.dry_run else "Revisits"
+    yield Figure(revisits, number(report.revisits), f"{share_text(share)} of the captures")
     if report.journal:
-        yield Figure("Kept to undo it", amount(report.journal), "in .rewrite/")
+        until = " until --commit" if report.in_place else ""
+        yield Figure("Kept to undo it", amount(report.journal), f"in .rewrite/{until}")
     if report.left:
         names = {problem.container for problem in report.left}
         yield Figure("Files with problems", number(len(names)), "named below")
@@ -62,15 +71,21 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
         yield Figure("Verified", files, f"{found:,} findings" if found else "no defects")
 
 
-def _body(report: DedupReport) -> Iterator[str]:
+def _pictures(report: DedupReport) -> Iterator[str]:
     smaller = max(report.bytes_before - report.bytes_after, 0)
-    sizes = [(_SAVED, smaller), (ChartPart("rest", "stays"), report.bytes_before - smaller)]
+    dry = report.dry_run
+    saved = ChartPart("saved", "would be saved" if dry else "saved")
+    sizes = [
+        (saved, smaller),
+        (ChartPart("rest", "would stay" if dry else "stays"), report.bytes_before - smaller),
+    ]
     yield from html_page.split("Bytes in files", sizes, _BYTES)
+    rewritten = "would not be rewritten" if dry else "not rewritten"
     captures = [
-        (_SAVED._replace(label="revisits"), report.revisits),
+        (saved._replace(label="would be revisits" if dry else "revisits"), report.revisits),
         (ChartPart("exact_url", "originals of revisits"), report.originals),
         (ChartPart("new", "without a duplicate"), report.unique),
-        (ChartPart("loss", "duplicates, not rewritten"), report.refused.total()),
+        (ChartPart("loss", f"duplicates, {rewritten}"), report.refused.total()),
     ]
     yield from html_page.split("Captures", captures, _CAPTURES)
     hosts = [
@@ -78,13 +93,21 @@ def _body(report: DedupReport) -> Iterator[str]:
          f"{amount(host.bytes_saved)}, {host.revisits:,} of {host.captures:,} captures")
         for host in report.hosts[: html_page.MOST]
     ]  # fmt: skip
-    yield from html_page.ranking("Bytes saved in files, by host", [_SAVED], hosts)
-    yield from HOSTS.html_lines(host.as_row() for host in report.hosts)
+    what = "Bytes that would be saved in files" if dry else "Bytes saved in files"
+    yield from html_page.ranking(f"{what}, by host", [saved], hosts)
+
+
+def _body(report: DedupReport) -> Iterator[str]:
+    yield from _pictures(report)
+    dry = report.dry_run
+    yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in report.hosts)
     if report.refused:
-        yield from REFUSED.html_lines(report.refused_rows())
+        yield from refused_table(dry_run=dry).html_lines(report.refused_rows())
     if report.left:
         problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
-        yield from _PROBLEMS.html_lines({"file": file, "why": why} for file, why in problems)
+        would = "Files that would be left alone, and damage that would be kept"
+        table = replace(_PROBLEMS, title=would) if dry else _PROBLEMS
+        yield from table.html_lines({"file": file, "why": why} for file, why in problems)
     if len(report.left) > _NAMED:
         yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
     if report.proof.findings:
@@ -92,7 +115,7 @@ def _body(report: DedupReport) -> Iterator[str]:
         yield from _FINDINGS.html_lines({"reason": name, "findings": n} for name, n in found)
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
-        yield f"<p>Not copied, so keep the source: {files}.</p>\n"
+        yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
 
 
 def _footer(report: DedupReport) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -217,6 +217,18 @@ REFUSED = Table(
 )
 
 
+def hosts_table(*, dry_run: bool) -> Table:
+    """Return `HOSTS` with a title that does not claim that a dry run saved anything."""
+    would = "By host, those that would save the most bytes first"
+    return replace(HOSTS, title=would) if dry_run else HOSTS
+
+
+def refused_table(*, dry_run: bool) -> Table:
+    """Return `REFUSED`, likewise."""
+    would = "Duplicates that would not be rewritten"
+    return replace(REFUSED, title=would) if dry_run else REFUSED
+
+
 def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:
     """Yield lines for `by_host`, from the revisits and saved bytes of hosts."""
     for host, (revisits, saved) in hosts.items():
@@ -278,16 +290,18 @@ class DedupReport:
     """
 
     dry_run: bool
+    in_place: bool = False
     files: int = 0
     skipped: int = 0  # files that are neither WARC nor ARC
+    skipped_files: list[str] = field(default_factory=list)  # the first of them
     records: int = 0  # of all types
     captures: int = 0  # responses among them
     unique: int = 0  # captures without an equal
     originals: int = 0
     revisits: int = 0  # that were made
-    bytes_before: int = 0
-    bytes_after: int = 0  # with a directory of results, of what is in it
-    journal: int = 0  # bytes that are kept to undo the run
+    bytes_before: int = 0  # with a directory of results, of the files that were copied to it
+    bytes_after: int = 0  # of the same files
+    journal: int = 0  # bytes that are kept to undo this run and earlier ones
     refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
     hosts: list[HostNumbers] = field(default_factory=list)  # the first, and all others as one
     all_hosts: Path | None = None  # a line of JSON for each; there may be millions
@@ -332,9 +346,10 @@ class DedupReport:
             self.leave(outcome.path, outcome.problem)
 
     def add_missing(self, file: str, size: int, there: int) -> None:
-        """Replace the bytes of a file that was not copied by those of the file in its place."""
+        """Add a file that was not copied: its bytes count neither before nor after."""
         self.absent.append(MissingFile(file, size, there))
-        self.bytes_after += there - size
+        self.bytes_before -= size
+        self.bytes_after -= size
 
     def count_left(self) -> None:
         """Add the captures in files that were left alone to the refused ones."""
@@ -356,8 +371,7 @@ class DedupReport:
     @property
     def bytes_saved(self) -> int:
         """Bytes by which all files are smaller, with those that are kept to undo the run."""
-        absent = sum(absent.bytes - absent.existing_bytes for absent in self.absent)
-        return self.bytes_before - self.bytes_after - self.journal - absent
+        return self.bytes_before - self.bytes_after - self.journal
 
     def as_json(self) -> Iterator[bytes]:
         """Yield one JSON object in pieces."""
@@ -375,6 +389,7 @@ class DedupReport:
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in numbers},
+            "skipped_files": self.skipped_files,
             "journal_bytes": self.journal,
             "refused": dict(sorted(self.refused.items())),
             "problems": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],

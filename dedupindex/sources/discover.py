@@ -61,6 +61,7 @@ _ARCHIVE = re.compile(r"\.w?arc(\.(gz|zst))?$", re.IGNORECASE)  # not its .md5, 
 _SIDECARS = ("*.idx", "*-errors.log*")  # Heritrix repeats lines of crawl.log in its error logs
 _NO_RECORD = "is named like an archive and does not begin with a record: its beginning is damaged"
 _INDEX = ("index.json", b'"canonicaliser"')  # a file of our indexes, and what it contains
+_NAMED = 1000  # skipped files
 
 
 @dataclass
@@ -69,10 +70,17 @@ class Expanded:
 
     paths: list[str] = field(default_factory=list)  # absolute, "-", or an address
     skipped: int = 0  # files of directories and globs that are not sources
+    skipped_files: list[str] = field(default_factory=list)  # the first `_NAMED` of them
     problems: list[Problem] = field(default_factory=list)  # such files that may be sources
     archives: list[str] = field(default_factory=list)  # both, if they are named like archives
     remote: dict[str, ObjectFacts] = field(default_factory=dict)  # of objects, by address
     columns: Names = field(default_factory=dict)  # of tables, see `table_columns`
+
+    def skip(self, path: str) -> None:
+        """Count a file that is not a source, and name it if it is one of the first."""
+        self.skipped += 1
+        if len(self.skipped_files) < _NAMED:
+            self.skipped_files.append(path)
 
 
 def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES) -> Expanded:
@@ -196,7 +204,7 @@ def _add(path: str, wanted: frozenset[str], found: Expanded, probe: _Probe | Non
         return
     count = len(found.paths)
     if _is_sidecar(name):
-        found.skipped += 1
+        found.skip(path)
     else:
         _classify(path, name, wanted, found, probe or _probe(path, columns=found.columns))
     if len(found.paths) == count and _ARCHIVES.search(name):
@@ -243,17 +251,17 @@ def _classify(path: str, name: str, wanted: frozenset[str], found: Expanded, pro
     if error:
         found.problems.append(Problem(path, -1, error))
     elif wanted == {"warc"} and not kind and not _ARCHIVES.search(name):
-        found.skipped += 1  # it may be empty, but is not named like an archive
+        found.skip(path)  # it may be empty, but is not named like an archive
     elif problem:
         found.problems.append(Problem(path, 0, problem))
     elif kind == "warcprox" and is_remote(path):
-        found.skipped += 1  # only a local database can be read
+        found.skip(path)  # only a local database can be read
     elif kind in wanted or (not kind and not wanted & set(KINDS)):  # only a plugin may know it
         found.paths.append(path)
     elif not kind and "warc" in wanted and _ARCHIVE.search(name):
         found.problems.append(Problem(path, 0, _NO_RECORD))
     else:
-        found.skipped += 1
+        found.skip(path)
 
 
 def _is_index(directory: Path) -> bool:

@@ -47,6 +47,7 @@ class Sources:
 
     files: list[SourceFile] = field(default_factory=list)  # sorted by path
     skipped: int = 0  # files of directories and globs that are neither WARC nor ARC
+    skipped_files: list[str] = field(default_factory=list)  # the first of them
     problems: list[Problem] = field(default_factory=list)
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
     searched: set[str] = field(default_factory=set)  # directories, also those of globs
@@ -85,6 +86,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
             )
         expanded = expand([source], "warc")
         sources.skipped += expanded.skipped
+        sources.skipped_files += expanded.skipped_files
         sources.problems += expanded.problems
         root = _root(source)
         if not is_remote(source) and not os.path.isfile(source):
@@ -100,6 +102,8 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
                 if is_unfinished(path):
                     sources.problems.append(Problem(path, -1, UNFINISHED))
                     sources.skipped -= 1
+                    if path in sources.skipped_files:
+                        sources.skipped_files.remove(path)
     sources.files = [found[path] for path in sorted(found, key=os.fsencode)]
     sources.others = [others[path] for path in sorted(others, key=os.fsencode) if path not in found]
     return sources

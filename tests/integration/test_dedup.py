@@ -35,7 +35,7 @@ from tests.unit.post_crawl.test_rewrite_in_place import Failing
 Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
     "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
-    "bytes_after", "refused", "hosts", "problems", "not_copied", "outside",
+    "bytes_after", "refused", "hosts", "problems", "not_copied", "outside", "skipped_files",
 )  # fmt: skip
 
 
@@ -64,6 +64,10 @@ def size_of(files: dict[str, bytes]) -> int:
     return sum(map(len, files.values()))
 
 
+def sizes_of(folder: Path) -> list[tuple[str, int]]:
+    return [(name, len(data)) for name, data in content(folder).items()]
+
+
 def numbers(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in NUMBERS}
 
@@ -74,7 +78,6 @@ def check(report: dict[str, Any]) -> None:
     assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
     assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])
     saved = sum(host["bytes_saved"] for host in report["hosts"])
-    saved += sum(absent["bytes"] - absent["existing_bytes"] for absent in report["not_copied"])
     assert report["bytes_before"] - report["bytes_after"] == saved
 
 
@@ -154,7 +157,9 @@ def test_a_killed_run_in_place_is_resumed(
     assert content(source) == before
 
 
-def test_unreadable_files_are_copied_and_named(source: Path, tmp_path: Path, dedup: Dedup) -> None:
+def test_unreadable_files_are_copied_and_named(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole = (source / "a.warc.gz").read_bytes()
     odd = {
         "odd.warc.zst": b"\x28\xb5\x2f\xfd" + b"x" * 50,
@@ -185,6 +190,13 @@ def test_unreadable_files_are_copied_and_named(source: Path, tmp_path: Path, ded
     }
     assert done["not_copied"] == [absent]
     assert done["bytes_after"] == size_of(after)
+    assert done["bytes_before"] == dry["bytes_before"]
+    assert done["bytes_before"] == sum(size for name, size in sizes_of(source) if name in after)
+    skipped = [Path(name).name for name in done["skipped_files"]]
+    assert skipped == ["index.cdx", "marker.done"] and done["skipped"] == 2
+    assert main(["dedup", str(source), "--out", str(tmp_path / "out")]) == 7
+    text = capsys.readouterr().out
+    assert f"files skipped, neither WARC nor ARC, not copied: 2\n  {source / 'index.cdx'}\n" in text
     assert set(done["verified"]["findings"]) == {"no-refers-to"}  # twice the same record ids
 
 
@@ -239,7 +251,8 @@ def test_a_second_run_with_an_earlier_file(
     assert f"not copied: {source / 'b.warc.gz'}" in output.out
     again = dedup(source, "--out", out, status=7)
     check(again)
-    assert again["bytes_after"] == size_of(content(out))
+    assert again["bytes_after"] == (out / "a.warc.gz").stat().st_size
+    assert again["bytes_before"] == (source / "a.warc.gz").stat().st_size
     absent = {Path(one["file"]).name: one["existing_bytes"] for one in again["not_copied"]}
     assert sorted(absent) == ["b.warc.gz", "c.warc.gz"] and all(absent.values())
     assert main(["verify", str(out)]) == 0
@@ -616,3 +629,25 @@ def test_equal_captures_of_one_second_are_restored(tmp_path: Path) -> None:
     assert (
         len({json.dumps(line["payload"], sort_keys=True) for line in lines}) == 1 < len(lines) == 4
     )
+
+
+def test_a_run_in_place_does_not_claim_free_space_before_commit(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*more: str) -> tuple[str, str]:
+        words = ["dedup", str(source), "--in-place", "--html", str(tmp_path / "page.html"), *more]
+        assert main(words) == 0
+        return capsys.readouterr().out, (tmp_path / "page.html").read_text()
+
+    text, html = run("--dry-run")
+    assert "would be free only after bin/rewrite --commit" in text
+    assert "Their space would be free only after bin/rewrite --commit." in html
+    assert "Would be saved in files" in html and "Would become revisits" in html
+    assert "would not be rewritten" in html and "not rewritten:" not in html
+    assert "Bytes that would be saved" in html and "those that would save the most" in html
+    text, html = run()
+    assert "is free only after bin/rewrite --commit" in text and "with that, " in text
+    assert "Their space is free only after bin/rewrite --commit." in html
+    text, html = run()  # nothing is left to do
+    assert "0 captures became revisits" in text and "to undo earlier runs" in text
+    assert "with that" not in text and "only after" not in text + html

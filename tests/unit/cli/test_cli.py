@@ -645,3 +645,16 @@ def test_sigterm_ends_a_command_like_ctrl_c(make_index: MakeIndex) -> None:
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_skipped_files_are_named(tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    (source / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
+    for number in range(7):
+        (source / f"notes{number}.txt").write_text("this is nothing that we know\n")
+    out, _ = typed("index", source, tmp_path / "i")
+    assert f"not of a known kind: 7\n  {source / 'notes0.txt'}\n" in out
+    assert "notes4.txt\n  and 2 more (see --json)\n" in out and "notes5" not in out
+    out, _ = typed("index", source, tmp_path / "j", "--json")
+    assert json.loads(out)["skipped_files"] == [str(source / f"notes{n}.txt") for n in range(7)]
