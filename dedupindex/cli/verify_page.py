@@ -34,7 +34,7 @@ _NAMED = Table(
     "Findings in the order of the files; remarks are named with --remarks only",
     (
         ReportColumn("file", "file", Unit.TEXT),
-        ReportColumn("offset", "offset"),
+        ReportColumn("offset", "offset", absent="–"),
         _LEVEL,
         ReportColumn("reason", "reason", Unit.TEXT),
         ReportColumn("message", "what", Unit.TEXT),
@@ -84,6 +84,7 @@ def lines(
         if reasons:
             yield from html_page.split("Findings by level", counts, _FINDINGS)
             yield from BY_REASON.html_lines(rows(reasons))
+            yield html_page.note("docs/post-crawl.md#verify explains each reason.")
         if first:
             yield from _NAMED.html_lines(
                 {**finding._asdict(), "level": finding.level,

@@ -8,10 +8,12 @@ is escaped here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
+from dedupindex import __version__
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.page_style import POLICY, STYLE
@@ -47,14 +49,24 @@ def page(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
         f"<title>{shown}</title><style>{STYLE}</style></head>\n<body><main>\n"
-        f'<h1>{shown}</h1>\n<p class="headline">{text(headline)}</p>\n<dl class="cards">\n'
+        f"<h1>{shown}</h1>\n{note(_made())}"
+        f'<p class="headline">{text(headline)}</p>\n<dl class="cards">\n'
     )
-    for label, value, note in figures:
-        more = f'<span class="note">{text(note)}</span>' if note else ""
-        yield f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd>{more}</div>\n"
+    for label, value, more in figures:
+        small = f'<span class="note">{text(more)}</span>' if more else ""
+        yield f"<div><dt>{text(label)}</dt><dd>{text(value)}</dd>{small}</div>\n"
     yield "</dl>\n"
     yield from body
     yield f"</main>\n<footer><p>{text(footer)}</p></footer></body></html>\n"
+
+
+def note(value: str) -> str:
+    """Return a line of HTML in small type."""
+    return f'<p class="note">{text(value)}</p>\n'
+
+
+def _made() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, dedupindex {__version__}"
 
 
 def save(path: Path, lines: Iterable[str]) -> None:
@@ -65,10 +77,10 @@ def save(path: Path, lines: Iterable[str]) -> None:
 
 
 def facts(title: str, columns: Iterable[ReportColumn], values: Row) -> Iterator[str]:
-    """Yield a list of labels and values, of those columns that have one."""
+    """Yield a list of labels and values, of those columns that have a value that is known."""
     yield f'<h2>{text(title)}</h2>\n<dl class="facts">\n'
     for column in columns:
-        if column.name in values:
+        if values.get(column.name) is not None:
             shown = text(column.text(values[column.name]))
             yield f"<div><dt>{text(column.title)}</dt><dd>{shown}</dd></div>\n"
     yield "</dl>\n"
@@ -97,7 +109,7 @@ def ranking(
     title: str,
     parts: Sequence[ChartPart],
     rows: Iterable[tuple[str, Sequence[float], str]],
-    note: str = "",
+    remark: str = "",
 ) -> Iterator[str]:
     """Yield bars on one scale: of each row a name, the values of the parts, and what to write."""
     shown = list(rows)
@@ -105,8 +117,8 @@ def ranking(
     if not most:
         return
     yield f"<figure><figcaption>{text(title)}</figcaption>\n"
-    if note:
-        yield f'<p class="note">{text(note)}</p>\n'
+    if remark:
+        yield note(remark)
     yield from _legend(parts)
     yield '<ol class="ranking">\n'
     for name, values, label in shown:

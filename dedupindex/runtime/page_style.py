@@ -8,12 +8,12 @@ from hashlib import sha256
 _LIGHT = """
   --ground: #f6f7f9; --paper: #fff; --line: #d4d9df; --text: #1a1d21; --quiet: #535b65;
   --rest: #e3e7ec; --grey: #6f7a85; --blue: #1f6fb5; --orange: #b35c00; --violet: #6b4fa0;
-  --red: #a8201a; --green: #1b6b3a;
+  --red: #a8201a; --green: #1b6b3a; --shade: #8a94a0;
 """
 _DARK = """
   --ground: #121518; --paper: #1b1f24; --line: #363d46; --text: #e8eaed; --quiet: #aab2bc;
   --rest: #2c323a; --grey: #8b95a0; --blue: #5aa9ec; --orange: #f0a04b; --violet: #b9a1ec;
-  --red: #ff9d97; --green: #86d9a4;
+  --red: #ff9d97; --green: #86d9a4; --shade: #000;
 """
 _RULES = """
 * { box-sizing: border-box }
@@ -52,6 +52,14 @@ figcaption { font-weight: 600 }
 .axis { display: flex; justify-content: space-between; max-width: none; margin: 0 }
 .box { width: fit-content; min-width: min(30rem, 100%); max-width: 100%; margin: 1rem 0 }
 .box, .scroll { overflow-x: auto }
+.box { /* a shadow at each side where there is more; the ground moves along and covers it */
+  background:
+    linear-gradient(to right, var(--paper) 40%, transparent) 0 0 / 3rem 100% no-repeat local,
+    linear-gradient(to left, var(--paper) 40%, transparent) 100% 0 / 3rem 100% no-repeat local,
+    linear-gradient(to right, var(--shade), transparent) 0 0 / 1.25rem 100% no-repeat scroll,
+    linear-gradient(to left, var(--shade), transparent) 100% 0 / 1.25rem 100% no-repeat scroll,
+    var(--paper);
+}
 table { width: 100%; border-collapse: collapse }
 caption { padding: .5rem .75rem; text-align: left }
 th, td { padding: .35rem .6rem; border-top: 1px solid var(--line); text-align: left }

@@ -44,6 +44,7 @@ class ReportColumn(NamedTuple):
     label: str
     unit: Unit = Unit.COUNT
     shown: Shown = Shown.EVERYWHERE
+    absent: str = UNKNOWN  # what stands for None
 
     @property
     def title(self) -> str:
@@ -53,7 +54,7 @@ class ReportColumn(NamedTuple):
     def text(self, value: Any) -> str:
         """Return a value with its unit, on one line."""
         if value is None:
-            return UNKNOWN
+            return self.absent
         if isinstance(value, bool):
             return "yes" if value else "no"
         if self.unit is Unit.BYTES:

@@ -260,8 +260,7 @@ class GzipReader(MemberReader):
             try:
                 data = self._inflater.decompress(feed, _PIECE)
             except _InflateError as error:
-                message = str(error).removeprefix("Error ")
-                raise Broken("damaged-member", message) from error
+                raise Broken("damaged-member", "its compressed data is damaged") from error
             self._left, self._full = self._inflater.unconsumed_tail, len(data) >= _PIECE
             if self._inflater.eof:
                 self.end = self._position - len(self._inflater.unused_data)

@@ -28,7 +28,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write(home / "in" / "<script>good<&'.warc.gz", records)
     write(home / "bad" / "<script>bad.warc.gz", records)
     damaged = bytearray((home / "bad" / "<script>bad.warc.gz").read_bytes())
-    damaged[len(damaged) // 2] ^= 255
+    damaged[-6] ^= 255  # of the checksum
     (home / "bad" / "<script>bad.warc.gz").write_bytes(damaged)
     typed("index", "--all", home / "in", home / "index")
     return home
@@ -54,6 +54,12 @@ def test_pages_are_safe_and_load_nothing(archive: Path, tmp_path: Path) -> None:
         assert "<script" not in html and "&lt;script&gt;" in html, name
         assert f'<p class="headline">{headline}' in html, html[html.index("<body") :][:400]
         assert "<svg" in html and "<table" in html and "not known" not in html
+        made = r'</h1>\n<p class="note">2\d{3}-\d\d-\d\d \d\d:\d\d UTC, dedupindex \d'
+        assert re.search(made, html), name
+        assert "no-repeat local" in html  # the shadow of wide tables
+        explained = name in ("dedup", "verify")
+        assert ("docs/post-crawl.md#" in html) == explained, name
+        assert ("its compressed data is damaged" in html) == (name == "verify"), name
         style = b64encode(
             sha256(re.findall("<style>(.*?)</style>", html, re.DOTALL)[0].encode()).digest()
         )
@@ -89,6 +95,7 @@ def test_a_comparison_claims_no_more_than_it_compared(archive: Path, tmp_path: P
     (tmp_path / "same" / "a.warc.gz").unlink()
     (tmp_path / "same" / "b.warc.gz").write_bytes(b"")
     _, said = typed("verify", "--against", bad, tmp_path / "same", "--html", target, status=8)
+    assert '<td class="n">–</td>' in target.read_text()  # no offset in a missing file
     assert "all that" not in said and headline(target).startswith("1 finding of loss")
 
 
