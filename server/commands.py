@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import BoundedSemaphore
@@ -23,7 +23,8 @@ from dedupindex.errors import BadInput, Damaged, HasDependents, IndexUnavailable
 from server.responses import RequestError
 
 LONGEST = 60  # seconds of one
-AT_ONCE = 2  # in one worker
+AT_ONCE = 2  # in one worker, and one more of `_OF_ADMINS`
+_OF_ADMINS = ("impact", "purge")
 _GRACE = 5  # seconds after which a command ends whose worker does not end it
 _LONGEST_LINE = 1 << 24  # bytes
 _NOTHING_FOUND = 10  # exit status
@@ -50,6 +51,7 @@ class Commands:
     def __init__(self, index: Path) -> None:
         self._index = os.path.abspath(index)
         self._free = BoundedSemaphore(AT_ONCE)
+        self._for_admins = BoundedSemaphore(1)  # readers cannot keep them from purging
 
     def typed(self, name: str, options: Sequence[str]) -> str:
         """Return what a person types to run a command on this index."""
@@ -74,15 +76,23 @@ class Commands:
         """
         if any("\0" in option for option in options):
             raise BadInput("a name cannot hold a byte of 0")
-        if not self._free.acquire(blocking=False):
+        with self._slot(name):
+            words = [name, *([self._index] if indexed else []), *options]
+            return self._run(words, stdin, lines, enough)
+
+    @contextmanager
+    def _slot(self, name: str) -> Iterator[None]:
+        """Take one of the slots for commands; raises `RequestError` if there is none."""
+        slots = [self._free, *([self._for_admins] if name in _OF_ADMINS else [])]
+        taken = next((slot for slot in slots if slot.acquire(blocking=False)), None)
+        if taken is None:
             raise RequestError(
                 "overloaded", f"{AT_ONCE} commands are running already; try again soon"
             )
         try:
-            words = [name, *([self._index] if indexed else []), *options]
-            return self._run(words, stdin, lines, enough)
+            yield
         finally:
-            self._free.release()
+            taken.release()
 
     def _run(
         self, words: list[str], stdin: IO[bytes] | None, lines: int, enough: float

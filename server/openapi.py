@@ -323,6 +323,7 @@ def _deletions() -> dict[str, Schema]:
     lists = ("not_found", "by_container", "by_crawl", "unread", "listed")
     impact = {
         **dict.fromkeys(("found", "unmerged"), _INTEGER),
+        "fingerprint": _TEXT,
         **dict.fromkeys(lists, _LIST),
         **dict.fromkeys(amounts, _object(amount, amount)),
     }

@@ -20,6 +20,7 @@ from dedupindex.errors import BadInput, DedupError
 from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
+    fingerprint,
     impact_as_json,
     item_as_json,
     purge,
@@ -86,7 +87,11 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
 @flag("--force", setting=False, help="Remove them even if revisits refer to them.")
-def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
+@option(
+    "--expect", default="", setting=False, metavar="FINGERPRINT",
+    help="Remove nothing unless bin/impact --json has this fingerprint still.",
+)  # fmt: skip
+def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 
     Fails if revisits refer to these captures, unless --force is given. Purged captures are not
@@ -95,7 +100,9 @@ def command(index: Path, force: bool, listed: bool, **options: Any) -> int:
     target = _target(options)
     on_item = _print_item if listed else None
     with show_progress(prints=listed) as progress:
-        found = purge(index, target, force=force, on_item=on_item, on_progress=progress)
+        found = purge(
+            index, target, force=force, expected=expect, on_item=on_item, on_progress=progress
+        )
     _report(target, found, purged=True)
     return 0
 
@@ -153,7 +160,8 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
     notes = [f"not found: {name}{_wildcards(target.kind, name)}" for name in absent]
-    content = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
+    counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
+    content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
 
 

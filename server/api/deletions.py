@@ -93,7 +93,7 @@ class Deletions(Handlers):
             with audited(who):
                 content = orjson.loads(self._commands.run("purge", options, lines).last)
         self._live.refresh()
-        logs.audit(request.environ, who, content)
+        logs.audit(request.environ, who, counts_of(content))
         return json_of(content)
 
     def _admin(self) -> str:
@@ -109,6 +109,12 @@ def audited(who: str) -> Iterator[None]:
         if isinstance(error, CommandTimeout) or not isinstance(error, _UNCHANGED):
             logs.audit(request.environ, who, {"broken_off": True})
         raise
+
+
+def counts_of(removed: dict[str, Any]) -> dict[str, Any]:
+    """Return what the audit has of a purge."""
+    originals = removed["originals"]["captures"]
+    return {"found": removed["found"], "removed": originals, "unmerged": removed["unmerged"]}
 
 
 def _named_capture(item: Any) -> dict[str, str]:

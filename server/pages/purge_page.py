@@ -17,8 +17,9 @@ from flask import render_template, request
 
 from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
+from dedupindex.runtime.tables import printable
 from server import commands, logs
-from server.api.deletions import audited
+from server.api.deletions import audited, counts_of
 from server.pages.login import is_own_request, read_form
 from server.responses import RequestError
 from server.services import Handlers
@@ -32,6 +33,7 @@ KINDS = {
 VALID = 600  # seconds of a confirmation
 _LISTED = 100  # originals and revisits
 _ROWS = 20  # containers and crawls
+_LOGGED = 1000  # characters of a name
 
 
 class PurgePages(Handlers):
@@ -71,15 +73,20 @@ class PurgePages(Handlers):
                 changed = "It is not as it was shown. This is how it is now; nothing was removed."
                 return self._page(kind, name, who, found, changed), 409
             force = ["--force"] if form.get("force") == "yes" else []
+            only = f"--expect={found['fingerprint']}"
+            asked = {"purge": kind, "name": printable(name[:_LOGGED]), "force": bool(force)}
+            logs.audit(request.environ, who, {**asked, "begun": True})
             with audited(who):
-                output = self._commands.run("purge", [*_options(kind, name), "--json", *force])
+                output = self._commands.run(
+                    "purge", [*_options(kind, name), "--json", only, *force]
+                )
         except HasDependents as error:
             return self._page(kind, name, who, found, str(error)), 409
         except BadInput as error:
             return self._page(kind, name, who, None, str(error)), 400
         self._live.refresh()
         removed = orjson.loads(output.last)
-        logs.audit(request.environ, who, removed)
+        logs.audit(request.environ, who, {**asked, **counts_of(removed)})
         return self._page(kind, name, who, None, removed=removed), 200
 
     def _page(

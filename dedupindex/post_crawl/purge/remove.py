@@ -14,7 +14,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import orjson
+from blake3 import blake3
 
 from dedupindex.counts import OnProgress, silent
 from dedupindex.crawls import lifecycle, merge_crawls, statistics
@@ -23,7 +26,14 @@ from dedupindex.crawls.crawl_captures import drop_entries
 from dedupindex.crawls.store import Held, Reading, Store, Writing
 from dedupindex.crawls.stores import open_store
 from dedupindex.crawls.unread_crawls import unread_crawls
-from dedupindex.errors import CrawlEnded, Damaged, HasDependents, SettingsConflict, UnknownCrawl
+from dedupindex.errors import (
+    BadInput,
+    CrawlEnded,
+    Damaged,
+    HasDependents,
+    SettingsConflict,
+    UnknownCrawl,
+)
 from dedupindex.index import open_index, summary
 from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
@@ -51,6 +61,13 @@ SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
 RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 _MAX_NAMED = 5  # crawls in a sentence
+
+
+class _Allowed(NamedTuple):
+    """What a purge may do."""
+
+    force: bool  # remove what revisits refer to
+    expected: str  # only what a survey of this `fingerprint` has shown; "" for anything
 
 
 @dataclass
@@ -81,18 +98,21 @@ def purge(
     target: Target,
     *,
     force: bool,
+    expected: str = "",
     on_item: OnItem | None = None,
     on_progress: OnProgress = silent,
 ) -> PurgeSurvey:
     """Remove captures from an index and its crawls, durably.
 
-    Raises `HasDependents`, and changes nothing, if a revisit refers to what would go, unless
-    `force`. Raises `IndexBusy` while another process writes, and other `DedupError`.
+    Changes nothing, and raises `HasDependents` if a revisit refers to what would go, unless
+    `force`, and `BadInput` if `expected` is the `fingerprint` of another survey. Raises `IndexBusy`
+    while another process writes, and other `DedupError`.
     """
     _require_ledger(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
         with closing(open_index(index, write=True)) as engine, scratch_of(index) as scratch:
-            found, sample = _purge(index, engine, target, force, scratch, on_item, on_progress)
+            allowed = _Allowed(force, expected)
+            found, sample = _purge(index, engine, target, allowed, scratch, on_item, on_progress)
         spot_check.confirm_purge(
             index,
             sample,
@@ -129,7 +149,7 @@ def _purge(
     index: Path,
     engine: Engine,
     target: Target,
-    force: bool,
+    allowed: _Allowed,
     scratch: Path,
     on_item: OnItem | None,
     on_progress: OnProgress,
@@ -142,7 +162,7 @@ def _purge(
         survey.run(on_progress)
     impact = survey.impact
     purged = [container._replace(purged=True) for container in resolved.registered]
-    if impact.dependents.captures and not force:
+    if impact.dependents.captures and not allowed.force:
         raise HasDependents(
             f"{impact.dependents.captures:,} revisits name captures that would be removed; "
             "bin/impact lists them, and --force purges them nevertheless"
@@ -151,6 +171,12 @@ def _purge(
     with closing(store) if store is not None else nullcontext():
         with engine.view() as view:
             live, unread = _count_live(store, view, resolved, writer)
+            found = PurgeSurvey(impact, live, resolved.found, unread)
+            if allowed.expected not in ("", fingerprint(found)):
+                raise BadInput(
+                    "what would be removed has changed since it was shown; nothing was removed: "
+                    "look at it again (bin/impact)"
+                )
             writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
         drops = resolved.takes_item if survey.rewrites else None
@@ -164,7 +190,7 @@ def _purge(
                 with suppress(UnknownCrawl):  # it never wrote while it ran
                     while store.write(partial(_drop_statistics, name=name)):
                         pass
-    return PurgeSurvey(impact, live, resolved.found, unread), sample
+    return found, sample
 
 
 def _count_live(
@@ -185,6 +211,12 @@ def _count_live(
 def _drop_statistics(writing: Writing, name: str) -> int:
     """Drop some statistics of a crawl, as many as a short transaction can; 0 at the end."""
     return statistics.drop(writing, lifecycle.forget(writing, name))
+
+
+def fingerprint(found: PurgeSurvey) -> str:
+    """Return a hash of all counts of a survey, so that a purge can insist on what was shown."""
+    content = [sorted(found.found), impact_as_json(found)]
+    return blake3(orjson.dumps(content)).hexdigest(length=16)
 
 
 def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:

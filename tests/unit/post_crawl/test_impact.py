@@ -359,6 +359,19 @@ def run(*words: object, status: int = 0) -> Any:
     return done.stdout
 
 
+def test_a_purge_removes_only_what_was_shown(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1, A, 1)])
+    words = (index, "--url", A.decode(), "--json")
+    shown = json.loads(run("impact", *words))["fingerprint"]
+    load(index, [capture(2, A, 2)])
+    run("purge", *words, "--expect", shown, status=BadInput.exit_status)
+    assert len(held(index)) == 2
+    shown = json.loads(run("impact", *words))["fingerprint"]
+    assert json.loads(run("purge", *words, "--expect", shown))["fingerprint"] == shown
+    assert held(index) == []
+
+
 @pytest.mark.parametrize(
     ("sizes", "shown", "expected"),
     [

@@ -27,7 +27,7 @@ from dedupindex.index.tokens import Role
 from dedupindex.lookup.explain import MAX_CONSIDERED
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.tables import printable
-from server import commands
+from server import commands, logs
 from server.api import crawls
 from server.app import create_app
 from server.config import Config
@@ -516,6 +516,7 @@ def test_commands_are_limited_in_number_and_time(
     busy = commands.Commands(make_index())
     with pytest.raises(RequestError):
         busy.run("report", [])
+    assert busy.run("impact", ["--crawl=none", "--json"]).last.startswith(b"{")  # of an admin
     monkeypatch.setattr(commands, "LONGEST", 0.3)
     reading, writing = os.pipe()  # of which nothing comes
     with open(reading, "rb") as never, open(writing, "wb"), pytest.raises(BadInput, match="0.3 s"):
@@ -718,7 +719,10 @@ def held(web: FlaskClient) -> int:
         return int(view.counts().captures)
 
 
-def test_what_was_shown_is_removed_when_it_is_confirmed(make_index: MakeIndex) -> None:
+def test_what_was_shown_is_removed_when_it_is_confirmed(
+    make_index: MakeIndex, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logs.LOGGER.name)
     index = make_index([capture(1), capture(2, b"http://example.com/b")], ALL)
     web, fields = purge_form(index)
     assert page(web.post("/pages/purge", data=fields), 403).title.startswith("Not allowed")
@@ -728,6 +732,11 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(make_index: MakeIndex) -
     assert held(web) == 1
     again = web.post("/pages/purge", data=fields, headers=HERE)
     assert "It is not as it was shown" in page(again, 409).text
+    audits = [line for line in caplog.messages if " POST /pages/purge " in line]
+    assert [line.partition("/pages/purge ")[2] for line in audits] == [
+        f"name={URL} purge=url force=False begun=True",
+        f"name={URL} found=1 purge=url force=False removed=1 unmerged=0",
+    ]
 
 
 @pytest.mark.parametrize(
