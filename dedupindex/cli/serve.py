@@ -15,7 +15,7 @@ from dedupindex.errors import BadInput
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import read_tokens
 from dedupindex.lookup.policy import NO_POLICY, read_policy
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import printable, singular
 
 if TYPE_CHECKING:
     from server.listeners import Tls
@@ -104,7 +104,8 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
         captures, workers = started.counts.captures, started.workers
         about = {"index": printable(name), "captures": captures, "workers": workers}
         print_result({"url": started.url, **about})
-        log(f"serving {name} ({captures:,} captures) at {started.url}, {workers} workers")
+        processes = singular(f"{workers} workers")
+        log(f"serving {name} ({captures:,} captures) at {started.url}, {processes}")
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all

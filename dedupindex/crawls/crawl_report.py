@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from heapq import nlargest
 from itertools import islice
 from typing import Any, NamedTuple
@@ -39,6 +40,7 @@ from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
 UNKNOWN = "unknown"  # shown for an empty heading
+_COUNTED_AFTER = 10  # seconds: the processes of a server write their counts once a second
 _UNSAID = "not known (the crawler did not say)"
 _COUNTS = (  # of a crawl, a strategy or a group
     ReportColumn("lookups", "looked up"),
@@ -69,13 +71,17 @@ _ENDED = (
     ReportColumn("p99_lookup_ms", "99 of 100 lookups within", Unit.MILLISECONDS),
     ReportColumn("last_lookup_ms", "last lookup", Unit.MILLISECONDS),
 )
+_SELF_REPORT = (
+    ReportColumn("not_looked_up", "lookups that failed"),
+    *(ReportColumn(name, name.replace("_", " ")) for name in NAMES if name != "not_looked_up"),
+)
 _TOTALS = Table(
     "All of it",
     (
         ReportColumn("crawl", "crawl", Unit.TEXT),
         ReportColumn("state", "state", Unit.TEXT),
         *_COUNTS,
-        *(ReportColumn(name, name.replace("_", " ")) for name in NAMES),
+        *_SELF_REPORT,
         *_ENDED,
     ),
     order="crawl",
@@ -85,7 +91,7 @@ _FACTS = (
     *_COUNTS,
     ReportColumn("captures", "captures stored"),
     ReportColumn("bytes", "their payload", Unit.BYTES),
-    *(ReportColumn(name, name.replace("_", " ")) for name in NAMES),
+    *_SELF_REPORT,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
     ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
     *_ENDED,
@@ -95,14 +101,19 @@ _FACTS = (
 )
 
 
+_MOST = {
+    "lookups": "most lookups",
+    "duplicates": "most duplicates",
+    "duplicate_bytes": "most payload saved",
+    "stored": "most captures stored",
+    "stored_bytes": "most payload stored",
+}  # of `statistics.ORDERS`
+
+
 def group_table(by: str, order: str = "") -> Table:
     """Return the groups of a crawl, by one of `statistics.BY`; `order` is their headings' if ""."""
-    most = f", those with the most first: {_label_of(order)}" if order else ""
+    most = f", {_MOST[order]} first" if order else ""
     return Table(f"By {heading(by).label}{most}", (heading(by), *_COUNTS), order or by)
-
-
-def _label_of(name: str) -> str:
-    return next(column.label for column in _COUNTS if column.name == name)
 
 
 class ReportRequest(NamedTuple):
@@ -163,10 +174,13 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
 
 
 def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
-    """Return a warning about a crawl that has made no lookup."""
+    """Return a warning about a crawl that has made no lookup, none while counts may be missing."""
     if total.lookups or crawl.dropped:
         return None
-    return "begun, no lookup yet" if crawl.state is CrawlState.OPEN else "ended without a lookup"
+    if crawl.state is CrawlState.OPEN:
+        return "begun, no lookup yet"
+    since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()
+    return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
 def date(seconds: int) -> str | None:
@@ -210,7 +224,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     saved = (
         f"{head['duplicates_percent']:.1f} % of its lookups were duplicates"
         if share is None
-        else f"{share:.1f} % of its payload was not stored again"
+        else f"{share:.1f} % of the payload that it looked up was not stored again"
     )
     headline = (
         f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups."
@@ -275,7 +289,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Not modified (304):   {content['not_modified']:,}, bytes not fetched: {size}"
     if content["answered_by_filter"]:
         yield f"Answered by filter:   {content['answered_by_filter']:,}"
-    yield f"Not looked up:        {_count(content['not_looked_up'])}"
+    yield f"Lookups that failed:  {_count(content['not_looked_up'])}"
     yield f"Not reported:         {_count(content['not_reported'])}"
     yield f"Lookups with errors:  {content['errors']:,}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
@@ -285,7 +299,9 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         share = f"{row['duplicates']:,} duplicates ({row['duplicates_percent']} %)"
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
     searched = content["strategy"] or "as each lookup states"
-    yield from ("", *index_lines(content["index"], searched))
+    note = "captures of this crawl not included" if content["captures"] else ""
+    note = "" if content["merged"] else note
+    yield from ("", *index_lines(content["index"], searched, note))
 
 
 def _count(number: int | None) -> str:

@@ -47,10 +47,10 @@ class MinuteCounts(NamedTuple):
 
     @property
     def p99(self) -> float:
-        """Seconds in which 99 of 100 lookups were answered, up to twice too much; 0.0: none."""
+        """Seconds in which 99 of 100 lookups were answered, at most twice as much; 0.0: none."""
         if not any(self.doublings):
             return 0.0
-        return _bound(statistics.bucket_of_p99(self.doublings))
+        return min(_bound(statistics.bucket_of_p99(self.doublings)), self.taken / 1e9)
 
     @property
     def slow(self) -> int:

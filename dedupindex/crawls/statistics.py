@@ -82,7 +82,7 @@ def times(reading: Reading, crawl: Crawl) -> Times:
         return Times()
     first, last, taken, *buckets, latest = amounts
     count = sum(buckets)
-    p99 = bound_of(bucket_of_p99(buckets))
+    p99 = min(bound_of(bucket_of_p99(buckets)), taken)  # no lookup took longer than all of them
     return Times(first, last, count, taken / count / 1e9, p99 / 1e9, latest / 1e9)
 
 

@@ -347,7 +347,7 @@ INDEX = (
 )
 
 
-def index_lines(facts: IndexFacts, strategy: str) -> Iterator[str]:
+def index_lines(facts: IndexFacts, strategy: str, note: str = "") -> Iterator[str]:
     """Yield the lines on an index, and how it was searched, as the DeDuplicator's report has."""
     flags = {name: "yes" if value else "no" for name, value in facts.items()}
     yield "Index:"
@@ -356,7 +356,7 @@ def index_lines(facts: IndexFacts, strategy: str) -> Iterator[str]:
     yield f"  Canonical URL available: {flags['canonical_url_available']}"
     yield f"  Search strategy:    {strategy}"
     yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
-    yield f"  Records in index:   {facts['records_in_index']:,}"
+    yield f"  Records in index:   {facts['records_in_index']:,}{note and f' ({note})'}"
     yield "  BloomFilter size:   none (none is needed: a miss costs one seek)"
     yield "  BloomFilter hits:   none"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from itertools import islice
+from itertools import chain, islice
 from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -20,7 +20,7 @@ from werkzeug.wsgi import ClosingIterator
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import date
-from dedupindex.crawls.minutes import MinuteCounts, attention, last_hour, sum_of
+from dedupindex.crawls.minutes import HOUR, MinuteCounts, attention, last_hour, sum_of
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import DedupError
 from dedupindex.runtime.charts import Columns, columns
@@ -37,16 +37,17 @@ EVERY = 2.0  # seconds between two looks
 _TICK = 0.5  # seconds between two looks whether the server stops
 _HEARTBEAT = 10.0  # seconds without another event; it also finds out that a browser has gone
 _RETRY = 3000  # milliseconds until a browser connects again
-_CRAWLS = 20  # open crawls, the newest ones
+_CRAWLS = 20  # open crawls, the newest ones, and some that have ended
 _RECENT = 5  # whole minutes of which means are shown
 _DAY = 86_400  # seconds
 _PARTS = ("now", "minutes")
 
 
 class _CrawlRow(NamedTuple):
-    """An open crawl of the table."""
+    """A crawl of the table."""
 
     name: str
+    state: str
     last: str | None  # lookup, as a WARC-Date
     today: bool  # whether it was on this day
     recent: MinuteCounts
@@ -115,7 +116,7 @@ class LivePage(Handlers):
             return {part: render_template(f"live_{part}.html", **content) for part in _PARTS}
 
     def _content(self) -> dict[str, Any]:
-        """Return what the templates show of the open crawls, or of one."""
+        """Return what the templates show of the current crawls, or of one."""
         name, now = request.args.get("crawl", ""), time.time()
         visible = NamespaceAccess(self._access, request.environ)
         self._live.opened()
@@ -125,8 +126,7 @@ class LivePage(Handlers):
                 crawls = [reading.crawl_or_suggest(name, visible.sees)]
                 visible.require(crawls[0])
             elif reading is not None:
-                newest = (crawl for crawl in reading.newest() if crawl.state is CrawlState.OPEN)
-                crawls = list(islice(filter(visible.sees, newest), _CRAWLS + 1))
+                crawls = list(islice(filter(visible.sees, _current(reading, now)), _CRAWLS + 1))
             return self._of_crawls(reading, crawls, name, now)
 
     def _of_crawls(
@@ -150,8 +150,18 @@ class LivePage(Handlers):
             "hour": sum_of(total),
             "all_lookups": sum(lookups_by_class(self._metrics.totals()).values()),
             "classes": CLASSES,
-            **_charts(total[:-1]),  # the current minute is not complete
+            **_charts(total),
         }
+
+
+def _current(reading: Reading, now: float) -> Iterator[Crawl]:
+    """Yield the open crawls, the newest first, then those that ended in the last hour."""
+    is_open = CrawlState.OPEN
+    since = date(int(now) - HOUR * 60) or ""
+    return chain(
+        (crawl for crawl in reading.newest() if crawl.state is is_open),
+        (crawl for crawl in reading.newest() if crawl.state is not is_open and crawl.ended > since),
+    )
 
 
 def _row(reading: Reading, crawl: Crawl, minutes: list[MinuteCounts], now: float) -> _CrawlRow:
@@ -160,11 +170,11 @@ def _row(reading: Reading, crawl: Crawl, minutes: list[MinuteCounts], now: float
     own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records, without lookups
     problems = [] if own else attention(reading, crawl, minutes, now)
     recent, hour = sum_of(minutes[-_RECENT - 1 : -1]), sum_of(minutes)
-    return _CrawlRow(crawl.name, date(last), today, recent, hour, problems)
+    return _CrawlRow(crawl.name, crawl.state.value, date(last), today, recent, hour, problems)
 
 
 def _charts(minutes: list[MinuteCounts]) -> dict[str, Any]:
-    """Return the charts of the last 59 whole minutes, and the rows of their table."""
+    """Return the charts of the last hour, with the running minute, and their table's rows."""
     units = [time.strftime("%H:%M", time.gmtime(counts.minute * 60)) for counts in minutes]
 
     def chart(values: Any, title: str) -> Columns:

@@ -81,7 +81,7 @@ class Overview(Handlers):
             crawls=crawls_json(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
-            saved=total.as_json()["duplicate_bytes_percent"],
+            saved=total.as_json(),
             summed=_SUMMED,
             **self._lookups(),
         )

@@ -38,7 +38,7 @@ class WhatIf(Handlers):
                 options = ["--against=-", "--json", f"--by={by}", f"--limit={_ROWS}"]
                 output = self._commands.run("report", options, stream)
             except BadInput as error:
-                return self._page(problem=str(error), by=by), 400
+                return self._page(problem=_problem(str(error), name), by=by), 400
         return self._page(
             report=orjson.loads(output.last), messages=output.messages, name=name, by=by
         ), 200
@@ -64,6 +64,14 @@ class WhatIf(Handlers):
             ),
             **shown,
         )
+
+
+def _problem(message: str, name: str) -> str:
+    """Return the message of a command that read a file from stdin, for the sender of the file."""
+    if " is of no known kind (" in message:
+        hint = message.rpartition(")")[2]  # the message lists kinds that cannot be sent
+        return f"{name} is not a CDX, CDXJ, crawl.log, WARC or ARC file{hint}"
+    return f"{name}{message[1:]}" if message.startswith(("- ", "-:")) else message
 
 
 def _bar(sums: dict[str, Any], whole: float = 0) -> Any:

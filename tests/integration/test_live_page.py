@@ -76,6 +76,17 @@ def test_the_page_has_what_the_first_events_have(web: FlaskClient) -> None:
     assert "begun, no lookup yet" in page
 
 
+def test_the_page_has_the_running_minute_and_crawls_that_have_just_ended(web: FlaskClient) -> None:
+    assert "asked or reported anything in the last hour." in web.get("/pages/live").text
+    web.get(question(1) + "&crawl=weekly<i>")
+    web.application.config["live"].crawls.write_counts()
+    page = web.get("/pages/live").text
+    assert "anything in the last hour" not in page and "1 lookups, 1 duplicates" in page
+    web.post("/crawls/weekly<i>/commit")
+    page = web.get("/pages/live").text
+    assert "ended: committed" in page and "1 lookups, 1 duplicates" in page
+
+
 def test_an_unknown_crawl_and_one_stream_too_many_are_refused(
     web: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_minutes_are_the_sums_of_all_processes(store: Store) -> None:
     assert minutes[-3].saved_percent == pytest.approx(100 * 6000 / 7000, abs=0.01)
     assert minutes[-3].average == pytest.approx(5e-3 / 3)
     assert 3e-3 <= minutes[-3].p99 <= 6e-3
+    assert minutes[-1].p99 == minutes[-1].average == 1e-6  # of one lookup the time is known
     assert minutes[-2].saved_percent is None
     assert minutes[-2].p99 == 0
 

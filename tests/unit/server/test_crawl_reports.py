@@ -187,7 +187,7 @@ def test_self_reports_of_crawlers(web: Web) -> None:
     assert (shown["not_looked_up"], shown["not_reported"]) == (10, 2)
     report = web.report()
     assert (report["not_looked_up"], report["not_reported"], report["exit"]) == (10, 2, "Finished")
-    assert "Not looked up:        10\n" in web.report("format=text")
+    assert "Lookups that failed:  10\n" in web.report("format=text")
     cancelled = web.post("/crawls/b/cancel", data={"not_looked_up": "3"}).get_json()
     assert (cancelled["state"], cancelled["not_looked_up"]) == ("cancelled", 3)
     for wrong in ({"not_looked_up": -1}, {"not_looked_up": True}, {"not_reported": "x"},
@@ -349,7 +349,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.67 %",
         "Sizes of payloads:    0 stated, 2 those of their originals, 1 not known (they add no "
         "bytes)",
-        "Not looked up:        7",
+        "Lookups that failed:  7",
         "Not reported:         not known (the crawler did not say)",
         "  DIGEST_ANY:         3 lookups, 2 duplicates (66.67 %)",
         "  URL indexed:        yes",
@@ -360,6 +360,12 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         assert line in text.splitlines(), text
     assert re.search(r"^Average lookup time:  [0-9.]+ ms$", text, re.MULTILINE)
     assert re.search(r"^Last lookup time:     [0-9.]+ ms$", text, re.MULTILINE)
+    hosts, _ = dedupindex("report", index, "--crawl", "a", "--by", "host", "--top", "1")
+    assert "\nBy host, most lookups first:\n" in hosts
+    one = {"digest": str(sha1(5)), "url": "http://a.example/", "date": "2026-11-20T09:14:17Z"}
+    web.post("/captures?crawl=b", json={**one, "status": 200, "size": 5})
+    other, _ = dedupindex("report", index, "--crawl", "b")
+    assert "  Records in index:   3 (captures of this crawl not included)\n" in other
     never, _ = dedupindex("report", index, "--crawl", "b")
     assert "Warning:              begun, no lookup yet" in never
     out, _ = dedupindex("report", index, "--crawl", "a", "--by", "status", "--top", "1", "--json")

@@ -142,6 +142,14 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     shown = page(web.get("/")).text
     assert "3 since the server was started" in shown
     assert "66.7 %" in shown and "1: the digest is not a digest" in shown
+    web.delete("/lookup")
+    assert "<code>Allow</code>" in web.get("/").text
+    assert card(web, "/", "Bytes saved") == "–"
+    web.post("/crawls", json={"name": "a"})
+    web.get(f"/lookup?digest={sha1(1)}&url={URL}&crawl=a")
+    counted(web)
+    assert re.fullmatch(r"[\d.,]+ k?B \(100.0 %\)", card(web, "/", "Bytes saved"))
+    assert "100.0 % of what was looked up" in card(web, "/pages/crawl?name=a", "Payload saved")
     assert "surt-0.3.1" in shown
 
 
@@ -169,6 +177,7 @@ def test_containers_in_pages(make_index: MakeIndex, monkeypatch: pytest.MonkeyPa
     assert "Containers read" in page(web.get("/")).text
     assert "its files are listed here when they are read" in first
     assert "<000>" in first and "<049>" in first and "<050>" not in first and "in part" in first
+    assert "<td>damaged in part</td>" in web.get("/pages/containers").text  # also on phones
     assert "<119>" in last and "Next" not in last and "Previous" in last
     for number in ("0", "-1", "x", "²", "9" * 30):
         page(web.get(f"/pages/containers?page={number}"), 400)
@@ -191,6 +200,11 @@ def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyP
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
     text = page(web.get("/pages/crawl?name=c50")).text
     assert "committed" in text and "<b>Finished</b>" in text
+    for seen in ("own", "all"):  # the page has the same as the JSON, also after the commit
+        web.post("/crawls", json={"name": seen, "seen_by": seen})
+        assert web.post(f"/crawls/{seen}/commit").get_json()["seen_by"] == seen
+        who = card(web, f"/pages/crawl?name={seen}", "Before its commit its captures are seen by")
+        assert who == {"own": "itself only", "all": "everybody"}[seen]
     page(web.get("/pages/crawl?name=none"), 404)
 
 
@@ -235,6 +249,13 @@ def test_the_lookup_page_counts_no_lookups(web: FlaskClient) -> None:
     assert "not committed yet" in page(web.get(asked + "&crawl=a")).text
     web.post("/crawls/a/commit")
     assert web.get("/crawls/a").get_json()["lookups"] == 0
+
+
+def card(web: FlaskClient, path: str, name: str) -> str:
+    """The value of a card of a page."""
+    shown = re.search(rf"<dt>{name}</dt><dd[^>]*>(.*?)</dd>", web.get(path).text)
+    assert shown, name
+    return shown[1]
 
 
 def counted(web: FlaskClient) -> None:
@@ -462,7 +483,8 @@ def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
 def test_invalid_files_of_the_what_if_page(
     web: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "of no known kind" in page(send(web, b"hello\n"), 400).text
+    refused = page(send(web, b"hello\n"), 400).text
+    assert "crawl.cdx is not a CDX, CDXJ, crawl.log, WARC or ARC file" in refused
     assert "groups by" in page(send(web, CDX, "<b>"), 400).text
     empty = web.post("/pages/what-if", data={"by": "host"}, headers=HERE)
     assert "Choose a file" in page(empty, 400).text
@@ -487,7 +509,7 @@ def test_uploads_of_many_sizes(web: FlaskClient, size: int) -> None:
     plain = CDX + row * (size // len(row))
     packed = gzip.compress(os.urandom(size), 0)  # as large, and of no kind
     assert f"{plain.count(b'5000'):,}" in page(send(web, plain)).text
-    assert "of no known kind" in page(send(web, packed), 400).text
+    assert "crawl.cdx is not a CDX" in page(send(web, packed), 400).text
     log = (DATA / "heritrix.log").read_bytes()
     for content in (gzip.compress(plain), log * (size // len(log)), gzip.compress(log * 1000)):
         assert "crawl.cdx: " in page(send(web, content)).text
