@@ -103,7 +103,7 @@ def _body(report: DedupReport) -> Iterator[str]:
     yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in report.hosts)
     if report.refused:
         yield from refused_table(dry_run=dry).html_lines(report.refused_rows())
-        yield html_page.note("docs/post-crawl.md#rewrite explains each reason.")
+        yield html_page.note("docs/post-crawl.md#resolve and #rewrite explain each reason.")
     if report.left:
         problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
         would = "Files that would be left alone, and damage that would be kept"
