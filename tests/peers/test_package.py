@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
 import tomllib
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -33,8 +35,13 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = environment("package", tuple(project["dependencies"]))
     _, wheel = built(ROOT, tmp_path_factory.mktemp("dist"))
     pip = [found / "python", "-m", "pip", "--quiet"]
-    subprocess.run([*pip, "install", "--force-reinstall", "--no-deps", wheel], check=True)
-    subprocess.run([*pip, "check"], check=True)
+    checksum, installed = sha256(wheel.read_bytes()).hexdigest(), found.parent / "wheel.sha256"
+    with open(found.parent / "wheel.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other processes may run tests with this very wheel
+        if not installed.exists() or installed.read_text() != checksum:
+            subprocess.run([*pip, "install", "--force-reinstall", "--no-deps", wheel], check=True)
+            subprocess.run([*pip, "check"], check=True)
+            installed.write_text(checksum)
     return found
 
 
