@@ -78,7 +78,7 @@ def granian_config(form: str = "text") -> dict[str, Any]:
 _RESULTS = (  # fields of an answer that its audit has
     *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off", "denied"),
     *("duplicate", "claimed", "released", "found"),
-    *("purge", "force", "begun", "removed", "unmerged"),
+    *("purge", "force", "intended", "removed", "unmerged"),
 )
 
 

@@ -75,7 +75,7 @@ class PurgePages(Handlers):
             force = ["--force"] if form.get("force") == "yes" else []
             only = f"--expect={found['fingerprint']}"
             asked = {"purge": kind, "name": printable(name[:_LOGGED]), "force": bool(force)}
-            logs.audit(request.environ, who, {**asked, "begun": True})
+            logs.audit(request.environ, who, {**asked, "intended": True})
             with audited(who):
                 output = self._commands.run(
                     "purge", [*_options(kind, name), "--json", only, *force]

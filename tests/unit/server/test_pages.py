@@ -756,7 +756,7 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(
     assert "It is not as it was shown" in page(again, 409).text
     audits = [line for line in caplog.messages if " POST /pages/purge " in line]
     assert [line.partition("/pages/purge ")[2] for line in audits] == [
-        f"name={URL} purge=url force=False begun=True",
+        f"name={URL} purge=url force=False intended=True",
         f"name={URL} found=1 purge=url force=False removed=1 unmerged=0",
     ]
 
