@@ -15,7 +15,6 @@ import dedupindex
 from dedupindex.capture import Capture
 from dedupindex.crawls.merge_crawls import merge
 from dedupindex.crawls.parse_report import REVISITS
-from dedupindex.crawls.statistics_keys import CODECS, WIDTH, StatisticsKind
 from dedupindex.errors import StrategyUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.format.visits import Visit, latest
@@ -495,13 +494,6 @@ def test_reports_count_what_was_not_fetched(web: FlaskClient) -> None:
     assert (report["not_modified"], report["not_modified_bytes"], report["lookups"]) == (2, 100, 0)
     hosts = {group["host"]: group["not_modified"] for group in report["groups"]}
     assert hosts == {"example.org": 1, "b.example": 1}
-
-
-def test_rows_of_an_earlier_version_have_no_answers_304() -> None:
-    codec = CODECS[StatisticsKind.HOST.value]
-    row = range(1, WIDTH + 1)
-    assert codec.unpack(codec.pack(row)) == tuple(row)
-    assert codec.unpack(codec.pack(row)[:-16]) == (*row[:-2], 0, 0)
 
 
 def test_rules_on_validators_do_not_concern_lookups() -> None:
