@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -21,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 from dedupindex.capture import Capture
 from dedupindex.index import open_index
-from dedupindex.index.engine import Load
+from dedupindex.index.engine import Load, retry
 from dedupindex.index.format.cells import ContainerRef, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
@@ -281,10 +282,11 @@ def make_index(tmp_path: Path) -> MakeIndex:
         index = tmp_path / f"index-{next(numbers)}"
         index.mkdir()
         Identity(engine, chosen).write(index)
-        names: dict[str, int] = {}
+        places: dict[ContainerRef, int] = {}
         staged = []
         for capture in captures:
-            number = names.setdefault(capture.container, len(names) + 1) if capture.container else 0
+            place = ContainerRef(capture.container, capture.crawl)
+            number = places.setdefault(place, len(places) + 1) if capture.container else 0
             key = chosen.keys().key_of(capture.digest, capture.url)
             staged.append(key + encode(capture, number, etag=chosen.etag))
             for digest in capture.also:
@@ -293,10 +295,9 @@ def make_index(tmp_path: Path) -> MakeIndex:
         writer = RunWriter(tmp_path, index.name)
         writer.extend(staged)
         writer.flush()
-        with closing(open_index(index, write=True)) as opened:
-            opened.load(
-                Load(writer.paths, [(n, ContainerRef(name)) for name, n in names.items()], [])
-            )
+        # A node that others keep busy may be given up for a moment.
+        with closing(retry(partial(open_index, index, write=True))) as opened:
+            opened.load(Load(writer.paths, [(n, place) for place, n in places.items()], []))
         return index
 
     return make

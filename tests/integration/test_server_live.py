@@ -350,7 +350,9 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
     Half of the requests name a crawl that is open, a digest and a URL that are known, so that more
     is answered than refusals.
     """
-    index = make_index([capture(1, PAGE)], Settings(by_url=True, etag=True))
+    kept = [capture(1, PAGE)]
+    kept += [capture(2, day=2, crawl="one"), capture(3, day=3, crawl="two")]
+    index = make_index(kept, Settings(by_url=True, etag=True))
     typed("index", "--digest-filter", index)
     live = LiveIndex(index)
     live.refresh()
@@ -364,7 +366,8 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
         operation = found.ok()
         operation_id = operation.definition.raw["operationId"]
         succeeded[operation_id] = 0
-        examples = 10 if operation_id in ("impact", "delete_captures") else 50  # a process for each
+        process_each = operation_id in ("impact", "delete_captures", "compare")
+        examples = 10 if process_each else 50
 
         @settings(max_examples=examples, database=None)
         @schemathesis_given(operation)
@@ -377,7 +380,10 @@ def test_the_server_keeps_to_its_own_document(make_index: MakeIndex) -> None:
                     "part": part,
                     "crawl": f"crawl-{number}",
                     "name": f"crawl-{number}",
+                    "with": "one",
                 }
+                if name == "compare":
+                    known["name"] = "two"
                 if name == "delete_captures":
                     known["url"] = "http://example.com/gone"  # the known one is still needed
                     if isinstance(case.body, dict) and number % 4 == 1:

@@ -76,10 +76,11 @@ def done(process: subprocess.Popen[str]) -> str:
 
 def patient(*words: object) -> str:
     """The output of a command that succeeds, perhaps after retries: busy nodes may be too slow."""
-    for _ in range(3):
+    end = time.monotonic() + DEADLINE
+    while True:
         process = command(str(words[0]), *words[1:])
         out, err = process.communicate(timeout=DEADLINE)
-        if process.returncode != IndexUnavailable.exit_status:
+        if process.returncode != IndexUnavailable.exit_status or time.monotonic() > end:
             break
     assert process.returncode == 0, err
     return out

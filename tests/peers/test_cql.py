@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 
@@ -84,6 +85,26 @@ def test_a_read_of_any_length_comes_in_pages(session: tuple[Session, bytes, str]
     assert [n for page in pages for (n,) in page] == list(range(count))
     assert [n for (n,) in cql.execute(of_key, key)] == list(range(count))
     assert len(next(cql.execute_many([(of_key, (key,))]))) == count
+
+
+def test_a_scan_outlives_a_node_that_hangs(cassandra: Ring, keyspace: str) -> None:
+    """A scan of hours must not begin anew because one page came too late."""
+    key, table, count = b"outlives", f"{keyspace}.t", 2 * PAGE + 1
+    (node,) = cassandra.nodes
+    with closing(connect(Address.parse(cassandra.address(keyspace, timeout=2)))) as cql:
+        retry(partial(cql.write_many, put(table), [(key, n, b"v") for n in range(count)]))
+        of_key = Statement(f"SELECT n FROM {table} WHERE k = ?")
+        pages = cql.scan(of_key, key)
+        rows = retry(partial(next, pages))
+        with ThreadPoolExecutor(1) as pool, ExitStack() as hanging:
+            hanging.enter_context(node.hanging())
+            rest = pool.submit(list, pages)
+            with suppress(TimeoutError):
+                rest.result(3)  # the page is given up once, and asked for again
+            assert not rest.done()
+            hanging.close()
+            rows += [row for page in rest.result(DEADLINE) for row in page]
+    assert [n for (n,) in rows] == list(range(count))
 
 
 def test_many_rows_are_written_each_with_its_own_timestamp(

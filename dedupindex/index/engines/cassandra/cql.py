@@ -212,14 +212,25 @@ class Session:
         yield from batches.values()
 
     def scan(self, statement: Statement, *values: Any) -> Iterator[list[Row]]:
-        """Yield the rows of a read of any length, a page at a time."""
+        """Yield the rows of a read of any length, a page at a time.
+
+        A page after the first is fetched again when that fails: a scan of hours outlives a node.
+        """
+        rows, state = self._page(statement, values, None)
+        while True:
+            yield rows
+            if state is None:
+                return
+            rows, state = retry(partial(self._page, statement, values, state))
+
+    def _page(
+        self, statement: Statement, values: Sequence[Any], state: bytes | None
+    ) -> tuple[list[Row], bytes | None]:
+        """Return the rows of a page and what the next one is asked for by, None after the last."""
         with _failures(statement):
-            result = self._send(statement, values).result()
-            while True:
-                yield list(result.current_rows)
-                if not result.has_more_pages:
-                    return
-                result.fetch_next_page()
+            bound = self._prepared(statement).bind(values)
+            result = self._connection.driver.execute(bound, paging_state=state)
+            return list(result.current_rows), result.paging_state
 
     def define(self, text: str) -> None:
         """Change the schema; returns when all nodes agree on it."""
