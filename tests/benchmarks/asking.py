@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from urllib.request import urlopen
@@ -42,10 +42,7 @@ def lookup(bench: Bench) -> Iterator[Line]:
     requests = written(bench.scratch / "requests", paths(rows))
     with ExitStack() as stack:
         server = stack.enter_context(serving(bench, index))
-        answer = bench.scratch / "answer"
-        answer.write_bytes(_one_answer(server.address, rows[0]))
-        command = [sys.executable, "-m", "tests.benchmarks.bare", "PORT", answer]
-        bare = stack.enter_context(listening(bench, command, "the bare application"))
+        bare = stack.enter_context(bare_server(bench, _one_answer(server.address, rows[0])))
         contenders: dict[str, Callable[[], Load]] = {
             "ours": lambda: ask(bench, server.address, requests),
             "bare": lambda: ask(bench, bare, requests),
@@ -61,6 +58,16 @@ def lookup(bench: Bench) -> Iterator[Line]:
     told = f"p99 {p99:.2f} ms at full load; {bench.size.served:,} captures"
     yield _beside("lookup", rate, "bare", "bare WSGI answer", Target(0.6, goal=0.75), told)
     yield _beside("lookup", rate, "outback", "OutbackCDX", Target(5), note)
+
+
+@contextmanager
+def bare_server(bench: Bench, body: bytes) -> Iterator[str]:
+    """A server on our server's core that answers everything with `body`; gives its address."""
+    answer = bench.scratch / "answer"
+    answer.write_bytes(body)
+    command = [sys.executable, "-m", "tests.benchmarks.bare", "PORT", answer]
+    with listening(bench, command, "the bare application") as address:
+        yield address
 
 
 def cdx_lookup(bench: Bench) -> Iterator[Line]:

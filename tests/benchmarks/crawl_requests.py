@@ -7,7 +7,8 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from dedupindex.client import Answer, Client, Hit
 from dedupindex.client.aio import AsyncClient
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.stores import make_store
-from tests.benchmarks.asking import ASKED
+from tests.benchmarks.asking import ASKED, bare_server
 from tests.benchmarks.building import served_index
 from tests.benchmarks.captures import Captures, Row
 from tests.benchmarks.fetching import over_http
@@ -38,6 +39,8 @@ REPORT = 50  # captures of one report
 TEXT = {"Accept": "text/plain"}
 SHORT = {**TEXT, "Connection": "close"}
 PORT = ":8080"
+ANSWER = 150  # bytes of a usual answer as text
+Headers = Mapping[str, str]
 
 
 def crawl_lookup(bench: Bench) -> Iterator[Line]:
@@ -46,37 +49,50 @@ def crawl_lookup(bench: Bench) -> Iterator[Line]:
     A quarter each are hits of the URL, hits by digest, misses, and hits of what the crawl or
     another crawl has reported. Nine crawls are asked for while they are merged into the index, and
     afterwards. In the last two rows every URL has a port: just after these captures were merged,
-    while the crawls still hold them, and when they do not.
+    while the crawls still hold them, and when they do not. Each beside a bare answer of the same
+    length to the same requests.
     """
     index = _own_index(bench)
-    with serving(bench, index) as server:
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(bench, index))
+        bare = stack.enter_context(bare_server(bench, b"d" * ANSWER))
         begun = 0
+
+        def row(name: str, target: Target | None, note: str, headers: Headers = TEXT) -> Line:
+            found = _measured(bench, server, requests, headers=headers, bare=bare)
+            note = f"{note}; {found.each * 1e6:.0f} us of processor time each"
+            beside = "bare WSGI answer"
+            line = Line(
+                f"crawl-lookup-{name}", "lookups/s", found.rate, beside, found.bare, note=note
+            )
+            line.ratio, line.target = found.rate / found.bare, target
+            return line
+
         for count in CRAWLS:
             _begin(server, range(begun, count), bench.size.served)
             begun = count
             requests = written(bench.scratch / "crawl-lookups", _lookups(bench.size.served, count))
             if count == MERGING:
-                rate, each = _measured(bench, server, requests, headers=TEXT)
-                note = f"{count} crawls are merged; {each * 1e6:.0f} us of processor time each"
-                yield Line("crawl-lookup-merging", "lookups/s", rate, note=note)
+                yield row("merging", None, f"{count} crawls are merged")
             _wait_until_swept(index)
-            rate, each = _measured(bench, server, requests, headers=TEXT)
-            note = f"{count} crawls; {each * 1e6:.0f} us of processor time each"
-            yield Line(f"crawl-lookup-{count}", "lookups/s", rate, target=_RATE, note=note)
-        rate, each = _measured(bench, server, requests, headers=SHORT)
-        note = f"each over a connection of its own; {each * 1e6:.0f} us of processor time"
-        yield Line("crawl-lookup-short", "lookups/s", rate, target=_SHORT_RATE, note=note)
+            yield row(str(count), _RATE, f"{count} crawls")
+        yield row("short", _SHORT_RATE, "each over a connection of its own", SHORT)
         _add_ports(server, bench.size.served)
         lookups = _lookups(bench.size.served, count, PORT)
         requests = written(bench.scratch / "crawl-lookups", lookups)
         for name, state in (("merged", "just merged"), ("ports", "only in the index")):
-            rate, each = _measured(bench, server, requests, headers=TEXT)
-            note = f"every URL has a port; {state}; {each * 1e6:.0f} us of processor time each"
-            yield Line(f"crawl-lookup-{name}", "lookups/s", rate, target=_RATE, note=note)
+            yield row(name, _RATE, f"every URL has a port; {state}")
             _wait_until_swept(index)
 
 
 _RATE, _SHORT_RATE = Target(25_000, of="ours"), Target(11_000 / 60, of="ours")
+
+
+@dataclass(frozen=True)
+class _Measured:
+    rate: float  # requests a second
+    each: float  # seconds of the server's processor time for a request
+    bare: float  # requests a second of the bare server, 0 without one
 
 
 def _measured(
@@ -85,17 +101,22 @@ def _measured(
     requests: Path,
     *,
     clients: int = CLIENTS,
-    headers: Mapping[str, str] = MappingProxyType({}),
-) -> tuple[float, float]:
-    """Requests a second, and seconds of the server's processor time for each."""
-
+    headers: Headers = MappingProxyType({}),
+    bare: str = "",
+) -> _Measured:
     def load() -> tuple[float, float]:
         before = processor_time(server.session)
         seen = ask(bench, server.address, requests, clients=clients, headers=headers)
         return seen.rate, (processor_time(server.session) - before) / seen.count
 
-    rates, times = zip(*bench.interleaved({"ours": load})["ours"], strict=True)
-    return median(rates), median(times)
+    def load_bare() -> tuple[float, float]:
+        return ask(bench, bare, requests, clients=clients, headers=headers).rate, 0.0
+
+    jobs = {"ours": load, "bare": load_bare} if bare else {"ours": load}
+    found = bench.interleaved(jobs)
+    rates, times = zip(*found["ours"], strict=True)
+    beside = median([rate for rate, _ in found["bare"]]) if bare else 0.0
+    return _Measured(median(rates), median(times), beside)
 
 
 def _own_index(bench: Bench) -> Path:
@@ -233,7 +254,7 @@ def crawl_report(bench: Bench) -> Iterator[Line]:
         most = 40_000 * (bench.size.seconds + 1) * (bench.runs + 1)
         rows = Captures().rows(bench.size.served, bench.size.served + most)
         requests = written(bench.scratch / "crawl-reports", reports("report", rows, REPORT))
-        rate, each = _measured(bench, server, requests, clients=1)
-    note = f"processor time; {rate * REPORT:,.0f} captures/s from one client"
+        found = _measured(bench, server, requests, clients=1)
+    note = f"processor time; {found.rate * REPORT:,.0f} captures/s from one client"
     target = Target(0.05, of="ours", most=True)
-    yield Line("crawl-report", "ms each", each / REPORT * 1e3, target=target, note=note)
+    yield Line("crawl-report", "ms each", found.each / REPORT * 1e3, target=target, note=note)
