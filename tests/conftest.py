@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -47,6 +47,7 @@ settings.register_profile(
 settings.load_profile("ours")
 
 MakeIndex = Callable[..., Path]
+On = Callable[[str], AbstractContextManager[Callable[[], str]]]
 _ended = count(1)  # tests that have ended in this process
 
 
@@ -246,6 +247,23 @@ def keyspaces(cassandra: Ring) -> Iterator[Keyspaces]:
 
     with Keyspaces(cassandra) as found:
         yield found
+
+
+ENGINES = ["lmdb", "whoosh", pytest.param("cassandra", marks=pytest.mark.peer)]
+"""The engines of an index."""
+
+
+@pytest.fixture(scope="session")
+def on(request: pytest.FixtureRequest) -> On:
+    """Of the name of an engine, what gives new indexes their engines: for a cluster addresses."""
+
+    def on(engine: str) -> AbstractContextManager[Callable[[], str]]:
+        if engine == "cassandra":
+            keyspaces: Keyspaces = request.getfixturevalue("keyspaces")
+            return keyspaces.some()
+        return nullcontext(lambda: engine)
+
+    return on
 
 
 STORES = ["lmdb", pytest.param("cassandra", marks=pytest.mark.peer)]

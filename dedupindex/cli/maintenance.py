@@ -107,7 +107,7 @@ def stats(index: Path) -> int:
     """Print what the index holds; reads all of it once, and keeps the result for the pages."""
     with closing(open_index(index)) as engine:
         with show_progress() as progress:
-            found = summary.summarize(engine, index, progress)
+            found = summary.summarize(engine, progress)
         content = _stats(engine, index, found)
     with suppress(OSError):  # an index on a medium that cannot be written to
         summary.write_summary(index, found)
@@ -336,9 +336,10 @@ def _copied_to_engine(
     # No crawl may be merged meanwhile: its captures could be missed in both places.
     with exclusive(index / "lock", f"the index at {index}") if writable else nullcontext():
         with closing(open_index(index)) as source:
-            with source.view() as view:
-                if view.ledger():
-                    say("the ledger, for bin/purge, bin/impact and GET /last, is not copied")
+            if is_cluster(engine) and source.identity.settings.etag:
+                say("what URLs answered last, for GET /last, is not copied")
+            if gap := source.ledger_gap():
+                say(f"warning: the copy is no better: {gap}")
             keys = source.identity.settings.keys()
 
             def draw(load: Load) -> None:

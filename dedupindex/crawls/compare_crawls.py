@@ -75,7 +75,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
     with closing(open_index(index)) as engine, engine.view() as view:
         sides = _sides(view, first, second)
         sums, total = Sums(len(COLUMNS)), [0] * len(COLUMNS)
-        lines = sorted_lines(_lines(index, view, engine.identity.settings, sides))
+        lines = sorted_lines(_lines(view, engine.identity.settings, sides))
         for _, group in groupby(lines, key=lambda line: line[:32]):
             host, amounts = _changes(group)
             sums.add(host, *amounts)
@@ -117,14 +117,14 @@ def _sides(view: View, first: str, second: str) -> dict[int, int]:
     return sides
 
 
-def _lines(index: Path, view: View, settings: Settings, sides: dict[int, int]) -> Iterator[bytes]:
+def _lines(view: View, settings: Settings, sides: dict[int, int]) -> Iterator[bytes]:
     """Yield a line for each capture and revisit of the two crawls, with its size if any has it."""
     digest, size, held = b"", -1, list[tuple[bytes, _SeenUrl]]()
 
     def place_of(number: int) -> cells.ContainerRef:
         return view.place_of(number) if number else cells.NOWHERE
 
-    for key, cell, ledger in by_key(view, index, settings.keys()):
+    for key, cell, ledger in by_key(view, settings.keys()):
         prefix = key[: cells.DIGEST_KEY[key[0]]]
         if prefix != digest or len(held) >= _HELD:
             yield from (_line(url, answer, size) for url, answer in held)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
@@ -125,8 +125,29 @@ class View(Finder, Protocol):
     def number_of(self, place: ContainerRef) -> int:
         """Return the number of a container, 0 if it has none."""
 
-    def ledger(self) -> list[str]:
-        """Return the names of the files of the ledger."""
+    def ledger(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """Yield the items of the ledger (`format.ledger`) with a prefix, in order, each once.
+
+        The prefix is at most a key. Raises `Damaged`, `IndexUnavailable`.
+        """
+
+    def has_ledger(self) -> bool:
+        """Return whether the ledger has any item."""
+
+    def cells_by_digest(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all keys and cells, in the order of their `position`."""
+        return self.cells()
+
+    def ledger_by_digest(self) -> Iterator[bytes]:
+        """Yield all items of the ledger, in the order of their `position`."""
+        return self.ledger()
+
+    def position(self, key: bytes) -> Any:
+        """Return what orders keys, and items, where all are read: those of a digest as bytes."""
+        return key
+
+    def spread_cells(self, ranges: int, most: int) -> Iterator[tuple[bytes, bytes]]:
+        """Yield at most `most` keys and cells of each of some equal ranges of digests."""
 
     def state(self) -> str:
         """Return text that differs between two states of an index, "" if the engine has none."""
@@ -166,6 +187,7 @@ class Load(NamedTuple):
     dropped: frozenset[str] = frozenset()  # containers whose captures are removed first
     metadata: dict[str, Any] = {}  # is kept with the index: which command made it
     ledger: list[Path] = []  # runs of items for the ledger
+    ledger_lacks: bool = False  # whether the source of a copy did not know all items
     drops: Drops | None = None  # which items the ledger is to remove
     own_digests: bool = False  # whether the runs have nothing under further digests
     on_progress: OnProgress = silent
@@ -212,6 +234,20 @@ class Engine(Protocol):
 
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load durably, all of it or nothing."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Keep others from loading until the block ends, which may load; raises `IndexBusy`.
+
+        The caller holds the write lock of the directory, which is enough for an index in files.
+        """
+        return nullcontext()
+
+    def ledger_gap(self) -> str:
+        """Return why the ledger may lack copies and revisits of what was loaded, "" if it has all.
+
+        It is a sentence, and says what mends it.
+        """
+        return ""
 
     def number_of(self, place: ContainerRef) -> int:
         """Return the number of a container, 0 if the index does not know it."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import NamedTuple
 
 from dedupindex.capture import Capture
@@ -39,7 +38,7 @@ class SamePayload(NamedTuple):
     more: bool  # there is more than was read
 
 
-def of_digest(engine: Engine, index: Path, digest: Digest, most: int) -> SamePayload:
+def of_digest(engine: Engine, digest: Digest, most: int) -> SamePayload:
     """Return at most `most` captures and revisits that an index has of a digest."""
     captures: list[tuple[bytes, bool, Capture]] = []
     found: list[RevisitOf] = []
@@ -49,7 +48,7 @@ def of_digest(engine: Engine, index: Path, digest: Digest, most: int) -> SamePay
             return view.place_of(number) if number else cells.NOWHERE
 
         prefix, more = cells.digest_prefix(digest), False
-        for key, cell, ledger in by_key(view, index, engine.identity.settings.keys(), prefix):
+        for key, cell, ledger in by_key(view, engine.identity.settings.keys(), prefix):
             if len(captures) + len(found) >= most:
                 more = True
                 break
@@ -72,11 +71,11 @@ def of_digest(engine: Engine, index: Path, digest: Digest, most: int) -> SamePay
 
 
 def by_key(
-    view: View, index: Path, keys: Keys, prefix: bytes = b""
+    view: View, keys: Keys, prefix: bytes = b""
 ) -> Iterator[tuple[bytes, bytes, list[bytes]]]:
     """Yield the keys with a prefix, in order, their cells (or b"") and what the ledger has."""
     held = ((key, 0, cell) for key, cell in view.cells(prefix))
-    known = ((key, 1, body) for key, body in split_items(index, view.ledger(), keys, prefix))
+    known = ((key, 1, body) for key, body in split_items(view.ledger(prefix), keys))
     for key, found in groupby(merge(held, known), key=itemgetter(0)):
         cell, ledger = b"", list[bytes]()
         for _, is_ledger, body in found:

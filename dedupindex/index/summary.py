@@ -229,14 +229,12 @@ def ranking(summary: dict[str, Any], by: str, order: str, top: int) -> Ranking:
     return Ranking(by, order, rows, {"groups": rest, **others} if rest else None, known["groups"])
 
 
-def summarize(
-    engine: Engine, index: Path, on_progress: OnProgress = lambda seen: None
-) -> dict[str, Any]:
+def summarize(engine: Engine, on_progress: OnProgress = lambda seen: None) -> dict[str, Any]:
     """Read an index once, and return what it holds."""
     started = time.monotonic()
     with engine.view() as view:
         survey, keys = _Survey(view), engine.identity.settings.keys()
-        read = watched(by_key(view, index, keys), "reading", view.counts().captures, on_progress)
+        read = watched(by_key(view, keys), "reading", view.counts().captures, on_progress)
         for key, cell, ledger in read:
             survey.add(key, cell, ledger)
         counts, state = view.counts()._asdict(), view.state()

@@ -44,8 +44,8 @@ def copy_to_engine(
     """Copy an index to a new index with its directory at `target`, read it back and compare.
 
     `before` is called with the load of the copy while its runs exist. With `again`, a copy that was
-    interrupted is completed; one that was loaded is only compared. The ledger, which serves
-    purging, is not copied. `target` needs as much free space as all captures take. Raises
+    interrupted is completed; one that was loaded is only compared. The ledger is copied, without
+    visits to a cluster. `target` needs as much free space as all captures take. Raises
     `IndexExists`, or `Damaged` if source and copy differ.
     """
     settings = source.identity.settings
@@ -62,6 +62,7 @@ def copy_to_engine(
             if "engine" in signature:
                 signature["engine"] = engine
             load, content = _load_of(view, signature, scratch, on_progress)
+            load = load._replace(ledger_lacks=bool(source.ledger_gap()))
             before(load)
             if not loaded:
                 other.load(load)
@@ -87,10 +88,14 @@ def _load_of(
         writer.extend(staged)
         content += checksum_of_chunk
     writer.flush()
+    ledger = RunWriter(scratch, "ledger")
+    for item in view.ledger_by_digest():
+        ledger.extend([item])
+    ledger.flush()
     places, containers = list(view.places()), list(view.containers())
     own = view.own_digests()
     load = Load(
-        writer.paths, places, containers, metadata=metadata, own_digests=own,
+        writer.paths, places, containers, metadata=metadata, ledger=ledger.paths, own_digests=own,
         on_progress=on_progress, entries=view.counts().captures,
     )  # fmt: skip
     return load, content

@@ -122,7 +122,7 @@ def sample_load(load: Load, keys: Keys) -> list[SampledEntry]:
 
 
 def sample_index(view: View) -> list[SampledKey]:
-    """Return captures of an index in a directory, spread over the order of digests."""
+    """Return captures of an index, spread over the order of digests."""
 
     def sampled(found: Iterator[tuple[bytes, bytes]]) -> list[SampledKey]:
         return [
@@ -131,7 +131,7 @@ def sample_index(view: View) -> list[SampledKey]:
             for entry in filter(cells.answers, cells.entries_of(cell))
         ]
 
-    chosen = sampled(_spread_cells(view))
+    chosen = sampled(view.spread_cells(_RANGES, _KEYS_OF_RANGE))
     return chosen if len(chosen) >= _RANGES else sampled(islice(view.cells(), MOST))
 
 
@@ -157,14 +157,6 @@ def _staged(runs: Sequence[Path], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
             for staged in spread(chunk, EACH):
                 end = lengths[staged[0]]
                 yield staged[:end], staged[end:]
-
-
-def _spread_cells(view: View) -> Iterator[tuple[bytes, bytes]]:
-    for code in filter(sum, cells.CODES.values()):
-        if next(iter(view.cells(code)), None) is not None:
-            for step in range(_RANGES):
-                prefix = code + bytes([step * 256 // _RANGES])
-                yield from islice(view.cells(prefix), _KEYS_OF_RANGE)
 
 
 def confirm(index: Path, sample: Sequence[SampledEntry], repair: str) -> None:

@@ -21,7 +21,6 @@ from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress
 from dedupindex.crawls.stores import open_store
 from dedupindex.index import open_index
-from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Load, View
 from dedupindex.index.format.cells import DEPENDENT, NOWHERE
 from dedupindex.index.format.ledger import split_items
@@ -87,8 +86,6 @@ def update_index(
 
 def _restore_copies(index: Path, identity: Identity) -> None:
     """Load the copies in the ledger that no capture of the index is preferred to any more."""
-    if is_cluster(identity.engine):
-        return  # it has no ledger
     settings = identity.settings
     with (
         exclusive(index / "lock", f"the index at {index}"),
@@ -97,20 +94,20 @@ def _restore_copies(index: Path, identity: Identity) -> None:
     ):
         writer = RunWriter(scratch, "restored", run_bytes=RUN_BYTES)
         with engine.view() as view:
-            for staged in _lost_without_winner(index, view, settings):
+            for staged in _lost_without_winner(view, settings):
                 writer.extend(staged)
         writer.flush()
         if writer.paths:
             engine.load(Load(writer.paths, own_digests=not settings.also_digest))
 
 
-def _lost_without_winner(index: Path, view: View, settings: Settings) -> Iterator[list[bytes]]:
+def _lost_without_winner(view: View, settings: Settings) -> Iterator[list[bytes]]:
     """Yield, as staged, the copies under each key whose cell is not what a merge would leave."""
     keys = settings.keys()
     rule = MergeRule(
         keys, settings.keep == "latest", lambda number: view.place_of(number) if number else NOWHERE
     )
-    for key, group in groupby(split_items(index, view.ledger(), keys), itemgetter(0)):
+    for key, group in groupby(split_items(view.ledger(), keys), itemgetter(0)):
         copies = [body for _, body in group if body[0] != DEPENDENT]
         if copies:
             cell = next((cell for found, cell in view.cells(key) if found == key), None)

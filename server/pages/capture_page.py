@@ -42,7 +42,7 @@ class CapturePage(Handlers):
             raise BadQuery("say which payload: lists of captures and lookups lead to this page")
         digest = Digest.parse(stated)
         engine = self._live.opened().engine
-        found = of_digest(engine, self._live.index, digest, MOST)
+        found = of_digest(engine, digest, MOST)
         raw = url.encode("utf-8", "surrogateescape")
         captures = [
             {
@@ -80,7 +80,7 @@ class CapturePage(Handlers):
 
     def _has_ledger(self) -> bool:
         with self._live.opened().engine.view() as view:
-            return bool(view.ledger())
+            return view.has_ledger()
 
 
 def _revisit(one: RevisitOf, url: bytes) -> dict[str, Any]:

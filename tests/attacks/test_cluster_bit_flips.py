@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -54,6 +55,7 @@ COLUMNS = {  # of each table: its keys, and what is stored under them
         ("crawl", "kind", "part", "heading", "writer", "since"),
         ("amounts",),
     ),
+    "ledger": (("dk", "rest", "id"), ("body",)),
     "about": (("name",), ("value",)),
 }
 BITS = {"crawl": 32, "until": 64, "number": 64}  # of columns that are integers
@@ -68,7 +70,11 @@ def index(keyspaces: Keyspaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("dedupindex.crawls.stores.cassandra_crawl_registry.AGE", 0.0)
     with keyspaces.some() as address:
         made = tmp_path / "index"
-        build(Build([str(rows(tmp_path / "a.cdx", 1, 7))], made, engine=address(), crawl="weekly"))
+        job = Build([str(rows(tmp_path / "a.cdx", 1, 7))], made, engine=address(), crawl="weekly")
+        build(job)
+        again = rows(tmp_path / "copies.cdx", 1, 7)  # copies: the ledger has them
+        again.write_text(again.read_text().replace(" 20261101", " 20261102"))
+        build(replace(job, sources=[str(again)], add=True))
         with closing(make_store(made)) as store:
             for name in ("done", "gone", "going"):
                 store.write(partial(lifecycle.begin, name=name))

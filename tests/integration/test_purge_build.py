@@ -19,7 +19,6 @@ from dedupindex.crawls.crawl_captures import add
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, DedupError, HasDependents
 from dedupindex.index import open_index
-from dedupindex.index.format import ledger
 from dedupindex.index.identity import Settings
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.pipeline import Build, Built, build
@@ -180,7 +179,7 @@ def test_processes_and_resumed_builds_make_the_same_ledger(
 ) -> None:
     def found(index: Path) -> list[bytes]:
         with closing(open_index(index)) as engine, engine.view() as view:
-            return sorted(item[:30] for item in ledger.items(index, view.ledger()))
+            return sorted(item[:30] for item in view.ledger())
 
     plain = index_of(files, jobs=1)
     several = index_of(files, jobs=2)

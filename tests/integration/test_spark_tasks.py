@@ -165,12 +165,12 @@ def test_an_index_is_the_same(tmp_path: Path, collection: Path) -> None:
 def _revisits(index: Path) -> list[tuple[bytes, str]]:
     """What the ledger has, with the names of containers."""
     from dedupindex.index.format.cells import DEPENDENT
-    from dedupindex.index.format.ledger import Dependent, items
+    from dedupindex.index.format.ledger import Dependent
 
     with closing(open_index(index)) as engine, engine.view() as view:
         lengths = engine.identity.settings.keys().lengths()
         found = []
-        for item in items(index, view.ledger()):
+        for item in view.ledger():
             at = lengths[item[0]]
             if item[at] == DEPENDENT:
                 told = Dependent.of(item[at:])

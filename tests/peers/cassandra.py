@@ -41,6 +41,7 @@ _KEYS = {
     "container": "name",
     "about": "name",
     "added": "epoch, part",
+    "ledger": "dk",
     "url": "part",
     "crawl": "shelf",
     "reported": "crawl, part",

@@ -188,8 +188,6 @@ def test_changed_files_take_their_place(address: str, run: Run, tmp_path: Path) 
     ("words", "status", "said"),
     [
         (["index", "--compact"], BadInput.exit_status, "nodetool compact"),
-        (["impact", "--crawl", "a"], SettingsConflict.exit_status, "on lmdb for that"),
-        (["purge", "--crawl", "a"], SettingsConflict.exit_status, "on lmdb for that"),
         (["search", "a"], SettingsConflict.exit_status, "whoosh"),
     ],
 )

@@ -193,17 +193,36 @@ def meta_after(
 class FileView(CellView):
     """A view of an index in a directory."""
 
-    __slots__ = ()
+    __slots__ = ("index",)
+
+    def __init__(self, index: Path, keys: Keys, places: Cache[int, ContainerRef]) -> None:
+        """`index`: the directory."""
+        super().__init__(keys, places)
+        self.index = index
 
     @abstractmethod
     def meta(self, name: str) -> Any:
         """Return a value that the index records of itself; raises `Damaged`."""
 
-    def ledger(self) -> list[str]:
+    def ledger_files(self) -> list[str]:
+        """Return the names of the files of the ledger."""
         return list(self.meta("ledger"))
 
+    def ledger(self, prefix: bytes = b"") -> Iterator[bytes]:
+        return ledger.items(self.index, self.ledger_files(), prefix)
+
+    def has_ledger(self) -> bool:
+        return bool(self.ledger_files())
+
+    def spread_cells(self, ranges: int, most: int) -> Iterator[tuple[bytes, bytes]]:
+        for code in filter(sum, cells.CODES.values()):
+            if next(iter(self.cells(code)), None) is not None:
+                for step in range(ranges):
+                    prefix = code + bytes([step * 256 // ranges])
+                    yield from islice(self.cells(prefix), most)
+
     def state(self) -> str:
-        return " ".join([f"{self.meta('checksum'):x}", *self.ledger()])
+        return " ".join([f"{self.meta('checksum'):x}", *self.ledger_files()])
 
     def own_digests(self) -> bool:
         return bool(self.meta("own_digests"))
@@ -242,13 +261,13 @@ class FileEngine(Engine):
     def _ledger_writer(self, load: Load) -> LedgerWriter:
         """Return the writer of a load's ledger."""
         with self._view_or_none() as view:
-            names = view.ledger() if view is not None else []
+            names = view.ledger_files() if view is not None else []
             drops = drops_of(load.gone(view), load.drops)
         return LedgerWriter(self.index, names, load.ledger, drops, self.keys)
 
     def visits(self, view: View, prefix: bytes) -> Iterator[bytes]:
         start = 1 + len(self.keys.tail(b""))
-        for item in ledger.items(self.index, view.ledger(), visits.CODE + prefix):
+        for item in view.ledger(visits.CODE + prefix):
             yield item[start:]
 
     def _clear_ledger(self) -> None:

@@ -159,12 +159,10 @@ def items(index: Path, names: list[str], prefix: bytes = b"") -> Iterator[bytes]
                 yield item
 
 
-def split_items(
-    index: Path, names: list[str], keys: Keys, prefix: bytes = b""
-) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key of each copy and dependent, in order, and what follows it; raises as `read`."""
+def split_items(found: Iterator[bytes], keys: Keys) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the key of each copy and dependent among items, and what follows it."""
     lengths = keys.lengths()
-    for item in items(index, names, prefix):
+    for item in found:
         if item[:1] == CODE:
             continue
         end = lengths[item[0]]

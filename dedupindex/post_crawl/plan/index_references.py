@@ -2,7 +2,7 @@
 
 The ledger of an index has the revisits that were read. The revisits of a crawl are not known until
 its WARCs are read: until then all captures that its lookups may have been answered with are kept.
-An index on a cluster remembers no revisits, so there this holds for all captures.
+If the ledger of a cluster lacks some, this holds for all captures.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from dedupindex.crawls.store import Reading
 from dedupindex.crawls.stores import open_store
 from dedupindex.crawls.unread_crawls import unread_crawls
 from dedupindex.digest import Digest
-from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, View
 from dedupindex.index.format.cells import (
     DEPENDENT,
@@ -58,7 +57,7 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
         """Open the crawls of the index as well; raises `DedupError`."""
         self._index, self._view = index, view
         self._keys = engine.identity.settings.keys()
-        self._remembers = not is_cluster(engine.identity.engine)
+        self._gap = engine.ledger_gap()
         self._reading: Reading | None = None
         self._unread: Mapping[str, int] = {}
         self._outside, self._of_set = Cache[str, bool](), Cache[str, bool]()  # by name of a file
@@ -78,11 +77,8 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
     @cached_property
     def why_kept(self) -> str:
         """Why captures that the index has are kept; "" if its ledger has all references."""
-        if not self._remembers:
-            return (
-                "an index on a cluster does not remember revisits: captures of the sources that it "
-                "has are kept (indexed)"
-            )
+        if self._gap:
+            return f"{self._gap}. Captures of the sources that the index has are kept (indexed)"
         if not self._unread:
             return ""
         names = sorted(self._unread)
@@ -173,8 +169,7 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
 
     def _ledger(self) -> Iterator[tuple[bytes, bytes]]:
         """Return the keys of all items of the ledger, and what follows them."""
-        names = self._view.ledger() if self._remembers else []
-        return split_items(self._index, names, self._keys)
+        return split_items(self._view.ledger(), self._keys)
 
 
 def _replay_key(key: bytes, entry: bytes) -> int:

@@ -10,16 +10,15 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from tempfile import SpooledTemporaryFile
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from dedupindex.capture import Capture
 from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
-from dedupindex.index.format.ledger import Dependent, items
+from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
 from dedupindex.index.identity import Settings
@@ -117,13 +116,13 @@ class ImpactSurvey:
     """
 
     def __init__(
-        self, index: Path, view: View, target: ResolvedTarget, settings: Settings, *,
+        self, view: View, target: ResolvedTarget, settings: Settings, *,
         writer: RunWriter | None = None, on_item: OnItem | None = None,
     ) -> None:  # fmt: skip
         self.impact, self._on_item = Impact(), on_item
-        self._index, self._view, self._target, self._writer = index, view, target, writer
+        self._view, self._target, self._writer = view, target, writer
         self._rule = MergeRule(settings.keys(), settings.keep == "latest", self._container)
-        self.rewrites = bool(view.ledger()) and target.target.kind is not TargetKind.CAPTURE
+        self.rewrites = view.has_ledger() and target.target.kind is not TargetKind.CAPTURE
         # Of the digest that is being read: whether an original survives, and what is undecided
         # until that is known.
         self._digest, self._survives = b"", False
@@ -138,10 +137,12 @@ class ImpactSurvey:
         return self._view.place_of(number) if number else cells.NOWHERE
 
     def _read(self, on_progress: OnProgress) -> None:
-        names, prefixes, target = self._view.ledger(), self._prefixes(), self._target
-        ledger = _LedgerCursor(chain.from_iterable(items(self._index, names, p) for p in prefixes))
-        found = chain.from_iterable(map(self._view.cells, prefixes))
-        total = self._view.counts().captures if prefixes == [b""] else 0
+        view, prefixes, target = self._view, self._prefixes(), self._target
+        found, total = view.cells_by_digest(), view.counts().captures
+        ledger = _LedgerCursor(view.ledger_by_digest(), view.position)
+        if prefixes:
+            found, total = chain.from_iterable(map(view.cells, prefixes)), 0
+            ledger = _LedgerCursor(chain.from_iterable(map(view.ledger, prefixes)))
         for key, cell in watched(found, "reading", total, on_progress):
             if not self._digest or not key.startswith(self._digest):
                 self._end_digest()
@@ -150,12 +151,13 @@ class ImpactSurvey:
                 self._survives = self._survives or any(map(cells.answers, cells.entries_of(cell)))
                 continue
             tombstones = Tombstones.among(list(cells.entries_of(cell)))
-            copies = [
-                copy
-                for copy in ledger.copies(key)
-                if not (copy[0] & 3 == NAMED and tombstones.is_chain(copy))
-                and not tombstones.is_purged(copy, self._container)
-            ]
+            copies = []
+            for copy in ledger.copies(key):
+                if tombstones.is_purged(copy, self._container):
+                    # If it goes, a purge on a cluster was killed before it removed it there.
+                    self.rewrites = self.rewrites or target.takes(key, copy)
+                elif not (copy[0] & 3 == NAMED and tombstones.is_chain(copy)):
+                    copies.append(copy)
             entries = [entry for entry in cells.entries_of(cell) if entry[0] & 3 != REVISIT]
             known = [*map(cells.strip_flags, entries), *copies]
             taken = {entry for entry in known if target.takes(key, entry)}
@@ -168,13 +170,13 @@ class ImpactSurvey:
         self._end_digest()
 
     def _prefixes(self) -> list[bytes]:
-        """Sorted prefixes of the keys to read: some digests, or all keys."""
+        """Sorted prefixes of the keys to read, which are digests; none: all keys are read."""
         target = self._target.target
         if target.kind is TargetKind.CAPTURE and self._view.own_digests():
             digests = {cells.digest_prefix(capture.digest) for capture in target.captures}
             if len(digests) <= _MAX_RANGES:
                 return sorted(digests)
-        return [b""]
+        return []
 
     def _rows_of(self, known: list[bytes], taken: set[bytes]) -> set[bytes]:
         """CDX rows under a key that may list records which are taken from their containers."""
@@ -295,14 +297,19 @@ class ImpactSurvey:
 class _LedgerCursor:
     """The items of a ledger, for keys in order."""
 
-    def __init__(self, found: Iterator[bytes]) -> None:
-        self._found = found
+    def __init__(
+        self, found: Iterator[bytes], position: Callable[[bytes], Any] = lambda key: key
+    ) -> None:
+        """`position` is what the items are ordered by; the keys that are asked for are, too."""
+        self._found, self._position = found, position
         self._next: bytes | None = next(found, None)
 
     def copies(self, key: bytes) -> list[bytes]:
         """The copies under a key; skips what is before it."""
-        while self._next is not None and self._next < key:
-            self._next = next(self._found, None)
+        if self._next is not None and not self._next.startswith(key):
+            start = self._position(key)
+            while self._next is not None and self._position(self._next) < start:
+                self._next = next(self._found, None)
         return list(self._under(key, copies=True))
 
     def dependents(self, key: bytes) -> Iterator[bytes]:

@@ -35,12 +35,11 @@ from dedupindex.errors import (
     UnknownCrawl,
 )
 from dedupindex.index import open_index, summary
-from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
 from dedupindex.index.format.tombstones import NAMED, encode_purged
 from dedupindex.index.format.visits import Visit
-from dedupindex.index.identity import Settings, read_identity
+from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer import spot_check
@@ -83,10 +82,10 @@ def survey(
 ) -> PurgeSurvey:
     """Return what a purge would do; `on_item` gets each original and revisit. Takes no lock."""
     store = open_store(index)
-    _require_ledger(index)
     with closing(open_index(index)) as engine, engine.view() as view:
+        _require_ledger(engine)
         resolved = resolve(target, view, engine.identity.settings.keys())
-        survey = ImpactSurvey(index, view, resolved, engine.identity.settings, on_item=on_item)
+        survey = ImpactSurvey(view, resolved, engine.identity.settings, on_item=on_item)
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
             live, unread = _count_live(store, view, resolved)
@@ -108,9 +107,13 @@ def purge(
     `force`, and `BadInput` if `expected` is the `fingerprint` of another survey. Raises `IndexBusy`
     while another process writes, and other `DedupError`.
     """
-    _require_ledger(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
-        with closing(open_index(index, write=True)) as engine, scratch_of(index) as scratch:
+        with (
+            closing(open_index(index, write=True)) as engine,
+            engine.writing(),
+            scratch_of(index) as scratch,
+        ):
+            _require_ledger(engine)
             allowed = _Allowed(force, expected)
             found, sample = _purge(index, engine, target, allowed, scratch, on_item, on_progress)
         spot_check.confirm_purge(
@@ -135,14 +138,10 @@ def scratch_of(index: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _require_ledger(index: Path) -> None:
-    """Raise `SettingsConflict` for an index that does not know copies and dependents."""
-    engine = read_identity(index).engine
-    if is_cluster(engine):
-        raise SettingsConflict(
-            f"{engine} does not remember which revisits name its captures, nor further copies of "
-            "them, so it cannot say what depends on any; keep an index on lmdb for that"
-        )
+def _require_ledger(engine: Engine) -> None:
+    """Raise `SettingsConflict` for an index that may not know all copies and dependents."""
+    if gap := engine.ledger_gap():
+        raise SettingsConflict(gap)
 
 
 def _purge(
@@ -158,7 +157,7 @@ def _purge(
     writer = RunWriter(scratch, "purged", run_bytes=RUN_BYTES)
     with engine.view() as view:
         resolved = resolve(target, view, settings.keys())
-        survey = ImpactSurvey(index, view, resolved, settings, writer=writer, on_item=on_item)
+        survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
         survey.run(on_progress)
     impact = survey.impact
     purged = [container._replace(purged=True) for container in resolved.registered]

@@ -7,7 +7,7 @@ import random
 import resource
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,14 +34,13 @@ from dedupindex.index.identity import FILE, Settings, read_identity
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.lookup.decide import Match, Query, Strategy, find
 from dedupindex.urlkey import urlkey
-from tests.peers.cassandra import Keyspaces
+from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.engine_bench import Bench
 from tests.unit.index.test_merge_rule import conflicting, model, same
 
 FILES = list(index.ENGINES)
-ENGINES = [*FILES, pytest.param("cassandra", marks=pytest.mark.peer)]
 # What a cluster does not do, by design: its data is in no files here, so nothing is to be copied,
 # damaged, cut, packed or left behind; no state of it lasts while others write; a load is not there
 # whole or not at all, but run again. `peers/test_cassandra.py` has what it does instead.
@@ -49,20 +48,6 @@ of_files = pytest.mark.parametrize("make", FILES, indirect=True)
 A, WWW, B = b"http://example.com/a", b"https://www.example.com/a", b"http://other.org/b"
 
 Make = Callable[..., Bench]
-On = Callable[[str], AbstractContextManager[Callable[[], str]]]
-
-
-@pytest.fixture(scope="session")
-def on(request: pytest.FixtureRequest) -> On:
-    """Of the name of an engine, what gives new indexes their engines: for a cluster addresses."""
-
-    def on(engine: str) -> AbstractContextManager[Callable[[], str]]:
-        if engine == "cassandra":
-            keyspaces: Keyspaces = request.getfixturevalue("keyspaces")
-            return keyspaces.some()
-        return nullcontext(lambda: engine)
-
-    return on
 
 
 @pytest.fixture(params=ENGINES)

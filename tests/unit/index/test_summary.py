@@ -23,7 +23,7 @@ MIMES = (b"image/png", b"video/mp4", b"")
 
 def counted(index: Path) -> dict[str, Any]:
     with closing(open_index(index)) as engine:
-        return summarize(engine, index)
+        return summarize(engine)
 
 
 def some(seed: int) -> tuple[list[Capture], list[Revisit]]:
@@ -152,8 +152,8 @@ def test_captures_and_revisits_of_one_payload(tmp_path: Path) -> None:
         index, [copy, other, first, capture(2)], [revisit, revisit_of(capture(2), b"http://x/", 2)]
     )
     with closing(open_index(index)) as engine:
-        found = same_payload.of_digest(engine, index, sha1(1), 100)
-        few = same_payload.of_digest(engine, index, sha1(1), 1)
+        found = same_payload.of_digest(engine, sha1(1), 100)
+        few = same_payload.of_digest(engine, sha1(1), 1)
     assert [one.date for one in found.captures] == [first.date, other.date, copy.date]
     assert found.originals == {0, 1} and not found.more and few.more
     ((only, place),) = found.revisits

@@ -35,6 +35,7 @@ from dedupindex.indexer.admission import admission_filter
 from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
+from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -61,10 +62,18 @@ def listed(
     )
 
 
-@pytest.fixture(params=["lmdb", "whoosh"])
-def index(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+@pytest.fixture(params=ENGINES)
+def index(tmp_path: Path, on: On, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Three payloads of the first file: one also in a second, one at another URL, one nowhere."""
-    index = begin(tmp_path, request.param)
+    with on(request.param) as new:
+        yield begun(tmp_path, new())
+
+
+of_files = pytest.mark.parametrize("index", ["lmdb", "whoosh"], indirect=True)
+
+
+def begun(directory: Path, engine: str) -> Path:
+    index = begin(directory, engine)
     first = [capture(number, url, 1, container=FIRST) for number, url in enumerate((A, B, C), 1)]
     load(index, first)
     load(index, [capture(1, A, 2, container=SECOND), capture(2, C, 2, container=SECOND)])
@@ -223,16 +232,16 @@ loads = st.tuples(
 )
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_counts_are_those_of_a_model(engine: str) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_counts_are_those_of_a_model(engine: str, on: On) -> None:
     """Of each file as it is now, and of the revisits that are in it now."""
 
-    @settings(max_examples=examples(120 if engine == "lmdb" else 20))
+    @settings(max_examples=examples({"lmdb": 120, "whoosh": 20, "cassandra": 8}[engine]))
     @given(st.lists(loads, max_size=3))
     def check(steps: list[tuple[list[Capture], list[Revisit], set[str]]]) -> None:
         known, revisits = set[Capture](), set[Revisit]()
-        with tempfile.TemporaryDirectory() as name:
-            index = begin(Path(name), engine)
+        with tempfile.TemporaryDirectory() as name, on(engine) as new:
+            index = begin(Path(name), new())
             for captures, named, replaced in steps:
                 known = {one for one in known if one.container not in replaced}
                 again = sorted(known) if replaced else []  # as a build offers the other files
@@ -283,6 +292,7 @@ def test_containers_are_meant_by_path_and_by_name() -> None:
         Target(TargetKind.URL, ("",))
 
 
+@of_files
 def test_single_captures_are_looked_up_by_their_digests(
     index: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -318,6 +328,7 @@ def _noting(cells: Any, keys: list[bytes]) -> Any:
     return noting
 
 
+@of_files
 def test_an_index_knows_whether_it_has_further_digests(index: Path) -> None:
     def knows() -> bool:
         with closing(open_index(index)) as engine, engine.view() as view:
@@ -406,6 +417,7 @@ def test_the_commands_impact_and_purge(index: Path) -> None:
     run("impact", index, "--crawl", "a", "--prefix", status=2)
 
 
+@of_files
 def test_impact_of_a_copied_and_of_a_compacted_index(index: Path, tmp_path: Path) -> None:
     run("index", "--compact", index)
     run("index", "--copy", tmp_path / "copied", index)
@@ -429,19 +441,19 @@ def test_the_files_of_a_ledger_are_few_however_many_loads(tmp_path: Path) -> Non
     files = list((index / ledger.DIRECTORY).iterdir())
     assert len(files) <= 8
     with closing(open_index(index)) as engine, engine.view() as view:
-        found = list(ledger.items(index, view.ledger()))
-        assert sorted(path.name for path in files) == sorted(view.ledger())
+        found = list(view.ledger())
+        assert isinstance(view, LmdbView)
+        assert sorted(path.name for path in files) == sorted(view.ledger_files())
         one = capture(7)
         key = engine.identity.settings.keys().key_of(one.digest, one.url)
-        assert list(ledger.items(index, view.ledger(), key)) == [
-            item for item in found if item.startswith(key)
-        ]
+        assert list(view.ledger(key)) == [item for item in found if item.startswith(key)]
     assert len(found) == 40
     (index / ledger.DIRECTORY / "orphan.led").write_bytes(b"x")
     load(index, [])
     assert not (index / ledger.DIRECTORY / "orphan.led").exists()
 
 
+@of_files
 def test_damage_of_a_ledger_is_found(index: Path) -> None:
     (path, *_) = (index / ledger.DIRECTORY).iterdir()
     whole = path.read_bytes()
@@ -602,7 +614,7 @@ def test_docs_list_where_a_purged_url_remains(tmp_path: Path, engine: str) -> No
     purge(index, Target(TargetKind.URL, (url.decode(),)), force=True)
     with closing(open_index(index)) as engine_, engine_.view() as view:
         lengths = engine_.identity.settings.keys().lengths()
-        left = [item[lengths[item[0]] :] for item in ledger.items(index, view.ledger())]
+        left = [item[lengths[item[0]] :] for item in view.ledger()]
     assert [ledger.Dependent.of(item)[:1] for item in left] == [(B,)]
     assert ledger.Dependent.of(left[0]).names_url == url
     run("index", "--compact", index)

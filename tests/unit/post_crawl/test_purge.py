@@ -17,6 +17,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.timestamps import digits_of_date
+from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.purging import READ, UNREAD, begin, held, load
@@ -148,18 +149,23 @@ def _takes(target: Target, one: Capture) -> bool:
     return url.startswith(target.texts) if target.kind is TargetKind.PREFIX else url in target.texts
 
 
-@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+EXAMPLES = {"lmdb": 60, "whoosh": 20, "cassandra": 6}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("keep", ["earliest", "latest"])
 def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
-    engine: str, keep: str
+    engine: str, keep: str, on: On
 ) -> None:
-    @settings(max_examples=examples(60 if engine == "lmdb" else 20))
+    rebuilding = "lmdb" if engine == "cassandra" else engine
+
+    @settings(max_examples=examples(EXAMPLES[engine]))
     @given(st.lists(steps, min_size=2, max_size=6), st.booleans())
     def check(made: list[list[Capture] | Target | str], canonical: bool) -> None:
         chosen = Settings(keep=keep, canonical=canonical)
         model, came = Model(), list[Capture]()
-        with tempfile.TemporaryDirectory() as name:
-            index = begin(Path(name), engine, chosen)
+        with tempfile.TemporaryDirectory() as name, on(engine) as new:
+            index = begin(Path(name), new(), chosen)
             for step in made:
                 if isinstance(step, Target):
                     model.purge(step)
@@ -173,7 +179,7 @@ def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
                     step = _rows(came, step) if isinstance(step, str) else step
                     model.load(step)
                     load(index, step)
-                rebuilt = begin(Path(name) / "fresh", engine, chosen)
+                rebuilt = begin(Path(name) / "fresh", rebuilding, chosen)
                 load(rebuilt, model.items)
                 assert held(index) == held(rebuilt)
                 for path in sorted((Path(name) / "fresh").rglob("*"), reverse=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from server import commands, logs
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
+from tests.conftest import STORES, On
 from tests.support.captures import capture, sha1
 from tests.support.purging import begin, load, revisit_of
 from tests.support.warc_cases import gz, response
@@ -28,10 +30,15 @@ from tests.unit.server.test_crawl_api import error, report, served
 A, B = b"http://example.com/a", b"http://example.com/b"
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Path:
+@pytest.fixture(params=["lmdb"])
+def index(tmp_path: Path, on: On, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Two captures of a URL, of which a revisit names the first."""
-    index = begin(tmp_path)
+    with on(request.param) as engine:
+        yield two_captures(tmp_path, engine())
+
+
+def two_captures(directory: Path, engine: str) -> Path:
+    index = begin(directory, engine)
     first = capture(1, A, 1, container="/w/a.warc.gz")
     load(index, [first, capture(1, A, 2, container="/w/b.warc.gz")], [revisit_of(first, B, 3)])
     return index
@@ -43,6 +50,7 @@ def date(web: FlaskClient, number: int = 1) -> str:
     return str(answer["original"]["date"][8:10]) if answer["duplicate"] else ""
 
 
+@pytest.mark.parametrize("index", STORES, indirect=True)
 def test_impact_before_and_after_a_deletion(index: Path) -> None:
     web = served(index)
     answer = web.get("/impact", query_string={"container": "a.warc.gz", "list": "true"}).get_json()

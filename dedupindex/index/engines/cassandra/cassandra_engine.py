@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain, groupby, islice
@@ -21,10 +21,19 @@ from dedupindex.cache import Cache
 from dedupindex.counts import OnProgress, silent
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
 from dedupindex.index.address import Address
-from dedupindex.index.engine import PLACES_KEPT, Engine, IndexCounts, Load, reread_all, retry
+from dedupindex.index.engine import (
+    PLACES_KEPT,
+    Engine,
+    IndexCounts,
+    Load,
+    reread,
+    reread_all,
+    retry,
+)
+from dedupindex.index.engines.cassandra import cassandra_ledger, metadata
 from dedupindex.index.engines.cassandra import cassandra_schema as schema
-from dedupindex.index.engines.cassandra import metadata
 from dedupindex.index.engines.cassandra.added_digests import AddedDigests
+from dedupindex.index.engines.cassandra.cassandra_ledger import Completeness, LedgerTable, is_whole
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
 from dedupindex.index.engines.cassandra.cluster_filter import filter_identity
 from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, connect, write_all
@@ -41,10 +50,11 @@ from dedupindex.index.format.cells import (
     unsealed,
 )
 from dedupindex.index.format.fast_answer import BROKEN
+from dedupindex.index.format.ledger import Drops, drops_of
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
-from dedupindex.index.load.runs import read_run
+from dedupindex.index.load.runs import merge_files, read_run
 from dedupindex.index.load.staging import renumbered
 from dedupindex.runtime.progress import watched
 
@@ -134,6 +144,7 @@ class CassandraEngine(Engine):
         self.address = Address.parse(self.identity.engine)
         self._places = Cache[int, cells.ContainerRef](PLACES_KEPT)
         self._signature, self._filter_identity = "", 0
+        self._lease: Lease | None = None  # while `writing`
         self._session: Session | None = connect(self.address)
         try:
             self._exists = schema.tables_exist(self._session)
@@ -186,25 +197,53 @@ class CassandraEngine(Engine):
 
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load; what it has written before an error stays."""
-        used = self._numbers_in(load.runs)  # damage is found before anything is written
+        used = self._numbers_in(
+            [*load.runs, *load.ledger]
+        )  # damage is found before anything is written
         session = self._session = self._open().for_changes()
         schema.create_tables(session, self.address)
         self._exists = True
-        with Lease(session, str(self.address)) as lease:
+        held = self._lease
+        with nullcontext(held) if held else Lease(session, str(self.address)) as lease:
             self._take_identity()
             state = self._about().state()
+            whole = Completeness.of(self._about(), state, load)
             killed = self._begin(state)
             now = metadata.register(session, load.places)
             load = load._replace(places=[(now[number], place) for number, place in load.places])
             self._check_named(used - now.keys())
             view = self._view()
             rule = load.rule(self.identity.settings, view.place_or_nowhere)
+            gone, keys = load.gone(view), self.identity.settings.keys()
             loader = CassandraLoader(session, view, rule, state.written, lease)
-            loader.drop(load.gone(view))
-            batches = numbered_anew(load.merged(), self.identity.settings.keys(), now)
+            for batch in numbered_anew(_merged(load.ledger), keys, now):
+                loader.remember(batch)
+            loader.drop(gone)
+            batches = numbered_anew(load.merged(), keys, now)
             (loader.add if state.generation else loader.fill)(batches)
-            self._finish(load, state, loader.outcome, lease, recount=killed)
+            loader.forget(drops_of(gone, load.drops))
+            self._finish(load, state, loader.outcome, lease, whole, recount=killed)
         return loader.outcome
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        session = self._session = self._open().for_changes()
+        with Lease(session, str(self.address)) as self._lease:
+            try:
+                yield
+            finally:
+                self._lease = None
+
+    def ledger_gap(self) -> str:
+        about = self._about()
+        if not self.identity.generation or is_whole(about, about.state()):
+            return ""
+        return (
+            f"the ledger of {self.address} lacks what another version of dedupindex has loaded, so "
+            "it is not known which revisits refer to its captures; read all its files again in one "
+            f"command: {reread(str(self.address), ['SOURCE...'])} (or build it anew in another "
+            "keyspace)"
+        )
 
     def _numbers_in(self, runs: list[Path]) -> set[int]:
         """Return the container numbers in runs; raises `Damaged` or `IndexUnavailable`."""
@@ -247,8 +286,9 @@ class CassandraEngine(Engine):
             ) from error
 
     def _finish(
-        self, load: Load, state: IndexState, outcome: MergeOutcome, lease: Lease, *, recount: bool
-    ) -> None:
+        self, load: Load, state: IndexState, outcome: MergeOutcome, lease: Lease,
+        whole: Completeness, *, recount: bool,
+    ) -> None:  # fmt: skip
         """Write all of a load but captures; the state last, if the lease has lasted."""
         lease.check()
         session, about = self._open(), self._about()
@@ -278,6 +318,7 @@ class CassandraEngine(Engine):
         state.note = load.metadata or state.note
         state.own_digests = state.own_digests and (load.own_digests or not load.runs)
         lease.check()
+        whole.write(about, load, self._view().registrations(), state.written)
         about.put("state", asdict(state), state.written)
         about.remove("loading", state.written + 1)
         self.identity = replace(self.identity, generation=state.generation)
@@ -286,7 +327,9 @@ class CassandraEngine(Engine):
     def check(self, on_progress: OnProgress = silent) -> list[str]:
         with self.view() as view:
             wrong = problems(view, self._about(), str(self.address), on_progress)
+            wrong += cassandra_ledger.problems(self._open())
             try:
+                self.ledger_gap()
                 self._about().next_number()
             except Damaged as error:
                 wrong.append(str(error))
@@ -343,14 +386,15 @@ class CassandraLoader:
         self._session, self._view, self._rule = session, view, rule
         self._written, self._lease = written, lease
         self._added = AddedDigests(session, retry)
+        self._ledger = LedgerTable(session, rule.keys, written)
         self.outcome = MergeOutcome()
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order, into an empty index."""
         for batch in settled(batches, self._rule, self.outcome):
-            self.outcome.lost.clear()
+            writes = [call for key, cell in batch for call in self._put(key, cell)]
             with self._added.listing({_start(key) for key, _ in batch}):
-                self._write([call for key, cell in batch for call in self._put(key, cell)])
+                self._write(self._lost() + writes)
 
     def add(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order."""
@@ -362,7 +406,23 @@ class CassandraLoader:
             for start, keys in groupby(chunk, lambda group: _start(group[0])):
                 writes += self._merge(start, list(keys), *known[start])
             with self._added.listing(starts):  # also if they are there: `added_digests` says why
-                self._write(writes)
+                self._write(self._lost() + writes)
+
+    def remember(self, items: list[bytes]) -> None:
+        """Write items to the ledger: before the captures that come with them."""
+        self._write(self._ledger.puts(items))
+
+    def forget(self, drops: Drops | None) -> None:
+        """Remove items from the ledger: after the captures that refuse them, or replace them."""
+        if drops is not None:
+            for removals in self._ledger.removals(drops):
+                self._write(removals)
+
+    def _lost(self) -> list[Call]:
+        """Return the writes of what has lost to the captures that are written next."""
+        calls = self._ledger.puts(self.outcome.lost)
+        self.outcome.lost.clear()
+        return calls
 
     def drop(self, gone: set[int]) -> None:
         """Remove the captures of containers; reads the whole index."""
@@ -371,7 +431,7 @@ class CassandraLoader:
         for _, held in groupby(self._view.unordered(), lambda pair: _start(pair[0])):
             changes = ((key, cell, list[bytes]()) for key, cell in held)
             for writes in _chunks(self._change_digest(changes, gone), _KEYS):
-                self._write(writes)
+                self._write(self._lost() + writes)
         self._written += 1  # so that a cell that is written again comes after its removal
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
@@ -428,7 +488,6 @@ class CassandraLoader:
                 yield REMOVE, (self._written, *split_key(key))
         if had != has and not others():
             outcome.digests += has - had
-        outcome.lost.clear()
 
     def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
         calls = ((schema.CELL, (start, key[len(start) :])) for key in keys)
@@ -457,6 +516,10 @@ def numbered_anew(
         return now.get(number, number)
 
     return ([renumbered(staged, lengths, given) for staged in batch] for batch in batches)
+
+
+def _merged(runs: list[Path]) -> Iterator[list[bytes]]:
+    return merge_files(runs, runs[0].parent) if runs else iter(())
 
 
 def _start(key: bytes) -> bytes:

@@ -10,11 +10,12 @@
                compare and set, so numbers and names are assigned once
     reported   the keys that a crawl has captures under, in 64 parts, to find them again
     claim      who may store a payload; with a time to live
+    ledger     copies and revisits under a key; see `cassandra_ledger`
     url        keys of captures by URL, in an index with the setting `by_url`
     statistic  amounts of `statistics_keys`, by writer and start time; combined when read
     added      digests that were lately added, by epoch; see `added_digests`
     about      identity (as in index.json), state (`IndexState`), next_number, loading, lease,
-               epochs
+               epochs, ledger (the loads up to which it has all)
 
 Cells, names, numbers, amounts and text end with a checksum of key and value (`cells.sealed`,
 `cells.sealed_text`); the lease does not.
@@ -51,6 +52,7 @@ _TABLES = {
         "crawl int, kind blob, part int, heading blob, writer blob, since bigint, amounts blob, "
         "PRIMARY KEY ((crawl, kind, part), heading, writer, since)"
     ),
+    "ledger": "dk blob, rest blob, id blob, body blob, PRIMARY KEY (dk, rest, id)",
     "url": "part blob, rest blob, dk blob, PRIMARY KEY (part, rest, dk)",
     "added": "epoch blob, part int, id blob, keys blob, PRIMARY KEY ((epoch, part), id)",
     "about": "name text PRIMARY KEY, value text",  # last: if it exists, the others do
@@ -59,7 +61,14 @@ _EXPIRING = (  # of ``added``, whose rows all expire: files of one hour are remo
     "gc_grace_seconds = 10800 AND compaction = {'class': 'TimeWindowCompactionStrategy', "
     "'compaction_window_unit': 'HOURS', 'compaction_window_size': 1}"
 )
-_LOADED = ("capture", "place", "number", "container", "url")  # tables that a load writes to
+_LOADED = (
+    "capture",
+    "place",
+    "number",
+    "container",
+    "ledger",
+    "url",
+)  # tables that a load writes to
 
 _VERSION = Statement("SELECT release_version FROM system.local")
 _PEERS = Statement("SELECT peer FROM system.peers")
@@ -100,7 +109,8 @@ def create_tables(session: Session, address: Address) -> None:
     existing = {name for (name,) in session.execute(_EXISTING, address.keyspace)}
     for name, columns in _TABLES.items():
         if name not in existing:
-            options = {"capture": _storage_options(session), "added": _EXPIRING}.get(name)
+            packed = name in ("capture", "ledger")
+            options = _storage_options(session) if packed else {"added": _EXPIRING}.get(name)
             table = f"{address.keyspace}.{name} ({columns})"
             session.define(
                 f"CREATE TABLE IF NOT EXISTS {table}" + (f" WITH {options}" if options else "")

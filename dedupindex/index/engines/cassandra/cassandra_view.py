@@ -10,14 +10,15 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dedupindex.cache import Cache
 from dedupindex.digest import Digest
 from dedupindex.errors import Damaged, IndexUnavailable, StrategyUnavailable
 from dedupindex.index.engine import IndexCounts, IndexedContainer
+from dedupindex.index.engines.cassandra import cassandra_ledger
 from dedupindex.index.engines.cassandra import cassandra_schema as schema
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement
 from dedupindex.index.engines.cassandra.metadata import About, bytes_of, key_of, number_in, place_in
@@ -38,6 +39,10 @@ _BETWEEN = Statement(
     "SELECT rest, cell FROM KS.capture WHERE dk = ? AND live = 0 AND rest >= ? AND rest < ? LIMIT ?"
 )
 _ALL_CELLS = Statement("SELECT dk, live, rest, cell FROM KS.capture")
+_IN_RANGE = Statement(
+    "SELECT dk, live, rest, cell FROM KS.capture WHERE token(dk) > ? AND token(dk) <= ? LIMIT ?"
+)
+_TOKENS = 1 << 63
 _URLS = Statement("SELECT rest, dk FROM KS.url WHERE part = ? AND rest >= ? AND rest <= ? LIMIT ?")
 _URL = Statement("SELECT dk FROM KS.url WHERE part = ? AND rest = ? AND dk = ?")
 _CONTAINERS = Statement("SELECT name, about FROM KS.container")
@@ -149,6 +154,7 @@ class CassandraView(CellView):
         self._session, self._scratch, self.by_url = session, scratch, by_url
         self._partitions = Partitions(session, self._read_names)
         self.filter_identity = 0  # of filters of this index
+        self._last: tuple[bytes, Any] = b"", None  # digest's part of keys, and its token
 
     def __enter__(self) -> CassandraView:
         return self
@@ -293,9 +299,35 @@ class CassandraView(CellView):
     def own_digests(self) -> bool:
         return About(self._session).state().own_digests
 
-    def ledger(self) -> list[str]:
-        """Return no files: an index on a cluster has no ledger."""
-        return []
+    def ledger(self, prefix: bytes = b"") -> Iterator[bytes]:
+        """Yield items; unless the prefix has a digest, everything is read, and sorted on disk."""
+        if prefix:
+            return cassandra_ledger.of_prefix(self._session, prefix)
+        return in_order(self.ledger_by_digest(), self._scratch)
+
+    def has_ledger(self) -> bool:
+        return cassandra_ledger.has_items(self._session)
+
+    def cells_by_digest(self) -> Iterator[Cell]:
+        return self.unordered()
+
+    def ledger_by_digest(self) -> Iterator[bytes]:
+        return cassandra_ledger.unordered(self._session)
+
+    def position(self, key: bytes) -> tuple[Any, bytes]:
+        start = split_key(key)[0]
+        if start != self._last[0]:
+            self._last = start, self._session.token(start)
+        return self._last[1], key
+
+    def spread_cells(self, ranges: int, most: int) -> Iterator[Cell]:
+        bounds = [_TOKENS * (2 * at - ranges) // ranges for at in range(ranges)] + [_TOKENS - 1]
+        calls = ((_IN_RANGE, (after, last, AT_ONCE)) for after, last in pairwise(bounds))
+        for rows in self._session.execute_many(calls):
+            own = (start + rest for start, live, rest, _ in rows if not live)
+            stored = (cell for _, live, _, cell in rows if not live)
+            for key, cell in islice(zip(own, stored, strict=True), most):
+                yield key, cells.unsealed(key, cell)
 
     def unordered(self) -> Iterator[Cell]:
         """Yield all keys and cells, those of a digest together and in order; raises `Damaged`."""

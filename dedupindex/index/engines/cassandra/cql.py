@@ -232,6 +232,10 @@ class Session:
             result = self._connection.driver.execute(bound, paging_state=state)
             return list(result.current_rows), result.paging_state
 
+    def token(self, key: bytes) -> Any:
+        """Return what scans of a table order its partitions by, before the bytes of their keys."""
+        return self._connection.cluster.metadata.token_map.token_class.from_key(key)
+
     def define(self, text: str) -> None:
         """Change the schema; returns when all nodes agree on it."""
         try:

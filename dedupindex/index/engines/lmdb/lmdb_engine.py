@@ -143,8 +143,10 @@ class LmdbView(FileView):
 
     __slots__ = ("trees", "txn")
 
-    def __init__(self, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]) -> None:
-        super().__init__(keys, places)
+    def __init__(
+        self, index: Path, trees: IndexTrees, keys: Keys, places: Cache[int, ContainerRef]
+    ) -> None:
+        super().__init__(index, keys, places)
         self.trees = trees
 
     def __enter__(self) -> LmdbView:
@@ -210,10 +212,10 @@ class LmdbView(FileView):
         """Return the fast path; it may be used as long as the file is open."""
         if not self.keys.canonical:
             return None
-        trees, keys, places = self.trees, self.keys, self._places
+        index, trees, keys, places = self.index, self.trees, self.keys, self._places
 
         def name_of(number: int) -> str:
-            with LmdbView(trees, keys, places) as view:
+            with LmdbView(index, trees, keys, places) as view:
                 return view.place_of(number).container
 
         return PlainAnswers(trees.env, trees.captures, keys, name_of)
@@ -362,7 +364,7 @@ class LmdbEngine(FileEngine):
     def view(self) -> LmdbView:
         if self._trees is None:
             raise IndexUnavailable(unfinished(self.index))
-        return LmdbView(self._trees, self.keys, self._places)
+        return LmdbView(self.index, self._trees, self.keys, self._places)
 
     def _load(self, load: Load) -> MergeOutcome:
         try:
@@ -488,7 +490,7 @@ class LmdbEngine(FileEngine):
         with self.view() as view:
             wrong = problems(view, on_progress)
             with suppress(Damaged):  # `problems` has named it
-                wrong += ledger.problems(self.index, view.ledger())
+                wrong += ledger.problems(self.index, view.ledger_files())
             return wrong
 
     def _copy_data(self, target: Path) -> list[str]:
@@ -501,8 +503,8 @@ class LmdbEngine(FileEngine):
                 os.fsync(stream.fileno())
             with closing(environment(path, write=False)) as env:
                 trees = IndexTrees.open(env, by_url=self.identity.settings.by_url)
-                with LmdbView(trees, self.keys, Cache()) as view:
-                    return view.ledger()
+                with LmdbView(target, trees, self.keys, Cache()) as view:
+                    return view.ledger_files()
         except lmdb.Error as error:
             raise IndexUnavailable(f"copying to {target} failed: {error}") from error
 

@@ -77,8 +77,10 @@ class WhooshView(FileView):
 
     __slots__ = ("generation", "leaves", "lengths", "reader")
 
-    def __init__(self, reader: Any, keys: Keys, places: Cache[int, ContainerRef]) -> None:
-        super().__init__(keys, places)
+    def __init__(
+        self, index: Path, reader: Any, keys: Keys, places: Cache[int, ContainerRef]
+    ) -> None:
+        super().__init__(index, keys, places)
         self.reader, self.lengths = reader, keys.lengths()
         self.generation = reader.generation()
         self.leaves: list[_Leaf] = []
@@ -296,7 +298,7 @@ class WhooshEngine(FileEngine):
                     if view.generation == latest:
                         return view
                     view.close()
-            return WhooshView(self._index.reader(), self.keys, self._places)
+            return WhooshView(self.index, self._index.reader(), self.keys, self._places)
 
     def _load(self, load: Load) -> MergeOutcome:
         with (
@@ -355,7 +357,7 @@ class WhooshEngine(FileEngine):
                     wrong.append(f"{path} is not what was written (its CRC is another)")
             with self.view() as view:
                 wrong += problems(view, on_progress)
-                wrong += ledger.problems(self.index, view.ledger())
+                wrong += ledger.problems(self.index, view.ledger_files())
         except (DedupError, OSError) as error:
             wrong.append(str(error))
         except Exception as error:  # see `reading`
@@ -380,7 +382,7 @@ class WhooshEngine(FileEngine):
             files.sync(directory / name)
         sync_directory(directory)
         copied = FileIndex(Storage(str(directory)), files.SCHEMA, NAME)
-        with closing(WhooshView(copied.reader(), self.keys, Cache())) as view:
+        with closing(WhooshView(target, copied.reader(), self.keys, Cache())) as view:
             return list(view.recorded()["ledger"])
 
     def close(self) -> None:
