@@ -39,7 +39,7 @@ from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
 from dedupindex.index.format.tombstones import NAMED, encode_purged
 from dedupindex.index.format.visits import Visit
-from dedupindex.index.identity import Settings
+from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeRule
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.indexer import spot_check
@@ -107,6 +107,7 @@ def purge(
     `force`, and `BadInput` if `expected` is the `fingerprint` of another survey. Raises `IndexBusy`
     while another process writes, and other `DedupError`.
     """
+    read_identity(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
         with (
             closing(open_index(index, write=True)) as engine,
