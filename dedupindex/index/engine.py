@@ -131,6 +131,10 @@ class View(Finder, Protocol):
         The prefix is at most a key. Raises `Damaged`, `IndexUnavailable`.
         """
 
+    def ledger_of(self, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+        """Yield the items under each key, in order; many keys are read at once on a network."""
+        return (list(self.ledger(key)) for key in keys)
+
     def has_ledger(self) -> bool:
         """Return whether the ledger has any item."""
 

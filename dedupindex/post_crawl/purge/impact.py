@@ -7,7 +7,7 @@ stored under another URL, or nowhere? And which revisits refer to it? Memory use
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from tempfile import SpooledTemporaryFile
@@ -120,7 +120,7 @@ class ImpactSurvey:
         writer: RunWriter | None = None, on_item: OnItem | None = None,
     ) -> None:  # fmt: skip
         self.impact, self._on_item = Impact(), on_item
-        self._view, self._target, self._writer = view, target, writer
+        self._view, self.target, self._writer = view, target, writer
         self._rule = MergeRule(settings.keys(), settings.keep == "latest", self._container)
         self.rewrites = view.has_ledger() and target.target.kind is not TargetKind.CAPTURE
         # Of the digest that is being read: whether an original survives, and what is undecided
@@ -137,7 +137,7 @@ class ImpactSurvey:
         return self._view.place_of(number) if number else cells.NOWHERE
 
     def _read(self, on_progress: OnProgress) -> None:
-        view, prefixes, target = self._view, self._prefixes(), self._target
+        view, prefixes, target = self._view, self._prefixes(), self.target
         found, total = view.cells_by_digest(), view.counts().captures
         ledger = _LedgerCursor(view.ledger_by_digest(), view.position)
         if prefixes:
@@ -171,7 +171,7 @@ class ImpactSurvey:
 
     def _prefixes(self) -> list[bytes]:
         """Sorted prefixes of the keys to read, which are digests; none: all keys are read."""
-        target = self._target.target
+        target = self.target.target
         if target.kind is TargetKind.CAPTURE and self._view.own_digests():
             digests = {cells.digest_prefix(capture.digest) for capture in target.captures}
             if len(digests) <= _MAX_RANGES:
@@ -191,7 +191,7 @@ class ImpactSurvey:
 
         Only `taken` get tombstones: rows come back with the records that they list.
         """
-        anywhere, gone = self._target.by_url, taken | rows
+        anywhere, gone = self.target.by_url, taken | rows
         tombstones = {encode_purged(entry, anywhere=anywhere) for entry in taken}
         stay = [entry for entry in copies if entry not in gone]
         merged = self._rule.settle(key, [*mark_before(cell), *tombstones, *stay], MergeOutcome())
@@ -234,10 +234,52 @@ class ImpactSurvey:
                 next_one = cells.decode(key, successor, self._container) if successor else None
                 left = SAME_URL if successor else ""
                 pickle.dump(RemovedOriginal(digest, capture, left, next_one), self._held)
-        self._count_dependents(key, ledger, sizes, remainder.captures, set(successors))
+        dependents = ledger.dependents(key)
+        self._count_dependents(key, dependents, sizes, remainder.captures, set(successors))
+
+    def add_live(self, found: list[tuple[bytes, list[bytes]]]) -> None:
+        """Count the revisits that refer to entries of crawls that go, by key, after `run`.
+
+        With a writer it stages tombstones for them if the target is by URL.
+        Of captures that the index has, too, the index says whether they go. What only a revisit
+        says of an original does not keep it, unless the target takes that as well.
+        """
+        if self._writer is not None and self.target.by_url:
+            for key, taken in found:  # else the index would take these when it reads their files
+                self._writer.extend([key + encode_purged(one, anywhere=True) for one in taken])
+        items_of = self._view.ledger_of([key for key, _ in found])
+        for (key, taken), items in zip(found, items_of, strict=True):
+            bodies = [item[len(key) :] for item in items]
+            dependents = [body for body in bodies if body[0] == cells.DEPENDENT]
+            if not dependents:
+                continue
+            known = {(one[2:8], cells.packed_url(one)) for one in self._own(key, bodies)}
+            urls = {url for _, url in known}
+            sizes = {(one[2:8], cells.packed_url(one)): _size(key, one) for one in taken}
+            sizes = {one: size for one, size in sizes.items() if one not in known}
+            self._digest = key[: cells.DIGEST_KEY[key[0]]]
+            self._survives = any(
+                cells.answers(one) and one[0] & 3 != NAMED and not self.target.takes(other, one)
+                for other, cell in self._view.cells(self._digest)
+                for one in cells.entries_of(cell)
+            )
+            with SpooledTemporaryFile(_IN_MEMORY) as self._held:
+                self._count_dependents(key, dependents, sizes, known, urls)
+                self._end_digest()
+
+    def _own(self, key: bytes, bodies: list[bytes]) -> Iterator[bytes]:
+        """Yield what index and ledger have under a key: captures, and claims that the target takes.
+
+        `bodies` are the items of the ledger.
+        """
+        cell = next((cell for found, cell in self._view.cells(key) if found == key), b"")
+        for one in (*cells.entries_of(cell), *bodies) if cell else bodies:
+            is_capture = one[0] != cells.DEPENDENT and one[0] & 3 != REVISIT
+            if is_capture and (one[0] & 3 != NAMED or self.target.by_url):
+                yield one
 
     def _count_dependents(
-        self, key: bytes, ledger: _LedgerCursor, sizes: dict[tuple[bytes, bytes], int],
+        self, key: bytes, dependents: Iterable[bytes], sizes: dict[tuple[bytes, bytes], int],
         captures: set[tuple[bytes, bytes]], answering: set[bytes],
     ) -> None:  # fmt: skip
         """Count the revisits that refer to what goes and do not go themselves, each once.
@@ -245,14 +287,14 @@ class ImpactSurvey:
         `sizes` are those of the captures that go; `captures` and the URLs `answering` stay.
         """
         digest, second, counted = cells.digest_of_key(key), b"", set[bytes]()
-        for body in ledger.dependents(key):
-            if self._target.takes_dependent(body):
+        for body in dependents:
+            if self.target.takes_dependent(body):
                 continue
             revisit = Dependent.of(body)
             packed, to_second = pack(revisit.names_url), body[7:13]
             if any(to_second):
                 original = to_second, packed
-                all_of_url = self._target.takes_url(revisit.names_url) and not answering
+                all_of_url = self.target.takes_url(revisit.names_url) and not answering
                 if original in captures or not (original in sizes or all_of_url):
                     continue
                 size = sizes.get(original, -1)

@@ -37,7 +37,7 @@ from dedupindex.errors import (
 from dedupindex.index import open_index, summary
 from dedupindex.index.engine import Engine, Load, View, reread
 from dedupindex.index.format.cells import ALSO, container_of, entries_of
-from dedupindex.index.format.tombstones import NAMED, encode_purged
+from dedupindex.index.format.tombstones import NAMED
 from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings, read_identity
 from dedupindex.index.load.merge_rule import MergeRule
@@ -60,6 +60,7 @@ SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
 RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
 _MAX_NAMED = 5  # crawls in a sentence
+_LIVE_AT_ONCE = 1000  # captures of crawls
 
 
 class _Allowed(NamedTuple):
@@ -88,7 +89,7 @@ def survey(
         survey = ImpactSurvey(view, resolved, engine.identity.settings, on_item=on_item)
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
-            live, unread = _count_live(store, view, resolved)
+            live, unread = _count_live(store, view, survey)
             return PurgeSurvey(survey.impact, live, resolved.found, unread)
 
 
@@ -156,29 +157,18 @@ def _purge(
 ) -> tuple[PurgeSurvey, spot_check.PurgeSample]:
     settings = engine.identity.settings
     writer = RunWriter(scratch, "purged", run_bytes=RUN_BYTES)
-    with engine.view() as view:
-        resolved = resolve(target, view, settings.keys())
-        survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
-        survey.run(on_progress)
-    impact = survey.impact
-    purged = [container._replace(purged=True) for container in resolved.registered]
-    if impact.dependents.captures and not allowed.force:
-        raise HasDependents(
-            f"{impact.dependents.captures:,} revisits name captures that would be removed; "
-            "bin/impact lists them, and --force purges them nevertheless"
-        )
     store = open_store(index)
     with closing(store) if store is not None else nullcontext():
         with engine.view() as view:
-            live, unread = _count_live(store, view, resolved, writer)
-            found = PurgeSurvey(impact, live, resolved.found, unread)
-            if allowed.expected not in ("", fingerprint(found)):
-                raise BadInput(
-                    "what would be removed has changed since it was shown; nothing was removed: "
-                    "look at it again (bin/impact)"
-                )
+            resolved = resolve(target, view, settings.keys())
+            survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
+            survey.run(on_progress)
+            live, unread = _count_live(store, view, survey)
+            found = PurgeSurvey(survey.impact, live, resolved.found, unread)
+            _check_allowed(found, allowed)
             writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
+        purged = [container._replace(purged=True) for container in resolved.registered]
         drops = resolved.takes_item if survey.rewrites else None
         if writer.paths or purged or drops:
             load = Load(writer.paths, (), purged, drops=drops, own_digests=True)
@@ -193,14 +183,29 @@ def _purge(
     return found, sample
 
 
+def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
+    """Raise `HasDependents` or `BadInput` for what must not be removed."""
+    dependents = found.impact.dependents.captures
+    if dependents and not allowed.force:
+        raise HasDependents(
+            f"{dependents:,} revisits name captures that would be removed; "
+            "bin/impact lists them, and --force purges them nevertheless"
+        )
+    if allowed.expected not in ("", fingerprint(found)):
+        raise BadInput(
+            "what would be removed has changed since it was shown; nothing was removed: "
+            "look at it again (bin/impact)"
+        )
+
+
 def _count_live(
-    store: Store | None, view: View, resolved: ResolvedTarget, writer: RunWriter | None = None
+    store: Store | None, view: View, survey: ImpactSurvey
 ) -> tuple[int, dict[str, int]]:
     """Return `PurgeSurvey.live` and `unread`; raises `BadInput`, see `ResolvedTarget.check`."""
-    live, unread = 0, dict[str, int]()
+    live, unread, resolved = 0, dict[str, int](), survey.target
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is not None:
-            live = _count_captures(reading, resolved, writer)
+            live = _count_captures(reading, survey)
         resolved.check()
         if reading is not None and resolved.found:
             removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
@@ -291,14 +296,9 @@ def item_as_json(item: RemovedOriginal | DependentRevisit) -> dict[str, Any]:
     }
 
 
-def _count_captures(
-    reading: Reading, resolved: ResolvedTarget, writer: RunWriter | None = None
-) -> int:
-    """Count the captures of a target in crawls that are not merged; updates its `found`.
-
-    With a `writer` it stages tombstones of a target by URL; else the index would take these
-    captures when it reads their files.
-    """
+def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:
+    """Count the captures of a target in crawls that are not merged; updates its `found`."""
+    resolved = survey.target
     by_crawl = resolved.target.kind is TargetKind.CRAWL
     if by_crawl:
         for text, name in enumerate(resolved.target.texts):
@@ -311,23 +311,25 @@ def _count_captures(
         for crawl in crawls.values()
         if not crawl.merged and crawl.state is not CrawlState.CANCELLED
     }
+    going = (
+        (held[0], taken)
+        for held in reading.cells()
+        if held[1] in waiting and (taken := _taken(reading, resolved, crawls, held))
+    )
     count = 0
-    try:
-        for held in reading.cells():
-            if held[1] in waiting:
-                taken = _taken(reading, resolved, crawls, held)
-                count += sum(not entry[1] & ALSO for entry in taken)
-                if writer is not None and resolved.by_url:
-                    writer.extend(
-                        [held[0] + encode_purged(entry, anywhere=True) for entry in taken]
-                    )
-    except Damaged:
-        if not by_crawl:
-            raise
-        # A damaged crawl cannot be merged, but it can be removed as a whole.
-        named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
-        return sum(reading.counts(crawl)[0] for crawl in named)
-    return count
+    while True:
+        try:
+            batch = list(islice(going, _LIVE_AT_ONCE))
+        except Damaged:
+            if not by_crawl:
+                raise
+            # A damaged crawl cannot be merged, but it can be removed as a whole.
+            named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
+            return sum(reading.counts(crawl)[0] for crawl in named)
+        if not batch:
+            return count
+        count += sum(not entry[1] & ALSO for _, taken in batch for entry in taken)
+        survey.add_live(batch)
 
 
 def remove_live(store: Store, resolved: ResolvedTarget, settings: Settings) -> None:

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from dedupindex.capture import Capture, Evidence, Revisit
 from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.crawl_captures import add
-from dedupindex.crawls.store import Store
+from dedupindex.crawls.store import Store, Writing
+from dedupindex.crawls.stores import make_store
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, CrawlEnded, Damaged, HasDependents, UnknownCrawl
 from dedupindex.index import open_index
@@ -473,8 +475,12 @@ def test_damage_of_a_ledger_is_found(index: Path) -> None:
 
 def report(store: Store, name: str, *captures: Capture) -> None:
     with store.writing() as writing:
-        crawl = lifecycle.begin(writing, name)
-        add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
+        report_captures(writing, name, captures)
+
+
+def report_captures(writing: Writing, name: str, captures: Sequence[Capture]) -> None:
+    crawl = lifecycle.begin(writing, name)
+    add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
 
 
 def test_captures_of_crawls_are_purged_too(tmp_path: Path) -> None:
@@ -499,6 +505,31 @@ def test_captures_of_crawls_are_purged_too(tmp_path: Path) -> None:
     assert held(index) == []
     with closing(LmdbStore(index)) as store, store.reading() as reading:  # nothing left to answer
         assert reading.crawl("b").swept
+
+
+def test_revisits_of_what_only_a_crawl_has_reported_are_counted(
+    engine: str, tmp_path: Path
+) -> None:
+    """Crawls on a cluster are never merged: the index has only what the revisits say of these."""
+    index = begin(tmp_path, engine)
+    going = [capture(number, A, 1, container="x.warc.gz") for number in (1, 2, 3)]
+    with closing(make_store(index)) as store:
+        store.write(partial(report_captures, name="a", captures=going))
+    own = going[1]._replace(container="/w/y.warc.gz", offset=0)
+    claims = [one._replace(evidence=Evidence.NAMED, container="") for one in going[:2]]
+    load(index, [own, *claims], [revisit_of(one, B, 2) for one in going[:2]])
+    for target in (container("x.warc.gz"), Target(TargetKind.CRAWL, ("a",))):
+        found, _, depending = listed(index, target)
+        assert found.live == 3 and [one.digest for one in depending] == [sha1(1)]
+        assert found.impact.dependents.captures == found.impact.broken.captures == 1
+        with pytest.raises(HasDependents, match="1 revisits"):
+            purge(index, target, force=False)
+    target = Target(TargetKind.URL, (A.decode(),))
+    assert survey(index, target).impact.dependents.captures == 2
+    purge(index, target, force=True)
+    assert held(index) == [] and survey(index, target).live == 0
+    load(index, [going[2]])  # whose file is read later
+    assert held(index) == []
 
 
 @pytest.mark.parametrize("merged", [False, True])

@@ -17,7 +17,7 @@ timestamps of the load up to which it has all, and of the one that is about to e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from xxhash import xxh3_128_digest
@@ -66,6 +66,13 @@ def of_prefix(session: Session, prefix: bytes) -> Iterator[bytes]:
         for page in session.scan(_BETWEEN, start, begin, begin + _BEYOND):
             for dk, rest, _, body in page:
                 yield dk + rest + cells.unsealed(dk + rest, body)
+
+
+def of_keys(session: Session, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+    """Yield the items under each key, many keys side by side; raises `Damaged`."""
+    calls = ((_BETWEEN, (start, rest, rest)) for start, rest in map(split_key, keys))
+    for key, rows in zip(keys, session.execute_many(calls), strict=True):
+        yield [key + cells.unsealed(key, body) for *_, body in rows]
 
 
 def problems(session: Session) -> list[str]:
