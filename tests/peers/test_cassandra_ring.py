@@ -25,6 +25,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import IndexUnavailable
 from dedupindex.index import open_index, refer_to
 from dedupindex.index.address import Address
+from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.shared_filter import FRESH
@@ -39,6 +40,7 @@ from tests.integration.test_server_live import Running, serving
 from tests.peers.cassandra import DEADLINE, Ring, ring
 from tests.peers.test_cassandra_commands import JSON, asked, cdx, label
 from tests.support.captures import capture, sha1
+from tests.support.purging import begin, held, load, revisit_of
 
 pytestmark = pytest.mark.peer
 FIRST, MORE = 1000, 10_000  # captures of the first load, and of the second
@@ -295,6 +297,24 @@ class Crawlers:
         self._end.set()
         for thread in self._threads:
             thread.join(DEADLINE)
+
+
+def test_a_purge_while_a_node_is_down_is_seen_once_that_is_back(
+    nodes: Ring, tmp_path: Path
+) -> None:
+    index, file = begin(tmp_path, nodes.address()), "/w/a.warc"
+    first = [capture(number, b"http://example.com/a", container=file) for number in range(9)]
+    copies = [one._replace(container="/w/b.warc", date=b"2026-12-01T00:00:00Z") for one in first]
+    load(index, first)
+    load(index, copies[::2], [revisit_of(first[3], b"http://example.com/b", 9)])
+    nodes.nodes[2].kill()
+    refused = command("purge", index, "--container", file)
+    assert "1 revisits name" in refused.communicate(timeout=DEADLINE)[1]
+    patient("purge", index, "--container", file, "--force")
+    nodes.mend()
+    nodes.await_all()
+    nodes.nodes[1].kill()  # the one that has missed the purge is needed for a quorum now
+    assert {one.container for _, one in retry(partial(held, index))} == {"/w/b.warc"}
 
 
 def test_a_crawl_through_two_servers_outlives_a_node(
