@@ -8,6 +8,7 @@ from math import log10
 
 from dedupindex.capacity import estimates
 from dedupindex.capacity.estimates import ClusterPlan, FleetPlan
+from dedupindex.capacity.post_crawl_plan import STEPS, post_crawl_costs, post_crawl_plans
 from dedupindex.capacity.rates import Table
 
 
@@ -92,6 +93,47 @@ def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:
             f"data were not measured.\n* Rules of thumb: {rates['disk_factor']:g} times the disk, "
             f"{rates['tb_per_node']:g} TB per node, {rates['heap_gb']:g} GB of heap and "
             f"{rates['cache_gb']:g} GB of cache. Prices are examples.",
+        ]
+    )
+
+
+def post_crawl_table(size: float, inputs: Table) -> str:
+    """Return hours and costs of each step by machines, and what does not depend on them."""
+    rates, costs = inputs["post_crawl"], post_crawl_costs(size, inputs)
+    prices = inputs["documents"]
+    heads = ("machines", "instance", "Gbit/s", *(f"{step}, hours" for step in STEPS), "cost")
+    plans = post_crawl_plans(size, inputs)
+    rows = [
+        (
+            f"{plan.machines}", plan.instance, f"{plan.gbps:g}",
+            *(_hours(plan.hours[step]) for step in STEPS),
+            f"${plan.cost + costs.request_cost:,.2f}",
+        )
+        for plan in plans
+    ]  # fmt: skip
+    least = min(plan.cost for plan in plans) + costs.request_cost
+    monthly = costs.saved_per_month
+    pays = f", which pays for the cheapest plan in {least / monthly:.1f} months" if monthly else ""
+    return "\n\n".join(
+        [
+            f"{size / 1e12:,g} TB of WARC files, {costs.captures:,.0f} captures. From measured "
+            f"rates ({rates['measured']}), on a core: manifest "
+            f"{rates['manifest_mb_per_core_s']:g} MB/s, rewrite "
+            f"{rates['rewrite_mb_per_core_s']:g} MB/s of what is read first, verify "
+            f"{rates['verify_mb_per_core_s']:g} MB/s of both archives together, resolve "
+            f"{rates['resolve_rows_per_core_s']:,g} rows/s. Costs include requests:",
+            _table(heads, rows),
+            f"* Requests: {costs.gets:,.0f} GET and {costs.puts:,.0f} PUT cost "
+            f"${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
+            f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
+            f"* Storage: {costs.bytes_saved / 1e12:,.1f} TB less, ${monthly:,.2f} a month{pays}. "
+            "Until the old files are deleted, both are paid for: "
+            f"${costs.bytes_written / 1e9 * prices['price_per_gb_month']:,.2f} a month.\n"
+            f"* Extrapolated: rates grow with cores and machines, and grouping (resolve) of many "
+            "more rows was not measured.\n"
+            f"* Assumed: {rates['bytes_per_capture'] / 1e3:g} kB a capture, "
+            f"{rates['duplicates']:.0%} of them duplicates, {rates['bytes_saved']:.0%} of the "
+            f"bytes saved, files of {rates['bytes_per_file'] / 1e9:g} GB. Prices are examples.",
         ]
     )
 

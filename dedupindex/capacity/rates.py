@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
@@ -90,10 +90,11 @@ def measure(
     }
 
 
-def as_toml(rates: Table) -> str:
-    """Format measured rates as a file for ``--rates``."""
-    lines = [
-        f'{name} = "{value}"' if isinstance(value, str) else f"{name} = {value}"
-        for name, value in rates.items()
-    ]
-    return "\n".join(["[documents]", *lines, ""])
+def as_toml(rates: Mapping[str, Table]) -> str:
+    """Format tables of measured rates as a file for ``--rates``."""
+    lines = []
+    for name, table in rates.items():
+        lines.append(f"[{name}]")
+        for key, value in table.items():
+            lines.append(f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}")
+    return "\n".join([*lines, ""])

@@ -9,8 +9,18 @@ from typing import Any
 import click
 
 from dedupindex.capacity import estimates
-from dedupindex.capacity.markdown import capture_table, document_tables, picture
-from dedupindex.capacity.rates import as_toml, load
+from dedupindex.capacity.markdown import (
+    capture_table,
+    document_tables,
+    picture,
+    post_crawl_table,
+)
+from dedupindex.capacity.post_crawl_plan import (
+    measure_post_crawl,
+    post_crawl_costs,
+    post_crawl_plans,
+)
+from dedupindex.capacity.rates import Table, as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_options
@@ -21,6 +31,7 @@ bin/plan --documents                                   a petabyte: a published p
 bin/plan --documents --measure --save rates.toml       from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
 bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
+bin/plan --post-crawl 40e12,1e15                       rewriting WARC files in a store, in bytes
 """
 
 
@@ -39,10 +50,14 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
     "--captures", callback=_counts, default="", metavar="N,N…", help="Plan indexes of these sizes."
 )
 @option(
+    "--post-crawl", callback=_counts, default="", metavar="BYTES,BYTES…",
+    help="Plan rewriting of archives of these sizes in an object store.",
+)  # fmt: skip
+@option(
     "--rates", type=FILE, metavar="FILE",
     help="TOML with values in place of those in dedupindex/capacity/inputs.toml.",
 )  # fmt: skip
-@flag("--measure", help="Measure this machine, for documents; takes 1.2 GB of disk and a minute.")
+@flag("--measure", help="Measure this machine; takes 1.2 GB of disk and a minute for each plan.")
 @option(
     "--work", type=click.Path(path_type=Path, file_okay=False, exists=True), default=".",
     metavar="DIR", show_default="this directory",
@@ -54,6 +69,7 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
 def command(
     documents: bool,
     captures: list[float],
+    post_crawl: list[float],
     rates: Path | None,
     measure: bool,
     work: Path,
@@ -65,16 +81,19 @@ def command(
     The tables state what was measured, extrapolated and assumed; the values are in
     dedupindex/capacity/inputs.toml.
     """
-    if not documents and not captures:
-        raise click.UsageError("name --documents, --captures or both")
-    if not documents and (measure or svg):
-        raise click.UsageError("--measure and --svg need --documents")
+    if not documents and not captures and not post_crawl:
+        raise click.UsageError("name --documents, --captures or --post-crawl")
+    if measure and not documents and not post_crawl:
+        raise click.UsageError("--measure needs --documents or --post-crawl")
+    if svg and not documents:
+        raise click.UsageError("--svg needs --documents")
     if save and not measure:
         raise click.UsageError("--save needs --measure")
     inputs = load(rates)
     if measure:
-        found = measure_rates(work, cores(), say=say)
-        inputs["documents"].update(found)
+        found = _measured(work, documents=documents, post_crawl=bool(post_crawl))
+        for name, measured in found.items():
+            inputs[name].update(measured)
         if save is not None:
             write_file(save, as_toml(found).encode())
     if svg is not None:
@@ -92,5 +111,21 @@ def command(
     if plans:
         tables.append(capture_table(plans, inputs))
         content["captures"] = plans
+    if post_crawl:
+        tables += [post_crawl_table(size, inputs) for size in post_crawl]
+        content["post_crawl"] = [
+            {**vars(post_crawl_costs(size, inputs)), "plans": post_crawl_plans(size, inputs)}
+            for size in post_crawl
+        ]
     print_result(content, ["\n\n".join(tables)])
     return 0
+
+
+def _measured(work: Path, *, documents: bool, post_crawl: bool) -> dict[str, Table]:
+    """Return the measured rates, by table of the inputs."""
+    found = {}
+    if documents:
+        found["documents"] = measure_rates(work, cores(), say=say)
+    if post_crawl:
+        found["post_crawl"] = measure_post_crawl(work, cores(), say=say)
+    return found

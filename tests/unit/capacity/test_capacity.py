@@ -15,6 +15,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity import estimates as documents
 from dedupindex.capacity import rates as measure
 from dedupindex.capacity.markdown import picture
+from dedupindex.capacity.post_crawl_plan import measure_post_crawl
 from dedupindex.capacity.rates import load
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
@@ -121,7 +122,8 @@ def test_bad_rates_are_refused(tmp_path: Path, text: str, word: str) -> None:
 def test_wrong_usage() -> None:
     for words in (
         [], ["--captures", "many"], ["--captures", "0"], ["--captures", "1e9", "--measure"],
-        ["--documents", "--save", "x"], ["--captures", "nan"],
+        ["--documents", "--save", "x"], ["--captures", "nan"], ["--post-crawl", "0"],
+        ["--post-crawl", "1", "--svg", "x"],
     ):  # fmt: skip
         assert "Usage:" in typed("plan", *words, status=2)[1]
 
@@ -137,6 +139,56 @@ def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert found["measured"] in out and "5,000 rows" in err
     assert list(tmp_path.iterdir()) == [save]
     assert typed("plan", "--documents", "--rates", save)[0] == out
+
+
+def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
+    """A terabyte on machines of one core, limited by the core, then by the network."""
+    rates = tmp_path / "rates.toml"
+    rates.write_text(
+        "[[instance]]\nname = 'mine'\ncores = 1\ngbps = 8\nprice_per_hour = 0.36\n"
+        "[documents]\nprice_per_1000_gets = 0.001\nprice_per_gb_month = 0.01\n"
+        "[post_crawl]\nmanifest_mb_per_core_s = 50\nrewrite_mb_per_core_s = 40\n"
+        "verify_mb_per_core_s = 90\nresolve_rows_per_core_s = 1000\nbytes_per_capture = 1e5\n"
+        "bytes_per_file = 1e9\nduplicates = 0.5\nbytes_saved = 0.2\nbytes_per_get = 4e6\n"
+        "bytes_per_put = 8e6\nprice_per_1000_puts = 0.01\nmachines = [1, 10]\n"
+    )
+    found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
+    (costs,) = found["post_crawl"]
+    one, ten = costs.pop("plans")
+    assert one["hours"] == {
+        "manifest": pytest.approx(1e12 / 50e6 / 3600),
+        "resolve": pytest.approx(1e7 / 1000 / 3600),
+        "rewrite": pytest.approx(1e12 / 40e6 / 3600),
+        "verify": pytest.approx(1.8e12 / 90e6 / 3600),
+    }
+    assert one["cost"] == pytest.approx(ten["cost"]) == pytest.approx(75_000 / 3600 * 0.36)
+    assert ten["hours"] == {step: pytest.approx(hour / 10) for step, hour in one["hours"].items()}
+    # Read: by manifest and rewriting 1 TB, originals 0.2, by verification 1.8.
+    assert costs["bytes_read"] == pytest.approx(4e12)
+    assert costs["gets"] == pytest.approx(4e12 / 4e6 + 5e6)
+    assert costs["puts"] == pytest.approx(0.8e12 / 8e6 + 2000)
+    assert costs["request_cost"] == pytest.approx(6e6 * 1e-6 + 102_000 * 1e-5)
+    assert costs["saved_per_month"] == pytest.approx(2.0)
+
+    slow = rates.read_text().replace("gbps = 8", "gbps = 0.08")
+    rates.write_text(slow)
+    network = 0.08 * 1024**3 / 8
+    found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
+    hours = found["post_crawl"][0]["plans"][0]["hours"]
+    assert hours["rewrite"] == pytest.approx(2e12 / network / 3600)
+    assert hours["manifest"] == pytest.approx(1e12 / network / 3600)
+
+
+def test_rates_of_rewriting_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(measure_post_crawl.__kwdefaults__, "size", 1 << 20)
+    save = tmp_path / "rates.toml"
+    words = ["--measure", "--work", tmp_path, "--save", save]
+    out, _ = typed("plan", "--post-crawl", "1e12", *words)
+    found = tomllib.loads(save.read_text())["post_crawl"]
+    assert min(found[f"{step}_mb_per_core_s"] for step in ("manifest", "rewrite", "verify")) > 0
+    assert found["measured"] in out
+    assert list(tmp_path.iterdir()) == [save]
+    assert typed("plan", "--post-crawl", "1e12", "--rates", save)[0] == out
 
 
 def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
@@ -158,7 +210,7 @@ def test_docs_have_the_output_of_the_command() -> None:
     """To renew them: bin/plan … for each block, and bin/plan --documents --svg docs/scale.svg."""
     text = (ROOT / "docs" / "scale.md").read_text()
     blocks = re.findall(r"<!-- bin/(plan [^>]*) -->\n(.*?)\n<!-- end -->", text, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     for command, block in blocks:
         assert typed(*shlex.split(command))[0].rstrip("\n") == block.strip("\n")
     rows = documents.measured_fleets(load())
