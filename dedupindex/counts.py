@@ -52,6 +52,7 @@ class BuildTally:
     replaced: int = 0  # captures that replaced one in the index
     unchanged: int = 0  # captures for which one in the index was kept
     refused: Counter[str] = field(default_factory=Counter)  # by reason
+    refused_in: dict[str, str] = field(default_factory=dict)  # by reason, a file that has such
     remarks: Counter[str] = field(default_factory=Counter)  # on records that were read nevertheless
     seconds: float = 0.0
 
@@ -60,6 +61,8 @@ class BuildTally:
         for name in _NUMBERS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.refused.update(other.refused)
+        for reason, file in other.refused_in.items():  # the first by name, however work is divided
+            self.refused_in[reason] = min(file, self.refused_in.get(reason, file))
         self.remarks.update(other.remarks)
 
     def check(self) -> None:
@@ -75,6 +78,7 @@ class BuildTally:
         return {
             **{name: getattr(self, name) for name in _NUMBERS},
             "refused": dict(sorted(self.refused.items())),
+            "refused_in": dict(sorted(self.refused_in.items())),
             "remarks": dict(sorted(self.remarks.items())),
             "seconds": round(self.seconds, 3),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ from random import SystemRandom
 
 import click
 
-from dedupindex.errors import help_as_called
+from dedupindex.errors import SCRIPTS, SHIPPED, help_as_called
 
 _PORTS = range(20_000, 32_000)  # below those that Linux assigns by itself
 
@@ -46,12 +47,19 @@ def finished(run: Callable[[Path], int], out: Path | None) -> int:
 
 def show(text: str) -> None:
     """Print a line, with the commands in it as they are called here."""
-    print(help_as_called(text), flush=True)
+    print(_as_called(text), flush=True)
+
+
+def _as_called(text: str) -> str:
+    """Return `help_as_called`; outside of a checkout, its files are named by their place."""
+    if SCRIPTS is None or Path.cwd() == SHIPPED:
+        return help_as_called(text)
+    return re.sub(r"(?<![\w/.-])(?=(bin|conf|docs)/[a-z])", lambda _: f"{SHIPPED}/", text)
 
 
 def step(text: str) -> None:
     """Print the heading of a step."""
-    text = help_as_called(text)
+    text = _as_called(text)
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 

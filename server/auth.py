@@ -73,11 +73,14 @@ class Access:
         who = token.name
         touched = tuple(namespaces())
         if not token.may(role, crawl, touched):
-            what = f" to crawl {crawl[:200]!r}" if crawl else ""
-            where = f" in namespace {', '.join(touched)}" if any(touched) else ""
-            raise refused(
-                "forbidden", f"token {token.name} may not {role.name.lower()}{what}{where}"
-            )
+            what = f", for crawl {crawl[:200]!r}" if crawl else ""
+            where = f", in namespace {', '.join(touched)}" if any(touched) else ""
+            has = f"token {token.name} has the role {token.role.name.lower()}"
+            if token.role < role:
+                reason = f"{has}; this needs {role.name.lower()}"
+            else:
+                reason = f"{has}, but is for other crawls or namespaces"
+            raise refused("forbidden", f"{reason}{what}{where}")
         return token.name
 
     def holder(self, environ: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -263,6 +263,15 @@ def _left_out(built: Built) -> str:
     return f"{' and '.join(what)}; all other data was read"
 
 
+def _with_files(reasons: Iterable[str], files: Mapping[str, str]) -> dict[str, str]:
+    """Return what reasons mean, with a file in which such records are."""
+    found = {}
+    for reason in reasons:
+        file = f"as in {printable(files[reason])}" if reason in files else ""
+        found[reason] = ", ".join(filter(None, (_LEFT_OUT.get(reason, ""), file)))
+    return found
+
+
 def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:
     """Yield what a build did, and last what to do next, or why nothing was added."""
     tally = built.tally
@@ -280,7 +289,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     refused = tally.refused - Counter(skipped)
     yield from count_lines("", outcomes, _OUTCOMES)
     yield from count_lines("skipped: ", skipped)
-    yield from count_lines("refused: ", refused, _LEFT_OUT)
+    yield from count_lines("refused: ", refused, _with_files(refused, tally.refused_in))
     if refused:
         yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)

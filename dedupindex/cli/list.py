@@ -76,7 +76,17 @@ def command(
     matches = _matcher(**conditions)
     with closing(open_api(index_or_engine(index, engine))) as opened:
         captures = opened.captures(url, prefix, digest=digest, crawl=crawl)
-        return print_captures(filter(matches, captures), limit, csv=csv)
+        hint = hint_of(url or prefix or "", conditions["host"] or "")
+        return print_captures(filter(matches, captures), limit, csv=csv, hint=hint)
+
+
+def hint_of(url: str, host: str = "") -> str:
+    """Return what may be wrong with a URL or a host that was typed, "" for nothing."""
+    if url and "://" not in url:
+        return f"{url} has no scheme: http://{url}"
+    if ":" in host and "]" not in host:
+        return f"--host takes a name without a port: {host.partition(':')[0]}"
+    return ""
 
 
 def _matcher(
@@ -111,11 +121,16 @@ def _matcher(
     return matches
 
 
-def print_captures(captures: Iterator[Capture], limit: int, *, csv: bool = False) -> int:
-    """Print captures as a table, CSV or JSON lines; returns the exit status."""
+def print_captures(
+    captures: Iterator[Capture], limit: int, *, csv: bool = False, hint: str = ""
+) -> int:
+    """Print captures as a table, CSV or JSON lines; returns the exit status.
+
+    `hint` says what may be wrong with the question if there are none.
+    """
     first = next(captures, None)
     if first is None:
-        say("no capture matches")
+        say(f"no capture matches{hint and '; '}{hint}")
         return NOTHING_FOUND
     shown = islice(chain([first], captures), limit or None)
     if csv:
@@ -138,6 +153,8 @@ def line_of(capture: Capture) -> str:
     size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
     mime = capture.mime.decode("latin-1") or "-"
     digest = capture.digest.spelled(capture.spelling)
+    if ":" not in digest:  # the source has no label, but bin/lookup needs one
+        digest = f"{capture.digest.algorithm}:{digest}"
     url = capture.url.decode("utf-8", "backslashreplace")
     date, container = capture.date.decode(), capture.container or "-"
     return printable(_LINE.format(date, capture.status or "-", mime, size, digest, url, container))

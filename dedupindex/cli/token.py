@@ -20,6 +20,11 @@ bin/token my-index                             names and roles
 bin/token my-index --remove heritrix
 """
 
+_NO_TOKENS = "no tokens: anyone who reaches the server may read and write"
+_LAST = (
+    "this was the last token: a server on loopback now lets every program on the machine write; "
+    "one on the network answers nobody until there is a token"
+)
 _ROLES = [role.name.lower() for role in Role]
 
 
@@ -60,7 +65,8 @@ def command(
         print_result({"name": add, "token": secret}, [secret], [note])
     elif remove:
         tokens.remove(index, remove)
-        print_result({"removed": remove})
+        rest = tokens.read_tokens(index)
+        print_result({"removed": remove}, [], [] if rest else [_LAST])
     else:
         _list(index)
     return 0
@@ -76,6 +82,6 @@ def _list(index: Path) -> None:
         f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip()
         for name, role, crawls, namespaces in rows
     ]
-    notes = [] if rows else ["no tokens: anyone who reaches the server may read and write"]
+    notes = [] if rows else [_NO_TOKENS]
     content = [dict(zip(names, row, strict=True)) for row in rows]
     print_result({"tokens": content}, lines, notes)

@@ -111,8 +111,8 @@ def _sides(view: View, first: str, second: str) -> dict[int, int]:
             listed = ", ".join(sorted(known - {""})[:10]) or "none"
             raise UnknownCrawl(
                 f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
-                "A crawl is in it when its files were indexed with --crawl, or it was committed "
-                "and merged"
+                "A crawl is in it when its files were indexed with --crawl, or what it reported "
+                "was committed and merged"
             )
     return sides
 

@@ -35,7 +35,7 @@ from dedupindex.lookup.savings_report import (
 )
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, hidden
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, hidden, share_text
 from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
@@ -222,9 +222,9 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     head, table = found.summary, found.table()
     share = head["duplicate_bytes_percent"]
     saved = (
-        f"{head['duplicates_percent']:.1f} % of its lookups were duplicates"
+        f"{share_text(head['duplicates_percent'])} of its lookups were duplicates"
         if share is None
-        else f"{share:.1f} % of the payload that it looked up was not stored again"
+        else f"{share_text(share)} of the payload that it fetched was not stored again"
     )
     headline = (
         f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups."
@@ -249,7 +249,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
-    figures = [*saved_figures(head), stored]
+    figures = [*saved_figures(head, "stored"), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -280,7 +280,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         share = content["duplicate_stated_bytes_percent"]
         yield f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, {share} %"
-    yield from class_lines(content)
+    yield from class_lines(content, "bytes stored")
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Stored:               {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"

@@ -49,6 +49,9 @@ class Settings:
     def as_options(self) -> str:
         """Return the options of ``bin/index`` for these settings, without defaults."""
         default = asdict(Settings())
+        if (self.mime, self.whitelist) == (".*", True):
+            rest = replace(self, mime=default["mime"], whitelist=default["whitelist"])
+            return " ".join(filter(None, ("--all", rest.as_options())))
         return " ".join(
             OPTIONS[name] if isinstance(value, bool) else f"{OPTIONS[name]} {quote(str(value))}"
             for name, value in asdict(self).items()

@@ -68,6 +68,7 @@ class Staged:
         counts = data["tally"]
         tally = BuildTally(containers=counts["containers"], records=counts["records"])
         tally.refused.update(counts["refused"])
+        tally.refused_in.update(counts["refused_in"])
         tally.remarks.update(counts["remarks"])
         problems = [Problem(*problem) for problem in data["problems"]]
         containers = [IndexedContainer(**container) for container in data["containers"]]
@@ -118,6 +119,7 @@ def stage(task: StageTask, numbers: Callable[[str], int], progress: Progress) ->
             writer.roll_back()
             dependents.roll_back()
             continue
+        stager.tally.refused_in = dict.fromkeys(stager.tally.refused, source.name)
         staged.tally.add(stager.tally)
         staged.containers.append(_container(source, item, stager, task.crawl))
     writer.flush()

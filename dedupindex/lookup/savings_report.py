@@ -177,9 +177,12 @@ def duplicate_lines(head: Row) -> Iterator[str]:
     yield f"Bytes duplicate:      {bytes_text(head['duplicate_bytes'])}{percent}"
 
 
-def class_lines(head: Row) -> Iterator[str]:
-    """Yield the lines of misses and of the classes of hits, and from where sizes are known."""
-    yield f"New (no hits):        {head['new']:,}, bytes: {number(head['new_bytes'])}"
+def class_lines(head: Row, new_bytes: str = "bytes") -> Iterator[str]:
+    """Yield the lines of misses and of the classes of hits, and from where sizes are known.
+
+    `new_bytes` names the bytes in the line of misses: those of a crawl are what it stored.
+    """
+    yield f"New (no hits):        {head['new']:,}, {new_bytes}: {number(head['new_bytes'])}"
     for name, label in _LABELS.items():
         yield f"{label + ':':<22}{head[name]:,}, bytes: {number(head[f'{name}_bytes'])}"
     sizes = head["sizes"]
@@ -304,11 +307,11 @@ def _of_group(group: Row, looked_up: str) -> str:
     return share if saved is None else f"{share}, {amount(saved)} saved"
 
 
-def saved_figures(head: Row) -> list[Figure]:
+def saved_figures(head: Row, new_bytes: str = "of payload") -> list[Figure]:
     """Return the figures of a page: what was saved, in per cent and bytes."""
     share = head["duplicate_bytes_percent"]
     of = "" if share is None else f"{share_text(share)} of {amount(head['handled_bytes'])}"
-    new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} of payload"
+    new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} {new_bytes}"
     captures = f"{share_text(head['duplicates_percent'])} of captures"
     return [
         Figure("Payload saved", amount(head["duplicate_bytes"]), of),

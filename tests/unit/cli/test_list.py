@@ -98,7 +98,7 @@ def test_all_indexes_every_media_type(engine: str, tmp_path: Path) -> None:
     assert listed(tmp_path / "without", status=10) == []
     typed("index", "--all", "--engine", engine, source, index)
     assert len(listed(index)) == 1
-    assert "--whitelist" in json.loads(typed("index", "--stats", "--json", index)[0])["options"]
+    assert "--all" in json.loads(typed("index", "--stats", "--json", index)[0])["options"]
     typed("index", "--add", source, index)  # with the settings of the index
     typed("index", "--add", "--all", source, index)  # the same settings
     typed("index", "--add", "--all", source, tmp_path / "without", status=5)

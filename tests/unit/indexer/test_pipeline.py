@@ -73,7 +73,9 @@ def test_a_table_and_the_cdx_of_its_captures_make_equal_indexes(tmp_path: Path) 
     assert found[cdx] == found[table]
     assert len(found[cdx]) > 1000
     tallies = [vars(result.tally) | {"seconds": 0} for result in built.values()]
+    files = [tally.pop("refused_in") for tally in tallies]
     assert tallies[0] == tallies[1]
+    assert [set(of_reason.values()) for of_reason in files] == [{str(cdx)}, {str(table)}]
     added = build(Build([str(table)], tmp_path / ".parquet", EVERYTHING, "lmdb", add=True))
     assert (added.tally.known, added.tally.records) == (1, 0)
 

@@ -343,7 +343,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "Duplicates found:     2 (66.67 %)",
         "Exact URL hits:       1, bytes: 1,001",
         "Digest hits:          1, bytes: 1,002",
-        "New (no hits):        1, bytes: not known",
+        "New (no hits):        1, bytes stored: not known",
         "Bytes total:          not known",
         "Bytes duplicate:      2,003 (2.0 kB)",
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.67 %",
