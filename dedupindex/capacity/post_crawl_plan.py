@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date
-from pathlib import Path
-from typing import Any
 
 from dedupindex.capacity.rates import Table
-from dedupindex.capacity.sample_archive import make_archive
-from dedupindex.errors import BadInput
 
 STEPS = ("manifest", "resolve", "rewrite", "verify")
-SIZE = 512 << 20  # bytes of the sample
 
 
 @dataclass(frozen=True)
@@ -90,49 +79,3 @@ def post_crawl_plans(size: float, inputs: Table) -> list[PostCrawlPlan]:
             hours = {step: seconds[step] / machines / 3600 for step in STEPS}
             plans.append(PostCrawlPlan(instance["name"], instance["gbps"], machines, hours, cost))
     return plans
-
-
-def measure_post_crawl(
-    directory: Path,
-    jobs: int,
-    *,
-    size: int = SIZE,
-    say: Callable[[str], None] = lambda text: None,
-) -> Table:
-    """Measure rates per core, for ``[post_crawl]`` of the inputs, with the commands themselves.
-
-    They process made-up WARC files in a temporary directory; the files are in the page cache, and
-    the time to start a command counts. Grouping is not measured: its rate is that of tens of
-    millions of rows.
-    """
-    with tempfile.TemporaryDirectory(prefix=".plan-", dir=directory) as name:
-        top = Path(name)
-        say(f"making {size >> 20:,} MiB of WARC files")
-        written = make_archive(top / "warcs", size)
-        words: dict[str, list[Any]] = {
-            "manifest": [top / "warcs", "-o", top / "manifest", "--jobs", jobs],
-            "resolve": [top / "manifest", "-o", top / "plan"],
-            "rewrite": [top / "plan", "--out", top / "smaller", "--jobs", jobs],
-            "verify": ["--against", top / "warcs", top / "smaller"],
-        }
-        seconds = dict[str, float]()
-        for step in STEPS:
-            say(f"measuring bin/{step}")
-            seconds[step] = _timed(step, words[step])
-        after = sum(file.stat().st_size for file in (top / "smaller").rglob("*.warc.gz"))
-    processed = {"manifest": written, "rewrite": written, "verify": written + after}
-    rates = {
-        f"{step}_mb_per_core_s": round(count / seconds[step] / jobs / 1e6, 1)
-        for step, count in processed.items()
-    }
-    return {"measured": f"{date.today().isoformat()}, {jobs} cores of this machine", **rates}
-
-
-def _timed(command: str, words: list[Any]) -> float:
-    """Return the seconds that a command took; raises `BadInput`."""
-    begin = time.monotonic()
-    call = [sys.executable, "-m", "dedupindex", command, *map(str, words), "--json"]
-    done = subprocess.run(call, capture_output=True, text=True)
-    if done.returncode:
-        raise BadInput(f"--measure: bin/{command} failed: {done.stderr.strip()[-500:]}")
-    return time.monotonic() - begin

@@ -15,11 +15,8 @@ from dedupindex.capacity.markdown import (
     picture,
     post_crawl_table,
 )
-from dedupindex.capacity.post_crawl_plan import (
-    measure_post_crawl,
-    post_crawl_costs,
-    post_crawl_plans,
-)
+from dedupindex.capacity.measure_post_crawl import measure_post_crawl
+from dedupindex.capacity.post_crawl_plan import post_crawl_costs, post_crawl_plans
 from dedupindex.capacity.rates import Table, as_toml, load
 from dedupindex.capacity.rates import measure as measure_rates
 from dedupindex.cli.common import Command, print_result, say
@@ -92,13 +89,21 @@ def command(
     inputs = load(rates)
     if measure:
         found = _measured(work, documents=documents, post_crawl=bool(post_crawl))
-        for name, measured in found.items():
-            inputs[name].update(measured)
+        inputs |= {name: {**inputs[name], **rates_of} for name, rates_of in found.items()}
         if save is not None:
             write_file(save, as_toml(found).encode())
     if svg is not None:
         requests = estimates.fixed_costs(inputs).request_cost
         write_file(svg, picture(estimates.measured_fleets(inputs), requests).encode())
+    tables, content = _estimates(inputs, captures, post_crawl, documents=documents)
+    print_result(content, ["\n\n".join(tables)])
+    return 0
+
+
+def _estimates(
+    inputs: Table, captures: list[float], post_crawl: list[float], *, documents: bool
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the tables of all plans, and what --json prints."""
     plans = [estimates.plan_cluster(count, inputs) for count in captures]
     tables, content = [], dict[str, Any](inputs=inputs)
     if documents:
@@ -117,8 +122,7 @@ def command(
             {**vars(post_crawl_costs(size, inputs)), "plans": post_crawl_plans(size, inputs)}
             for size in post_crawl
         ]
-    print_result(content, ["\n\n".join(tables)])
-    return 0
+    return tables, content
 
 
 def _measured(work: Path, *, documents: bool, post_crawl: bool) -> dict[str, Table]:

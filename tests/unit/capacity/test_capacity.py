@@ -15,7 +15,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity import estimates as documents
 from dedupindex.capacity import rates as measure
 from dedupindex.capacity.markdown import picture
-from dedupindex.capacity.post_crawl_plan import measure_post_crawl
+from dedupindex.capacity.measure_post_crawl import measure_post_crawl
 from dedupindex.capacity.rates import load
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
