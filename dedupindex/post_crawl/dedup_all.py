@@ -17,9 +17,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +52,6 @@ from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
     RewriteJob,
-    RewriteOutcome,
     outcome_of,
 )
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
@@ -78,7 +76,7 @@ from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
-_HOSTS, _ALL_HOSTS, _OUTCOMES = "revisits-by-host.jsonl", "hosts.jsonl", "outcomes.jsonl"
+_HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _JOURNAL_SUFFIXES = (".jsonl", ".dropped", ".committed")
 _SHOWN = 20  # hosts of a report
 _FORMAT = 2  # format 1 has neither the files nor all options of a run in place
@@ -201,8 +199,6 @@ class _DedupRun:
             plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved,
             searched=self._found.searched,
         )  # fmt: skip
-        if self._work.unfinished_options is None:
-            (self._work.top / _OUTCOMES).unlink(missing_ok=True)
         with self._clock("rewriting"):
             done = self._rewrite(job)
             self._report_missing(job, done)
@@ -273,18 +269,9 @@ class _DedupRun:
     def _rewrite(self, job: RewriteJob) -> set[str]:
         """Rewrite all files; returns the paths of those that were written."""
         total = sum(file.size for file in job.plan.containers().values())
-        before = {} if job.out is not None else self._earlier_outcomes()
         done, seen = set(), 0
-        with (
-            open(self._work.top / _HOSTS, "wb") as hosts,
-            open(self._work.top / _OUTCOMES, "a", encoding="utf-8") as outcomes,
-        ):
+        with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin):
-                if outcome.state == "existing" and outcome.path in before:
-                    outcome = before[outcome.path]  # with the refused records
-                elif job.out is None and not job.dry:
-                    outcomes.write(json.dumps(vars(outcome)) + "\n")
-                    outcomes.flush()
                 self._report.add_file(outcome)
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
@@ -325,17 +312,6 @@ class _DedupRun:
         for path, _, _ in self._found.problems:
             if path not in known:  # a directory that cannot be read
                 report.add_missing(path, 0, 0)
-
-    def _earlier_outcomes(self) -> dict[str, RewriteOutcome]:
-        """Return the outcomes of an interrupted run in place, by path."""
-        found = {}
-        with suppress(FileNotFoundError), open(self._work.top / _OUTCOMES, "rb") as lines:
-            for line in lines:
-                if line.endswith(b"\n"):
-                    fields = json.loads(line)
-                    fields["refused"] = Counter(fields["refused"])
-                    found[fields["path"]] = RewriteOutcome(**fields)
-        return found
 
     def _copy_unreadable(self, file: SourceFile, job: RewriteJob) -> bool:
         """Copy a file that cannot be read as an archive; returns whether its copy exists."""

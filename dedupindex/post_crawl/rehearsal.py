@@ -65,6 +65,7 @@ from dedupindex.sources.warc_files import Sources, find
 from dedupindex.verify.collection import Collection, archives_below
 from dedupindex.verify.issues import REMARK, Broken, Finding
 from dedupindex.verify.locate_originals import OriginalsIndex, rebuilt_block
+from dedupindex.verify.walk_file import is_archive
 
 _MAX_PROBLEMS = 20  # listed for each step
 _DIRECTORIES = ("before", "copy", "converted", "out", "dedup", "after", "in-place")
@@ -182,7 +183,8 @@ class _Rehearsal:
             raise DedupError(
                 f"{self._top}: a rehearsal may write {amount(needed)}, {amount(free)} are free"
             )
-        collection = Collection([Path(file.path) for file in self._found.files])
+        paths = (Path(file.path) for file in self._files)  # with what cannot be listed, as later
+        collection = Collection([path for path in paths if is_archive(path)])
         levels = (finding for finding in collection.findings() if finding.level != REMARK)
         self._baseline.update(finding.reason for finding in levels)
         step.numbers = {**collection.totals(), "bytes": size, "findings": dict(self._baseline)}

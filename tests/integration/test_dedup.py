@@ -137,7 +137,7 @@ def test_a_run_in_place_prints_the_undo_command(
     assert content(source) == before
 
 
-@pytest.mark.parametrize("at", [1, 60, 75, 80, 83, 90])
+@pytest.mark.parametrize("at", [1, 60, 90])
 def test_a_killed_run_in_place_is_resumed(
     source: Path, tmp_path: Path, dedup: Dedup, at: int
 ) -> None:
@@ -150,7 +150,8 @@ def test_a_killed_run_in_place_is_resumed(
         os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     done = dedup(source, "--in-place", "--jobs", "1")
-    assert {**numbers(done), "hosts": 0} == {**numbers(whole), "hosts": 0}
+    check(done)
+    assert numbers(done) == numbers(whole)
     assert done["verified"]["findings"] == {}
     assert content(source) == content(tmp_path / "out")
     assert main(["rewrite", str(tmp_path / "in.dedup" / "plan"), "--undo"]) == 0

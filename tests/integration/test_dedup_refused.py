@@ -61,7 +61,8 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
     assert main(["dedup", str(source), *work, "--out", str(tmp_path / "other")]) == 5
     assert main(["dedup", str(source), *work, "--in-place", "--dry-run"]) == 5
     done = dedup(source, "--in-place", "--jobs", 1, "--memory", "500MB", *typed)
-    assert (done["files"], done["revisits"]) == (there["files"], there["revisits"])
+    test_dedup.check(done)  # with the file of which the interrupted run told nobody
+    assert test_dedup.numbers(done) == test_dedup.numbers(there)
     assert content(source) == content(tmp_path / "out")
     assert dedup(source, "--in-place", status=7)[
         "problems"

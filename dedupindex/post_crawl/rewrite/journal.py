@@ -7,9 +7,10 @@
     KEY.pins             what revisits refer to in the file, in whatever file they are
 
 The first line of a journal describes the file before the run, the last line the file after it.
-Between them is a line for each record that became a revisit, in order of offset. Everything else
-was copied, so the journal also maps old offsets to new ones. A ``.part`` file, and a KEY.dropped
-without its KEY.jsonl, is what an interrupted run left, and is ignored.
+Between them is a line for each record that became a revisit, in order of offset, then one that
+counts the records of the plan that stayed, by reason. Everything else was copied, so the journal
+also maps old offsets to new ones. A ``.part`` file, and a KEY.dropped without its KEY.jsonl, is
+what an interrupted run left, and is ignored.
 
 A plan knows the revisits of its own set only. So each run first protects what its revisits refer
 to, by entries of 32 bytes in the KEY.pins of the file with the original: a hash of the original's
@@ -25,7 +26,7 @@ import json
 import os
 from array import array
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -315,6 +316,14 @@ class Journal:
     def offsets(self) -> OffsetMap:
         return OffsetMap(entries(self.lines))
 
+    def refused(self) -> Counter[str]:
+        """Return the records of the plan that stayed, by reason; none in an older journal."""
+        with open(self.lines, "rb") as lines:
+            for line in deque(lines, 2):
+                if (fields := json.loads(line)).keys() == {"refused"}:
+                    return Counter(fields["refused"])
+        return Counter()
+
 
 class JournalWriter:
     """Writes the journal of a file; it is valid once `finish` has returned."""
@@ -351,6 +360,10 @@ class JournalWriter:
             self._protect()
         if self._dropped is not None:
             self._dropped.copy(source, entry.offset, entry.stored)
+
+    def refuse(self, refused: Counter[str]) -> None:
+        """Write which records of the plan stayed, after the last entry; older versions skip it."""
+        self._put({"refused": refused})
 
     def finish(self, size: int) -> None:
         """Force all to disk and rename it; `size` is that of the new file. Raises as `protect`."""

@@ -42,6 +42,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     Journal,
     JournalEntry,
     JournalWriter,
+    entries,
     names_of,
     protected,
     record_key,
@@ -297,6 +298,8 @@ class _Rewriter:
             sink.copy(self._source, position, container.size - position)
         if outcome.revisits:
             outcome.bytes_after = sink.size
+            if journal is not None:
+                journal.refuse(outcome.refused)
         else:
             outcome.state = "kept"
         return outcome
@@ -380,8 +383,25 @@ class _Rewriter:
             if not again.revisits:
                 return again
             raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
-        done = outcome_of(container, "existing")
-        done.records, done.revisits, done.bytes_after = new.revisits, new.revisits, new.size
+        return self._journaled(new.size)
+
+    def _journaled(self, size: int) -> RewriteOutcome:
+        """Return the outcome of a file that an interrupted run has replaced, from its journal.
+
+        That run may have ended before anybody counted the file.
+        """
+        job, journal = self._job, self._journal
+        outside = {number: job.plan.container(number).path for number in job.plan.outside()}
+        done = outcome_of(self._container, "existing")
+        copies = job.plan.copies(self._container.number)
+        for entry in entries(journal.lines):
+            planned = next((one for one in copies if one.line.offset == entry.offset), None)
+            if planned is None:
+                raise Untouched(f"the plan has no copy at {entry.offset}, as {journal.lines} has")
+            path = outside.get(planned.original.container, "")
+            done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
+        done.refused = journal.refused()
+        done.records, done.bytes_after = done.revisits + done.refused.total(), size
         return done
 
     def _in_place(self) -> RewriteOutcome:

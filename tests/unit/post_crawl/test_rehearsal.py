@@ -17,6 +17,7 @@ from dedupindex.post_crawl import rehearsal
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import content, members, small_set
 from tests.support.warc_cases import DATA, response
+from tests.support.zstd_files import trained, zst
 
 STEPS = ["test", "manifest", "convert", "validate", "dedup", "compare", "commit"]
 Rehearse = Callable[..., dict[str, dict[str, Any]]]
@@ -44,15 +45,17 @@ def rehearse(source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 
 def test_all_steps_of_sound_sources(source: Path, tmp_path: Path, rehearse: Rehearse) -> None:
     (source / "example.arc").write_bytes((DATA / "example.arc").read_bytes())
+    (source / "odd.warc.zst").write_bytes(zst(response(b"no dictionary", number=900), trained()))
     before = content(source)
     steps = rehearse("--sample", 7, "--seed", 3)
     assert all(step["sound"] for step in steps.values()), steps
+    assert steps["test"]["findings"] == steps["commit"]["findings"] == {"no-dictionary": 1}
     assert content(source) == before
     assert steps["dedup"]["revisits"] == steps["compare"]["gone"] == 19
     assert steps["compare"]["sample"] == 7 and steps["compare"]["new"] == 0
     assert steps["commit"]["undone"] == steps["commit"]["committed"] == 2
     assert steps["manifest"]["captures"] == steps["validate"]["captures"] == 27
-    assert steps["convert"]["converted"] == 1 and steps["convert"]["copied"] == 3
+    assert steps["convert"]["converted"] == 1 and steps["convert"]["copied"] == 4
     work = tmp_path / "work"
     assert (work / "copy" / "example.warc").exists()
     assert content(work / "copy") == content(work / "out")

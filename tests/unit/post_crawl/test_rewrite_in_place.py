@@ -16,7 +16,7 @@ import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from dedupindex.runtime.files import exclusive
 from tests.support.rewriting import FakePlan, content, members, records_of, run, small_set, total
@@ -170,16 +170,27 @@ def killed(work: Callable[[], None], at: int) -> bool:
     return status != 0
 
 
+def counts(outcomes: list[RewriteOutcome]) -> list[tuple[dict[str, Any], dict[str, Any], Any]]:
+    """What a report adds up: the same whatever interrupted the run, and the sums of each other."""
+    for one in outcomes:
+        sums = [sum(column) for column in zip(*one.hosts.values(), strict=True)] or [0, 0]
+        assert sums == [one.revisits, one.bytes_before - one.bytes_after], one
+        assert one.records == one.revisits + one.refused.total()
+    return [(one.as_json(), one.hosts, one.refused) for one in outcomes]
+
+
 def test_a_run_may_be_killed_before_any_write(made: Path) -> None:
-    before, result = content(made / "in"), content(made / "out")
-    source = made / "in"
-    at = 1
-    plan = FakePlan(source)
-    while killed(lambda plan=plan: void(run(RewriteJob(plan))), at):
+    before, source = content(made / "in"), made / "in"
+    plan, at = FakePlan(source), 1
+    run(RewriteJob(plan, made / "less", min_size=1800))
+    result = content(made / "less")
+    counted = counts(run(RewriteJob(plan, min_size=1800, dry=True)))
+    assert any(hosts for _, hosts, _ in counted) and any(refused for *_, refused in counted)
+    while killed(lambda plan=plan: void(run(RewriteJob(plan, min_size=1800))), at):
         check_nothing_lost(source, before, result)
         # Every second time it is undone as it was left, else finished first.
         if at % 2:
-            run(RewriteJob(plan))
+            assert counts(run(RewriteJob(plan, min_size=1800))) == counted
             assert content(source) == result and parts(source) == []
         undo(source)
         kept = {name: data for name, data in content(source).items() if not name.endswith("part")}
