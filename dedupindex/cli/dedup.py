@@ -37,6 +37,7 @@ from dedupindex.runtime import html_page
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import find
+from dedupindex.verify.issues import level_words
 
 EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
@@ -51,6 +52,7 @@ _OUTDATED = (
     "are revisits now, and bin/purge does not know the revisits"
 )
 _SHOWN = 20  # files that were not copied
+_WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
@@ -169,6 +171,11 @@ def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
         f"duplicates in all files: between {found.low:.1%} and {found.high:.1%} of the bytes, "
         f"{low} to {high}, with 95 % confidence"
     )
+    if found.high - found.low > _WIDE:
+        yield (
+            "  this cannot tell how much would be saved: too few files were drawn; draw some "
+            f"hundred files (there are {found.files:,}), or leave --sample out"
+        )
     yield (
         f"  at least {found.at_least:.1%}, as within the sample; at most {found.at_most:.1%}, "
         "if all payloads occur equally often"
@@ -219,6 +226,18 @@ def _other_files(report: DedupReport) -> Iterator[str]:
         yield from file_lines(others, len(others))
 
 
+def _verified_line(report: DedupReport) -> str:
+    """Say what verification found, and why there are fewer files than in the first line."""
+    proof = report.proof
+    words = ["no defects"] if proof.sound else []
+    words += level_words(proof.levels)
+    line = singular(f"verified: {proof.files:,} files, {', '.join(words)}")
+    if others := report.files - proof.files:
+        why = "not changed" if report.in_place else "not readable as archives, or not written"
+        line += singular(f"; not verified, because {why}: {others:,} files")
+    return line
+
+
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     would = "would become" if report.dry_run else "became"
     yield singular(f"{report.files:,} files of {report.records:,} records")
@@ -227,6 +246,10 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         f"{report.originals:,} originals, {report.revisits:,} revisits, "
         f"{report.refused.total():,} not rewritten"
     )
+    if report.revisits_before:
+        yield singular(f"{report.revisits_before:,} revisits were there before; ") + (
+            "their originals are among the captures without a duplicate"
+        )
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
@@ -238,11 +261,9 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
             "the removed records"
         )
     if report.journal:
-        net = report.bytes_saved
-        saves = f"{amount(net)} are saved" if net > 0 else f"{amount(-net)} more than before"
         kept = f"in {DIRECTORY}/, to undo {'it' if report.revisits else 'earlier runs'}: "
         kept += amount(report.journal)
-        yield f"{kept}; with that, {saves}" if report.revisits else kept
+        yield f"{kept}; with that, {report.net_text()}" if report.revisits else kept
     yield from _other_files(report)
     if report.refused:
         refused = refused_table(dry_run=report.dry_run)
@@ -258,10 +279,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:
-        found = ", ".join(
-            f"{count:,} of {what}" for what, count in sorted(report.proof.levels.items())
-        )
-        yield singular(f"verified: {report.proof.files:,} files, {found or 'no defects'}")
+        yield _verified_line(report)
     if in_place and report.journal:
         plan = printable(shlex.quote(str(report.work / "plan")))
         yield f"undo: bin/rewrite {plan} --undo"

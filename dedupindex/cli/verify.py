@@ -19,7 +19,7 @@ from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
-from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
+from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
 
 EXAMPLES = """
 bin/verify my-warcs                                damaged, lost, or will not replay
@@ -120,10 +120,9 @@ def _say_counts(
     levels: Counter[str] = Counter()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count
-    found = ", ".join(f"{levels[level]:,} of {level}" for level in LEVELS if levels[level])
+    found = ", ".join(level_words(levels))
     sound = verify_page.sound(+levels, against)
-    findings = f"findings: {found}" if found else ""
-    say(f"{singular(totals)}: {'; '.join(filter(None, (findings, sound)))}")
+    say(f"{singular(totals)}: {'; '.join(filter(None, (found, sound)))}")
     if reasons:
         for line in verify_page.BY_REASON.text_lines(verify_page.rows(reasons)):
             say(line)

@@ -14,7 +14,16 @@ from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
 from dedupindex.runtime.tables import singular
-from dedupindex.verify.issues import BROKEN, DAMAGE, LEVELS, LOSS, REASONS, REMARK, Finding
+from dedupindex.verify.issues import (
+    BROKEN,
+    DAMAGE,
+    LEVELS,
+    LOSS,
+    REASONS,
+    REMARK,
+    Finding,
+    level_words,
+)
 
 NAMED = 200  # findings that a page names
 NOT_COUNTED = "Damage that both have is not counted."
@@ -128,12 +137,7 @@ def _comparison(
 
 
 def _defects(levels: Mapping[str, int]) -> str:
-    bad = [
-        f"{levels[level]:,} finding{'s' * (levels[level] > 1)} of {level}"
-        for level in (DAMAGE, LOSS, BROKEN)
-        if levels[level]
-    ]
-    return ", ".join(bad)
+    return ", ".join(level_words({**levels, REMARK: 0}))
 
 
 def _headline(levels: Mapping[str, int], read: Mapping[str, int]) -> str:

@@ -166,7 +166,7 @@ def _work_directory(roots: list[Path], out: Path | None) -> Path:
         raise BadInput(
             "these sources are in several directories: name one for working files with --work"
         )
-    place = (roots[0] if out is None else out).absolute()
+    place = Path(os.path.abspath(roots[0] if out is None else out))
     return place.with_name(f"{place.name}.dedup")
 
 
@@ -290,11 +290,10 @@ class _DedupRun:
     def _report_missing(self, job: RewriteJob, done: set[str]) -> None:
         """Add the files that are not in the directory of results, and the size of the journals."""
         report, out = self._report, job.out
-        if not job.dry:
-            roots = {out or Path(file.root) for file in job.plan.containers().values()}
-            files = (path for root in roots for path in (root / DIRECTORY).glob("*"))
-            sizes = (path.stat().st_size for path in files if path.suffix in _JOURNAL_SUFFIXES)
-            report.journal = sum(sizes)
+        roots = {out or Path(file.root) for file in job.plan.containers().values()}
+        files = (path for root in roots for path in (root / DIRECTORY).glob("*"))
+        sizes = (path.stat().st_size for path in files if path.suffix in _JOURNAL_SUFFIXES)
+        report.journal += sum(sizes)  # in a dry run, those of earlier runs
         if out is None:
             return
         planned = {file.path for file in job.plan.containers().values()}

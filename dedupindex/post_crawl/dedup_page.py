@@ -10,6 +10,7 @@ from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
 from dedupindex.runtime.tables import amount, number, singular
+from dedupindex.verify.issues import level_words
 
 _CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
 _NAMED = 200  # files with problems
@@ -47,7 +48,8 @@ def _headline(report: DedupReport) -> str:
     if report.in_place and report.revisits:
         free = " Their space would be" if report.dry_run else " Their space is"
         free += " free only after bin/rewrite --commit."
-    return f"The files {would} {share_text(share)} {than}: {captures}.{free}"
+    net = f" With what is kept to undo it, {report.net_text()}." if report.journal else ""
+    return f"The files {would} {share_text(share)} {than}: {captures}.{net}{free}"
 
 
 def _figures(report: DedupReport) -> Iterator[Figure]:
@@ -61,14 +63,15 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     yield Figure(revisits, number(report.revisits), f"{share_text(share)} of the captures")
     if report.journal:
         until = " until --commit" if report.in_place else ""
-        yield Figure("Kept to undo it", amount(report.journal), f"in .rewrite/{until}")
+        kept = "Would be kept to undo it" if report.dry_run else "Kept to undo it"
+        yield Figure(kept, amount(report.journal), f"in .rewrite/{until}; {report.net_text()}")
     if report.left:
         names = {problem.container for problem in report.left}
         yield Figure("Files with problems", number(len(names)), "named below")
     if not report.dry_run:
-        found = report.proof.levels.total()
         files = singular(f"{report.proof.files:,} files")
-        yield Figure("Verified", files, f"{found:,} findings" if found else "no defects")
+        words = ["no defects"] if report.proof.sound else []
+        yield Figure("Verified", files, ", ".join(words + level_words(report.proof.levels)))
 
 
 def _pictures(report: DedupReport) -> Iterator[str]:
@@ -92,6 +95,7 @@ def _pictures(report: DedupReport) -> Iterator[str]:
         (host.host, [max(host.bytes_saved, 0)],
          f"{amount(host.bytes_saved)}, {host.revisits:,} of {host.captures:,} captures")
         for host in report.hosts[: html_page.MOST]
+        if host.bytes_saved
     ]  # fmt: skip
     what = "Bytes that would be saved in files" if dry else "Bytes saved in files"
     yield from html_page.ranking(f"{what}, by host", [saved], hosts)
@@ -100,7 +104,12 @@ def _pictures(report: DedupReport) -> Iterator[str]:
 def _body(report: DedupReport) -> Iterator[str]:
     yield from _pictures(report)
     dry = report.dry_run
-    yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in report.hosts)
+    saving = [host for host in report.hosts if host.revisits]
+    if saving:
+        yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in saving)
+    if others := len(report.hosts) - len(saving):
+        made = "would have" if dry else "have"
+        yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
     if report.refused:
         yield from refused_table(dry_run=dry).html_lines(report.refused_rows())
         yield html_page.note("docs/post-crawl.md#resolve and #rewrite explain each reason.")

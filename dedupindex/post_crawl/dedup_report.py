@@ -18,6 +18,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcom
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.tables import amount
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import ComparedPart, verify_pair
@@ -212,9 +213,18 @@ REFUSED = Table(
         ReportColumn("reason", "reason", Unit.TEXT),
         ReportColumn("captures", "captures"),
         ReportColumn("captures_percent", "captures, %", Unit.PERCENT),
+        ReportColumn("option", "what could change it", Unit.TEXT),
     ),
     order="captures",
 )
+_OPTIONS = {  # of reasons that depend on how the command was called
+    "no-earlier-original": "bin/resolve --later",
+    "no-gain": "a smaller --min-gain",
+    "small": "a smaller --min-size",
+    "status-differs": "--any-status",
+    "type-differs": "without --same-type",
+    FILE_LEFT: "see the files named above",
+}
 
 
 def hosts_table(*, dry_run: bool) -> Table:
@@ -299,6 +309,7 @@ class DedupReport:
     unique: int = 0  # captures without an equal
     originals: int = 0
     revisits: int = 0  # that were made
+    revisits_before: int = 0  # records that were revisits already
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
     journal: int = 0  # bytes that are kept to undo this run and earlier ones
@@ -332,6 +343,7 @@ class DedupReport:
         for entry in manifest.entries.values():
             self.captures += entry.lines
             self.records += sum(entry.records.values())
+            self.revisits_before += entry.records.get("revisit", 0)
             for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
 
@@ -340,6 +352,7 @@ class DedupReport:
         self.revisits += outcome.revisits
         self.bytes_before += outcome.bytes_before
         self.bytes_after += outcome.bytes_after
+        self.journal += outcome.journal
         self.refused.update(outcome.refused)
         self.outside.update(outcome.outside)
         if outcome.state == "left_alone":
@@ -364,6 +377,7 @@ class DedupReport:
                 "reason": reason,
                 "captures": count,
                 "captures_percent": percent(count, self.captures),
+                "option": _OPTIONS.get(reason, ""),
             }
             for reason, count in sorted(self.refused.items(), key=lambda one: (-one[1], one[0]))
         ]
@@ -372,6 +386,13 @@ class DedupReport:
     def bytes_saved(self) -> int:
         """Bytes by which all files are smaller, with those that are kept to undo the run."""
         return self.bytes_before - self.bytes_after - self.journal
+
+    def net_text(self) -> str:
+        """Say what is saved with the bytes that are kept to undo the run."""
+        net, dry = self.bytes_saved, self.dry_run
+        if net <= 0:
+            return f"{amount(-net)} more than before"
+        return f"{amount(net)} {'would be' if dry else 'are'} saved"
 
     def as_json(self) -> Iterator[bytes]:
         """Yield one JSON object in pieces."""
@@ -385,12 +406,13 @@ class DedupReport:
     def _without_hosts(self) -> dict[str, Any]:
         numbers = (
             "dry_run", "files", "skipped", "records", "captures", "unique", "originals",
-            "revisits", "bytes_before", "bytes_after",
+            "revisits", "revisits_before", "bytes_before", "bytes_after",
         )  # fmt: skip
         return {
             **{name: getattr(self, name) for name in numbers},
             "skipped_files": self.skipped_files,
             "journal_bytes": self.journal,
+            "bytes_saved": self.bytes_saved,
             "refused": dict(sorted(self.refused.items())),
             "problems": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 DAMAGE = "damage"  # bytes that cannot be read as what they must be
@@ -10,6 +11,19 @@ BROKEN = "broken"  # content is there, but some replay tool will not show it
 REMARK = "remark"  # against the standard or unusual; replays all the same
 LEVELS = (DAMAGE, LOSS, BROKEN, REMARK)
 Issue = tuple[str, str]  # reason, message
+
+
+def level_words(levels: Mapping[str, int]) -> list[str]:
+    """Return the counts of findings in words, the worst first: 2 findings of loss, 1 remark."""
+    found = []
+    for level in LEVELS:
+        if count := levels.get(level, 0):
+            many = "s" * (count > 1)
+            found.append(
+                f"{count:,} "
+                + (f"remark{many}" if level == REMARK else f"finding{many} of {level}")
+            )
+    return found
 
 
 class Broken(Exception):

@@ -89,6 +89,9 @@ def test_a_run_to_a_directory_equals_its_dry_run(
     assert not (tmp_path / "out").exists() and content(source) == before
     done = dedup(source, "--out", tmp_path / "out")
     assert numbers(dry) == numbers(done)
+    assert dry["journal_bytes"] == done["journal_bytes"] > 0
+    smaller = done["bytes_before"] - done["bytes_after"]
+    assert dry["bytes_saved"] == done["bytes_saved"] == smaller - done["journal_bytes"]
     assert (done["files"], done["captures"], done["revisits"]) == (4, 27, 19)
     assert done["hosts"][0]["host"] == "example.com" and done["hosts"][0]["revisits"] == 19
     check(done)
@@ -114,11 +117,13 @@ def test_a_run_in_place_equals_one_to_a_directory(
     assert content(source) == before
     done = dedup(source, "--in-place")
     assert numbers(done) == numbers(dry) == numbers(there)
+    assert dry["journal_bytes"] == done["journal_bytes"] > there["journal_bytes"]
     assert done["verified"] == {"files": 2, "findings": {}}
     assert content(source) == content(tmp_path / "out")
     assert Path(done["work"]) == tmp_path / "in.dedup"
     again = dedup(source, "--in-place")
     assert (again["revisits"], again["bytes_after"]) == (0, done["bytes_after"])
+    assert again["revisits_before"] == done["revisits"] and not done["revisits_before"]
     assert main(["undedup", str(source), "--in-place"]) == 0
     assert content(source) == before
 
@@ -648,7 +653,9 @@ def test_a_run_in_place_does_not_claim_free_space_before_commit(
     assert "Bytes that would be saved" in html and "those that would save the most" in html
     text, html = run()
     assert "is free only after bin/rewrite --commit" in text and "with that, " in text
+    assert "not verified, because not changed: 2 files" in text
     assert "Their space is free only after bin/rewrite --commit." in html
     text, html = run()  # nothing is left to do
+    assert "19 revisits were there before; " in text
     assert "0 captures became revisits" in text and "to undo earlier runs" in text
     assert "with that" not in text and "only after" not in text + html

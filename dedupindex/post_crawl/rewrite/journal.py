@@ -393,7 +393,38 @@ class JournalWriter:
         self._originals.clear()
 
     def _put(self, value: dict[str, Any]) -> None:
-        self._lines.write(json.dumps(value).encode("ascii") + b"\n")
+        self._lines.write(_line(value))
+
+
+class JournalSize:
+    """Counts the bytes that a `JournalWriter` would write, for a dry run."""
+
+    def __init__(self, before: FileBefore, *, keep_dropped: bool) -> None:
+        self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
+        self._put({"format": _FORMAT, **before._asdict()})
+
+    def add(
+        self, entry: JournalEntry, source: BinaryIO, original: bytes,
+        outside: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        """Count an entry, and its member if members are kept."""
+        del source, original, outside
+        self._put(entry._asdict())
+        self._count += 1
+        self.size += entry.stored if self._keep_dropped else 0
+
+    def refuse(self, refused: Counter[str]) -> None:
+        self._put({"refused": refused})
+
+    def finish(self, size: int) -> None:
+        self._put(FileAfter(self._count, size)._asdict())
+
+    def _put(self, value: dict[str, Any]) -> None:
+        self.size += len(_line(value))
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode("ascii") + b"\n"
 
 
 def _new(path: Path) -> FileSink:

@@ -338,7 +338,7 @@ def _correction(job: RewriteJob, number: int, outcome: RewriteOutcome) -> Rewrit
         outcome.name, "kept", "", outcome.path, 0, 0, -outcome.revisits, 0,
         outcome.bytes_before - outcome.bytes_after,
         hosts={host: [-made, -saved] for host, (made, saved) in outcome.hosts.items()},
-        outside={path: -made for path, made in outcome.outside.items()},
+        outside={path: -made for path, made in outcome.outside.items()}, journal=-outcome.journal,
     )  # fmt: skip
     try:
         if not job.dry:

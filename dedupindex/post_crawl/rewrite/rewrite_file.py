@@ -41,6 +41,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     FileBefore,
     Journal,
     JournalEntry,
+    JournalSize,
     JournalWriter,
     entries,
     names_of,
@@ -123,6 +124,7 @@ class RewriteOutcome:
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
+    journal: int = 0  # bytes that its journal would take, in a dry run
 
     def add(self, other: RewriteOutcome) -> None:
         for name in _COUNTS:
@@ -258,7 +260,9 @@ class _Rewriter:
             return self._dry()
         return self._in_place() if job.out is None else self._to_directory(job.out)
 
-    def _write(self, sink: Sink, journal: JournalWriter | None = None) -> RewriteOutcome:
+    def _write(
+        self, sink: Sink, journal: JournalWriter | JournalSize | None = None
+    ) -> RewriteOutcome:
         """Write the new file and the journal; raises `Damaged` if a revisit reads back wrong."""
         job, container = self._job, self._container
         outcome = outcome_of(container, "rewritten")
@@ -316,8 +320,13 @@ class _Rewriter:
         )  # fmt: skip
 
     def _counted(self) -> RewriteOutcome:
+        journal = JournalSize(self._file_before(), keep_dropped=self._job.out is None)
         with closing(DrySink()) as sink:
-            return self._write(sink)
+            outcome = self._write(sink, journal)
+        if outcome.revisits:
+            journal.finish(outcome.bytes_after)
+            outcome.journal = journal.size
+        return outcome
 
     def _dry(self) -> RewriteOutcome:
         """Return what a real run would; that leaves an existing file with another content alone."""

@@ -810,6 +810,8 @@ def test_a_dry_run_reads_below_its_directories_only(make_index: MakeIndex, tmp_p
 
     found = asked("one")
     assert re.search(r"Would become revisits\s*2\s", found)
+    assert "would be saved in files" in found and not re.search(r"\bB saved", found)
+    assert re.search(r"Without a duplicate\s*0\s+Originals\s*1\s", found)
     assert f"bin/dedup {top}/one --dry-run --out=NEW-DIRECTORY" in found
     assert "link that leads out" in asked("", 400)
     assert "etc is a link that leads out" in asked("linked", 400)

@@ -593,7 +593,7 @@ def test_levels_and_exit_statuses_of_the_command(tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1), copy_of(2, 1, Truncated=None)])
     page_, talk = typed("verify", "--remarks", sound)
     assert page_.split("\t")[:2] == ["remark", "not-truncated"]
-    assert "1 of remark" in talk and "100.0 %  remark  not-truncated\n" in talk
+    assert ": 1 remark; " in talk and "100.0 %  remark  not-truncated\n" in talk
     assert "--originals" not in talk
     lost = write(tmp_path / "lost.warc.gz", [copy_of(2, 1)])
     lines, _ = typed("verify", lost, "--json", status=8)
@@ -615,7 +615,7 @@ def test_remarks_are_counted_and_do_not_hide_findings(tmp_path: Path) -> None:
     path = write(tmp_path / "a.warc.gz", [page(1), *untruncated, copy_of(25, 24, BODY[::-1])])
     lines, talk = typed("verify", path, status=8)
     assert [line.split("\t")[:2] for line in lines.splitlines()] == [["loss", "dangling"]]
-    assert "1 of loss, 18 of remark" in talk and "listed with --remarks" in talk
+    assert "1 finding of loss, 18 remarks\n" in talk and "listed with --remarks" in talk
     assert re.search(r"\n +1 +5.3 %  loss    dangling\n +18 .* remark  not-truncated\n", talk)
     *findings, totals = map(json.loads, typed("verify", path, "--json", status=8)[0].splitlines())
     assert [finding["reason"] for finding in findings] == ["dangling"]
