@@ -15,7 +15,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from demo.steps import free_port
 VERSION = "5.0.9"
 PEERS = Path(__file__).resolve().parents[1] / ".peers"
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+DATACENTER = "datacenter1"
 DEADLINE = 180.0  # seconds; a busy machine starts three of them
 
 _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
@@ -38,9 +39,9 @@ _POM = f"""<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.
 _YAML = """\
 cluster_name: dedupindex
 num_tokens: 8
-auto_bootstrap: false
+auto_bootstrap: {bootstrap}
 partitioner: org.apache.cassandra.dht.Murmur3Partitioner
-endpoint_snitch: SimpleSnitch
+endpoint_snitch: GossipingPropertyFileSnitch
 listen_address: {address}
 rpc_address: {address}
 native_transport_port: {port}
@@ -136,17 +137,43 @@ def _fetch(directory: Path, home: Path) -> None:
         (Path(folder) / "lib").rename(home)
 
 
+def _flags() -> list[str]:
+    """Return the options that open Java's modules to Cassandra."""
+    flags = []
+    for option, names in (("--add-exports", _EXPORTS), ("--add-opens", _OPENS)):
+        for name in names.split():
+            flags += [option, f"{name}=ALL-UNNAMED"]
+    return flags
+
+
 class Node:
     """A node, which can be killed and started again."""
 
     def __init__(
-        self, home: Path, jars: Path, address: str, port: int, storage: int, also: str
+        self,
+        home: Path,
+        jars: Path,
+        where: tuple[str, int, int],
+        also: str,
+        datacenter: str,
+        *,
+        joins: bool = False,
     ) -> None:
-        self.address, self.port, self._home, self._jars = address, port, home, jars
+        """`where`: address, and ports of clients and of other nodes; `also`: YAML.
+
+        If it `joins` nodes that have data, it fetches its share first.
+        """
+        address, port, storage = where
+        self.address, self.port, self.home, self._jars = address, port, home, jars
+        self._jmx = free_port("127.0.0.1")
         self._process: subprocess.Popen[bytes] | None = None
         (home / "conf").mkdir(parents=True)
-        yaml = _YAML.format(address=address, port=port, storage=storage, home=home)
+        yaml = _YAML.format(
+            address=address, port=port, storage=storage, home=home, bootstrap=str(joins).lower()
+        )
         (home / "conf" / "cassandra.yaml").write_text(yaml + also)
+        rack = f"dc={datacenter}\nrack=rack1\n"
+        (home / "conf" / "cassandra-rackdc.properties").write_text(rack)
         (home / "conf" / "logback.xml").write_text(_LOGBACK.format(home=home))
 
     def start(self, *, alone: bool) -> None:
@@ -156,16 +183,14 @@ class Node:
 
     def launch(self, *, alone: bool) -> None:
         """Start its process."""
-        home, flags = self._home, []
-        for option, names in (("--add-exports", _EXPORTS), ("--add-opens", _OPENS)):
-            for name in names.split():
-                flags += [option, f"{name}=ALL-UNNAMED"]
+        home, flags = self.home, _flags()
         settings = {
             "cassandra.config": f"file://{home}/conf/cassandra.yaml",
             "cassandra.storagedir": home,
             "cassandra.logdir": home,
             "logback.configurationFile": f"file://{home}/conf/logback.xml",
             "cassandra-foreground": "yes",
+            "cassandra.jmx.local.port": self._jmx,
             "cassandra.ring_delay_ms": 1000 if alone else 3000,
             "cassandra.skip_wait_for_gossip_to_settle": 0,
             "java.net.preferIPv4Stack": "true",
@@ -191,6 +216,23 @@ class Node:
             if self._process.poll() is not None or time.monotonic() > end:
                 raise NodeFailed(f"the node at {self.address} does not start: {self._log_ends()}")
             time.sleep(0.1)
+
+    def nodetool(self, *words: object) -> str:
+        """Return what Cassandra's ``nodetool`` prints about this node; raises `NodeFailed`."""
+        command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *_flags()]
+        command += [f"-Duser.home={self.home}", f"-Dcassandra.storagedir={self.home}"]
+        command += [f"-Dcassandra.config=file://{self.home}/conf/cassandra.yaml"]
+        command += [
+            "-cp",
+            f"{self.home}/conf:{self._jars}/*",
+            "org.apache.cassandra.tools.NodeTool",
+        ]
+        command += ["-h", "127.0.0.1", "-p", str(self._jmx), *map(str, words)]
+        done = subprocess.run(command, cwd=self.home, capture_output=True, text=True)
+        if done.returncode:
+            said = f"{done.stdout}{done.stderr}"[-3000:]
+            raise NodeFailed(f"nodetool {' '.join(map(str, words))}: {said}{self._log_ends()}")
+        return done.stdout
 
     def _answers(self) -> bool:
         try:
@@ -225,7 +267,7 @@ class Node:
             return -1
 
     def _log_ends(self) -> str:
-        logs = [self._home / name for name in ("system.log", "console.log")]
+        logs = [self.home / name for name in ("system.log", "console.log")]
         return "".join(log.read_text(errors="replace")[-3000:] for log in logs if log.exists())
 
     @contextmanager
@@ -254,8 +296,17 @@ class Node:
 class Ring:
     """A cluster of nodes."""
 
-    def __init__(self, nodes: list[Node], **options: object) -> None:
-        self.nodes, self._options = nodes, options
+    def __init__(self, nodes: list[Node], make: Callable[[int], Node], **options: object) -> None:
+        """`make` makes one more node, of a number."""
+        self.nodes, self._make, self._options = nodes, make, options
+
+    def join(self) -> Node:
+        """Start one more node, which fetches its share of the data; return it when it has that."""
+        node = self._make(len(self.nodes))
+        node.start(alone=False)
+        self.nodes.append(node)
+        self.await_all()
+        return node
 
     def address(self, keyspace: str = "", **options: object) -> str:
         """Return an address in this cluster; without `keyspace`, with a new one."""
@@ -289,20 +340,26 @@ def ring(
     jars: Path,
     started: Callable[[Node], None] = lambda node: None,
     also: str = "",
+    datacenters: Sequence[str] = (DATACENTER,),
     **options: object,
 ) -> Iterator[Ring]:
     """A cluster of `count` nodes, all of it gone afterwards; `started` is told of each.
 
-    `also` are further settings of the nodes, as YAML, and `options` those of its addresses.
+    `also` are further settings of the nodes, as YAML, and `options` those of its addresses. The
+    nodes are in `datacenters` by turns.
     """
-    addresses = [f"127.0.0.{number}" for number in range(1, count + 1)]
+    addresses = [f"127.0.0.{number}" for number in range(1, count + 2)]  # another may join
     with tempfile.TemporaryDirectory(prefix="cassandra-") as folder, ExitStack() as stack:
         port, storage = free_port(*addresses), free_port(*addresses)
-        nodes = []
-        for number, address in enumerate(addresses):
-            node = Node(Path(folder) / str(number), jars, address, port, storage, also)
+
+        def make(number: int, *, joins: bool = True) -> Node:
+            home, where = Path(folder) / str(number), (addresses[number], port, storage)
+            datacenter = datacenters[number % len(datacenters)]
+            node = Node(home, jars, where, also, datacenter, joins=joins)
             stack.callback(node.kill)  # it has to end before its directory goes
-            nodes.append(node)
+            return node
+
+        nodes = [make(number, joins=False) for number in range(count)]
         first, *others = nodes
         first.start(alone=count == 1)  # the others ask it who is there
         started(first)
@@ -311,6 +368,6 @@ def ring(
         for node in others:
             node.wait()
             started(node)
-        found = Ring(nodes, **options)
+        found = Ring(nodes, make, **options)
         found.await_all()
         yield found

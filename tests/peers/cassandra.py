@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 
@@ -20,17 +20,22 @@ PATIENCE = 20  # seconds that a node has for an answer: others may keep the mach
 
 
 @contextmanager
-def ring(count: int, also: str = "", **options: object) -> Iterator[Ring]:
+def ring(
+    count: int,
+    also: str = "",
+    datacenters: Sequence[str] = (nodes.DATACENTER,),
+    **options: object,
+) -> Iterator[Ring]:
     """A cluster of `count` nodes, all of it gone afterwards; skips where it cannot be had.
 
-    `also` and `options` as for `nodes.ring`.
+    `also`, `datacenters` and `options` as for `nodes.ring`.
     """
     try:
         jars = nodes.jars()
     except nodes.Missing as missing:
         need(missing.what, found=False)
         raise
-    with nodes.ring(count, jars, also=also, **options) as found:
+    with nodes.ring(count, jars, also=also, datacenters=datacenters, **options) as found:
         yield found
 
 

@@ -415,16 +415,20 @@ class Asked:
         def seen(statement: Statement, values: Any) -> None:
             if statement.text.startswith("SELECT live"):
                 self.starts.append(values[0])
+            elif statement.several:
+                self.starts += values[0]
 
         def one(session: Session, statement: Statement, *values: Any) -> Any:
             seen(statement, values)
             return execute(session, statement, *values)
 
         def many(session: Session, calls: Any) -> Any:
-            calls = list(calls)
-            for call in calls:
-                seen(*call)
-            return execute_many(session, calls)
+            def noted() -> Any:
+                for call in calls:
+                    seen(*call)
+                    yield call
+
+            return execute_many(session, noted())
 
         monkeypatch.setattr(Session, "execute", one)
         monkeypatch.setattr(Session, "execute_many", many)

@@ -368,6 +368,7 @@ REMOVE = Statement(
     Use.WRITE,
 )
 _KEYS = 2000  # that are read, merged and written together
+_FIRST_KEYS = 10_000  # that the first load writes together: nodes idle at the end of each
 _Item = TypeVar("_Item")
 
 
@@ -391,10 +392,12 @@ class CassandraLoader:
 
     def fill(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order, into an empty index."""
-        for batch in settled(batches, self._rule, self.outcome):
-            writes = [call for key, cell in batch for call in self._put(key, cell)]
-            with self._added.listing({_start(key) for key, _ in batch}):
+        rows = chain.from_iterable(settled(batches, self._rule, self.outcome))
+        for chunk in _chunks(rows, _FIRST_KEYS):
+            writes = [call for key, cell in chunk for call in self._put(key, cell)]
+            with self._added.listing({_start(key) for key, _ in chunk}):
                 self._write(self._lost() + writes)
+        self._write(self._lost())
 
     def add(self, batches: Iterable[list[bytes]]) -> None:
         """Load staged entries, which come in order."""
@@ -436,15 +439,12 @@ class CassandraLoader:
 
     def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
         """Return the cells of digests by key, and whether these are all."""
-        calls = ((schema.PARTITION, (start, AT_ONCE + 1)) for start in starts)
-        found = map(Partition.of, starts, self._session.execute_many(calls))
-        return {
-            start: (
-                {start + rest: unsealed(start + rest, cell) for rest, cell in partition.cells},
-                partition.whole,
-            )
-            for start, partition in zip(starts, found, strict=True)
-        }
+        found = {}
+        for start, rows in schema.read_partitions(self._session, starts, AT_ONCE + 1):
+            _, stored, whole, _ = Partition.of(start, rows)
+            known = {start + rest: unsealed(start + rest, cell) for rest, cell in stored}
+            found[start] = known, whole
+        return found
 
     def _merge(
         self,

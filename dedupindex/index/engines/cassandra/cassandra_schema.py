@@ -27,10 +27,12 @@ be altered at any time.
 from __future__ import annotations
 
 import re
+from collections import deque
+from collections.abc import Iterator, Sequence
 
 from dedupindex.errors import BadInput
 from dedupindex.index.address import Address
-from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use
+from dedupindex.index.engines.cassandra.cql import Call, Row, Session, Statement, Use
 from dedupindex.index.format.cells import split_key
 
 _TABLES = {
@@ -79,6 +81,10 @@ _KEYSPACE = Statement("SELECT replication FROM system_schema.keyspaces WHERE key
 # Statements that several modules execute
 CELL = Statement("SELECT cell FROM KS.capture WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0")
 PARTITION = Statement("SELECT live, rest, crawl, cell FROM KS.capture WHERE dk = ? LIMIT ?")
+_PARTITIONS = Statement(
+    "SELECT dk, live, rest, crawl, cell FROM KS.capture WHERE dk IN ? PER PARTITION LIMIT ?",
+    several=True,
+)
 PLACE = Statement("SELECT container, crawl FROM KS.place WHERE number = ?")
 PLACES = Statement("SELECT number, container, crawl FROM KS.place")
 NUMBER = Statement("SELECT number FROM KS.number WHERE place = ?")
@@ -115,6 +121,27 @@ def create_tables(session: Session, address: Address) -> None:
             session.define(
                 f"CREATE TABLE IF NOT EXISTS {table}" + (f" WITH {options}" if options else "")
             )
+
+
+def read_partitions(
+    session: Session, keys: Sequence[bytes], most: int
+) -> Iterator[tuple[bytes, list[Row]]]:
+    """Yield each digest with its first `most` rows as of `PARTITION`, in any order of digests.
+
+    Many are asked for at once: that takes a node a third of the time, and us a tenth.
+    """
+    asked: deque[list[bytes]] = deque()
+
+    def calls() -> Iterator[Call]:
+        for together in session.by_replica(keys):
+            asked.append(together)
+            yield _PARTITIONS, (together, most)
+
+    for rows in session.execute_many(calls()):
+        found: dict[bytes, list[Row]] = {key: [] for key in asked.popleft()}
+        for row in rows:
+            found[bytes(row[0])].append(row[1:])
+        yield from found.items()
 
 
 def has_table(session: Session, name: str) -> bool:

@@ -96,8 +96,7 @@ class Partitions:
             lacking = set(filter(self.shared.lacks, wanted))
             self._known |= {key: Partition.of(key, []) for key in lacking}
             wanted = [key for key in wanted if key not in lacking]
-        calls = ((schema.PARTITION, (key, AT_ONCE + 1)) for key in wanted)
-        self._coming = zip(wanted, self._session.execute_many(calls), strict=True)
+        self._coming = schema.read_partitions(self._session, wanted, AT_ONCE + 1)
         self._awaited, self._outage = set(wanted), ""
         if wanted:
             self._receive()
