@@ -21,10 +21,12 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import PATH, flag, option, shared_options, wants_json
+from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
+from dedupindex.cli.sent_requests import NO_CDXJ, SentRequests, sent_requests
 from dedupindex.errors import Damaged
+from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
 from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused_table
@@ -43,21 +45,23 @@ EXAMPLES = """
 bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
 bin/dedup ~/warcs --in-place --dry-run --sample 10%    an estimate, from a tenth of the files
 bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
+bin/dedup s3://bucket/warcs/ --out s3://bucket/smaller --state ~/state
 bin/dedup ~/warcs --in-place                       keeps the removed records
 bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            discards the removed records
 """
 _OUTDATED = (
-    "next: repeat this with --update-index. Until then lookups may be answered with captures that "
+    "repeat this with --update-index. Until then lookups may be answered with captures that "
     "are revisits now, and bin/purge does not know the revisits"
 )
+_OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied
 _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
 @click.command(cls=ComparingCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
-@shared_options("--out", "--in-place")
+@shared_options("--out", "--state", "--in-place")
 @flag("--dry-run", help="Do everything except writing archives.")
 @option(
     "--sample", default="", metavar="SIZE", setting=False,
@@ -86,7 +90,8 @@ _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 @shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
-    out: Path | None,
+    out: Path | str | None,
+    state: Path | None,
     in_place: bool,
     compare: str,
     any_status: bool,
@@ -110,47 +115,50 @@ def command(
     alone and named; the exit status is then 7. It is 8 if the results should not be used.
     """
     _check(out, in_place, dry_run, options)
-    if sample and not dry_run:
-        raise click.UsageError("--sample goes with --dry-run")
-    if sample and html is not None:
-        raise click.UsageError("--html is a page of a whole run: leave --sample out")
+    _check_sample(sample, html, dry_run=dry_run)
     check_outputs((offsets, cdxj))
+    results, store = results_of(out, state)
+    if store and (cdxj is not None or options["update_index"]):
+        raise click.UsageError(NO_CDXJ)
     chosen = DedupOptions(
-        out=out, compare=Compare.parse(compare),
+        out=results, store=store, compare=Compare.parse(compare),
         criteria=MatchCriteria(any_status, same_type, other_second),
         dry=dry_run, jobs=jobs, every_host=wants_json(), **options,
     )  # fmt: skip
-    with show_progress(verbose=verbose) as progress:
+    with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         if sample:
             found = estimate(list(sources), sample, seed, chosen, progress)
             print_result(found.as_json(), _estimate_lines(found))
             return 0
         report = dedup(list(sources), chosen, say, progress)
-    listed = dry_run or _write_lists(sources, out, offsets, cdxj, jobs)
+        sent = sent_requests(requests)
+    listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     if html is not None:
         html_page.save(html, dedup_page.lines(report, list(sources)))
-    _print_report(report, options["index"], in_place=in_place)
+    _print_report(report, options["index"], sent, store, in_place=in_place)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
 
-def _print_report(report: DedupReport, index: Path | None, *, in_place: bool) -> None:
+def _print_report(
+    report: DedupReport, index: Path | None, sent: SentRequests, store: str, *, in_place: bool
+) -> None:
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
     if wants_json():
         sys.stdout.flush()
-        sys.stdout.buffer.writelines(report.as_json())
+        sys.stdout.buffer.writelines(report.as_json(sent.as_json()))
         sys.stdout.buffer.flush()
         return
-    for line in _text_of(report, in_place=in_place):
+    for line in (*_text_of(report, in_place=in_place), *sent.lines()):
         click.echo(line)
     if report.indexed is not None:
         click.echo(singular(f"{index}: {report.indexed:,} files were read"))
     elif index and report.revisits and report.proof.sound and not report.dry_run:
-        click.echo(_OUTDATED)
+        click.echo(f"next: {_OUTDATED_STORE if store else _OUTDATED}")
 
 
-def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:
+def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:
     """Raise `UsageError` for options that do not go together."""
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
@@ -158,6 +166,14 @@ def _check(out: Path | None, in_place: bool, dry_run: bool, options: dict[str, A
         raise click.UsageError("--update-index goes with --index")
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
+
+
+def _check_sample(sample: str, html: Path | None, *, dry_run: bool) -> None:
+    """Raise `UsageError`, likewise."""
+    if sample and not dry_run:
+        raise click.UsageError("--sample goes with --dry-run")
+    if sample and html is not None:
+        raise click.UsageError("--html is a page of a whole run: leave --sample out")
 
 
 def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:

@@ -34,6 +34,26 @@ def path_or_address(value: str) -> Path | str:
     return value if is_remote(value) else Path(value)
 
 
+def results_of(out: Path | str | None, state: Path | None) -> tuple[Path | None, str]:
+    """Return the directory of results, or that of their journals and the address of the results.
+
+    Raises `UsageError` if these do not go together, `BadSource` for an address that is not of S3.
+    """
+    if not isinstance(out, str):
+        if state is not None:
+            raise click.UsageError("--state goes with results in an object store")
+        return out, ""
+    from dedupindex.object_store import check_creatable, redacted  # slow: HTTP
+
+    check_creatable(out)
+    if state is None:
+        raise click.UsageError(
+            f"--out {redacted(out)} goes with --state DIR: a directory of this machine that keeps "
+            "the journals, with room for two files of each process"
+        )
+    return state, out.rstrip("/")
+
+
 def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Command], _Command]:
     """Add an option, with its default in its help, to a command.
 
@@ -133,6 +153,8 @@ _BASE_URL = (
 )
 _URLS = "A table of file names and their URLs (TSV, CSV, Parquet), tried before --base-url."
 _HOST = "This machine, if the manifests were made with --host: files of others are read by URL."
+_OUT = "Write the files below this directory, or below s3://BUCKET/PREFIX."
+_STATE = "With results in an object store: the local directory of their journals."
 _DICTIONARY = "A dictionary of .warc.zst files that do not hold theirs; repeatable, chosen by id."
 _SHARED = {
     next(name for name in added.args if name.startswith("--")): added
@@ -154,7 +176,8 @@ _SHARED = {
         partial(option, "--min-gain", type=POSITIVE, default=1, help=_MIN_GAIN),
         partial(option, "--offsets", type=PATH, help="Write a map of old to new offsets here."),
         partial(option, "--cdxj", type=PATH, help="Write a CDXJ of the results here."),
-        partial(option, "--out", type=PATH, help="Write the files below this directory."),
+        partial(option, "--out", type=path_or_address, metavar="DIR", help=_OUT),
+        partial(option, "--state", type=PATH, metavar="DIR", setting=False, help=_STATE),
         partial(option, "--base-url", "base_urls", multiple=True, metavar="URL", help=_BASE_URL),
         partial(option, "--urls", type=FILE, metavar="TABLE", help=_URLS),
         partial(option, "--host", default="", metavar="NAME", help=_HOST),

@@ -11,17 +11,20 @@ from pathlib import Path
 import click
 
 from dedupindex.cli.common import Command, count_lines, print_result, say
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import PATH, flag, option, results_of, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
+from dedupindex.cli.sent_requests import NO_CDXJ, sent_requests
 from dedupindex.counts import ProgressUpdate
-from dedupindex.errors import Damaged, DedupError
+from dedupindex.errors import BadInput, Damaged, DedupError
+from dedupindex.object_store import CountedRequests, counted_requests, is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import open_plan
 from dedupindex.post_crawl.plan.record_reader import container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
+from dedupindex.post_crawl.rewrite.result_place import IN_PLACE
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, clean, commit, restore
@@ -37,6 +40,7 @@ EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
 bin/rewrite my-plan --out /data/rewritten --root /warcs=/mnt/copy    a second copy of the files
+bin/rewrite my-plan --out s3://bucket/smaller --state ~/state
 bin/rewrite my-plan --in-place                         keeps the removed records, to undo it
 bin/rewrite my-plan --undo
 bin/rewrite my-plan --commit                           discards it for good
@@ -45,7 +49,7 @@ bin/rewrite my-plan --commit                           discards it for good
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("plan", type=PATH)
-@shared_options("--out", "--in-place")
+@shared_options("--out", "--state", "--in-place")
 @flag("--undo", setting=False, help="Restore bit for bit what --in-place replaced.")
 @flag("--commit", "discard", setting=False, help="Discard what --undo needs.")
 @flag("--dry-run", help="With --out or --in-place: do everything except writing.")
@@ -60,7 +64,8 @@ bin/rewrite my-plan --commit                           discards it for good
 @shared_options("--jobs", "--json")
 def command(
     plan: Path,
-    out: Path | None,
+    out: Path | str | None,
+    state: Path | None,
     in_place: bool,
     undo: bool,
     discard: bool,
@@ -85,26 +90,43 @@ def command(
     if dry_run and (undo or discard):
         raise click.UsageError("--dry-run goes with --out and --in-place only")
     check_outputs((offsets, cdxj))
+    results, store = results_of(out, state)
+    if store and cdxj is not None:
+        raise click.UsageError(NO_CDXJ)
     opened = open_plan(plan)
     if roots:
         opened.relocate(dict(map(_moved, roots)), host)
     check_host(host, opened.hosts(), "the plan")
     own = opened.of_host(host)
     tops = sorted({Path(one.root) for one in own.values()})
+    if undo or discard:
+        _check_local(own)
     if undo:
         return undo_all(tops, lambda: _rewritten(own), jobs)
     if discard:
         return _commit(tops, own)
     places = container_urls(opened.containers().values(), base_urls, urls, host)
-    job = RewriteJob(opened, out, min_size, min_gain, dry_run, urls=places)
-    status = _rewrite(job, jobs)
-    if offsets is not None and not dry_run:
+    job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
+    with counted_requests() as requests:
+        status = _rewrite(job, jobs, requests)
+    if dry_run or _write_lists([results] if results else tops, offsets, cdxj, jobs):
+        return status
+    return Damaged.exit_status
+
+
+def _check_local(containers: Containers) -> None:
+    """Raise `BadInput` if files are in an object store."""
+    for one in containers.values():
+        if is_remote(one.path):
+            raise BadInput(IN_PLACE.format(one.path))
+
+
+def _write_lists(tops: list[Path], offsets: Path | None, cdxj: Path | None, jobs: int) -> bool:
+    """Write the map and the CDXJ of the results, if wanted; returns whether they are whole."""
+    if offsets is not None:
         with atomic_file(offsets) as stream:
-            stream.writelines(offset_lines([out] if out else tops))
-    if cdxj is not None and not dry_run:
-        names = names_below([str(top) for top in ([out] if out else tops)])
-        status = status if write_cdxj(names, cdxj, jobs) else Damaged.exit_status
-    return status
+            stream.writelines(offset_lines(tops))
+    return cdxj is None or write_cdxj(names_below(list(map(str, tops))), cdxj, jobs)
 
 
 def _moved(text: str) -> tuple[str, str]:
@@ -115,7 +137,7 @@ def _moved(text: str) -> tuple[str, str]:
     return os.path.abspath(old), os.path.abspath(new)
 
 
-def _rewrite(job: RewriteJob, processes: int) -> int:
+def _rewrite(job: RewriteJob, processes: int, requests: CountedRequests) -> int:
     found, left = RewriteOutcome(files=0), 0
     containers = job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
@@ -140,8 +162,10 @@ def _rewrite(job: RewriteJob, processes: int) -> int:
         + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
         f"{amount(found.bytes_after)}"
     )
-    content = {**found.as_json(), "left_alone": left, "dry_run": job.dry}
-    print_result(content, [sums, *count_lines("not rewritten: ", found.refused)])
+    sent = sent_requests(requests)
+    content = {**found.as_json(), "left_alone": left, "dry_run": job.dry, **sent.as_json()}
+    lines = [sums, *count_lines("not rewritten: ", found.refused), *sent.lines()]
+    print_result(content, lines)
     if found.elsewhere:
         say(f"the first original of another host that could not be read: {found.elsewhere}")
     return Damaged.exit_status if left else 0

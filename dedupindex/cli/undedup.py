@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
-from dedupindex.cli.common import Command
-from dedupindex.cli.options import PATH, option, shared_options, wants_json
+from dedupindex.cli.common import Command, say
+from dedupindex.cli.options import option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
+from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.errors import BadInput, as_called
+from dedupindex.object_store import check_creatable, counted_requests, redacted
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.result_place import (
+    IN_PLACE,
+    StoredPath,
+    StorePlace,
+    place_of,
+    store_of_state,
+)
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files
-from dedupindex.runtime.atomic_replace import PART_NAME
+from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
@@ -30,13 +42,14 @@ from dedupindex.verify.walk_file import is_named
 EXAMPLES = """
 bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
 bin/undedup /data/rewritten --out /data/again   every record as it was
+bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
 """
 _COPY = "it is in the directory that bin/dedup wrote: copy it here"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@click.argument("directories", nargs=-1, required=True, type=PATH)
-@shared_options("--out")
+@click.argument("directories", nargs=-1, required=True, type=path_or_address)
+@shared_options("--out", "--state")
 @shared_options("--in-place", help="Replace the files that were rewritten in place.")
 @option(
     "--host", "hosts", multiple=True, metavar="NAME=DIR", setting=False,
@@ -45,8 +58,8 @@ _COPY = "it is in the directory that bin/dedup wrote: copy it here"
 @shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
 def command(
-    directories: tuple[Path, ...], out: Path | None, in_place: bool, hosts: tuple[str, ...],
-    jobs: int,
+    directories: tuple[Path | str, ...], out: Path | str | None, state: Path | None,
+    in_place: bool, hosts: tuple[str, ...], jobs: int,
 ) -> int:  # fmt: skip
     """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.
 
@@ -56,24 +69,66 @@ def command(
     """
     if (out is None) != in_place:
         raise click.UsageError("give one of --out and --in-place")
-    for directory in directories:
+    if isinstance(out, str):
+        check_creatable(out)
+    journals = _journals(directories, state)
+    for directory in journals:
         _check(directory, out)
     if out is None:
-        return undo_all(list(directories), partial(_in_place, directories), jobs)
-    mounted = dict(map(_mounted, hosts))
-    tasks = [Undo(one, name, out, mounted) for one in directories for name in _files(one)]
-    _check_names(tasks)
-    check_space_for(tasks, jobs)
-    out.mkdir(parents=True, exist_ok=True)
-    results = side_by_side(_checked, None, tasks, jobs)
-    with show_progress() as progress:
-        shown = finished(results, "restoring", len(tasks), progress)
-        status = print_restored(chain(_without_file(directories), shown))
+        for directory in journals:
+            if store := store_of_state(directory):
+                raise BadInput(IN_PLACE.format(store))
+        return undo_all(journals, partial(_in_place, journals), jobs)
+    with ExitStack() as stack:
+        requests = stack.enter_context(counted_requests())
+        target, place = out, None
+        if isinstance(out, str):
+            target = Path(stack.enter_context(TemporaryDirectory(prefix="dedupindex-undedup-")))
+            place = StorePlace(out, target)
+        status = _restore(journals, Path(target), place, dict(map(_mounted, hosts)), jobs)
+        for line in sent_requests(requests).lines():
+            say(line)
     if not wants_json():
         again = printable(str(out))
         line = f"to compare them: bin/verify --against BEFORE {again} --records"
         click.echo(as_called(line))
     return status
+
+
+def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[Path]:
+    """Return the directories that have journals; raises `UsageError`, `BadInput`."""
+    stored = [one for one in directories if isinstance(one, str)]
+    if not stored:
+        if state is not None:
+            raise click.UsageError("--state goes with results in an object store")
+        return [Path(one) for one in directories]
+    if state is None or len(directories) > 1:
+        raise click.UsageError(
+            f"give {redacted(stored[0])} alone, with --state DIR: the directory of its journals"
+        )
+    if (found := store_of_state(state)) != stored[0].rstrip("/"):
+        raise BadInput(
+            f"{state} has the journals of {found or 'no object store'}, not {redacted(stored[0])}"
+        )
+    return [state]
+
+
+def _restore(
+    directories: list[Path], out: Path, place: StorePlace | None, hosts: dict[str, Path], jobs: int
+) -> int:
+    """Restore all files to a directory, and from there to a place in a store if one is given."""
+    tasks = [
+        Undo(one, name, out, hosts, store_of_state(one))
+        for one in directories
+        for name in _files(one)
+    ]
+    _check_names(tasks)
+    check_space_for(tasks, jobs)
+    out.mkdir(parents=True, exist_ok=True)
+    results = side_by_side(_checked, place, tasks, jobs)
+    with show_progress() as progress:
+        shown = finished(results, "restoring", len(tasks), progress)
+        return print_restored(chain(_without_file(directories), shown))
 
 
 def _mounted(text: str) -> tuple[str, Path]:
@@ -83,7 +138,7 @@ def _mounted(text: str) -> tuple[str, Path]:
     return name, Path(directory)
 
 
-def _check(directory: Path, out: Path | None) -> None:
+def _check(directory: Path, out: Path | str | None) -> None:
     """Raise `BadInput` if a directory has no journal, or `out` is in it."""
     if not directory.exists():
         raise BadInput(f"{directory} does not exist")
@@ -93,12 +148,14 @@ def _check(directory: Path, out: Path | None) -> None:
         above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
         meant = next((f"{one} is meant" for one in above), _COPY)
         raise BadInput(f"{directory} has no journal ({DIRECTORY}); {meant}")
-    if out is not None and directory.resolve() in (out.resolve(), *out.resolve().parents):
+    if isinstance(out, Path) and directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")
 
 
 def _files(directory: Path) -> list[str]:
     """Return the relative names of all files, following links as the scan did."""
+    if store := store_of_state(directory):
+        return sorted(name for name, _ in StoredPath(store).below())
     found, visited = [], set[tuple[int, int]]()
     for folder, below, names in os.walk(directory, followlinks=True):
         known = os.stat(folder)
@@ -123,8 +180,27 @@ def _check_names(tasks: list[Undo]) -> None:
             )
 
 
-def _checked(_: None, task: Undo) -> Restored:
+def _checked(place: StorePlace | None, task: Undo) -> Restored:
     """Restore one file; one that was copied is verified, as its hash is not known."""
+    result = _restored(task)
+    if place is None:
+        return result
+    assert task.out is not None
+    target = task.out / task.name
+    if result.state == "left_alone":
+        return result
+    with removing(target), open_for_reading(target) as file:
+        try:
+            if place.has(file, task.name):
+                return replace(result, state="existing")
+            place.create(target, file, task.name)
+        except FileExistsError:
+            problem = f"{place.shown(task.name)} exists already, with other content"
+            return replace(result, state="left_alone", problem=problem)
+    return result
+
+
+def _restored(task: Undo) -> Restored:
     result = restore_file(None, task)
     assert task.out is not None
     target = task.out / task.name
@@ -144,20 +220,20 @@ def _is_damage(finding: Finding) -> bool:
     return finding.level == DAMAGE
 
 
-def _without_file(directories: tuple[Path, ...]) -> Iterator[Restored]:
+def _without_file(directories: Sequence[Path]) -> Iterator[Restored]:
     """Yield the files in journals that cannot be restored: unreadable or not found."""
     for directory in directories:
         names, problems = rewritten_files(directory)
         for path, reason in problems.items():
             yield Restored(str(path), "left_alone", 0, reason)
         for name in sorted(names):
-            if not (directory / name).exists():
+            if place_of(store_of_state(directory), directory).size(name) is None:
                 yield Restored(
                     name, "left_alone", 0, "not found; if renamed, its revisits are kept"
                 )
 
 
-def _in_place(directories: tuple[Path, ...]) -> Undoable:
+def _in_place(directories: Sequence[Path]) -> Undoable:
     """Return the files that were rewritten in place, and those that cannot be restored."""
     tasks, not_restorable = [], []
     for directory in directories:

@@ -12,13 +12,16 @@ from dedupindex.cli import verify_page
 from dedupindex.cli.common import UNSOUND, Command, print_json, print_result, say
 from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.errors import Damaged
-from dedupindex.object_store import check_local
+from dedupindex.object_store import counted_requests, is_remote
+from dedupindex.post_crawl.rewrite.result_place import StoredPath
 from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection
 from dedupindex.verify.compare_files import Against
+from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
 
 EXAMPLES = """
@@ -26,21 +29,23 @@ bin/verify my-warcs                                damaged, lost, or will not re
 bin/verify new-crawl --originals my-warcs          with originals elsewhere
 bin/verify --against my-warcs rewritten            every record is there or can be rebuilt
 bin/verify --against my-warcs again --records      after bin/undedup: the same records
+bin/verify --against s3://bucket/warcs s3://bucket/smaller
 bin/verify --remarks my-warcs                      also list what is unusual but replays
 """
 RECOMPRESSED = "recompressed"
 _ABSENT = {"dangling", "original-missing"}
 
 
-class _Here(click.Path):
-    """A local file or directory."""
+class _Anywhere(click.Path):
+    """A file or directory here, or in a store."""
 
     def convert(self, value: Any, *more: Any) -> Any:
-        check_local(str(value))
+        if is_remote(str(value)):
+            return StoredPath(str(value))
         return super().convert(value, *more)
 
 
-PLACE = _Here(path_type=Path, readable=False)  # `verify` says what cannot be read
+PLACE = _Anywhere(path_type=Path, readable=False)  # `verify` says what cannot be read
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -56,9 +61,9 @@ PLACE = _Here(path_type=Path, readable=False)  # `verify` says what cannot be re
 @shared_options("--html", "--zstd-dictionary")
 @shared_options("--json", help="JSON on stdout, a line for each finding.")
 def command(
-    places: tuple[Path, ...],
-    against: Path | None,
-    originals: tuple[Path, ...],
+    places: tuple[Place, ...],
+    against: Place | None,
+    originals: tuple[Place, ...],
     records: bool,
     list_remarks: bool,
     html: Path | None,
@@ -66,7 +71,8 @@ def command(
     """Read WARC and ARC files with an independent reader, and report their defects.
 
     Each finding is a line: level, reason, file, offset, record id, explanation. Remarks are counted
-    by reason. docs/post-crawl.md explains the reasons. Changes nothing.
+    by reason. A PLACE may be an address, s3://…. docs/post-crawl.md explains the reasons. Changes
+    nothing.
     """
     if records and against is None:
         raise click.UsageError("--records goes with --against")
@@ -74,7 +80,7 @@ def command(
     reasons: Counter[str] = Counter()
     recompressed = 0
     first: list[Finding] = []
-    with show_progress() as progress:
+    with counted_requests() as requests, show_progress() as progress:
         collection = Collection(places, originals, progress)
         if against:
             collection = Against(against, places, originals, progress)
@@ -87,19 +93,14 @@ def command(
                 _show(finding)
                 if len(first) < verify_page.NAMED:
                     first.append(finding)
+        sent = sent_requests(requests)
     if not collection.files and not reasons.keys() - {"file-extra"}:
-        raise nothing_found(places)
+        raise nothing_found(map(str, places))
     if html is not None:
         page = verify_page.lines(places, collection.totals(), reasons, first, against)
         html_page.save(html, page)
-    if wants_json():
-        counts = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
-        print_json({**counts, "findings": dict(sorted(reasons.items()))})
-    else:
-        totals = ", ".join(f"{count:,} {what}" for what, count in collection.totals().items())
-        if recompressed:
-            totals += f", {recompressed:,} records unchanged in other members or frames"
-        _say_counts(totals, reasons, against, list_remarks=list_remarks)
+    totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
+    _print_totals(totals, reasons, sent, against, list_remarks=list_remarks)
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
         say("only the compressed bytes of records differ; --records compares the records")
     if reasons.keys() & _ABSENT:
@@ -113,8 +114,23 @@ def _status(levels: set[str]) -> int:
     return UNSOUND if levels & {LOSS, BROKEN} else 0
 
 
+def _print_totals(
+    totals: dict[str, int], reasons: Counter[str], sent: SentRequests, against: Place | None,
+    *, list_remarks: bool,
+) -> None:  # fmt: skip
+    if wants_json():
+        print_json({**totals, "findings": dict(sorted(reasons.items())), **sent.as_json()})
+        return
+    read = [f"{count:,} {what}" for what, count in totals.items() if what != RECOMPRESSED]
+    if recompressed := totals.get(RECOMPRESSED):
+        read.append(f"{recompressed:,} records unchanged in other members or frames")
+    _say_counts(", ".join(read), reasons, against, list_remarks=list_remarks)
+    for line in sent.lines():
+        say(line)
+
+
 def _say_counts(
-    totals: str, reasons: Counter[str], against: Path | None, *, list_remarks: bool
+    totals: str, reasons: Counter[str], against: Place | None, *, list_remarks: bool
 ) -> None:
     """Print what was read, and the number of findings by level and reason."""
     levels: Counter[str] = Counter()

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
 from dedupindex.runtime.tables import singular
+from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import (
     BROKEN,
     DAMAGE,
@@ -74,8 +74,8 @@ def rows(reasons: Mapping[str, int]) -> list[dict[str, Any]]:
 
 
 def lines(
-    places: Sequence[Path], read: Mapping[str, int], reasons: Mapping[str, int],
-    first: Sequence[Finding], against: Path | None = None,
+    places: Sequence[Place], read: Mapping[str, int], reasons: Mapping[str, int],
+    first: Sequence[Finding], against: Place | None = None,
 ) -> Iterator[str]:  # fmt: skip
     """Yield the page: what was read, the findings by reason, and the first of them."""
     levels = Counter[str]()
@@ -113,12 +113,12 @@ def lines(
     return html_page.page(title, headline, figures, body(), footer)
 
 
-def _names(places: Sequence[Path]) -> str:
+def _names(places: Sequence[Place]) -> str:
     more = f" and {len(places) - 2:,} more" if len(places) > 2 else ""
     return f"{', '.join(map(str, places[:2]))}{more}"
 
 
-def sound(levels: Iterable[str], against: Path | None) -> str:
+def sound(levels: Iterable[str], against: Place | None) -> str:
     """Say that there is no defect, for one line of text; "" if there is one."""
     if set(levels) - {REMARK}:
         return ""
@@ -126,7 +126,7 @@ def sound(levels: Iterable[str], against: Path | None) -> str:
 
 
 def _comparison(
-    levels: Mapping[str, int], read: Mapping[str, int], named: str, against: Path
+    levels: Mapping[str, int], read: Mapping[str, int], named: str, against: Place
 ) -> str:
     files = singular(f"{read['files']:,} files")
     if bad := _defects(levels):

@@ -7,6 +7,14 @@ Failures are retried. fsspec is an extra; it is imported when the first address 
 
 from __future__ import annotations
 
+from dedupindex.object_store.count_requests import CountedRequests, counted_requests
+from dedupindex.object_store.create_object import (
+    PartialCopy,
+    check_creatable,
+    create_object,
+    fetched,
+    is_object,
+)
 from dedupindex.object_store.glob import (
     AT_ONCE,
     FoundObject,
@@ -33,8 +41,9 @@ from dedupindex.object_store.write_object import (
 )
 
 __all__ = [
-    "AT_ONCE", "FoundObject", "ObjectFacts", "RemoteEntry", "RemoteFile", "check_local",
-    "check_path", "check_reader", "check_writable", "download", "facts", "facts_or_none",
-    "find_objects", "is_many", "is_remote", "list_directory", "local", "open_anywhere", "redacted",
-    "remove_object", "upload", "write_marker",
+    "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
+    "RemoteFile", "check_creatable", "check_local", "check_path", "check_reader",
+    "check_writable", "counted_requests", "create_object", "download", "facts", "facts_or_none",
+    "fetched", "find_objects", "is_many", "is_object", "is_remote", "list_directory", "local",
+    "open_anywhere", "redacted", "remove_object", "upload", "write_marker",
 ]  # fmt: skip

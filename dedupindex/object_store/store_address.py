@@ -60,9 +60,9 @@ def check_local(path: str) -> None:
     """Raise `BadSource` for an address where a local file is needed."""
     if is_remote(path):
         raise BadSource(
-            f"{redacted(path)} is not a file here, and only those are rewritten, copied and "
-            "verified: download it first (bin/index, bin/manifest and bin/report read what is "
-            "elsewhere)"
+            f"{redacted(path)} is not a file here, and this command takes files of this machine "
+            "only: download it first (bin/dedup, bin/rewrite, bin/verify and bin/undedup take "
+            "what is in a store: docs/post-crawl.md)"
         )
 
 

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from dedupindex.errors import BadInput, BadSource, to_install
+from dedupindex.object_store.count_requests import counting_session, is_counting
 from dedupindex.object_store.store_address import S3, WEB, check, redacted, scheme_of
 
 TRIES, TIMEOUT = "DEDUPINDEX_REMOTE_TRIES", "DEDUPINDEX_REMOTE_TIMEOUT"
@@ -144,7 +145,11 @@ def _options(address: str) -> dict[str, Any]:
     if scheme in S3:
         own = {"connect_timeout": timeout, "read_timeout": timeout,
                "retries": {"total_max_attempts": 3, "mode": "standard"}}  # fmt: skip
-        return {"config_kwargs": {**own, **conf.get("s3", {}).get("config_kwargs", {})}}
+        set_by_user = conf.get("s3", {})
+        options = {"config_kwargs": {**own, **set_by_user.get("config_kwargs", {})}}
+        if is_counting() and "session" not in set_by_user:
+            options["session"] = counting_session(set_by_user.get("profile", ""))
+        return options
     if scheme in WEB:
         from aiohttp import ClientTimeout  # comes with fsspec
 

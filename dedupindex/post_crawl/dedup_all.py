@@ -18,14 +18,15 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import BadInput, Damaged, SettingsConflict
+from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.dedup_report import (
     DedupReport,
     VerifyJob,
@@ -48,6 +49,12 @@ from dedupindex.post_crawl.plan.group_duplicates import GroupingRule
 from dedupindex.post_crawl.plan.make_plan import Clock, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.result_place import (
+    IN_PLACE,
+    ResultPlace,
+    is_as_scanned,
+    opened_source,
+)
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
@@ -60,14 +67,11 @@ from dedupindex.runtime.atomic_replace import (
     Untouched,
     being_written,
     copy_metadata,
-    create_file,
     identity,
-    open_for_reading,
     open_part,
     part_path,
     remove_stale_parts,
     removing,
-    same_bytes,
 )
 from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
@@ -87,6 +91,7 @@ _NAMED = 3  # files that a message names
 @dataclass(frozen=True)
 class DedupOptions:
     out: Path | None = None  # where the results go; None is in place
+    store: str = ""  # address below which they go; `out` then has the journals
     work: Path | None = None  # directory of working files; None: beside the results
     index: Path | None = None
     update_index: bool = False  # tell the index afterwards what has changed
@@ -121,12 +126,15 @@ def dedup(
     on_progress: OnProgress = lambda seen: None,
 ) -> DedupReport:
     """Run all stages; raises `DedupError`. The report names files that were left alone."""
-    found = find(sources)
-    roots = sorted({Path(file.root) for file in (*found.files, *found.others)})
+    found = find(sources, elsewhere=True)
+    files = [*found.files, *found.others]
+    roots = sorted({Path(file.root) for file in files})
     if not roots:
         raise nothing_found(sources)
     if options.out is not None:
-        check_names([*found.files, *found.others], options.out, found.searched)
+        check_names(files, options.out, found.searched, options.store)
+    elif objects := [file.path for file in files if is_remote(file.path)]:
+        raise BadInput(IN_PLACE.format(objects[0]))
     with working(options.work or _work_directory(roots, options.out), sources) as work:
         return _DedupRun(found, options, work, say, on_progress).report()
 
@@ -139,7 +147,7 @@ def estimate(
 
     The lines of the sample stay in the manifest, so that a later run need not read it again.
     """
-    found = find(sources)
+    found = find(sources, elsewhere=True)
     sample = draw(found.files, size, seed)
     roots = sorted({Path(file.root) for file in found.files})
     with working(options.work or _work_directory(roots, options.out), sources) as work:
@@ -197,7 +205,7 @@ class _DedupRun:
             reserved = sum(file.size for file in copied if not (out / file.name).exists())
         job = RewriteJob(
             plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved,
-            searched=self._found.searched,
+            searched=self._found.searched, store=options.store,
         )  # fmt: skip
         with self._clock("rewriting"):
             done = self._rewrite(job)
@@ -303,10 +311,7 @@ class _DedupRun:
                 continue
             if file.path not in planned | others:  # it could not be read
                 report.add_file(outcome_of(file, "kept"))
-            target = out / file.name
-            report.add_missing(
-                file.path, file.size, target.stat().st_size if target.is_file() else 0
-            )
+            report.add_missing(file.path, file.size, job.place.size(file.name) or 0)
         known = {file.path for file in self._found.files} | others
         for path, _, _ in self._found.problems:
             if path not in known:  # a directory that cannot be read
@@ -322,7 +327,7 @@ class _DedupRun:
             self._report.leave(file.path, "it cannot be read as WARC or ARC")
         if job.out is not None:
             try:
-                copy(file, job.out, dry=job.dry)
+                copy(file, job.place, dry=job.dry)
             except Untouched as untouched:
                 self._report.leave(file.path, str(untouched))
                 return False
@@ -432,7 +437,7 @@ def _named(paths: set[str], what: str) -> str:
 @contextmanager
 def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
     """Create or open the working files of these sources, and lock them; raises `DedupError`."""
-    named = sorted({os.path.abspath(source) for source in sources})
+    named = sorted({_absolute(source) for source in sources})
     check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
     with exclusive(top / _LOCK, f"the working files {top}"):
@@ -447,40 +452,51 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
         yield WorkDirectory(top, fields)
 
 
-def copy(file: SourceFile, out: Path, *, dry: bool = False) -> None:
-    """Copy a file below `out`, whole or not at all; in a dry run, only check whether it can be.
+def _absolute(source: str) -> str:
+    return source if is_remote(source) else os.path.abspath(source)
+
+
+def copy(file: SourceFile, place: ResultPlace, *, dry: bool = False) -> None:
+    """Copy a file to a place, whole or not at all; in a dry run, only check whether it can be.
 
     Raises `Untouched` if it changes meanwhile, cannot be read, or its target has other content.
     """
-    target = out / file.name
-    try:
-        source = open_for_reading(file.path)
-    except OSError as error:
-        raise Untouched(f"it cannot be read: {error.strerror}") from error
-    with source:
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(opened_source(file))
+        except OSError as error:
+            raise Untouched(f"it cannot be read: {error.strerror}") from error
+        except BadSource as error:
+            raise Untouched(str(error)) from error
         if being_written(source):
             raise Untouched("another process is writing to it")
-        if target.exists():
-            with open_for_reading(target) as there:
-                if not same_bytes(source, there):
-                    raise Untouched(f"{target} exists already, with other content: {ANOTHER}")
-            return
-        if dry:
-            return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        remove_stale_parts([target])  # of a killed run
-        part = part_path(target)
-        before = os.fstat(source.fileno())
-        with removing(part), open_part(part) as into:
-            try:
-                FileSink(into).copy(source, 0, before.st_size)
-            except Damaged as error:
-                raise Untouched("it became shorter while it was copied") from error
-            copy_metadata(source, into)
-            os.fsync(into.fileno())
-            if identity(os.stat(file.path)) != identity(before):
-                raise Untouched("it was changed while it was copied")
-            try:
-                create_file(part, into, target)
-            except FileExistsError as error:  # by another process, since
-                raise Untouched(f"{target} exists already: {ANOTHER}") from error
+        try:
+            if not (place.has(source, file.name) or dry):
+                _copy(file, source, place)
+        except FileExistsError as error:
+            raise Untouched(
+                f"{place.shown(file.name)} exists already, with other content: {ANOTHER}"
+            ) from error
+
+
+def _copy(file: SourceFile, source: BinaryIO, place: ResultPlace) -> None:
+    target = place.state / file.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    remove_stale_parts([target])  # of a killed run
+    part = part_path(target)
+    before = os.fstat(source.fileno())
+    with removing(part), open_part(part) as into:
+        try:
+            FileSink(into).copy(source, 0, before.st_size)
+        except Damaged as error:
+            raise Untouched("it became shorter while it was copied") from error
+        copy_metadata(source, into)
+        os.fsync(into.fileno())
+        same = (
+            is_as_scanned(file)
+            if is_remote(file.path)
+            else identity(os.stat(file.path)) == identity(before)
+        )
+        if not same:
+            raise Untouched("it was changed while it was copied")
+        place.create(part, into, file.name)

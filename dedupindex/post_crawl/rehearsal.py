@@ -49,6 +49,7 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.rewrite.journal import JournalEntry, entries, journals
+from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, locked
 from dedupindex.post_crawl.undo import Restored, Undo, commit, restore
@@ -207,7 +208,7 @@ class _Rehearsal:
         for file in self._files:
             if file.path not in converted:
                 try:
-                    copy(file, self._copy)
+                    copy(file, DirectoryPlace(self._copy))
                     copied += 1
                 except Untouched as left:
                     step.fail(f"{file.path}: {left}")

@@ -23,6 +23,7 @@ from typing import BinaryIO, NamedTuple
 import blake3
 
 from dedupindex.errors import BadSource, Damaged
+from dedupindex.object_store import PartialCopy, is_remote
 from dedupindex.post_crawl.rewrite.journal import (
     DIRECTORY,
     FileBefore,
@@ -35,6 +36,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     summary,
     unfinished,
 )
+from dedupindex.post_crawl.rewrite.result_place import place_of
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import (
     DrySink,
@@ -128,13 +130,17 @@ def revisits_of_run(run: RewriteRun, later: list[RewriteRun]) -> Iterator[Writte
 class OriginalFinder:
     """Finds originals; if `final`, not among members that other files have dropped and kept.
 
-    `hosts` are the directories in which the results of other hosts are mounted.
+    `hosts` are the directories in which the results of other hosts are mounted, `stores` the
+    addresses of results, by the directory of their journals.
     """
 
-    def __init__(self, hosts: Mapping[str, Path], *, final: bool = False) -> None:
-        self._hosts, self._final = hosts, final
+    def __init__(
+        self, hosts: Mapping[str, Path], stores: Mapping[Path, str], *, final: bool = False
+    ) -> None:
+        self._hosts, self._stores, self._final = hosts, stores, final
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[RewriteRun]]] = {}
+        self._copies: dict[Path, PartialCopy] = {}  # of files in stores
 
     def original(self, written: WrittenRevisit, revisit: ExactRecord) -> ExactRecord:
         """Return the original of a revisit; raises `NotExact`.
@@ -145,10 +151,10 @@ class OriginalFinder:
         first = written
         for _ in range(_LONGEST_CHAIN):
             entry = written.entry
-            root = self._root(written)
-            found = self._find(root / entry.name, entry)
+            path = self._path(written)
+            found = self._find(path, entry)
             if found is None:
-                return self._search(root / entry.name, first.entry, revisit)
+                return self._search(path, first.entry, revisit)
             if isinstance(found, ExactRecord):
                 return found
             written = found
@@ -166,15 +172,35 @@ class OriginalFinder:
             return self._hosts[entry.host]
         return Path(entry.root) if entry.root else written.root
 
+    def _path(self, written: WrittenRevisit) -> Path:
+        """Return the path of the original's file, or what stands for it if that is in a store."""
+        entry = written.entry
+        if is_remote(entry.root):
+            path, address = Path("/", entry.root, entry.name), f"{entry.root}/{entry.name}"
+        else:
+            root = self._root(written)
+            path, store = root / entry.name, self._stores.get(root)
+            address = f"{store}/{entry.name}" if store else ""
+        if address and path not in self._open:
+            self._make_room()
+            copy = self._files.enter_context(closing(PartialCopy(address)))
+            self._copies[path] = copy
+            self._open[path] = copy.file, rewrite_runs(path, copy.size)
+        return path
+
     def close(self) -> None:
         self._files.close()
         self._open.clear()
+        self._copies.clear()
+
+    def _make_room(self) -> None:
+        if len(self._open) >= _OPEN_FILES:
+            self.close()
 
     def opened(self, path: Path) -> tuple[BinaryIO, list[RewriteRun]]:
         """Open a file for reading, and find its runs; it is closed when many others are open."""
         if path not in self._open:
-            if len(self._open) >= _OPEN_FILES:
-                self.close()
+            self._make_room()
             file = self._files.enter_context(open_for_reading(path))
             self._open[path] = file, rewrite_runs(path, os.fstat(file.fileno()).st_size)
         return self._open[path]
@@ -190,10 +216,14 @@ class OriginalFinder:
             if run.offsets.is_revisit(offset):
                 return self._replaced(run, offset, file)
             offset = run.offsets.new(offset)
+        if path in self._copies:
+            self._copies[path].need(offset, entry.original_stored)
         return ExactRecord(file, offset, entry.original_stored)
 
     def _search(self, path: Path, entry: JournalEntry, revisit: ExactRecord) -> ExactRecord:
         """Return the record that a revisit names, if it makes what was dropped; or `NotExact`."""
+        if path in self._copies:
+            raise NotExact(f"{entry.name} in the store has a size that no journal has")
         named = refers_to(revisit.head.fields)
         file, _ = self.opened(path)
         places = _places(path, identity(os.fstat(file.fileno())))
@@ -242,11 +272,12 @@ def _key(url: bytes, date: bytes) -> bytes:
 
 
 def write_records(
-    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, hosts: Mapping[str, Path],
+    revisits: Iterator[WrittenRevisit], source: BinaryIO, sink: Sink, task: Undo,
     *, final: bool = False,
 ) -> None:  # fmt: skip
     """Write a file with all records restored; raises `Untouched`. See `OriginalFinder`."""
-    position, originals = 0, OriginalFinder(hosts, final=final)
+    stores = {task.directory: task.store} if task.store else {}
+    position, originals = 0, OriginalFinder(task.hosts, stores, final=final)
     try:
         for found in revisits:
             sink.copy(source, position, found.offset - position)
@@ -328,6 +359,7 @@ class Undo(NamedTuple):
     name: str
     out: Path | None  # where it goes; None is in place
     hosts: Mapping[str, Path] = {}  # directories with the results of other hosts
+    store: str = ""  # address of the file's directory, if it is not that of the journal
 
 
 @dataclass
@@ -482,8 +514,8 @@ def _to_directory(task: Undo) -> Restored:
     remove_stale_parts([target])
     if os.path.lexists(target):
         raise Untouched(f"{target} exists already")
-    journal = Journal(task.directory, task.name)
-    with removing(part), open_for_reading(path) as source, open_part(part) as file:
+    journal, place = Journal(task.directory, task.name), place_of(task.store, task.directory)
+    with removing(part), place.opened(task.name) as source, open_part(part) as file:
         size = os.fstat(source.fileno()).st_size
         runs = rewrite_runs(path, size)
         restored = Restored(task.name, "copied", sum(run.after.revisits for run in runs))
@@ -496,7 +528,7 @@ def _to_directory(task: Undo) -> Restored:
             _write_exact(source, journal, runs[0].before, file)
             restored.state = "exact"
         else:
-            write_records(revisits(runs), source, FileSink(file), task.hosts)
+            write_records(revisits(runs), source, FileSink(file), task)
             _finish(source, file, runs[-1].before)
             restored.state = "records"
         restored.bytes_after = os.fstat(file.fileno()).st_size
@@ -515,5 +547,5 @@ def _commit(task: Undo) -> Restored:
         if size != after.size or not journal.dropped.exists():
             raise Untouched("it is not the file that its journal describes")
         run = RewriteRun(journal.lines, None)
-        write_records(revisits_of_run(run, []), source, sink, task.hosts, final=True)
+        write_records(revisits_of_run(run, []), source, sink, task, final=True)
     return Restored(task.name, "committed", after.revisits, "", journal.commit())

@@ -6,6 +6,7 @@ commands start no process.
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import gc
 import os
@@ -136,6 +137,8 @@ def _begin(parent: int, begin: Callable[..., None] | None, *shared: Any) -> None
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    # A process that was not forked would clean up at its end, and DuckDB then reports leaks.
+    atexit.register(os._exit, 0)
     if begin is not None:
         begin(*shared)
 

@@ -25,7 +25,7 @@ from dedupindex.verify.block_facts import (
     timestamp14,
     try_examine,
 )
-from dedupindex.verify.file_bytes import UnreadableFile, opened
+from dedupindex.verify.file_bytes import Elsewhere, Place, UnreadableFile, opened, size_of
 from dedupindex.verify.issues import Finding, Issue
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, unbracket
 from dedupindex.verify.walk_file import Container, is_archive
@@ -220,12 +220,12 @@ class Collection:
 
     def __init__(
         self,
-        paths: Iterable[Path],
-        originals: Iterable[Path] = (),
+        paths: Iterable[Place],
+        originals: Iterable[Place] = (),
         on_progress: OnProgress = lambda seen: None,
     ) -> None:
         self._on_progress = on_progress
-        seen: set[tuple[int, int]] = set()
+        seen = set[object]()
         self._own = list(_archives(paths, seen))
         self._others = list(_archives(originals, seen))
         self.files = len(self._own)
@@ -257,37 +257,61 @@ class Collection:
         self._on_progress(ProgressUpdate("reading", done, total, self.records))
 
 
-def _archives(paths: Iterable[Path], seen: set[tuple[int, int]]) -> Iterator[Path]:
+def _archives(paths: Iterable[Place], seen: set[object]) -> Iterator[Place]:
     """The archives at or below `paths`; of a file with several names, one. Updates `seen`."""
     for path in paths:
-        if not path.exists():
-            raise BadSource(f"{path} does not exist")
+        check_exists(path)
         for found in archives_below(path):
-            status = found.stat()
-            if (status.st_dev, status.st_ino) not in seen:
-                seen.add((status.st_dev, status.st_ino))
+            key: object = found
+            if isinstance(found, Path):
+                status = found.stat()
+                key = status.st_dev, status.st_ino
+            if key not in seen:
+                seen.add(key)
                 yield found
 
 
-def archives_below(path: Path, wanted: Callable[[Path], bool] = is_archive) -> Iterator[Path]:
+def check_exists(path: Place) -> None:
+    """Raise `BadSource` unless a file or directory of this machine exists."""
+    if isinstance(path, Path) and not path.exists():
+        raise BadSource(f"{path} does not exist")
+
+
+def resolved(path: Place) -> Place:
+    """Return a path without symbolic links."""
+    return path.resolve() if isinstance(path, Path) else path
+
+
+def archives_below(path: Place, wanted: Callable[[Place], bool] = is_archive) -> Iterator[Place]:
     """Yield a file, or the `wanted` files below a directory by name; hidden ones are skipped."""
-    if not path.is_dir():
-        if not path.is_file():
-            raise BadSource(f"{path} is neither a file nor a folder")
+    if path.is_dir():
+        yield from (found for _, found in files_below(path, wanted))
+    elif isinstance(path, Path) and not path.is_file():
+        raise BadSource(f"{path} is neither a file nor a folder")
+    else:
         yield path
+
+
+def files_below(path: Place, wanted: Callable[[Place], bool]) -> Iterator[tuple[str, Place]]:
+    """Yield the names and paths of the `wanted` files below a directory, hidden ones skipped."""
+    if isinstance(path, Elsewhere):
+        for name, elsewhere in path.below():
+            hidden = any(part.startswith(".") for part in name.split("/"))
+            if not hidden and wanted(elsewhere):
+                yield name, elsewhere
         return
     for folder, folders, names in os.walk(path):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             found = Path(folder, name)
             if not name.startswith(".") and found.is_file() and wanted(found):
-                yield found
+                yield str(found.relative_to(path)), found
 
 
 def in_order(
     work: Callable[[T], Iterable[R]],
     tasks: Sequence[T],
-    files: Sequence[Path],
+    files: Sequence[Place],
     on_done: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[tuple[int, R]]:
     """Yield the number and each result of every task, in the order of tasks.
@@ -295,7 +319,7 @@ def in_order(
     Each task reads one of `files`; large ones are read in several processes. `on_done` is called
     after each task, with the bytes of the files that were read and of all.
     """
-    sizes = [os.path.getsize(file) if os.path.exists(file) else 0 for file in files]
+    sizes = list(map(size_of, files))
     jobs = min(len(os.sched_getaffinity(0)), len(tasks), sum(sizes) // _WORTH_A_PROCESS)
     with ExitStack() as stack:
         results = map(work, tasks)
@@ -337,7 +361,7 @@ class _Examined(NamedTuple):
     is_record: bool = False
 
 
-def _examined(path: Path) -> Iterator[_Examined]:
+def _examined(path: Place) -> Iterator[_Examined]:
     """Examine all of a file."""
     try:
         with opened(path) as file:

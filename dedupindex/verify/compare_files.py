@@ -27,8 +27,22 @@ from dedupindex.verify.block_facts import (
     open_body,
     read_digest,
 )
-from dedupindex.verify.collection import archives_below, in_order
-from dedupindex.verify.file_bytes import MAGIC, Joined, UnreadableFile, candidates, common, opened
+from dedupindex.verify.collection import (
+    archives_below,
+    check_exists,
+    files_below,
+    in_order,
+    resolved,
+)
+from dedupindex.verify.file_bytes import (
+    MAGIC,
+    Joined,
+    Place,
+    UnreadableFile,
+    candidates,
+    common,
+    opened,
+)
 from dedupindex.verify.issues import Broken, Finding, Issue
 from dedupindex.verify.locate_originals import (
     FindOriginal,
@@ -57,8 +71,8 @@ _MAX_AHEAD = 64  # records of each file that are searched for the next common on
 
 
 def verify_pair(
-    old: Path | Joined,
-    new: Path,
+    old: Place | Joined,
+    new: Place,
     find_original: FindOriginal,
     members: Iterable[tuple[int, int]] = (),
     part: ComparedPart | None = None,
@@ -398,15 +412,14 @@ class Against:
     """Compares the files below `old` with those of the same names below one of `new`."""
 
     def __init__(
-        self, old: Path, new: Iterable[Path], originals: Iterable[Path] = (),
+        self, old: Place, new: Iterable[Place], originals: Iterable[Place] = (),
         on_progress: OnProgress = lambda seen: None,
     ) -> None:  # fmt: skip
         self._on_progress = on_progress
         self._old, self._new = old, list(new)
         self._others = list(originals)
         for path in (old, *self._new, *self._others):
-            if not path.exists():
-                raise BadSource(f"{path} does not exist")
+            check_exists(path)
         if any(path.is_dir() != old.is_dir() for path in self._new):
             raise BadSource("compare a folder with folders, or a file with a file")
         self.files = 0  # compared
@@ -419,8 +432,8 @@ class Against:
         with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
             originals = OriginalsIndex(Path(beside) / "places.sqlite")
             folders = [*self._new, *self._others]
-            found = (file.resolve() for folder in folders for file in archives_below(folder))
-            originals.add_files(list(dict.fromkeys(found)))
+            found = (file for folder in folders for file in archives_below(folder))
+            originals.add_files(list(dict.fromkeys(map(resolved, found))))
             compare = partial(_compare, originals)
             for _, finding in in_order(compare, pairs, [new for _, new in pairs], self._report):
                 yield finding
@@ -431,27 +444,28 @@ class Against:
     def _report(self, done: int, total: int) -> None:
         self._on_progress(ProgressUpdate("comparing", done, total, 0))
 
-    def _pairs(self) -> tuple[list[tuple[Path, Path]], list[Finding]]:
+    def _pairs(self) -> tuple[list[tuple[Place, Place]], list[Finding]]:
         if not self._old.is_dir():
             return [(self._old, new) for new in self._new], []
-        pairs, findings = [], []
-        names = [path.relative_to(self._old) for path in archives_below(self._old, is_named)]
-        for name in names:
-            there = [folder / name for folder in self._new if (folder / name).is_file()]
-            pairs += [(self._old / name, path) for path in there]
+        pairs: list[tuple[Place, Place]] = []
+        findings = []
+        before = dict(files_below(self._old, is_named))
+        after = [dict(files_below(folder, lambda _: True)) for folder in self._new]
+        for name, old in before.items():
+            there = [files[name] for files in after if name in files]
+            pairs += [(old, path) for path in there]
             if not there:
-                message = f"{self._old / name} is in none of the places given"
-                findings.append(Finding("file-missing", str(self._new[0] / name), -1, "", message))
-        known = set(names)
-        for folder in self._new:
-            for path in archives_below(folder, is_named):
-                if path.relative_to(folder) not in known:
+                message = f"{old} is in none of the places given"
+                findings.append(Finding("file-missing", f"{self._new[0]}/{name}", -1, "", message))
+        for files in after:
+            for name, path in files.items():
+                if name not in before and is_named(path):
                     message = f"there is no such file below {self._old}"
                     findings.append(Finding("file-extra", str(path), -1, "", message))
         return pairs, findings
 
 
-def _compare(originals: OriginalsIndex, pair: tuple[Path, Path]) -> Iterator[Finding]:
+def _compare(originals: OriginalsIndex, pair: tuple[Place, Place]) -> Iterator[Finding]:
     try:
         yield from verify_pair(*pair, originals.find)
     except UnreadableFile as error:

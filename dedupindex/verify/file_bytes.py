@@ -31,8 +31,45 @@ class UnreadableFile(Exception):
     """A file cannot be opened or read; the text says why."""
 
 
+class Elsewhere(ABC):
+    """A file or directory that is on no disk of this machine; a value, which can be hashed."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The last part of its name."""
+
+    @abstractmethod
+    def open(self) -> File:
+        """Open a file; raises `UnreadableFile`."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """The size of a file in bytes, 0 if there is none."""
+
+    @abstractmethod
+    def is_dir(self) -> bool:
+        """Whether this is a directory; raises `BadSource`."""
+
+    @abstractmethod
+    def below(self) -> Iterator[tuple[str, Elsewhere]]:
+        """Yield the files below a directory, and their names there; raises `BadSource`."""
+
+
+Place = Path | Elsewhere
+
+
+def size_of(path: Place) -> int:
+    """Return the size of a file in bytes, 0 if there is none."""
+    if isinstance(path, Elsewhere):
+        return path.size()
+    return path.stat().st_size if path.exists() else 0
+
+
 class File:
     """A file of the size that it had when it was opened."""
+
+    path: Place
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,9 +146,14 @@ class _JoinedFile(File):
         return b"".join(found)
 
 
+def open_file(path: Place) -> File:
+    """Open a file; raises `UnreadableFile`."""
+    return path.open() if isinstance(path, Elsewhere) else File(path)
+
+
 @contextmanager
-def opened(path: Path | Joined) -> Iterator[File]:
-    file = File(path) if isinstance(path, Path) else _JoinedFile(path)
+def opened(path: Place | Joined) -> Iterator[File]:
+    file = _JoinedFile(path) if isinstance(path, Joined) else open_file(path)
     try:
         yield file
     finally:

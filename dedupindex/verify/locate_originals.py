@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pickle
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -20,7 +20,7 @@ from dedupindex.verify.block_facts import (
     timestamp14,
 )
 from dedupindex.verify.collection import in_order
-from dedupindex.verify.file_bytes import File, UnreadableFile, opened
+from dedupindex.verify.file_bytes import Place, UnreadableFile, open_file, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
 from dedupindex.verify.walk_file import Container
@@ -45,7 +45,7 @@ def reference(revisit: Facts) -> OriginalReference:
 
 
 class OriginalHint(NamedTuple):
-    file: Path
+    file: Place
     offset: int
     begins: bool = False  # a record certainly begins there
 
@@ -64,13 +64,13 @@ class OriginalsIndex:
         if self._database is not None:
             self._database.close()
 
-    def add_files(self, files: list[Path]) -> None:
+    def add_files(self, files: list[Place]) -> None:
         """Write the places of all full records in files; once."""
         with closing(sqlite3.connect(self._path)) as database:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("CREATE TABLE files (path BLOB)")
             database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
-            names = ((os.fsencode(path),) for path in files)
+            names = ((pickle.dumps(path),) for path in files)
             database.executemany("INSERT INTO files VALUES (?)", names)
             found = in_order(_places, files, files)
             rows = ((key, number + 1, offset) for number, (key, offset) in found)
@@ -87,7 +87,7 @@ class OriginalsIndex:
             "ORDER BY places.rowid"
         )
         for path, offset in self._database.execute(query, (capture_key(wanted.url, wanted.date),)):
-            yield OriginalHint(Path(os.fsdecode(path)), offset)
+            yield OriginalHint(pickle.loads(path), offset)  # noqa: S301 (`add_files` wrote it)
 
 
 class VerifiedOriginal:
@@ -110,7 +110,7 @@ class OriginalReader:
 
     def __init__(self, find: FindOriginal) -> None:
         self._find = find
-        self._open: dict[Path, Container] = {}
+        self._open: dict[Place, Container] = {}
 
     def close(self) -> None:
         while self._open:
@@ -133,15 +133,15 @@ class OriginalReader:
             if record.kind in FULL and record.url == wanted.url and same_date and named:
                 yield VerifiedOriginal(container, record)
 
-    def _container(self, path: Path) -> Container:
-        container = self._open.pop(path, None) or Container(File(path))
+    def _container(self, path: Place) -> Container:
+        container = self._open.pop(path, None) or Container(open_file(path))
         self._open[path] = container  # last in the order of use
         if len(self._open) > _MAX_OPEN:
             self._open.pop(next(iter(self._open))).file.close()
         return container
 
 
-def _places(path: Path) -> Iterator[tuple[bytes, int]]:
+def _places(path: Place) -> Iterator[tuple[bytes, int]]:
     """Yield the key and offset of each full record of a file, by the beginnings of its members.
 
     Some may be wrong, as a gzip file in a payload looks like members: `OriginalReader` proves them.

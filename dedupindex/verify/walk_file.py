@@ -19,6 +19,7 @@ from dedupindex.verify.file_bytes import (
     File,
     GzipMembers,
     MemberReader,
+    Place,
     UnreadableFile,
     opened,
 )
@@ -46,7 +47,7 @@ _ZSTD = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")
 _OVERLAP = 16  # bytes; no match of these is longer
 
 
-def is_archive(path: Path) -> bool:
+def is_archive(path: Place) -> bool:
     """Whether a file is an archive, by its name or its first bytes; hidden files are not."""
     if path.name.startswith("."):
         return False
@@ -59,7 +60,7 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def is_named(path: Path) -> bool:
+def is_named(path: Place) -> bool:
     """As `is_archive`, and for archives that cannot be read, by name; not for files beside them."""
     found = _ARCHIVE_NAME.search(path.name.lower())
     return is_archive(path) or (
@@ -88,7 +89,7 @@ def kind_of(file: File) -> str:
         return "arc" + end
     if file.path.name.lower().endswith(SUFFIXES) and (start or end):
         # Its beginning may be empty or damaged.
-        return ("arc" if ".arc" in file.path.suffixes else "warc") + end
+        return ("arc" if ".arc" in Path(file.path.name).suffixes else "warc") + end
     return ""
 
 

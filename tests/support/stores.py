@@ -28,6 +28,7 @@ class Fault:
     status: int = 0  # answered instead
     cut: int = -1  # bytes of the answer before the connection is cut
     short: int = -1  # bytes of the answer that are sent as if they were all of it
+    wrong: bool = False  # whether a byte of the answer, or of what a PUT sends, is another
     then: Callable[[], object] = lambda: None  # done before the answer is sent
     method: str = "GET"
     when: Callable[[], bool] = lambda: True  # whether it applies
@@ -99,6 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif fault is not None and fault.short >= 0:
             body = body[: fault.short]
             length = len(body)
+        elif fault is not None and fault.wrong and body:
+            body = bytes([body[0] ^ 1]) + body[1:]
         self.send_response(status)
         for name, value in headers:
             if name.lower() not in ("content-length", "connection", "transfer-encoding"):
@@ -124,6 +127,9 @@ class _Proxy(_Handler):
         fault = self.record_request()
         length = int(self.headers.get("Content-Length") or 0)
         body = self.rfile.read(length)
+        if fault is not None and fault.wrong and self.command == "PUT":
+            middle = length // 2
+            body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
         connection = HTTPConnection(self.target)
         connection.request(self.command, self.path, body, dict(self.headers))
         answer = connection.getresponse()

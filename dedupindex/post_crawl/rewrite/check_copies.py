@@ -61,9 +61,15 @@ class CopyChecker:
     def check(self, planned: Planned) -> Replacement:
         """Raises `Refused` if the record must stay, `Damaged` if its revisit reads back wrong."""
         line = planned.line
-        original = self._originals.locate(planned.original)
         copy = RecordOnDisk(self._source, line.offset, line.stored, self._device)
-        pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
+        original = self._originals.locate(planned.original)
+        try:
+            pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
+        except Refused:
+            if not self._originals.forget(planned.original):
+                raise
+            original = self._originals.locate(planned.original)  # a store may err once
+            pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
         member = _compressed(pair)
         if line.stored - len(member) < self._min_gain:
             raise NotRewritable("no-gain")

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadSource
+from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
 from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
@@ -85,14 +86,17 @@ class OriginalFiles:
     """
 
     def __init__(
-        self, plan: Plan, *, locked: bool, busy: Set[int], urls: ContainerUrls
+        self, plan: Plan, *, locked: bool, busy: Set[int], urls: ContainerUrls,
+        own: tuple[int, BinaryIO] | None = None,
     ) -> None:  # fmt: skip
         """`locked`: this run holds locks on the files of the set. `busy`: others write to these.
 
-        `urls` say where files of other hosts are read.
+        `urls` say where files of other hosts are read. `own` is the number of the file with the
+        copies, and that file, of which an object need not be read again.
         """
-        self._plan, self._locked, self._busy = plan, locked, busy
+        self._plan, self._locked, self._busy, self._own = plan, locked, busy, own
         self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
+        self._copies: OrderedDict[int, PartialCopy] = OrderedDict()  # of objects
         self._urls, self._reader = urls, RecordReader(urls)
         self._fetched: BinaryIO | None = None  # the record that was read last
 
@@ -100,6 +104,12 @@ class OriginalFiles:
         container = self._plan.container(line.container)
         if not self._urls.is_here(container):
             return self._fetch(container, line)
+        if is_remote(container.path):
+            if self._own is None or line.container != self._own[0]:
+                return self._stored(container, line)
+            status = os.fstat(self._own[1].fileno())
+            identity = status.st_dev, status.st_ino
+            return RecordOnDisk(self._own[1], line.offset, line.stored, identity)
         if line.container not in self._open:
             self._open[line.container] = self._opened(line.container)
             if len(self._open) > _OPEN_FILES:
@@ -110,13 +120,39 @@ class OriginalFiles:
         status = os.fstat(file.fileno())
         return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
 
+    def forget(self, line: Line) -> bool:
+        """Let a record of an object store be read anew; return whether it is of one."""
+        copy = self._copies.pop(line.container, None)
+        if copy is not None:
+            copy.close()
+        return copy is not None
+
     def close(self) -> None:
         for file, _ in self._open.values():
             file.close()
         self._open.clear()
+        for copy in self._copies.values():
+            copy.close()
+        self._copies.clear()
         if self._fetched is not None:
             self._fetched.close()
         self._reader.close()
+
+    def _stored(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
+        """Read a record of an object store by range; raises `BadSource` if that does not answer."""
+        copy = self._copies.get(line.container)
+        if copy is None:
+            if facts_or_none(container.path) is None:
+                raise NotRewritable("original-gone", f"{container.path} is not in the store")
+            copy = self._copies[line.container] = PartialCopy(container.path)
+            if len(self._copies) > _OPEN_FILES:
+                self._copies.popitem(last=False)[1].close()
+        self._copies.move_to_end(line.container)
+        outside = line.container in self._plan.outside()  # the index does not know its size
+        if not outside and (copy.size, copy.version) != (container.size, container.mtime_ns):
+            raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
+        copy.need(line.offset, line.stored)
+        return RecordOnDisk(copy.file, line.offset, line.stored, (-1, line.container))
 
     def _fetch(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
         """Read a record of another host into a temporary file."""

@@ -35,6 +35,7 @@ from typing import Any, BinaryIO, NamedTuple
 import blake3
 
 from dedupindex.errors import Damaged
+from dedupindex.object_store import is_remote
 from dedupindex.runtime.atomic_replace import FileSink, Untouched, is_still, open_for_reading
 from dedupindex.runtime.files import sync_directory
 
@@ -61,6 +62,8 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
     """
     referrer = _referrer(directory, name)
     for original, keys in records.items():
+        if is_remote(original.root):  # objects are not rewritten in place
+            continue
         data = b"".join(key + referrer for key in sorted(keys))
         root = Path(original.root) if original.root else directory
         path = _real_path(root, original.name)
@@ -133,6 +136,8 @@ def unprotect(directory: Path, name: str, originals: Iterable[OriginalFile]) -> 
     """Remove the entries of a file that has no revisits any more."""
     referrer = _referrer(directory, name)
     for original in originals:
+        if is_remote(original.root):
+            continue
         path = _real_path(Path(original.root) if original.root else directory, original.name)
         try:
             if path.exists():

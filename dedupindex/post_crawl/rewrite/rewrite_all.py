@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
-from dedupindex.object_store import check_local
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
@@ -34,6 +34,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     record_key,
     summary,
 )
+from dedupindex.post_crawl.rewrite.result_place import IN_PLACE, bind_state, opened_source
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
@@ -54,7 +55,6 @@ from dedupindex.runtime.atomic_replace import (
     part_path,
     remove_stale_parts,
     removing,
-    replace_file,
 )
 from dedupindex.runtime.files import exclusive, shared, sync_directory
 from dedupindex.runtime.workers import side_by_side
@@ -78,11 +78,12 @@ def rewrite(
     job.plan.preload()
     check_host(job.urls.host, job.plan.hosts(), "the plan")
     containers = sorted(job.containers().values(), key=lambda file: -file.size)
-    for container in containers:
-        check_local(container.path)
     if job.out is not None:
-        check_names(containers, job.out, job.searched)
+        check_names(containers, job.out, job.searched, job.store)
     else:
+        for container in containers:
+            if is_remote(container.path):
+                raise BadInput(IN_PLACE.format(container.path))
         _check_resumed(job, containers)
         here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
         job = job._replace(aliased=_aliased(containers), urls=here)
@@ -94,6 +95,8 @@ def rewrite(
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _related_locked([] if job.out else containers, places):
+        if job.out is not None:
+            bind_state(job.out, job.store)
         begin()
         remove_stale_parts(
             job.out / file.name if job.out else Path(file.path) for file in containers
@@ -147,7 +150,7 @@ def _in_parts(
 
     with TemporaryDirectory(prefix="dedupindex-rewrite-") as beside:
         for container in containers:
-            if len(parts[container.number]) == 1:
+            if len(parts[container.number]) == 1 or is_remote(container.path):  # read once
                 tasks.append(_RewriteTask(container))
                 continue
             for part in parts[container.number]:
@@ -237,12 +240,14 @@ def locked(places: list[Path]) -> Iterator[None]:
 
 
 def check_names(
-    files: Sequence[ManifestContainer | SourceFile], out: Path, searched: Set[str] | None = None
-) -> None:
+    files: Sequence[ManifestContainer | SourceFile], out: Path, searched: Set[str] | None = None,
+    store: str = "",
+) -> None:  # fmt: skip
     """Raise `BadInput` if two files have the same name below `out`, or `out` is in a source.
 
-    Sources are the `searched` directories, or the directories of all files. The results of a file
-    that was named itself may stand below its directory, but not in it, beside the file.
+    If results go to a `store`, its address must not be in a source either. Sources are the
+    `searched` directories, or the directories of all files. The results of a file that was named
+    itself may stand below its directory, but not in it, beside the file.
     """
     names: dict[str, ManifestContainer | SourceFile] = {}
     for file in files:
@@ -253,7 +258,10 @@ def check_names(
                 "name the folder above both, or rewrite them in two runs"
             )
     target = out.resolve()
-    roots = {file.root for file in files}
+    roots = {file.root for file in files if not is_remote(file.root)}
+    for file in files:
+        if store and f"{store}/".startswith(f"{file.root.rstrip('/')}/"):
+            raise BadInput(f"{store} is in {file.root}, where the next scan would read it")
     if any(Path(root).resolve() == target for root in roots):
         raise BadInput(f"{out} has the sources in it: name another directory, or use --in-place")
     for root in roots if searched is None else searched:
@@ -267,6 +275,8 @@ def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], proc
         largest = sum(file.size for file in containers[:processes])
         stored = job.plan.stored_copies(job.urls.host)
         needed = {Path(file.root): largest + stored for file in containers}
+    elif job.store:  # each file of a process, and a copy of its source
+        needed = {job.out: 2 * sum(file.size for file in containers[:processes])}
     else:
         targets = [job.out / file.name for file in containers]
         written = sum(path.stat().st_size for path in targets if path.exists())
@@ -316,7 +326,7 @@ def _has_originals(job: RewriteJob, number: int) -> bool:
     assert job.out is not None
     container = job.plan.container(number)
     try:
-        with open_for_reading(job.out / container.name) as result:
+        with job.place.opened(container.name) as result:
             size = os.fstat(result.fileno()).st_size
             if size == container.size:
                 return content_hash(result) == container.content_hash
@@ -364,10 +374,10 @@ def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
         with removing(part), open_part(part) as file:
             _copy(container, file)
             journal.clear()
-            replace_file(part, file, target)
+            job.place.replace(part, file, container.name)
     except Untouched:
         journal.clear()
-        target.unlink(missing_ok=True)
+        job.place.remove(container.name)
         raise
     finally:
         sync_directory(target.parent)
@@ -375,7 +385,7 @@ def _copy_whole(job: RewriteJob, container: ManifestContainer) -> None:
 
 def _copy(container: ManifestContainer, target: BinaryIO) -> None:
     try:
-        with open_for_reading(container.path) as source:
+        with opened_source(container) as source:
             before = os.fstat(source.fileno())
             check_unchanged(container, source)
             FileSink(target).copy(source, 0, container.size)

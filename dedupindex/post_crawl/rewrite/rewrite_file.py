@@ -16,12 +16,13 @@ import errno
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from dedupindex.errors import Damaged, DedupError
+from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.plan_file import Plan, Planned
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls
@@ -48,6 +49,12 @@ from dedupindex.post_crawl.rewrite.journal import (
     protected,
     record_key,
 )
+from dedupindex.post_crawl.rewrite.result_place import (
+    ResultPlace,
+    is_as_scanned,
+    opened_source,
+    place_of,
+)
 from dedupindex.runtime.atomic_replace import (
     ComparingSink,
     DrySink,
@@ -57,19 +64,16 @@ from dedupindex.runtime.atomic_replace import (
     being_written,
     content_hash,
     copy_metadata,
-    create_file,
     has_writer,
     hash_of,
     identity,
     is_still,
     lock_source,
-    open_for_reading,
     open_part,
     part_path,
     removing,
     reopen_read_only,
     replace_file,
-    same_bytes,
 )
 from dedupindex.sources.warc_files import SourceFile
 from dedupindex.urlkey import host_of
@@ -90,6 +94,13 @@ class RewriteJob(NamedTuple):
     reserved: int = 0  # bytes that will be written to `out` afterwards
     searched: Set[str] | None = None  # directories that the scan searched; None: perhaps all
     urls: ContainerUrls = ContainerUrls()  # the name of this host, and where others' files are
+    store: str = ""  # address below which results are written; `out` then has the journals
+
+    @property
+    def place(self) -> ResultPlace:
+        """Where results go; not in place."""
+        assert self.out is not None
+        return place_of(self.store, self.out)
 
     @property
     def options(self) -> str:
@@ -156,7 +167,7 @@ def rewrite_container(
     if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
         return outcome_of(container, "kept")
     try:
-        with _opened(job, container) as source, _checker(job, source) as checker:
+        with _opened(job, container) as source, _checker(job, container, source) as checker:
             if job.replaces:
                 lock_source(source)
             before = identity(os.fstat(source.fileno()))
@@ -180,7 +191,7 @@ def check_part(
     """
     failed = CheckedPart(container.number, part, spool)
     try:
-        with _opened(job, container) as source, _checker(job, source) as checker:
+        with _opened(job, container) as source, _checker(job, container, source) as checker:
             before = identity(os.fstat(source.fileno()))
             check_unchanged(container, source)
             if _is_busy(job, source):
@@ -192,10 +203,18 @@ def check_part(
 
 
 @contextmanager
-def _checker(job: RewriteJob, source: BinaryIO) -> Iterator[CopyChecker]:
+def _checker(
+    job: RewriteJob, container: ManifestContainer, source: BinaryIO
+) -> Iterator[CopyChecker]:
     with (
         closing(
-            OriginalFiles(job.plan, locked=job.replaces, busy=job.busy, urls=job.urls)
+            OriginalFiles(
+                job.plan,
+                locked=job.replaces,
+                busy=job.busy,
+                urls=job.urls,
+                own=(container.number, source),
+            )
         ) as originals,
         closing(
             CopyChecker(
@@ -218,20 +237,29 @@ def outcome_of(
     return RewriteOutcome(file.name, state, problem, file.path, 1, 0, 0, file.size, file.size)
 
 
-def _opened(job: RewriteJob, container: ManifestContainer) -> BinaryIO:
+@contextmanager
+def _opened(job: RewriteJob, container: ManifestContainer) -> Iterator[BinaryIO]:
     """Open the source; raises `Untouched` if it cannot be read, or not be replaced safely."""
+    with ExitStack() as stack:
+        try:
+            _check_replaceable(job, container)
+            source = stack.enter_context(opened_source(container))
+        except OSError as error:
+            raise Untouched(f"it cannot be read: {error.strerror}") from error
+        yield source
+
+
+def _check_replaceable(job: RewriteJob, container: ManifestContainer) -> None:
+    """Raise `Untouched` if a file cannot be replaced safely, `OSError` if it is gone."""
+    if job.out is not None:
+        return
     path = Path(container.path)
-    try:
-        if job.out is None:
-            if container.number in job.aliased:  # its originals would be in two journals
-                raise Untouched("the set contains it under several names: name each file once")
-            if path.is_symlink():
-                raise Untouched("it is a symbolic link: name its target")
-            if path.stat().st_nlink > 1:
-                raise Untouched("it has other names (hard links), which would keep its old content")
-        return open_for_reading(path)
-    except OSError as error:
-        raise Untouched(f"it cannot be read: {error.strerror}") from error
+    if container.number in job.aliased:  # its originals would be in two journals
+        raise Untouched("the set contains it under several names: name each file once")
+    if path.is_symlink():
+        raise Untouched("it is a symbolic link: name its target")
+    if path.stat().st_nlink > 1:
+        raise Untouched("it has other names (hard links), which would keep its old content")
 
 
 class _Rewriter:
@@ -330,19 +358,23 @@ class _Rewriter:
 
     def _dry(self) -> RewriteOutcome:
         """Return what a real run would; that leaves an existing file with another content alone."""
-        out = self._job.out
-        target = out / self._container.name if out is not None else None
-        if target is None or not target.exists():
+        name = self._container.name
+        if self._job.out is None:
             return self._counted()
-        with open_for_reading(target) as existing, closing(ComparingSink(existing)) as comparing:
+        try:
+            existing = self._job.place.opened(name)
+        except FileNotFoundError:
+            return self._counted()
+        with existing, closing(ComparingSink(existing)) as comparing:
             outcome = self._write(comparing)
             if not comparing.same:
-                raise _other_content(target)
+                raise _other_content(self._job.place, name)
         outcome.state = "existing"
         return outcome
 
     def _to_directory(self, out: Path) -> RewriteOutcome:
-        target = out / self._container.name
+        name, place = self._container.name, self._job.place
+        target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
         part = part_path(target)
         writer = JournalWriter(self._journal, self._file_before(), keep_dropped=False)
@@ -351,21 +383,21 @@ class _Rewriter:
             copy_metadata(self._source, file)
             os.fsync(file.fileno())
             check_settled(self._container, self._source, self._before)
-            if target.exists():
-                with open_for_reading(target) as existing:
-                    if not same_bytes(file, existing):
-                        raise _other_content(target)
-                outcome.state = "existing"
+            try:
+                if place.has(file, name):
+                    outcome.state = "existing"
+            except FileExistsError as error:
+                raise _other_content(place, name) from error
             if outcome.revisits:
                 writer.finish(outcome.bytes_after)
             if outcome.state == "existing":
                 return outcome
             try:
-                create_file(part, file, target)
+                place.create(part, file, name)
             except OSError as error:
                 self._journal.clear()  # there is no file that it describes
                 if isinstance(error, FileExistsError):  # of a run to a folder above or below
-                    raise _other_content(target) from error
+                    raise _other_content(place, name) from error
                 raise
         return outcome
 
@@ -484,8 +516,8 @@ class _Rewriter:
         )  # fmt: skip
 
 
-def _other_content(target: Path) -> Untouched:
-    return Untouched(f"{target} exists already, with other content: {ANOTHER}")
+def _other_content(place: ResultPlace, name: str) -> Untouched:
+    return Untouched(f"{place.shown(name)} exists already, with other content: {ANOTHER}")
 
 
 def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple[Planned, bool]]:
@@ -493,7 +525,8 @@ def _with_protection(plan: Plan, container: ManifestContainer) -> Iterator[tuple
 
     This keeps two runs, or a wrong plan, from removing the last copy of a payload.
     """
-    others = protected(Path(container.path))  # by revisits of other sets
+    elsewhere = is_remote(container.path)  # no run on this machine records what is needed there
+    others = set() if elsewhere else protected(Path(container.path))  # by revisits of other sets
     offsets = plan.protected(container.number)
     offset = next(offsets, -1)
     for planned in plan.copies(container.number):
@@ -517,6 +550,10 @@ def check_unchanged(container: ManifestContainer, file: BinaryIO) -> None:
 
 def check_still(container: ManifestContainer, file: BinaryIO, before: os.stat_result) -> None:
     """Raise `Untouched` if a file has changed or was replaced since `before`."""
+    if is_remote(container.path):  # `file` is a copy
+        if not is_as_scanned(container):
+            raise Untouched("it was changed while it was rewritten")
+        return
     try:
         now = os.fstat(file.fileno()), os.stat(container.path)
     except OSError as error:

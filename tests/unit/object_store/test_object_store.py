@@ -457,26 +457,10 @@ def test_processes_are_spawned_if_fsspec_has_threads(
         )
 
 
-def test_only_files_are_rewritten(bucket: Bucket, tmp_path: Path, capsys: Any) -> None:
-    address = bucket.put("a.warc.gz", LONG)
-    for arguments in (
-        ["dedup", address, "--out", str(tmp_path / "out")],
-        ["convert", address, "--out", str(tmp_path / "out")],
-        ["verify", address],
-    ):
-        assert main(arguments) == BadSource.exit_status
-        assert "not a file here" in capsys.readouterr().err
-    make([address], tmp_path / "manifest", ManifestOptions())
-    resolve([tmp_path / "manifest"], tmp_path / "plan", ResolveOptions())
-    for how in (["--out", str(tmp_path / "out")], ["--in-place"]):
-        assert main(["rewrite", str(tmp_path / "plan"), *how]) == BadSource.exit_status
-        assert "not a file here" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "words",
     [
-        "rewrite {there} --out out", "undedup {there} --out out", "undedup . --out {there}",
+        "rewrite {there} --out out", "undedup . --out {there}", "rewrite p --out {there}",
         "convert . --out {there}", "dedup . --out {there}", "dedup . --out o --work {there}",
         "manifest . -o {there}", "resolve {there} -o plan", "resolve m -o {there}",
         "index . {there}", "index {there} {there}", "lookup {there}", "serve {there}",
@@ -492,7 +476,8 @@ def test_address_is_refused_where_a_path_is_needed(
     there = "https://me:SECRET@store.example.org/crawl?password=SECRET"
     assert main(words.format(there=there).split()) == BadSource.exit_status
     output = capsys.readouterr().err
-    assert "https://store.example.org/crawl" in output and "download" in output
+    assert "https://store.example.org/crawl" in output
+    assert "download" in output or "write to a directory" in output
     assert "SECRET" not in output
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,107 @@
+"""Count the requests to S3 of a run, of all its processes, by kind.
+
+Each process counts in a file of its own in a temporary directory, mapped into memory, so that no
+count is lost when a process is killed.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+VARIABLE = "DEDUPINDEX_COUNTED_REQUESTS"  # the directory of a run, for the processes that it starts
+KINDS = ("get", "head", "list", "put", "part", "copy", "post", "delete", "read", "written")
+"""Requests by kind, then bytes. A part is one of a large object; POST begins or ends those."""
+_SIZE = 8 * len(KINDS)
+_mapped: dict[tuple[int, str], memoryview] = {}  # by process and directory: a fork has its own file
+_sessions: dict[tuple[int, str], Any] = {}  # by process and profile
+
+
+class CountedRequests:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def totals(self) -> dict[str, int]:
+        """Return the numbers of `KINDS` up to now, of all processes."""
+        sums = array("q", bytes(_SIZE))
+        for path in self._directory.iterdir():
+            counts = array("q", path.read_bytes())
+            if len(counts) == len(sums):
+                sums = array("q", map(sum, zip(sums, counts, strict=True)))
+        return dict(zip(KINDS, sums, strict=True))
+
+
+@contextmanager
+def counted_requests() -> Iterator[CountedRequests]:
+    """Count the requests that this process, and those that it starts, send in the block."""
+    with TemporaryDirectory(prefix="dedupindex-requests-") as beside:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = beside
+        try:
+            yield CountedRequests(Path(beside))
+        finally:
+            del os.environ[VARIABLE]
+            if before is not None:
+                os.environ[VARIABLE] = before
+
+
+def is_counting() -> bool:
+    """Return whether requests of this process are counted."""
+    return VARIABLE in os.environ
+
+
+def counting_session(profile: str) -> Any:
+    """Return the session of aiobotocore with which clients of this process count.
+
+    It has the credentials of a profile, or the usual ones.
+    """
+    from aiobotocore.session import AioSession  # an extra
+
+    key = os.getpid(), profile
+    session = _sessions.get(key)
+    if session is None:
+        session = _sessions[key] = AioSession(profile=profile or None)
+        session.register("before-send.s3", _sent)
+        session.register("response-received.s3.GetObject", _received)
+    return session
+
+
+def _add(kind: str, count: int) -> None:
+    directory = os.environ.get(VARIABLE)
+    if not directory:
+        return
+    key = os.getpid(), directory
+    counts = _mapped.get(key)
+    if counts is None:
+        if not os.path.isdir(directory):  # the run has ended
+            return
+        with open(os.path.join(directory, str(os.getpid())), "w+b") as file:
+            file.truncate(_SIZE)
+            counts = memoryview(mmap.mmap(file.fileno(), _SIZE)).cast("q")
+        _mapped[key] = counts
+    counts[KINDS.index(kind)] += count
+
+
+def _sent(request: Any, **_: Any) -> None:
+    """Count a request, one that is repeated as well."""
+    method, query = request.method, request.url.partition("?")[2]
+    kind = {"GET": "get", "HEAD": "head", "DELETE": "delete", "PUT": "put"}.get(method, "post")
+    if method == "GET" and any(part.startswith("list-type=") for part in query.split("&")):
+        kind = "list"
+    elif method == "PUT" and "partNumber=" in query:
+        kind = "part"
+    _add(kind, 1)
+    if method == "PUT":
+        _add("written", int(request.headers.get("Content-Length") or 0))
+
+
+def _received(response_dict: Any, **_: Any) -> None:
+    if response_dict and response_dict.get("status_code") in (200, 206):
+        headers = {name.lower(): value for name, value in response_dict["headers"].items()}
+        _add("read", int(headers.get("content-length") or 0))

@@ -1,0 +1,174 @@
+"""Create objects that exist already nowhere, prove them, and read objects into temporary files.
+
+An object is written whole, in parts if it is large, under the condition that its name is free
+(``If-None-Match: *``): of two writers one wins, and nothing is overwritten. Only stores that
+speak S3 are written to, because others may ignore the condition.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from tempfile import NamedTemporaryFile, TemporaryFile
+from typing import BinaryIO
+
+from dedupindex.errors import BadSource, Damaged
+from dedupindex.object_store.read_object import MOST, RemoteFile
+from dedupindex.object_store.store_address import S3, redacted, scheme_of
+from dedupindex.object_store.stores import facts_or_none, store_of, with_retries
+from dedupindex.object_store.write_object import remove_object
+
+_PART = 8 << 20  # bytes; two are in memory
+_MOST_PARTS = 9_000  # S3 takes 10,000
+_TAKEN = 412  # status: the name is not free
+_FOLLOWS = 16  # bytes after a record, such as "WARC/1.0"
+_SKIPPABLE = b"\x5d\x2a\x4d\x18"  # how a .zst with a dictionary begins; its length follows
+
+
+def check_creatable(address: str) -> None:
+    """Raise `BadSource` unless objects can be created below an address; sends nothing."""
+    if scheme_of(address) not in S3:
+        raise BadSource(
+            f"{redacted(address)} is not in a store that speaks S3: results are written to "
+            "s3://BUCKET/PREFIX, because other stores may replace an object that somebody else "
+            "writes at the same time; write to a directory, and upload that"
+        )
+    bucket, _, prefix = address.partition("://")[2].partition("/")
+    if not bucket or not prefix.strip("/"):
+        raise BadSource(f"{redacted(address)}: name a prefix, as s3://BUCKET/PREFIX")
+    store_of(address)
+
+
+def create_object(file: BinaryIO, address: str) -> bool:
+    """Write a local file as a new object; return False if one of the same content exists.
+
+    The object is read back. Raises `FileExistsError` if there is one with other content, `Damaged`
+    if what was written reads back otherwise (it is then removed), and `BadSource`.
+    """
+    created = facts_or_none(address) is None and _put(file, address)
+    try:
+        if is_object(file, address):
+            return created
+    except BadSource:
+        if created:  # it is proven, or it is not there
+            with suppress(BadSource):
+                remove_object(address)
+        raise
+    if not created:
+        raise FileExistsError(f"{redacted(address)} exists already, with other content")
+    remove_object(address)
+    raise Damaged(
+        f"{redacted(address)}, read back, is not what was written; it was removed. Is the store "
+        "sound?"
+    )
+
+
+def _put(file: BinaryIO, address: str) -> bool:
+    """Write an object if its name is free; return whether this call certainly wrote it."""
+    store, name = store_of(address)
+    size = os.fstat(file.fileno()).st_size
+    parts = {"chunksize": max(_PART, -(-size // _MOST_PARTS)), "max_concurrency": 2}
+
+    def put() -> bool:
+        try:
+            store.put_file(f"/proc/self/fd/{file.fileno()}", name, mode="create", **parts)
+        except Exception as error:
+            if _status_of(error) == _TAKEN:
+                return False
+            raise
+        return True
+
+    return with_retries(address, put, "written")
+
+
+def _status_of(error: BaseException | None) -> int:
+    """Return the HTTP status that an error of a store comes from; 0 if there is none."""
+    while error is not None:
+        answer = getattr(error, "response", None)
+        if isinstance(answer, dict):
+            return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        error = error.__cause__ or error.__context__
+    return 0
+
+
+def is_object(file: BinaryIO, address: str) -> bool:
+    """Whether the object at an address has the content of a local file; reads all of it.
+
+    It is read again before it is said to differ: a store may answer with wrong bytes once.
+    """
+    return _is_object(file, address) or _is_object(file, address)
+
+
+def _is_object(file: BinaryIO, address: str) -> bool:
+    found = facts_or_none(address)
+    size = os.fstat(file.fileno()).st_size
+    if found is None or found.size != size:
+        return False
+    offset = 0
+    with RemoteFile(address, found, in_order=True) as remote:
+        while data := remote.read(MOST):
+            if data != os.pread(file.fileno(), len(data), offset):
+                return False
+            offset += len(data)
+    return offset == size
+
+
+@contextmanager
+def fetched(address: str, size: int, version: int | None = None) -> Iterator[BinaryIO]:
+    """Yield all of an object as a temporary file without a name, opened for reading.
+
+    Raises `Damaged` unless it has this size, and this version if one is given, before and after.
+    """
+    with NamedTemporaryFile(prefix="dedupindex-", buffering=0) as beside:
+        with RemoteFile(address, in_order=True) as remote:
+            if remote.size != size or version not in (None, remote.facts.version):
+                raise Damaged("it has changed since it was scanned")
+            while data := remote.read(MOST):
+                beside.write(data)
+            if remote.changed() or beside.tell() != size:
+                raise Damaged("it was changed while it was read")
+        reader = open(beside.name, "rb", buffering=0)  # noqa: SIM115
+        os.fchmod(reader.fileno(), 0o644)  # a result gets the mode of its source
+        beside.close()  # nobody sees a writer of what is only read from here on
+    with reader:
+        yield reader
+
+
+class PartialCopy:
+    """A temporary file of the size of an object, with the ranges of it that were asked for."""
+
+    def __init__(self, address: str) -> None:
+        """Raises `BadSource`."""
+        self._remote = RemoteFile(address)
+        self.size, self.version = self._remote.size, self._remote.facts.version
+        self.file: BinaryIO = TemporaryFile(prefix="dedupindex-", buffering=0)  # noqa: SIM115
+        os.ftruncate(self.file.fileno(), self.size)
+        self._started = False
+
+    def close(self) -> None:
+        self._remote.close()
+        self.file.close()
+
+    def need(self, offset: int, count: int) -> None:
+        """Read a range, what shows that a record follows it, and a zstd file's dictionary.
+
+        Raises `BadSource`.
+        """
+        if not self._started:
+            self._started = True
+            start = self._read(0, min(8, self.size))
+            if start[:4] == _SKIPPABLE:
+                self._read(0, 8 + int.from_bytes(start[4:8], "little"))
+        self._read(offset, count + _FOLLOWS)
+
+    def _read(self, offset: int, count: int) -> bytes:
+        """Copy a range, and return its last piece."""
+        end, data = min(offset + count, self.size), b""
+        while offset < end:
+            data = self._remote.range(min(MOST, end - offset), offset)
+            if not data:
+                raise BadSource(f"{self._remote.name} became shorter while it was read")
+            os.pwrite(self.file.fileno(), data, offset)
+            offset += len(data)
+        return data

@@ -1,0 +1,280 @@
+"""Where files are read, and where results are written: a directory, or an object store.
+
+Results in a store have their journals in a local directory, the *state*, in which a run also
+writes each file before it becomes an object. Files of a store are read into temporary files:
+whole, or by range.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from dedupindex.errors import BadSource, Damaged, SettingsConflict
+from dedupindex.object_store import (
+    RemoteFile,
+    create_object,
+    facts_or_none,
+    fetched,
+    find_objects,
+    is_many,
+    is_object,
+    is_remote,
+    redacted,
+    remove_object,
+)
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.runtime.atomic_replace import (
+    Untouched,
+    content_hash,
+    create_file,
+    open_for_reading,
+    replace_file,
+    same_bytes,
+)
+from dedupindex.runtime.files import write_file
+from dedupindex.sources.warc_files import SourceFile, status_of
+from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
+
+_READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
+_STORE = "store"  # in the directory of journals: the address of the results
+IN_PLACE = (
+    "{} is in an object store, where files are not replaced: write the results to another prefix "
+    "with --out s3://BUCKET/PREFIX --state DIR, verify them, and then remove the old objects"
+)
+
+
+@contextmanager
+def opened_source(file: ManifestContainer | SourceFile) -> Iterator[BinaryIO]:
+    """Yield a file for reading, a temporary copy of an object; raises `OSError`, `Untouched`.
+
+    Raises `BadSource` if a store does not answer: that does not concern this file only.
+    """
+    if not is_remote(file.path):
+        with open_for_reading(file.path) as source:
+            yield source
+        return
+    if facts_or_none(file.path) is None:
+        raise Untouched("it was removed from the store since it was scanned")
+    with ExitStack() as stack:
+        for _ in range(_READS):
+            stack.close()
+            try:
+                source = stack.enter_context(fetched(file.path, file.size, file.mtime_ns))
+            except Damaged as error:
+                raise Untouched(str(error)) from error
+            if isinstance(file, SourceFile) or content_hash(source) == file.content_hash:
+                break
+        yield source
+
+
+def is_as_scanned(file: ManifestContainer | SourceFile) -> bool:
+    """Whether an object has the size and version that it was scanned with."""
+    return status_of(file.path) == (file.size, file.mtime_ns, 0)
+
+
+class ResultPlace(ABC):
+    """A directory or prefix with results, and the directory that has their journals."""
+
+    def __init__(self, state: Path) -> None:
+        self.state = state
+
+    @abstractmethod
+    def size(self, name: str) -> int | None:
+        """Return the size of a result, None if there is none."""
+
+    @abstractmethod
+    def opened(self, name: str) -> BinaryIO:
+        """Open a result for reading; raises `FileNotFoundError`."""
+
+    @abstractmethod
+    def has(self, file: BinaryIO, name: str) -> bool:
+        """Whether there is a result of this content; raises `FileExistsError` for another one."""
+
+    @abstractmethod
+    def create(self, part: Path, file: BinaryIO, name: str) -> None:
+        """Make a finished part a result; raises `FileExistsError` if there is one of this name."""
+
+    @abstractmethod
+    def replace(self, part: Path, file: BinaryIO, name: str) -> None:
+        """Make a finished part a result in place of what is there."""
+
+    @abstractmethod
+    def remove(self, name: str) -> None:
+        """Remove a result, if it exists."""
+
+    @abstractmethod
+    def verified(self, name: str) -> Path | Elsewhere:
+        """Return what `verify` reads."""
+
+    @abstractmethod
+    def shown(self, name: str) -> str:
+        """Return the path or address of a result."""
+
+
+class DirectoryPlace(ResultPlace):
+    def size(self, name: str) -> int | None:
+        path = self.state / name
+        return path.stat().st_size if path.is_file() else None
+
+    def opened(self, name: str) -> BinaryIO:
+        return open_for_reading(self.state / name)
+
+    def has(self, file: BinaryIO, name: str) -> bool:
+        if not (self.state / name).exists():
+            return False
+        with self.opened(name) as existing:
+            if not same_bytes(file, existing):
+                raise FileExistsError(name)
+        return True
+
+    def create(self, part: Path, file: BinaryIO, name: str) -> None:
+        create_file(part, file, self.state / name)
+
+    def replace(self, part: Path, file: BinaryIO, name: str) -> None:
+        replace_file(part, file, self.state / name)
+
+    def remove(self, name: str) -> None:
+        (self.state / name).unlink(missing_ok=True)
+
+    def verified(self, name: str) -> Path | Elsewhere:
+        return self.state / name
+
+    def shown(self, name: str) -> str:
+        return str(self.state / name)
+
+
+class StorePlace(ResultPlace):
+    def __init__(self, address: str, state: Path) -> None:
+        super().__init__(state)
+        self._address = address.rstrip("/")
+
+    def size(self, name: str) -> int | None:
+        found = facts_or_none(self.shown(name))
+        return None if found is None else found.size
+
+    def opened(self, name: str) -> BinaryIO:
+        size = self.size(name)
+        if size is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.shown(name))
+        with fetched(self.shown(name), size) as file:
+            return open(os.dup(file.fileno()), "rb", buffering=0)
+
+    def has(self, file: BinaryIO, name: str) -> bool:
+        if self.size(name) is None:
+            return False
+        if not is_object(file, self.shown(name)):
+            raise FileExistsError(name)
+        return True
+
+    def create(self, part: Path, file: BinaryIO, name: str) -> None:
+        create_object(file, self.shown(name))
+
+    def replace(self, part: Path, file: BinaryIO, name: str) -> None:
+        self.remove(name)
+        self.create(part, file, name)
+
+    def remove(self, name: str) -> None:
+        remove_object(self.shown(name))
+
+    def verified(self, name: str) -> Path | Elsewhere:
+        return StoredPath(self.shown(name))
+
+    def shown(self, name: str) -> str:
+        return f"{self._address}/{name}"
+
+
+def bind_state(state: Path, store: str) -> None:
+    """Record below which address the results are whose journals a directory has.
+
+    Raises `SettingsConflict` if it has those of another place. `store` is empty for results in the
+    directory itself.
+    """
+    path = state / DIRECTORY / _STORE
+    before = path.read_text() if path.exists() else ""
+    if before != store and (before or any((state / DIRECTORY).glob("*.jsonl"))):
+        raise SettingsConflict(
+            f"{state} has the journals of results in {before or 'the directory itself'}, not in "
+            f"{store or 'the directory itself'}: name another directory"
+        )
+    if before != store:
+        write_file(path, store.encode())
+
+
+def store_of_state(state: Path) -> str:
+    """Return the address of the results whose journals a directory has; empty if they are in it."""
+    path = state / DIRECTORY / _STORE
+    return path.read_text() if path.exists() else ""
+
+
+def place_of(store: str, state: Path) -> ResultPlace:
+    """Return where results are: in a store, or if that is empty in the directory itself."""
+    return StorePlace(store, state) if store else DirectoryPlace(state)
+
+
+# --- for verification ---
+
+
+@dataclass(frozen=True)
+class StoredPath(Elsewhere):
+    """An object, or a prefix, that `verify` reads by range."""
+
+    address: str
+
+    def __str__(self) -> str:
+        return redacted(self.address)
+
+    @property
+    def name(self) -> str:
+        return self.address.rstrip("/").rpartition("/")[2]
+
+    def open(self) -> File:
+        return _StoredFile(self)
+
+    def size(self) -> int:
+        found = facts_or_none(self.address)
+        return found.size if found is not None else 0
+
+    def is_dir(self) -> bool:
+        return is_many(self.address)
+
+    def below(self) -> Iterator[tuple[str, Elsewhere]]:
+        """Yield the objects below a prefix by their names there; raises `BadSource`."""
+        top = self.address.rstrip("/")
+        for found in find_objects(f"{top}/"):
+            yield found.address.removeprefix(f"{top}/"), StoredPath(found.address)
+
+
+class _StoredFile(File):
+    def __init__(self, path: StoredPath) -> None:
+        self.path = path
+        try:
+            self._remote = RemoteFile(path.address)
+        except BadSource as error:
+            raise UnreadableFile(str(error)) from error
+        self.size = self._remote.size
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def read(self, offset: int, size: int) -> bytes:
+        wanted = max(min(size, self.size - offset), 0)
+        try:
+            data = self._remote.pread(wanted, offset)
+        except BadSource as error:
+            raise UnreadableFile(str(error)) from error
+        if len(data) < wanted:
+            raise UnreadableFile("it became shorter while it was read")
+        return data
+
+
+def to_verify(path: str) -> Path | Elsewhere:
+    """Return what `verify` reads: a file of a disk or a store."""
+    return StoredPath(path) if is_remote(path) else Path(path)

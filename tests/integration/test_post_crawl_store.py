@@ -1,0 +1,240 @@
+"""Post-crawl commands on an object store: the bytes of a local run, whatever the store does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from dedupindex.object_store import create_object, stores
+from tests.integration.test_post_crawl_killed import collection
+from tests.support.commands import ended, typed
+from tests.support.paths import ROOT
+from tests.support.rewriting import content
+from tests.support.stores import Bucket, Fault
+
+METHODS = ("GET", "HEAD", "PUT")
+ONE = ("--jobs", "1")
+FAULTS = {
+    "throttled": {"status": 503},
+    "refused": {"status": 403},
+    "cut": {"cut": 40},
+    "short": {"short": 40},
+    "wrong": {"wrong": True},
+}  # what a store answers once
+
+
+class Stored:
+    """The files of a collection in a bucket, a plan of them, and the local result."""
+
+    def __init__(self, top: Path, bucket: Bucket) -> None:
+        self.top, self.bucket = top, bucket
+        run = collection(top / "case", 4, 3, 3000)
+        (run.source / "empty.warc.gz").touch()
+        self.source, self.local = run.source, top / "local"
+        for name, data in content(run.source).items():
+            bucket.put(f"warcs/{name}", data)
+        output, _ = typed("dedup", run.source, "--out", self.local, *ONE, "--json", status=7)
+        self.report = json.loads(output)
+        self.expected = content(self.local)
+        self.plan = top / "plan"
+        typed("manifest", self.warcs, "-o", top / "manifest", *ONE, status=7)
+        typed("resolve", top / "manifest", "-o", self.plan)
+        self.planned = {name: data for name, data in self.expected.items() if data}
+        assert len(self.planned) == 4
+
+    @property
+    def warcs(self) -> str:
+        return f"{self.bucket.url}/warcs/"
+
+    def results(self, prefix: str) -> dict[str, bytes]:
+        prefix = prefix and f"{prefix}/"
+        listing = self.bucket.client.list_objects_v2(Bucket=self.bucket.name, Prefix=prefix)
+        get = partial(self.bucket.client.get_object, Bucket=self.bucket.name)
+        keys = [one["Key"] for one in listing.get("Contents", ())]
+        return {key.removeprefix(prefix): get(Key=key)["Body"].read() for key in keys}
+
+    def rewriting(self, prefix: str) -> list[Any]:
+        out, state = f"{self.bucket.url}/{prefix}", self.top / f"state-{prefix}"
+        return ["rewrite", self.plan, "--out", out, "--state", state]
+
+    def at_request(self, number: int, **fault: Any) -> None:
+        """Let a fault happen at the request of a number, or at the next one that it fits."""
+        requests = self.bucket.server.requests
+        requests.clear()
+        once: list[bool] = []
+
+        def due() -> bool:
+            if once or len(requests) < number:
+                return False
+            once.append(True)
+            return True
+
+        self.bucket.server.faults[:] = [
+            Fault("", 1, method=method, when=due, **fault) for method in METHODS
+        ]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, buckets: Callable[[], Bucket]) -> Stored:
+    return Stored(tmp_path_factory.mktemp("stored"), buckets())
+
+
+@pytest.fixture
+def stored(made: Stored, monkeypatch: pytest.MonkeyPatch) -> Stored:
+    monkeypatch.setattr(stores, "_FIRST_WAIT", 0.001)
+    made.bucket.server.faults.clear()
+    made.bucket.server.requests.clear()
+    return made
+
+
+def test_as_on_one_machine(stored: Stored) -> None:
+    url, state, before = stored.bucket.url, stored.top / "state", stored.results("warcs")
+    into = ("--out", f"{url}/smaller", "--state", state, *ONE)
+    output, _ = typed("dedup", stored.warcs, *into, "--json", status=7)
+    report, sent = json.loads(output), json.loads(output)["requests"]
+    assert stored.results("smaller") == stored.expected
+    other = {"seconds", "requests", "problems", "work"}  # times, and paths
+    assert {name: report[name] for name in report.keys() - other} == {
+        name: stored.report[name] for name in stored.report.keys() - other
+    }
+    assert report["revisits"] == 9 and report["verified"] == {"files": 4, "findings": {}}
+    assert sent["written"] == sum(map(len, stored.expected.values()))
+    assert sent["put"] == 5 and sent["get"] > 8 and sent["list"] and sent["dollars"] > 0
+    assert {path.parts[-2] for path in state.rglob("*") if path.is_file()} == {".rewrite"}
+    _, said = typed("dedup", stored.warcs, *into, status=7)  # again: nothing is written
+    assert "empty" in said
+
+    against = ("verify", "--against", stored.warcs, f"{url}/smaller")
+    _, messages = typed(*against)
+    assert "5 files: all that" in messages
+    assert "requests to stores" in messages
+    smaller = stored.results("smaller")
+    broken = smaller["00/x.warc"]
+    stored.bucket.put("smaller/00/x.warc", broken[:700] + bytes([broken[700] ^ 1]) + broken[701:])
+    assert ended(*against)[0] == 8
+    stored.bucket.put("smaller/00/x.warc", smaller["00/x.warc"])
+
+    back = ("--state", state, *ONE)
+    typed("undedup", f"{url}/smaller", "--out", f"{url}/back", *back, status=7)
+    typed("undedup", stored.local, "--out", stored.top / "back", *ONE, status=7)
+    assert stored.results("back") == content(stored.top / "back")
+    typed("verify", "--against", stored.warcs, f"{url}/back", "--records")
+    typed("undedup", f"{url}/smaller", "--out", f"{url}/back", *back, status=7)  # all exist
+    assert stored.results("warcs") == before
+
+
+def test_parts_of_large_objects(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of two writers one wins, with parts as well."""
+    ours, theirs = (Random(seed).randbytes(17 << 20) for seed in (1, 2))
+    (tmp_path / "large").write_bytes(ours)
+    bucket, path = stored.bucket, "/large"
+    write = partial(bucket.client.put_object, Bucket=bucket.name, Key="large", Body=theirs)
+    with open(tmp_path / "large", "rb") as file:
+        bucket.server.faults[:] = [Fault(path, 1, method="PUT", then=write)]  # at the first part
+        with pytest.raises(FileExistsError):
+            create_object(file, f"{bucket.url}{path}")
+        assert stored.results("")["large"] == theirs
+        bucket.client.delete_object(Bucket=bucket.name, Key="large")
+        assert create_object(file, f"{bucket.url}{path}")
+        assert not create_object(file, f"{bucket.url}{path}")
+    assert stored.results("")["large"] == ours
+    assert not bucket.client.list_multipart_uploads(Bucket=bucket.name).get("Uploads")
+    bucket.client.delete_object(Bucket=bucket.name, Key="large")
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_faulty_store(stored: Stored, kind: str) -> None:
+    """Faults at any request: no wrong object, and the next run completes the results."""
+    random = Random(kind)
+    for number in range(2):
+        name = f"{kind}{number}"
+        words = [*stored.rewriting(name), *ONE]
+        stored.at_request(random.randrange(40), **FAULTS[kind])
+        status, _, messages = ended(*words)
+        assert "Traceback" not in messages
+        there = stored.results(name)
+        assert there.items() <= stored.planned.items()
+        assert status or there == stored.planned
+        stored.bucket.server.faults.clear()
+        typed(*words)
+        assert stored.results(name) == stored.planned
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_object_that_reads_back_wrong(stored: Stored, method: str) -> None:
+    """It is removed, and the run ends."""
+    wrong = f"wrong{method}"
+    fault = Fault(f"/{wrong}/01/x.warc.gz", 99, wrong=True, method=method)
+    stored.bucket.server.faults[:] = [fault]
+    status, _, messages = ended(*stored.rewriting(wrong), *ONE, DEDUPINDEX_REMOTE_TRIES="2")
+    assert status and "01/x.warc.gz" in messages and "checksum" in messages, messages
+    assert "01/x.warc.gz" not in stored.results(wrong)
+    stored.bucket.server.faults.clear()
+    typed(*stored.rewriting(wrong), *ONE)
+    assert stored.results(wrong) == stored.planned
+
+
+def test_changed_objects_are_left_alone(stored: Stored) -> None:
+    key, before = "warcs/00/x.warc", stored.results("warcs")  # it has the originals
+    data = before["00/x.warc"]
+    stored.bucket.put(key, data.replace(b"2020-01-01", b"2020-01-02"))
+    status, _, messages = ended(*stored.rewriting("out"), *ONE)
+    assert status == 7 and "it has changed since it was scanned" in messages
+    results = stored.results("out")
+    stored.bucket.put(key, data)
+    assert set(results) == set(stored.planned) - {"00/x.warc"}
+    assert all(results[name] == before[name] for name in results)
+
+
+def test_somebody_elses_object_stays(stored: Stored) -> None:
+    stored.bucket.put("theirs/00/x.warc", b"something else")
+    status, _, messages = ended(*stored.rewriting("theirs"), *ONE)
+    assert status == 7 and "exists already, with other content" in messages
+    assert stored.results("theirs")["00/x.warc"] == b"something else"
+
+
+def test_killed_at_any_request(stored: Stored) -> None:
+    random = Random(7)
+    words = [ROOT / "bin" / "rewrite", *stored.rewriting("killed")[1:]]
+    for _ in range(2):
+        with subprocess.Popen([*map(str, words)], stderr=subprocess.DEVNULL) as process:
+
+            def kill(process: subprocess.Popen[bytes] = process) -> None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+
+            stored.at_request(random.randrange(40), then=kill)
+        assert stored.results("killed").items() <= stored.planned.items()
+    stored.bucket.server.faults.clear()
+    typed(*stored.rewriting("killed"))
+    assert stored.results("killed") == stored.planned
+
+
+def test_refusals(stored: Stored, tmp_path: Path) -> None:
+    url, state = stored.bucket.url, tmp_path / "state"
+    for words, status, message in (
+        (["dedup", stored.warcs, "--in-place"], 4, "files are not replaced"),
+        (["rewrite", stored.plan, "--in-place"], 4, "files are not replaced"),
+        (["rewrite", stored.plan, "--undo"], 4, "files are not replaced"),
+        (["rewrite", stored.plan, "--out", f"{url}/x"], 2, "goes with --state"),
+        (["rewrite", stored.plan, "--out", f"{url}/warcs/x", "--state", state], 4, "next scan"),
+        (["rewrite", stored.plan, "--out", "gs://b/x", "--state", state], 4, "speaks S3"),
+        (["rewrite", stored.plan, "--out", tmp_path / "x", "--state", state], 2, "--state goes"),
+        (["undedup", f"{url}/x", "--out", tmp_path / "x"], 2, "with --state DIR"),
+        (["convert", stored.warcs, "--out", tmp_path / "x"], 4, "not a file here"),
+    ):  # fmt: skip
+        code, _, messages = ended(*words)
+        assert code == status and message in messages, messages
+    assert not state.exists()
