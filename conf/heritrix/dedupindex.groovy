@@ -72,7 +72,6 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
     private static final int FAILURES = 5, SHARE = 10
     private static final long SHORTEST = 1000, LOST = 60_000
-    private static final String LATER = '; index the WARCs afterwards (bin/index --add), or later crawls do not find what is in them'
     private static final List<Integer> REFUSED = [400, 409, 413, 414, 429]    // one request, which says nothing about the next
     private static final List<Integer> REFUSED_OFTEN = [409, 429]             // logged once
 
@@ -110,6 +109,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static class Capture {
         final String digest, json
         Capture(String digest, String json) { this.digest = digest; this.json = json }
+    }
+
+    /** The server refuses the token, or that there is none. */
+    @CompileStatic
+    @POJO
+    private static class Forbidden extends IOException {
+        Forbidden(String message) { super(message) }
     }
 
     /** The server refused this one request; that says nothing about the next. */
@@ -399,11 +405,17 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         long now = milliseconds()
         if (failures == 0) {
             since = now
-            log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried after 1 to ' + quiet.intdiv(1000) + ' s: ' + server + ': ' + e)
+            if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem() + ': ' + server + ': ' + e.message)
+            else log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried after 1 to ' + quiet.intdiv(1000) + ' s: ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
         until = now + Math.min(pause, quiet)
+    }
+
+    private String tokenProblem() {
+        String problem = token.isEmpty() ? 'wants a token' : 'does not accept the token for the crawl ' + crawl
+        return problem + '; bin/token makes one that may write to it: set "token" in dedup-beans.xml'
     }
 
     private void answered() {
@@ -459,6 +471,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (code == 204) return null
         String message = method + ' ' + path.take(200) + ' was answered ' + code + ' ' + text.take(300)
         if (code in REFUSED) throw new Refused(code, message)
+        if (code == 401 || code == 403) throw new Forbidden(message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         throw new IOException(message)
     }
@@ -529,6 +542,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return (notLookedUp.get() ? '; not looked up ' + notLookedUp : '') + (notReported.get() ? '; not reported ' + notReported : '')
     }
 
+    /** What to do about captures that the server does not know. */
+    private String later() {
+        return '; index the WARCs afterwards (bin/index --add --crawl ' + crawl + ' WARCS INDEX), or later crawls do not find what is in them'
+    }
+
     private void end(String reason) {
         if (crawl == null) identify()
         flush()
@@ -539,7 +557,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String missed = missed()
         log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
         if (!begun) {
-            log(Level.SEVERE, 'crawl ' + crawl + ' was never begun at ' + server + missed + (missed ? LATER : ''))
+            log(Level.SEVERE, 'crawl ' + crawl + ' was never begun at ' + server + missed + (missed ? later() : ''))
             return
         }
         String cancelOn = setting('cancelOn')
@@ -551,15 +569,24 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 post(step, outcome, FORM)
-                log(Level.INFO, 'done: POST ' + step + (missed ? LATER : ''))
+                log(Level.INFO, 'done: POST ' + step + (missed ? later() : ''))
                 keepReport()
                 return
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
-                if (left == ATTEMPTS) log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: POST ' + server + step + ' not_looked_up=' + notLookedUp + '&not_reported=' + notReported + (missed ? LATER : ''))
+                if (left == ATTEMPTS) {
+                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: ' + byHand(step) + (missed ? later() : ''))
+                }
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
         }
+    }
+
+    /** The command that ends the crawl; it names the token and does not show it. */
+    private String byHand(String step) {
+        String header = token.isEmpty() ? '' : '-H "Authorization: Bearer $TOKEN" '
+        String where = token.isEmpty() ? '' : ' (TOKEN is the token of dedup-beans.xml)'
+        return 'curl ' + header + "-d 'not_looked_up=" + notLookedUp + '&not_reported=' + notReported + "' '" + server + step + "'" + where
     }
 
     /** Write the server's report of the crawl beside Heritrix's own; it is on the server in any case. */

@@ -10,6 +10,7 @@ import click
 import orjson
 from click.core import ParameterSource
 
+from dedupindex.cli.common import say
 from dedupindex.crawls.compare_crawls import (
     CHANGES,
     COLUMNS,
@@ -33,6 +34,8 @@ _LABELS = {
     "first_stored_bytes": "stored before", "second_stored_bytes": "stored after",
     "second_revisits": "revisits after",
 }  # fmt: skip
+_NOT_KNOWN = "not known"
+_COUNTED = "Until then a URL that has not changed is counted as new or gone, or not at all."
 _PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
 
@@ -58,6 +61,8 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     if top is None:
         top = _TOP if format == "text" else MOST
     found = compare(index, options["compare"], options["crawl"], options["order"], top)
+    for warning in found.warnings:
+        say(f"warning: {warning}")
     table = _table(options["order"])
     if html is not None:
         html_page.save(html, _page(found, table))
@@ -105,8 +110,16 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
         html_page.Figure(f"URLs {change}", f"{total[change]:,}", amount(total[f"{change}_bytes"]))
         for change in CHANGES
     ]
+    headline = f"Of {urls:,} URLs, {total['same']:,} answered the same in both crawls."
+    if found.warnings:  # what looks new or gone may have answered the same
+        figures = [figure._replace(value=_NOT_KNOWN, note="") for figure in figures]
+        headline = "What is new, gone, the same and changed is not known: WARCs were not read."
 
     def body() -> Iterator[str]:
+        for warning in found.warnings:
+            yield f"<p><strong>Warning:</strong> {html_page.text(warning)}</p>\n"
+        if found.warnings:
+            yield f"<p>{html_page.text(_COUNTED)}</p>\n"
         counts = [(part, total[part.name]) for part in _PARTS]
         yield from html_page.split("URLs by what has changed", counts, ReportColumn("", ""))
         sizes = [(part, total[f"{part.name}_bytes"]) for part in _PARTS]
@@ -120,7 +133,7 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
 
     return html_page.page(
         f"From crawl {found.first} to crawl {found.second}",
-        f"Of {urls:,} URLs, {total['same']:,} answered the same in both crawls.",
+        headline,
         figures,
         body(),
         f"Sizes not known: {unsized:,}; they add no bytes." if unsized else "",
@@ -131,7 +144,15 @@ def _text(found: CrawlComparison) -> Iterator[str]:
     total = found.total
     yield f"From crawl:           {printable(found.first)}"
     yield f"To crawl:             {printable(found.second)}"
+    for warning in found.warnings:
+        yield f"Warning:              {printable(warning)}"
+    if found.warnings:
+        yield f"                      {_COUNTED}"
     for change in CHANGES:
+        if found.warnings:
+            counted = f" (counted without them: {total[change]:,})"
+            yield f"{f'URLs {change}:':<22}{_NOT_KNOWN}{counted}"
+            continue
         payload = amount(total[f"{change}_bytes"])
         yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}"
     for name, label in (("first", "The first"), ("second", "The second")):

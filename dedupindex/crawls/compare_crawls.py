@@ -3,19 +3,27 @@
 Compared is, for each URL, what it answered last in each of the two crawls, stored in full or as a
 revisit. Index and ledger are read once, in the order of digests; what they have of the two crawls
 is then sorted by URL, on disk, so that memory does not grow.
+
+A crawl that asks while it runs reports what it stores; its revisits are known when its files are
+read. Without them a URL that has not changed looks as if it were gone, so that is a warning.
 """
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
-from dedupindex.errors import BadQuery, UnknownCrawl
+from dedupindex.crawls import statistics
+from dedupindex.crawls.parse_report import self_report_of
+from dedupindex.crawls.store import Store
+from dedupindex.crawls.stores import open_store
+from dedupindex.errors import BadQuery, UnknownCrawl, as_called
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
@@ -48,6 +56,7 @@ class CrawlComparison(NamedTuple):
     hosts: int
     rows: list[dict[str, Any]]  # the largest hosts
     others: dict[str, int] | None  # the sums of all other hosts, exact
+    warnings: list[str]  # sentences on files that were not read; if any, `CHANGES` are not known
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
@@ -72,7 +81,12 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
         raise BadQuery(f"there is no order {order[:64]!r}; there are {', '.join(ORDERS)}")
     if first == second:
         raise BadQuery("name two crawls: these are the same")
-    with closing(open_index(index)) as engine, engine.view() as view:
+    with ExitStack() as stack:
+        store = open_store(index)
+        if store is not None:
+            stack.enter_context(closing(store))
+        engine = stack.enter_context(closing(open_index(index)))
+        view = stack.enter_context(engine.view())
         sides = _sides(view, first, second)
         sums, total = Sums(len(COLUMNS)), [0] * len(COLUMNS)
         lines = sorted_lines(_lines(view, engine.identity.settings, sides))
@@ -81,6 +95,10 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
             sums.add(host, *amounts)
             for column, amount in enumerate(amounts):
                 total[column] += amount
+        warnings = [] if store is None else _unread(view, store, {
+            name: total[_COLUMN[f"{side}_revisits"]]
+            for name, side in ((first, "first"), (second, "second"))
+        })  # fmt: skip
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace"), **_named(amounts)}
         for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
@@ -90,7 +108,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
     others = _named([whole - part for whole, part in zip(total, rest, strict=True)])
     return CrawlComparison(
         first, second, _named(total), hosts, rows,
-        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None,
+        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None, warnings,
     )  # fmt: skip
 
 
@@ -115,6 +133,32 @@ def _sides(view: View, first: str, second: str) -> dict[int, int]:
                 "was committed and merged"
             )
     return sides
+
+
+def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
+    """Return a warning for each crawl that wrote more than the index knows.
+
+    `revisits` are those that the index knows, by crawl.
+    """
+    read = {container.crawl for container in view.containers()}
+    warnings = []
+    with store.reading() as reading:
+        for name, known in revisits.items():
+            crawl = reading.crawl_named(name)
+            if crawl is None:
+                continue
+            row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
+            missing = row.duplicates + row.not_modified - known
+            found = [f"revisits that were not read: {missing:,}"] if missing > 0 else []
+            stored = (told.not_looked_up or 0) + (told.not_reported or 0)
+            if stored and name not in read:
+                found.append(f"captures that it did not report: {stored:,}")
+            if found:
+                command = f"bin/index --add --crawl {shlex.quote(name)} WARCS INDEX"
+                warnings.append(
+                    as_called(f"crawl {name}: {', '.join(found)}. Read its WARCs: {command}")
+                )
+    return warnings
 
 
 def _lines(view: View, settings: Settings, sides: dict[int, int]) -> Iterator[bytes]:

@@ -97,7 +97,7 @@ _FACTS = (
     *_ENDED,
     ReportColumn("strategy", "strategy", Unit.TEXT),
     ReportColumn("namespace", "namespace", Unit.TEXT),
-    ReportColumn("merged", "in the index itself", Unit.TEXT),
+    ReportColumn("merged", "merged into the index", Unit.TEXT),
 )
 
 
@@ -183,6 +183,17 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     return "ended without a lookup" if since > _COUNTED_AFTER else None
 
 
+def not_asked(head: dict[str, Any]) -> str:
+    """Say what the shares of a crawl leave out, as its crawlers report it; "" for nothing."""
+    failed, missing = head["not_looked_up"] or 0, head["not_reported"] or 0
+    found = [
+        f"{failed:,} more {'was' if failed == 1 else 'were'} not looked up, so stored in full"
+    ] if failed else []  # fmt: skip
+    if missing:
+        found.append(f"{missing:,} stored {'was' if missing == 1 else 'were'} not reported")
+    return ", ".join(found)
+
+
 def date(seconds: int) -> str | None:
     """Return seconds since 1970 as a WARC-Date, None for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else None
@@ -226,10 +237,12 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if share is None
         else f"{share_text(share)} of the payload that it fetched was not stored again"
     )
+    unasked = not_asked(head)
     headline = (
-        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups."
+        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups"
+        f"{f'; {unasked}' if unasked else ''}."
         if head["lookups"]
-        else "This crawl has looked nothing up."
+        else f"This crawl has looked nothing up{f'; {unasked}' if unasked else ''}."
     )
     stored = Figure("Stored", number(head["captures"]), f"{amount(head['bytes'])} of payload")
 
@@ -249,7 +262,10 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
-    figures = [*saved_figures(head, "stored"), stored]
+    figures = [*saved_figures(head, "lookups", "stored"), stored]
+    if unasked:
+        failed, missing = (number(head[name] or 0) for name in ("not_looked_up", "not_reported"))
+        figures.append(Figure("Not looked up", failed, f"not reported: {missing}"))
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -276,6 +292,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
     yield from duplicate_lines(content)
+    if unasked := not_asked(content):
+        yield f"  not counted there:  {unasked}"
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         share = content["duplicate_stated_bytes_percent"]

@@ -307,12 +307,14 @@ def _of_group(group: Row, looked_up: str) -> str:
     return share if saved is None else f"{share}, {amount(saved)} saved"
 
 
-def saved_figures(head: Row, new_bytes: str = "of payload") -> list[Figure]:
+def saved_figures(
+    head: Row, of_what: str = "captures", new_bytes: str = "of payload"
+) -> list[Figure]:
     """Return the figures of a page: what was saved, in per cent and bytes."""
     share = head["duplicate_bytes_percent"]
     of = "" if share is None else f"{share_text(share)} of {amount(head['handled_bytes'])}"
     new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} {new_bytes}"
-    captures = f"{share_text(head['duplicates_percent'])} of captures"
+    captures = f"{share_text(head['duplicates_percent'])} of {of_what}"
     return [
         Figure("Payload saved", amount(head["duplicate_bytes"]), of),
         Figure("Duplicates", f"{head['duplicates']:,}", captures),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from flask import render_template, request
@@ -11,6 +12,7 @@ from dedupindex.errors import BadInput, BadQuery
 from dedupindex.runtime.charts import bar
 from server import commands
 from server.api.index_reports import compared
+from server.auth import NamespaceAccess
 from server.pages.login import is_own_request
 from server.services import Handlers
 
@@ -33,6 +35,7 @@ ORDER_TEXTS = {
     "same_bytes": "bytes of payloads that are the same",
 }
 _TOP = 30  # hosts
+_MOST = 200  # crawls to choose from
 
 
 class ComparePage(Handlers):
@@ -64,10 +67,14 @@ class ComparePage(Handlers):
         return page, status
 
     def _names(self) -> list[str]:
-        """Return the crawls of which the index was found to hold something."""
+        """Return crawls that can be compared: those that asked, the newest first, then others."""
+        visible = NamespaceAccess(self._access, request.environ)
+        with self._live.crawls.reading() as reading:
+            newest = () if reading is None else filter(visible.sees, reading.newest())
+            names = [crawl.name for crawl in islice(newest, _MOST)]
         content = self._summaries.known().content
         rows = content["by"]["crawl"]["rows"] if content is not None else []
-        return sorted(row["crawl"] for row in rows if row["crawl"])
+        return list(dict.fromkeys([*names, *sorted(row["crawl"] for row in rows if row["crawl"])]))
 
 
 def _drawn(found: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
+from itertools import islice
 from typing import Any
 
 from flask import render_template, request
 
 from dedupindex.crawls import statistics
-from dedupindex.crawls.crawl import Crawl
+from dedupindex.crawls.crawl import Crawl, CrawlState
 from dedupindex.crawls.crawl_report import date, group_table
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
@@ -28,6 +30,8 @@ ORDERS = {
     "stored_bytes": "payload stored",
 }
 _ROWS = 50  # of the largest
+_LOOKED_THROUGH = 1000  # crawls, for the one before
+_LAST_DIGITS = re.compile(r"\d+$")
 
 
 class CrawlPages(Handlers):
@@ -56,11 +60,13 @@ class CrawlPages(Handlers):
             visible.require(known)
             total, times = statistics.total(reading, known), statistics.times(reading, known)
             rows = [] if brief else statistics.largest(reading, known, by, _ROWS, order)
+            earlier = _earlier(reading, known, visible)
         most = max((row.lookups for _, row in rows), default=0)
         return render_template(
             "crawl.html",
             crawl=crawl_json(self._live, name),
             brief=brief,
+            earlier=earlier,
             now=date(int(time.time())),
             times=times,
             index=None if brief else self._live.index_facts(),
@@ -88,6 +94,18 @@ class CrawlPages(Handlers):
             elif reading is not None:
                 content.update(_largest_hosts(reading, visible))
         return render_template("host.html", host=name, **tables, **content)
+
+
+def _earlier(reading: Reading, crawl: Crawl, visible: NamespaceAccess) -> str:
+    """Return the latest committed crawl before one whose name differs in its last digits only."""
+    stem = _LAST_DIGITS.sub("", crawl.name)
+    before = (
+        earlier.name
+        for earlier in islice(reading.newest(crawl), _LOOKED_THROUGH)
+        if earlier.state is CrawlState.COMMITTED and visible.sees(earlier)
+        if _LAST_DIGITS.sub("", earlier.name) == stem
+    )
+    return next(before, "") if stem != crawl.name else ""
 
 
 def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, Any]:

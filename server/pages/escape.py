@@ -9,6 +9,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
+from dedupindex.crawls.crawl_report import not_asked
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
@@ -35,6 +36,7 @@ def configure_templates(app: App) -> None:
         path=path,
         visible=printable,
         unit=unit,
+        not_asked=not_asked,
     )
 
 

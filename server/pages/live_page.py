@@ -38,7 +38,7 @@ _TICK = 0.5  # seconds between two looks whether the server stops
 _HEARTBEAT = 10.0  # seconds without another event; it also finds out that a browser has gone
 _RETRY = 3000  # milliseconds until a browser connects again
 _CRAWLS = 20  # open crawls, the newest ones, and some that have ended
-_RECENT = 5  # whole minutes of which means are shown
+_RECENT = 5  # whole minutes, and what the running one has so far
 _DAY = 86_400  # seconds
 _PARTS = ("now", "minutes")
 
@@ -134,20 +134,24 @@ class LivePage(Handlers):
     ) -> dict[str, Any]:
         shown, rows = crawls[:_CRAWLS], []
         total = [MinuteCounts(0)] * 60
+        open_ones = [MinuteCounts(0)] * 60  # without crawls that have ended, unless one was chosen
         if reading is not None:
             reading = reading.with_statistics(shown)
-            total = last_hour(reading, [], now)
+            total = open_ones = last_hour(reading, [], now)
             for crawl in shown:
                 minutes = last_hour(reading, [crawl], now)
                 total = [one.plus(other) for one, other in zip(total, minutes, strict=True)]
+                if name or crawl.state is CrawlState.OPEN:
+                    pairs = zip(open_ones, minutes, strict=True)
+                    open_ones = [one.plus(other) for one, other in pairs]
                 rows.append(_row(reading, crawl, minutes, now))
         return {
             "crawl": name,
             "rows": rows,
             "more": len(crawls) > _CRAWLS,
             "most": _CRAWLS,
-            "recent": sum_of(total[-_RECENT - 1 : -1]),
-            "hour": sum_of(total),
+            "recent": sum_of(open_ones[-_RECENT - 1 :]),
+            "hour": sum_of(open_ones),
             "all_lookups": sum(lookups_by_class(self._metrics.totals()).values()),
             "classes": CLASSES,
             **_charts(total),
@@ -169,7 +173,7 @@ def _row(reading: Reading, crawl: Crawl, minutes: list[MinuteCounts], now: float
     today = last // _DAY == int(now) // _DAY
     own = crawl.name.startswith(RECORDS_CRAWL)  # of /api/records, without lookups
     problems = [] if own else attention(reading, crawl, minutes, now)
-    recent, hour = sum_of(minutes[-_RECENT - 1 : -1]), sum_of(minutes)
+    recent, hour = sum_of(minutes[-_RECENT - 1 :]), sum_of(minutes)
     return _CrawlRow(crawl.name, crawl.state.value, date(last), today, recent, hour, problems)
 
 

@@ -6,6 +6,7 @@ Heritrix ends with status 0 also when its scripts failed, so it is revisits that
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -302,7 +303,7 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
         f"was never begun at http://127.0.0.1:{port}; not looked up {asked}; index the WA" in alerts
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
-    assert "(bin/index --add)" in ours[-1]
+    assert f"(bin/index --add --crawl {crawl.name} WARCS INDEX)" in ours[-1]
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -336,7 +337,29 @@ def test_a_server_that_dies_in_the_middle(
     check_revisits(records, harvests.first.records())
     asked = len(site.payloads()) + 1 - len(revisits)
     assert "is still open" in crawl.alerts() and f"not_looked_up={asked}&" in crawl.alerts()
-    assert "; index the WARCs afterwards" in crawl.alerts()
+    assert f"index the WARCs afterwards (bin/index --add --crawl {crawl.name} " in crawl.alerts()
+    command = re.search(r"do it by hand: (curl .*?/commit') \(TOKEN is", crawl.alerts())
+    assert command is not None and harvests.token not in crawl.alerts()
+    with serving(index) as server:
+        typed = command[1].replace(url, f"http://127.0.0.1:{server.port}")
+        environment = {**os.environ, "TOKEN": harvests.token}
+        subprocess.run(["sh", "-c", typed], env=environment, check=True, timeout=30)
+        told = crawl_of(server, crawl.name)
+    assert (told["state"], told["not_looked_up"]) == ("committed", asked)
+
+
+def test_a_crawl_without_its_token_says_what_to_set(
+    heritrix: Heritrix, site: Site, harvests: Harvests, tmp_path: Path
+) -> None:
+    index = shutil.copytree(harvests.index, tmp_path / "index")
+    other = dedupindex("token", index, "--add", "other", "--crawls", "weekly-*")[0].strip()
+    with serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
+    assert "does not accept the token for the crawl wrong-" in crawl.alerts()
+    assert 'set "token" in dedup-beans.xml' in crawl.alerts()
+    assert "until the server answers again" not in crawl.alerts()
+    all_stored(site, crawl)
 
 
 def test_missed_lookups_are_reported_when_the_server_is_back(

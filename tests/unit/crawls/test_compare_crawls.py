@@ -6,13 +6,18 @@ import csv
 import io
 import json
 import random
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from dedupindex.capture import Capture, Revisit
-from dedupindex.crawls import compare_crawls
+from dedupindex.crawls import compare_crawls, lifecycle
 from dedupindex.crawls.compare_crawls import CHANGES, COLUMNS, ORDERS, compare
+from dedupindex.crawls.counting import LookupCounter, LookupOutcome, add_counted
+from dedupindex.crawls.parse_report import add_self_report
+from dedupindex.crawls.stores import make_store
 from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.urlkey import host_of
 from tests.support.captures import capture
@@ -106,6 +111,43 @@ def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
     for change in CHANGES:
         assert f"URLs {change}:".ljust(22) + f"{found['total'][change]}," in text
     assert "all 2 others" in page and "From crawl old to crawl new" in page
+
+
+def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
+    tmp_path: Path,
+) -> None:
+    """A crawl that reports lists what it stored; its WARCs must be read for what it did not."""
+    index = begin(tmp_path)
+    one, two = (
+        capture(n, b"http://x.example/%d" % n, crawl=crawl, container="w", offset=n)
+        for n, crawl in ((1, "old"), (2, "new"))
+    )
+    load(index, [one, two])
+    with closing(make_store(index)) as store:
+        counter, hit = LookupCounter(), LookupOutcome("exact_url", 10)
+        store.write(partial(lifecycle.begin, name="new"))
+        store.write(
+            lambda writing: add_self_report(writing, writing.crawl("new"), {"not_looked_up": 5})
+        )
+        counter.count_lookup(("new", "", one.url, hit, -1, 1000))
+        for part in counter.take():
+            store.write(partial(add_counted, counted=part))
+        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+    words = ("report", index, "--crawl", "new", "--compare", "old")
+    text, warned = typed(*words)
+    says = "crawl new: revisits that were not read: 1, captures that it did not report: 5"
+    remedy = "index --add --crawl new WARCS INDEX"
+    page = typed(*words, "--format", "html")[0]
+    for shown in (text, warned, page, json.loads(typed(*words, "--json")[0])["warnings"][0]):
+        assert says in shown and remedy in shown
+    assert "URLs gone:            not known (counted without them: 1)" in text
+    assert "is not known: WARCs were not read" in page and ">not known</dd>" in page
+
+    load(index, [two._replace(container="/new.warc.gz", offset=9)],
+         [revisit_of(one, one.url, 5, "/new.warc.gz", "new")])  # fmt: skip
+    text, warned = typed(*words)
+    assert "URLs same:            1," in text and "Warning" not in text + warned
+    assert json.loads(typed(*words, "--json")[0])["warnings"] == []
 
 
 def test_comparisons_that_make_no_sense(tmp_path: Path) -> None:

@@ -153,6 +153,26 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     assert "surt-0.3.1" in shown
 
 
+def test_a_crawl_can_be_compared_with_the_one_before(web: FlaskClient) -> None:
+    for name in ("weekly-1", "other-5", "weekly-2"):
+        web.post("/crawls", json={"name": name})
+        web.post(f"/crawls/{name}/commit", json={"exit": "x"})
+    links = page(web.get("/pages/crawl?name=weekly-2")).links
+    assert "/pages/compare?first=weekly-1&second=weekly-2" in links
+    assert "/pages/compare?second=weekly-1" in page(web.get("/pages/crawl?name=weekly-1")).links
+    named = re.findall(r'<option value="([\w-]+-\d)"', web.get("/pages/compare").text)
+    assert named == ["weekly-2", "other-5", "weekly-1"]
+
+
+def test_the_live_page_counts_the_running_minute_and_open_crawls_only(web: FlaskClient) -> None:
+    report(web, "done", "http://one.example/1", size=5000)
+    web.post("/crawls/done/commit", json={"exit": "x"})
+    report(web, "now", *(f"http://one.example/{number}" for number in range(3)))
+    assert card(web, "/pages/live", "Lookups") == "6" and card(web, "/pages/live", "Stored") == "3"
+    assert card(web, "/pages/live", "Duplicates") == "66.7 %"  # "done" had stored one of them
+    assert card(web, "/pages/live?crawl=done", "Lookups") == "2"
+
+
 def test_pages_of_a_missing_index_are_errors(tmp_path: Path) -> None:
     live = LiveIndex(tmp_path / "none")
     live.refresh()
