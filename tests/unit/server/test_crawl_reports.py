@@ -361,7 +361,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     unasked = "7 more were not looked up, so stored in full"
     assert f"  not counted there:  {unasked}" in text.splitlines()
     page, _ = dedupindex("report", index, "--crawl", "a", "--format", "html")
-    assert f"2 duplicates in 3 lookups; {unasked}." in page and ">66.67 % of lookups<" in page
+    assert f"2 duplicates in 3 lookups; {unasked}." in page and ">66.7 % of lookups<" in page
     assert "<dt>Not looked up</dt><dd>7</dd>" in page
     for shown in ("/", "/pages/crawls", "/pages/crawl?name=a"):
         assert unasked in web.get(shown).text, shown
