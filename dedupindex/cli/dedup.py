@@ -296,7 +296,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:
         yield _verified_line(report)
-    if in_place and report.journal:
+    if in_place and report.journal and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
         yield f"undo: bin/rewrite {plan} --undo"
         yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
