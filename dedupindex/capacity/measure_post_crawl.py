@@ -9,13 +9,14 @@ import time
 import zlib
 from collections.abc import Callable
 from datetime import date
-from hashlib import shake_128
+from hashlib import sha1, shake_128
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 from dedupindex.capacity.post_crawl_plan import STEPS
 from dedupindex.capacity.rates import Table
+from dedupindex.digest import Digest
 from dedupindex.errors import BadInput
 
 SIZE = 512 << 20  # bytes of the sample
@@ -28,6 +29,7 @@ WARC-Type: response\r
 WARC-Record-ID: <urn:uuid:{number:08x}-0000-4000-8000-000000000000>\r
 WARC-Date: 2026-11-{day:02}T{hour:02}:{minute:02}:{second:02}Z\r
 WARC-Target-URI: http://{host}.example.com/pages/{number}.html\r
+WARC-Payload-Digest: {digest}\r
 Content-Type: application/http; msgtype=response\r
 Content-Length: {length}\r
 \r
@@ -106,7 +108,7 @@ def _member(number: int) -> bytes:
     days, hour = divmod(hours, 24)
     head = _RECORD.format(
         number=number, host=number % 97, length=len(block), day=1 + days % 28, hour=hour,
-        minute=minute, second=second,
+        minute=minute, second=second, digest=Digest("sha1", sha1(body.encode()).digest()),
     )  # fmt: skip
     deflate = zlib.compressobj(6, zlib.DEFLATED, 31)
     return deflate.compress(f"{head}{block}\r\n\r\n".encode()) + deflate.flush()

@@ -42,17 +42,17 @@ class PostCrawlCosts:
 def post_crawl_costs(size: float, inputs: Table) -> PostCrawlCosts:
     """Return requests, bytes and savings of an archive of `size` bytes.
 
-    The manifest reads everything, rewriting reads it again, and the originals of duplicates once
-    more; verification reads the archive and the result.
+    The manifest reads everything; rewriting reads it again, the originals of duplicates once more,
+    and what it has written; verification reads the archive and the result.
     """
     rates, prices = inputs["post_crawl"], inputs["documents"]
     captures, files = size / rates["bytes_per_capture"], size / rates["bytes_per_file"]
     saved = size * rates["bytes_saved"]
     written = size - saved
-    read = 3 * size + written + saved  # an original is about as large as what it replaces
+    read = 3 * size + 2 * written + saved  # an original is about as large as what it replaces
     gets = read / rates["bytes_per_get"] + captures * rates["duplicates"]
     puts = written / rates["bytes_per_put"] + 2 * files  # to begin and to complete an upload
-    cost = gets * prices["price_per_1000_gets"] + puts * rates["price_per_1000_puts"]
+    cost = gets * prices["price_per_1000_gets"] + puts * prices["price_per_1000_puts"]
     monthly = saved / 1e9 * prices["price_per_gb_month"]
     return PostCrawlCosts(
         size, captures, read, written, gets, puts, cost / 1000, saved, monthly
@@ -64,8 +64,10 @@ def post_crawl_plans(size: float, inputs: Table) -> list[PostCrawlPlan]:
     rates, costs = inputs["post_crawl"], post_crawl_costs(size, inputs)
     written = costs.bytes_written
     moved = {
-        "manifest": size, "rewrite": size + costs.bytes_saved + written, "verify": size + written,
-    }  # fmt: skip
+        "manifest": size,
+        "rewrite": size + costs.bytes_saved + 2 * written,
+        "verify": size + written,
+    }
     plans = []
     for instance in inputs["instance"]:
         cores, network = instance["cores"], instance["gbps"] * 1024**3 / 8

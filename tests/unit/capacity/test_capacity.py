@@ -15,7 +15,7 @@ from dedupindex.capacity import estimates
 from dedupindex.capacity import estimates as documents
 from dedupindex.capacity import rates as measure
 from dedupindex.capacity.markdown import picture
-from dedupindex.capacity.measure_post_crawl import measure_post_crawl
+from dedupindex.capacity.measure_post_crawl import make_archive, measure_post_crawl
 from dedupindex.capacity.rates import load
 from dedupindex.errors import BadInput
 from tests.support.commands import typed
@@ -147,10 +147,11 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     rates.write_text(
         "[[instance]]\nname = 'mine'\ncores = 1\ngbps = 8\nprice_per_hour = 0.36\n"
         "[documents]\nprice_per_1000_gets = 0.001\nprice_per_gb_month = 0.01\n"
+        "price_per_1000_puts = 0.01\n"
         "[post_crawl]\nmanifest_mb_per_core_s = 50\nrewrite_mb_per_core_s = 40\n"
         "verify_mb_per_core_s = 90\nresolve_rows_per_core_s = 1000\nbytes_per_capture = 1e5\n"
         "bytes_per_file = 1e9\nduplicates = 0.5\nbytes_saved = 0.2\nbytes_per_get = 4e6\n"
-        "bytes_per_put = 8e6\nprice_per_1000_puts = 0.01\nmachines = [1, 10]\n"
+        "bytes_per_put = 8e6\nmachines = [1, 10]\n"
     )
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     (costs,) = found["post_crawl"]
@@ -163,11 +164,11 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     }
     assert one["cost"] == pytest.approx(ten["cost"]) == pytest.approx(75_000 / 3600 * 0.36)
     assert ten["hours"] == {step: pytest.approx(hour / 10) for step, hour in one["hours"].items()}
-    # Read: by manifest and rewriting 1 TB, originals 0.2, by verification 1.8.
-    assert costs["bytes_read"] == pytest.approx(4e12)
-    assert costs["gets"] == pytest.approx(4e12 / 4e6 + 5e6)
+    # Read: by manifest and rewriting 1 TB each, originals 0.2, read back 0.8, by verification 1.8.
+    assert costs["bytes_read"] == pytest.approx(4.8e12)
+    assert costs["gets"] == pytest.approx(4.8e12 / 4e6 + 5e6)
     assert costs["puts"] == pytest.approx(0.8e12 / 8e6 + 2000)
-    assert costs["request_cost"] == pytest.approx(6e6 * 1e-6 + 102_000 * 1e-5)
+    assert costs["request_cost"] == pytest.approx(6.2e6 * 1e-6 + 102_000 * 1e-5)
     assert costs["saved_per_month"] == pytest.approx(2.0)
 
     slow = rates.read_text().replace("gbps = 8", "gbps = 0.08")
@@ -175,8 +176,16 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
     network = 0.08 * 1024**3 / 8
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     hours = found["post_crawl"][0]["plans"][0]["hours"]
-    assert hours["rewrite"] == pytest.approx(2e12 / network / 3600)
+    assert hours["rewrite"] == pytest.approx(2.8e12 / network / 3600)
     assert hours["manifest"] == pytest.approx(1e12 / network / 3600)
+
+
+def test_a_quarter_of_the_measured_captures_becomes_revisits(tmp_path: Path) -> None:
+    make_archive(tmp_path / "warcs", 2 << 20)
+    words = ("--out", tmp_path / "smaller", "--json")
+    found = json.loads(typed("dedup", tmp_path / "warcs", *words)[0])
+    assert found["captures"] / 5 < found["revisits"] < found["captures"] / 4
+    assert found["verified"]["findings"] == {} == found["refused"]
 
 
 def test_rates_of_rewriting_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
