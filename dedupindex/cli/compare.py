@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     if top is None:
         top = _TOP if format == "text" else MOST
     found = compare(index, options["compare"], options["crawl"], options["order"], top)
-    for warning in found.warnings:
+    for warning in found.warnings if format != "text" else ():  # the text has them
         say(f"warning: {warning}")
     table = _table(options["order"])
     if html is not None:
@@ -104,7 +104,7 @@ def _rows(found: CrawlComparison) -> Iterator[dict[str, Any]]:
 
 def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
     total, rows = found.total, list(_rows(found))
-    stored, unsized = ReportColumn("", "", Unit.BYTES), total["unsized"]
+    unsized = total["unsized"]
     urls = sum(total[change] for change in CHANGES)
     figures = [
         html_page.Figure(f"URLs {change}", f"{total[change]:,}", amount(total[f"{change}_bytes"]))
@@ -120,15 +120,8 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
             yield f"<p><strong>Warning:</strong> {html_page.text(warning)}</p>\n"
         if found.warnings:
             yield f"<p>{html_page.text(_COUNTED)}</p>\n"
-        counts = [(part, total[part.name]) for part in _PARTS]
-        yield from html_page.split("URLs by what has changed", counts, ReportColumn("", ""))
-        sizes = [(part, total[f"{part.name}_bytes"]) for part in _PARTS]
-        yield from html_page.split("Payload by what has changed", sizes, stored)
-        largest = [
-            (row["host"], [row[change] for change in CHANGES], f"{row['changed']:,} changed")
-            for row in rows[: html_page.MOST]
-        ]
-        yield from html_page.ranking("URLs of the hosts", _PARTS, largest)
+        else:  # a picture would show as changed what may be the same
+            yield from _pictures(total, rows)
         yield from table.html_lines(rows)
 
     return html_page.page(
@@ -138,6 +131,20 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
         body(),
         f"Sizes not known: {unsized:,}; they add no bytes." if unsized else "",
     )
+
+
+def _pictures(total: Mapping[str, int], rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    counts = [(part, total[part.name]) for part in _PARTS]
+    yield from html_page.split("URLs by what has changed", counts, ReportColumn("", ""))
+    sizes = [(part, total[f"{part.name}_bytes"]) for part in _PARTS]
+    yield from html_page.split(
+        "Payload by what has changed", sizes, ReportColumn("", "", Unit.BYTES)
+    )
+    largest = [
+        (row["host"], [row[change] for change in CHANGES], f"{row['changed']:,} changed")
+        for row in rows[: html_page.MOST]
+    ]
+    yield from html_page.ranking("URLs of the hosts", _PARTS, largest)
 
 
 def _text(found: CrawlComparison) -> Iterator[str]:

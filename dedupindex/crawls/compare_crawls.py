@@ -149,7 +149,14 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 continue
             row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
             missing = row.duplicates + row.not_modified - known
-            found = [f"revisits that were not read: {missing:,}"] if missing > 0 else []
+            found = []
+            if missing > 0 and name in read:
+                found.append(
+                    f"duplicates found by its lookups that have no revisit in the files read: "
+                    f"{missing:,} (other files, or its crawler has stored them)"
+                )
+            elif missing > 0:
+                found.append(f"revisits that were not read: {missing:,}")
             stored = (told.not_looked_up or 0) + (told.not_reported or 0)
             if stored and name not in read:
                 found.append(f"captures that it did not report: {stored:,}")

@@ -134,12 +134,14 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
             store.write(partial(add_counted, counted=part))
         store.write(lambda writing: lifecycle.commit(writing, "new", ""))
     words = ("report", index, "--crawl", "new", "--compare", "old")
-    text, warned = typed(*words)
+    text, twice = typed(*words)
     says = "crawl new: revisits that were not read: 1, captures that it did not report: 5"
     remedy = "index --add --crawl new WARCS INDEX"
     page = typed(*words, "--format", "html")[0]
-    for shown in (text, warned, page, json.loads(typed(*words, "--json")[0])["warnings"][0]):
+    answer, warned = typed(*words, "--json")
+    for shown in (text, warned, page, json.loads(answer)["warnings"][0]):
         assert says in shown and remedy in shown
+    assert twice == "" and "URLs by what has changed" not in page
     assert "URLs gone:            not known (counted without them: 1)" in text
     assert "is not known: WARCs were not read" in page and ">not known</dd>" in page
 
