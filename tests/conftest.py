@@ -157,7 +157,7 @@ def chance(request: pytest.FixtureRequest) -> Random:
 
 
 LONGEST = [
-    "cassandra", "peers/test_cassandra_ring", "peers/test_heritrix_wbm", "peers/test_zeno",
+    "cassandra", "nodes", "peers/test_heritrix_wbm", "peers/test_zeno",
     "spark", "benchmarks/test_benchmarks",
 ]  # fmt: skip
 """Groups of tests that start first, in this order; then other tests with peers, then the rest.
@@ -167,11 +167,16 @@ The third waits more than it computes: beside it, four nodes of Cassandra start.
 
 
 def _group(item: pytest.Item) -> str:
-    """The tests that one process runs: those of a file, or of what is started once for several."""
+    """The tests that one process runs: those of a file, or of what is started once for several.
+
+    Tests that start several nodes of Cassandra are one group: two such would be too slow.
+    """
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params.values() if callspec else ()
     if "cassandra" in getattr(item, "fixturenames", ()) or "cassandra" in parameters:
         return "cassandra"
+    if item.path.stem in ("test_cassandra_operations", "test_cassandra_ring"):
+        return "nodes"
     for shared in ("spark", "demo_files"):
         if shared in getattr(item, "fixturenames", ()):
             return shared

@@ -20,7 +20,7 @@ from dedupindex.runtime import html_page
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_files import REBUILT, Against
 from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
 
@@ -121,7 +121,11 @@ def _print_totals(
     if wants_json():
         print_json({**totals, "findings": dict(sorted(reasons.items())), **sent.as_json()})
         return
-    read = [f"{count:,} {what}" for what, count in totals.items() if what != RECOMPRESSED]
+    read = [
+        f"{count:,} {what.replace('_', ' ')}"
+        for what, count in totals.items()
+        if what != RECOMPRESSED and (count or what != REBUILT)
+    ]
     if recompressed := totals.get(RECOMPRESSED):
         read.append(f"{recompressed:,} records unchanged in other members or frames")
     _say_counts(", ".join(read), reasons, against, list_remarks=list_remarks)

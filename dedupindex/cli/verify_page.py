@@ -13,6 +13,7 @@ from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
 from dedupindex.runtime.tables import singular
+from dedupindex.verify.compare_files import REBUILT
 from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import (
     BROKEN,
@@ -85,7 +86,9 @@ def lines(
     title = f"Verification of {named}" + (f" against {against}" if against else "")
     drawn = [level for level in LEVELS if level != REMARK] if levels.keys() - {REMARK} else LEVELS
     counts = [(ChartPart(level, _MEANINGS[level]), levels[level]) for level in drawn]
-    figures = [Figure(name.capitalize(), f"{count:,}") for name, count in read.items()]
+    figures = [
+        Figure(name.replace("_", " ").capitalize(), f"{count:,}") for name, count in read.items()
+    ]
     found = [level for level in LEVELS if levels[level]]
     figures += [Figure(level.capitalize(), f"{levels[level]:,}") for level in found]
 
@@ -133,7 +136,11 @@ def _comparison(
         return f"{bad} in {files} compared with {against}."
     holds = "hold" if named.count(", ") else "holds"
     remarks = ", with remarks only" if levels[REMARK] else ""
-    return f"{named} {holds} everything that {against} held: {files} compared{remarks}."
+    count = read[REBUILT]
+    rebuilt = (
+        singular(f"; {count:,} records were rebuilt from revisits and compared") if count else ""
+    )
+    return f"{named} {holds} everything that {against} held: {files} compared{remarks}{rebuilt}."
 
 
 def _defects(levels: Mapping[str, int]) -> str:

@@ -66,6 +66,7 @@ _CHANGE_REASONS = {
     b"warc-date": "date-changed",
     b"warc-target-uri": "uri-changed",
 }
+REBUILT = "revisits_rebuilt"  # of counts: the old block came out again, bit for bit
 _MAX_CANDIDATES = 64  # offsets tried as the beginning of the differing member
 _MAX_AHEAD = 64  # records of each file that are searched for the next common one
 
@@ -76,20 +77,22 @@ def verify_pair(
     find_original: FindOriginal,
     members: Iterable[tuple[int, int]] = (),
     part: ComparedPart | None = None,
+    counts: Counter[str] | None = None,
 ) -> Iterator[Finding]:
     """Compare `new` with `old`, whose copy it should be but for records that became revisits.
 
     `members` are offsets and ends of some members of `old`, known by reading the file from its
     beginning. Without them they are proven here, which takes longer. With a `part`, only that is
     compared: if nothing but remarks is found in parts that follow each other from the beginnings
-    to the ends of both files, the same is found in the whole files.
+    to the ends of both files, the same is found in the whole files. `counts` gets how many records
+    were rebuilt from a revisit (`REBUILT`).
     """
     with opened(old) as before, opened(new) as after:
         container, other = Container(before), Container(after)
         for offset, end in members:
             container.beginnings.learn(offset, end)
         with closing(OriginalReader(find_original)) as originals:
-            pair = _Pair(container, other, originals)
+            pair = _Pair(container, other, originals, Counter() if counts is None else counts)
             if part is not None:
                 pair.restrict(part)
             yield from pair.findings()
@@ -107,8 +110,10 @@ class ComparedPart(NamedTuple):
 
 
 class _Pair:
-    def __init__(self, old: Container, new: Container, originals: OriginalReader) -> None:
-        self._old, self._new, self._originals = old, new, originals
+    def __init__(
+        self, old: Container, new: Container, originals: OriginalReader, counts: Counter[str]
+    ) -> None:
+        self._old, self._new, self._originals, self._counts = old, new, originals, counts
         self._at, self._there = 0, 0  # where records begin in the old and the new file
 
     def restrict(self, part: ComparedPart) -> None:
@@ -290,6 +295,7 @@ class _Pair:
                 _, body = open_body(self._old.at(at))
             found = True
             if equal_pieces(body, original.body):
+                self._counts[REBUILT] += 1
                 for reason, text in revisits.original_issues(facts, original.facts()):
                     if reason != "claimed-length":  # so it was before, above the same body
                         yield reason, text
@@ -423,6 +429,7 @@ class Against:
         if any(path.is_dir() != old.is_dir() for path in self._new):
             raise BadSource("compare a folder with folders, or a file with a file")
         self.files = 0  # compared
+        self._counts = Counter[str]()
 
     def findings(self) -> Iterator[Finding]:
         """Yield what was changed and what cannot be rebuilt, file by file."""
@@ -435,11 +442,14 @@ class Against:
             found = (file for folder in folders for file in archives_below(folder))
             originals.add_files(list(dict.fromkeys(map(resolved, found))))
             compare = partial(_compare, originals)
-            for _, finding in in_order(compare, pairs, [new for _, new in pairs], self._report):
-                yield finding
+            for _, result in in_order(compare, pairs, [new for _, new in pairs], self._report):
+                if isinstance(result, Finding):
+                    yield result
+                else:
+                    self._counts += result
 
     def totals(self) -> dict[str, int]:
-        return {"files": self.files}
+        return {"files": self.files, REBUILT: self._counts[REBUILT]}
 
     def _report(self, done: int, total: int) -> None:
         self._on_progress(ProgressUpdate("comparing", done, total, 0))
@@ -465,9 +475,14 @@ class Against:
         return pairs, findings
 
 
-def _compare(originals: OriginalsIndex, pair: tuple[Place, Place]) -> Iterator[Finding]:
+def _compare(
+    originals: OriginalsIndex, pair: tuple[Place, Place]
+) -> Iterator[Finding | Counter[str]]:
+    """Yield the findings of a pair of files, then what was counted."""
+    counts = Counter[str]()
     try:
-        yield from verify_pair(*pair, originals.find)
+        yield from verify_pair(*pair, originals.find, counts=counts)
+        yield counts
     except UnreadableFile as error:
         message = f"this, or the file before, cannot be compared: {error}"
         yield Finding("unreadable", str(pair[1]), -1, "", message)

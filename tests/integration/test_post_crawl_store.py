@@ -116,7 +116,7 @@ def test_as_on_one_machine(stored: Stored) -> None:
 
     against = ("verify", "--against", stored.warcs, f"{url}/smaller")
     _, messages = typed(*against)
-    assert "5 files: all that" in messages
+    assert "5 files, 9 revisits rebuilt: all that" in messages
     assert "requests to stores" in messages
     smaller = stored.results("smaller")
     broken = smaller["00/x.warc"]
