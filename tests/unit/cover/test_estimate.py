@@ -105,7 +105,7 @@ def test_an_estimate_needs_no_result(tmp_path: Path, capsys: pytest.CaptureFixtu
     source = written(tmp_path / "pages.jsonl", 6, 3)
     command = ["cover", str(source), "--relation", JOURNALIST]
     assert main([*command, "--estimate"]) == 0
-    assert "less than a second for 6 documents\n" in capsys.readouterr().out
+    assert " for 6 documents\n" in capsys.readouterr().out  # how long depends on the machine
     assert main(command) == 2
     assert "give --out RESULT, or --estimate" in capsys.readouterr().err
 
