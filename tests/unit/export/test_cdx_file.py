@@ -228,7 +228,7 @@ def test_memory_does_not_grow_with_the_index(
         return most
 
     peak(2000)
-    # 1 run and 4 runs are left; 3.4 times as much would be growth. Threads of earlier tests add some.
+    # 1 run and 4 runs are left; 3.4 times as much would be growth. Earlier tests may add some.
     assert peak(27_000) < 2.5 * peak(8000)
 
 
