@@ -21,7 +21,7 @@ from dedupindex.crawls.compare_crawls import (
 )
 from dedupindex.runtime import html_page
 from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit
-from dedupindex.runtime.tables import amount, printable
+from dedupindex.runtime.tables import UNKNOWN, amount, printable
 
 _TOP = 20  # hosts of text
 _TAKEN = (
@@ -34,7 +34,6 @@ _LABELS = {
     "first_stored_bytes": "stored before", "second_stored_bytes": "stored after",
     "second_revisits": "revisits after",
 }  # fmt: skip
-_NOT_KNOWN = "not known"
 _COUNTED = "Until then a URL that has not changed is counted as new or gone, or not at all."
 _PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
@@ -112,7 +111,7 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
     ]
     headline = f"Of {urls:,} URLs, {total['same']:,} answered the same in both crawls."
     if found.warnings:  # what looks new or gone may have answered the same
-        figures = [figure._replace(value=_NOT_KNOWN, note="") for figure in figures]
+        figures = [figure._replace(value=UNKNOWN, note="") for figure in figures]
         headline = "What is new, gone, the same and changed is not known: WARCs were not read."
 
     def body() -> Iterator[str]:
@@ -158,7 +157,7 @@ def _text(found: CrawlComparison) -> Iterator[str]:
     for change in CHANGES:
         if found.warnings:
             counted = f" (counted without them: {total[change]:,})"
-            yield f"{f'URLs {change}:':<22}{_NOT_KNOWN}{counted}"
+            yield f"{f'URLs {change}:':<22}{UNKNOWN}{counted}"
             continue
         payload = amount(total[f"{change}_bytes"])
         yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}"

@@ -185,10 +185,10 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
 
 def not_asked(head: dict[str, Any]) -> str:
     """Say what the shares of a crawl leave out, as its crawlers report it; "" for nothing."""
-    failed, missing = head["not_looked_up"] or 0, head["not_reported"] or 0
-    found = [
-        f"{failed:,} more {'was' if failed == 1 else 'were'} not looked up, so stored in full"
-    ] if failed else []  # fmt: skip
+    failed, missing, found = head["not_looked_up"] or 0, head["not_reported"] or 0, list[str]()
+    if failed:
+        were = "was" if failed == 1 else "were"
+        found.append(f"{failed:,} more {were} not looked up, so stored in full")
     if missing:
         found.append(f"{missing:,} stored {'was' if missing == 1 else 'were'} not reported")
     return ", ".join(found)
@@ -238,11 +238,11 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         else f"{share_text(share)} of the payload that it fetched was not stored again"
     )
     unasked = not_asked(head)
+    more = f"; {unasked}" if unasked else ""
     headline = (
-        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups"
-        f"{f'; {unasked}' if unasked else ''}."
+        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups{more}."
         if head["lookups"]
-        else f"This crawl has looked nothing up{f'; {unasked}' if unasked else ''}."
+        else f"This crawl has looked nothing up{more}."
     )
     stored = Figure("Stored", number(head["captures"]), f"{amount(head['bytes'])} of payload")
 

@@ -197,9 +197,8 @@ class CassandraEngine(Engine):
 
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load; what it has written before an error stays."""
-        used = self._numbers_in(
-            [*load.runs, *load.ledger]
-        )  # damage is found before anything is written
+        # Damage is found before anything is written.
+        used = self._numbers_in([*load.runs, *load.ledger])
         session = self._session = self._open().for_changes()
         schema.create_tables(session, self.address)
         self._exists = True

@@ -63,14 +63,8 @@ _EXPIRING = (  # of ``added``, whose rows all expire: files of one hour are remo
     "gc_grace_seconds = 10800 AND compaction = {'class': 'TimeWindowCompactionStrategy', "
     "'compaction_window_unit': 'HOURS', 'compaction_window_size': 1}"
 )
-_LOADED = (
-    "capture",
-    "place",
-    "number",
-    "container",
-    "ledger",
-    "url",
-)  # tables that a load writes to
+# Tables that a load writes to
+_LOADED = ("capture", "place", "number", "container", "ledger", "url")
 
 _VERSION = Statement("SELECT release_version FROM system.local")
 _PEERS = Statement("SELECT peer FROM system.peers")
