@@ -8,11 +8,13 @@ import os
 import stat
 import tracemalloc
 from base64 import b32encode
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
+from dedupindex.post_crawl.rewrite.journal import Journal
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from tests.support.rewriting import (
     EARLY,
@@ -61,7 +63,11 @@ def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, proce
     plan = FakePlan(source)
     dry = run(RewriteJob(plan, out, dry=True), processes)
     assert not out.exists()
-    assert dry == run(RewriteJob(plan, out), processes)
+    done = run(RewriteJob(plan, out), processes)
+    assert [replace(one, journal=0) for one in dry] == done
+    journals = [Journal(out, one.name).lines for one in done]
+    sizes = [path.stat().st_size if path.exists() else 0 for path in journals]
+    assert [one.journal for one in dry] == sizes and sum(sizes) > 0
     again = run(RewriteJob(plan, out), processes)
     assert [one.state for one in again] == ["existing"] * 3
 
