@@ -102,6 +102,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private final ArrayDeque<Capture> waiting = new ArrayDeque<Capture>()   // to be reported; its own lock
     private final Set<String> waitingDigests = ConcurrentHashMap.newKeySet()
+    private long sent                                  // captures that left it; under its lock
     private final Object reporting = new Object()      // one report at a time
 
     @CompileStatic
@@ -293,21 +294,29 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return counts
     }
 
-    /** Report what waits, if the server answers. */
+    /**
+     * Report what waits now, if the server answers. What other threads add meanwhile is left to the next report: a lookup
+     * that waits for this one must not wait for their pages.
+     */
     void flush() {
         int before = failures
+        long last
+        synchronized (waiting) { last = sent + waiting.size() }
         synchronized (reporting) {
             if (failures > before) return              // the thread that was waited for has just met the failure
             while (true) {
                 List<Capture> batch = new ArrayList<Capture>()
                 synchronized (waiting) {
+                    if (sent >= last) return           // also by the thread that was waited for
                     for (Capture capture : waiting) if (batch.size() < BATCH) batch.add(capture) else break
                 }
-                if (batch.isEmpty() || !sendReport(batch)) return
+                if (!sendReport(batch)) return
                 synchronized (waiting) {
                     for (int left = batch.size(); left > 0; left--) waiting.remove()
-                    waitingDigests.clear()
-                    for (Capture capture : waiting) waitingDigests.add(capture.digest)
+                    sent = sent + batch.size()
+                    Set<String> others = new HashSet<String>()
+                    for (Capture capture : waiting) others.add(capture.digest)
+                    for (Capture capture : batch) if (!others.contains(capture.digest)) waitingDigests.remove(capture.digest)
                 }
             }
         }
@@ -552,6 +561,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         flush()
         synchronized (waiting) {                       // what could not be reported
             notReported.addAndGet(waiting.size())
+            sent = sent + waiting.size()
             waiting.clear()
         }
         String missed = missed()

@@ -15,7 +15,7 @@ from threading import Thread
 import pytest
 
 from tests.integration.test_operation import certificate
-from tests.peers.heritrix import heritrix_home, trusted
+from tests.peers.heritrix import DEADLINE, heritrix_home, trusted
 
 pytestmark = pytest.mark.peer
 SCRIPT = Path(__file__).resolve().parents[2] / "conf" / "heritrix" / "dedupindex.groovy"
@@ -220,3 +220,46 @@ def test_a_certificate_that_is_not_trusted_or_of_another_host_is_refused(
     trust = [trusted(cert)] if host == "127.0.0.2" else []
     answers, requests = getter(tmp_path, tls, trust)("hit")
     assert answers == ["SSLHandshakeException"] and not requests
+
+
+BUSY = """
+def loader = new GroovyClassLoader()
+loader.parseClass(new File(args[0]))
+loader.parseClass('''
+    class Busy extends KeptConnections {
+        DedupClient client
+        int reports = 0
+        Busy(DedupClient client) {
+            super(new URI('http://127.0.0.1:9'), '', 1)
+            this.client = client
+        }
+        Answer post(String path, byte[] body, String kind, int timeout) {
+            reports++
+            add()
+            new Answer(200, '{"bad": 0}', false)
+        }
+        void add() { client.report('sha1:' + client.lookups.incrementAndGet(), null, new Row()) }
+    }
+''')
+def client = loader.loadClass('DedupClient').newInstance()
+def connections = loader.loadClass('Busy').newInstance(client)
+client.@crawl = 'c'
+client.@begun = true
+client.@connections = connections
+client.@reporter = java.util.concurrent.Executors.newScheduledThreadPool(1)
+3.times { connections.add() }
+client.flush()
+println([connections.reports, client.reported, client.@waiting.size(), client.@waitingDigests])
+client.flush()
+println([connections.reports, client.reported, client.@waiting.size(), client.@waitingDigests])
+client.@reporter.shutdown()
+"""
+
+
+def test_a_flush_reports_what_waits_and_not_what_comes_meanwhile(tmp_path: Path) -> None:
+    """Each report here adds a capture before it is answered: a flush that went on would not end."""
+    driver = tmp_path / "driver.groovy"
+    driver.write_text(BUSY)
+    words = ["java", "-cp", f"{heritrix_home()}/lib/*", "groovy.ui.GroovyMain", driver, SCRIPT]
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=DEADLINE)
+    assert done.stdout.splitlines() == ["[1, 3, 1, [sha1:4]]", "[2, 4, 1, [sha1:5]]"]
