@@ -42,6 +42,7 @@ bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json
 @option("--prefix", setting=False, help="Captures of URLs that begin so.")
 @option("--host", setting=False, help="Captures of this host and its subdomains.")
 @option("--digest", setting=False, help="Captures with this payload digest, as sha1:…, by date.")
+@option("--date", setting=False, metavar="DATE", help="Of this year, month, day or second.")
 @option("--from", "begin", setting=False, metavar="DATE", help="From this year, day or second on.")
 @option("--to", "end", setting=False, metavar="DATE", help="Up to this year, day or second.")
 @option("--mime", setting=False, metavar="TYPE", help="Of this media type; '' if not known.")
@@ -71,6 +72,8 @@ def command(
     """
     if sum(given is not None for given in (url, prefix, digest)) > 1:
         raise click.UsageError("give one of --url, --prefix and --digest")
+    if conditions["date"] and (conditions["begin"] or conditions["end"]):
+        raise click.UsageError("give either --date, or --from and --to")
     if csv and wants_json():
         raise click.UsageError("give one of --csv and --json")
     matches = _matcher(**conditions)
@@ -92,6 +95,7 @@ def hint_of(url: str, host: str = "") -> str:
 def _matcher(
     *,
     host: str | None,
+    date: str | None,
     begin: str | None,
     end: str | None,
     mime: str | None,
@@ -101,7 +105,7 @@ def _matcher(
     of_crawl: str | None,
 ) -> Callable[[Capture], bool]:
     """Return whether a capture meets all conditions that are given."""
-    first, last = first_digits(begin), last_digits(end)
+    first, last = first_digits(date or begin), last_digits(date or end)
     name = host_name(host) if host else b""
     media_type = None if mime is None else mime.encode("utf-8", "surrogateescape")
 

@@ -55,6 +55,13 @@ def test_dates_are_years_days_or_seconds(index: Path) -> None:
     assert "a date is written" in typed("list", index, "--from", "2026-02-30", status=4)[1]
 
 
+def test_one_date_is_all_of_its_year_or_day(index: Path) -> None:
+    assert len(listed(index, "--date", "2026")) == 4
+    assert listed(index, "--date", "2026-11-22") == listed(index, "--from", "2026-11-22")
+    assert listed(index, "--date", "2025", status=10) == []
+    assert "either --date" in typed("list", index, "--date", "2026", "--to", "2026", status=2)[1]
+
+
 def test_a_table_says_that_there_is_more(index: Path) -> None:
     out, messages = typed("list", index, "--limit", "3")
     assert out.startswith(HEADING) and len(out.splitlines()) == 4
