@@ -213,7 +213,7 @@ def _against(index: Path, sources: list[str], **options: Any) -> int:
     warn(report.problems)
     for warning in report.warnings():
         say(f"warning: {warning}")
-    _write(head, partial(report.groups, options["limit"]), group_table(report.by),
+    _write(head, partial(report.groups, options["limit"]), group_table(head),
            options, (against_lines, partial(against_page, _title(sources))))  # fmt: skip
     return Damaged.exit_status if report.problems else 0
 

@@ -76,12 +76,15 @@ def heading(by: str) -> ReportColumn:
     return ReportColumn(by, HEADINGS.get(by, by), Unit.TEXT)
 
 
-def group_table(by: str) -> Table:
-    """Return the groups of what a crawl would have saved."""
+def group_table(head: Row) -> Table:
+    """Return the groups of what a crawl would have saved, under the order that they have."""
+    by = head["by"]
     unsized = hidden(ReportColumn("unsized_duplicates", "duplicates of unknown size"))
     columns = (heading(by), _LOOKED_UP, _PAYLOAD, *DUPLICATES, *FOUND, _UNSIZED, *unsized)
-    title = f"By {heading(by).label}, those with the most payload first"
-    return Table(title, columns, order="handled_bytes")
+    order, most = "handled_bytes", "payload"
+    if head["handled_bytes"] is None:
+        order, most = "handled", "captures"
+    return Table(f"By {heading(by).label}, those with the most {most} first", columns, order)
 
 
 def validator_table(by: str) -> Table:
@@ -233,7 +236,7 @@ def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
         yield f"Not even a revisit:   {head['skipped_by_policy']:,} (blackout)"
     yield f"\n{STRATEGIES.title}:"
     yield from filter_lines(head["filters"])
-    table = group_table(head["by"])
+    table = group_table(head)
     yield f"\n{table.title}:"
     yield from table.text_lines(groups)
     yield ""
@@ -264,7 +267,7 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
             age = f", originals at most {format_age(row['max_age'])} old" if row["max_age"] else ""
             table = Table(STRATEGIES.title + left_out + least + age, STRATEGIES.columns, "captures")
             yield from table.html_lines(strategy_rows(row))
-        yield from group_table(head["by"]).html_lines(chain(largest, groups))
+        yield from group_table(head).html_lines(chain(largest, groups))
         yield from html_page.facts("In all", _FACTS, head)
         refused = [ReportColumn(name, f"not looked up: {name}") for name in head["refused"]]
         yield from html_page.facts("Not looked up", refused, head["refused"]) if refused else ()

@@ -55,7 +55,7 @@ class WhatIf(Handlers):
             groups=list(GROUPS),
             strategies=[] if report is None else strategy_rows(report["filters"][0]),
             strategy_table=STRATEGIES,
-            table=None if report is None else group_table(report["by"]),
+            table=None if report is None else group_table(report),
             limit=self._config.max_body,
             rows=_ROWS,
             longest=commands.LONGEST,

@@ -210,3 +210,5 @@ def test_what_is_not_known_is_not_nought(index: Path, tmp_path: Path) -> None:
     assert report["duplicate_bytes"] == 0  # there is none
     assert "not known" in typed("report", index, "--against", path, "--format", "html")[0]
     assert ",,0" in typed("report", index, "--against", path, "--format", "csv")[0]
+    text = typed("report", index, "--against", path)[0]
+    assert "By host, those with the most captures first:" in text
