@@ -264,7 +264,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     )
     if report.revisits_before:
         yield singular(f"{report.revisits_before:,} revisits were there before; ") + (
-            "their originals are among the captures without a duplicate"
+            "their originals stay stored in full"
         )
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"
     revisits = "a revisit" if report.revisits == 1 else "revisits"

@@ -116,13 +116,16 @@ class Table:
         numbers = [column for column in self.shown() if column.unit is not Unit.TEXT]
         texts = [column for column in self.shown() if column.unit is Unit.TEXT]
         texts = [*texts[1:], *texts[:1]]
-        widths = {column: max(len(column.label), column.unit.value) for column in numbers}
-        titles = [f"{column.label:>{widths[column]}}" for column in numbers]
         *short, last = texts
-        yield "  ".join((*titles, *(f"{column.label:<{_SHORT}}" for column in short), last.label))
+        widths = {
+            column: max(len(column.label), column.unit.value or _SHORT) for column in self.shown()
+        }
+        titles = [f"{column.label:>{widths[column]}}" for column in numbers]
+        titles += [f"{column.label:<{widths[column]}}" for column in short]
+        yield "  ".join((*titles, last.label))
         for row in rows:
             cells = [f"{column.text(row[column.name]):>{widths[column]}}" for column in numbers]
-            cells += [f"{column.text(row[column.name]):<{_SHORT}}" for column in short]
+            cells += [f"{column.text(row[column.name]):<{widths[column]}}" for column in short]
             yield "  ".join((*cells, last.text(row[last.name])))
 
     def html_lines(self, rows: Iterable[Row]) -> Iterator[str]:
