@@ -174,9 +174,11 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
 
 
 def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
-    """Return a warning about a crawl that has made no lookup, none while counts may be missing."""
+    """Return a warning about a crawl without an answer, none while counts may be missing."""
     if total.lookups or crawl.dropped:
         return None
+    if total.errors:
+        return f"no lookup was answered, {total.errors:,} got an error"
     if crawl.state is CrawlState.OPEN:
         return "begun, no lookup yet"
     since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()

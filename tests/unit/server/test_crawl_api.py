@@ -375,6 +375,11 @@ def test_the_lookups_of_a_crawl_are_shown(
         patched.setattr(crawl_report, "_COUNTED_AFTER", -2)
         assert web.get("/crawls/b").get_json()["warning"] == "ended without a lookup"
         assert web.get("/crawls/a").get_json()["warning"] is None
+    begin(web, "c")
+    web.get("/lookup?crawl=c&digest=none")
+    web.post("/lookup", json={"crawl": "c", "lookups": [{"digest": "none"}]})
+    only_errors = web.post("/crawls/c/commit").get_json()["warning"]
+    assert only_errors == "no lookup was answered, 2 got an error"
 
 
 def test_unreadable_crawls_are_never_a_miss(make_index: MakeIndex) -> None:
