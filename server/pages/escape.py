@@ -13,7 +13,7 @@ from dedupindex.crawls.crawl_report import not_asked
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
-_AFTER = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])")
+_PIECES = re.compile(r"(?<=[/?&=,_-])(?![/?&=,_-])|(?<=[^\W_])(?=\.\w)")
 
 
 def configure_templates(app: App) -> None:
@@ -68,8 +68,8 @@ def long(value: Any, most: int = _SHOWN) -> str:
 
 
 def path(value: str) -> Markup:
-    """Return a path or URL that breaks after its separators rather than within words."""
-    return Markup("<wbr>").join(escape(part) for part in _AFTER.split(printable(value)) if part)
+    """Return a path or URL that breaks after separators and before dots, not within words."""
+    return Markup("<wbr>").join(escape(part) for part in _PIECES.split(printable(value)) if part)
 
 
 def percent(part: float | None, whole: float | None) -> str:
@@ -89,5 +89,6 @@ def date(value: str | None) -> Markup:
     """Return a WARC-Date as a `time` element."""
     if not value:
         return Markup("never")
-    shown = value.replace("T", " ").removesuffix("Z")
-    return Markup('<time datetime="{}">{} UTC</time>').format(printable(value), printable(shown))
+    day, _, clock = printable(value).removesuffix("Z").partition("T")
+    shown = Markup("<span>{}</span> <span>{} UTC</span>").format(day, clock)
+    return Markup('<time datetime="{}">{}</time>').format(printable(value), shown)

@@ -142,8 +142,8 @@ def test_text_from_crawls_is_never_executed_as_script(
     is_quiet(window)
 
 
-def test_no_page_is_wider_than_a_phone(window: Browser, hostile: Running) -> None:
-    for width, dark in ((360, True), (320, False)):
+def test_no_page_is_wider_than_the_screen(window: Browser, hostile: Running) -> None:
+    for width, dark in ((360, True), (320, False), (3840, True)):
         window.show(width, 640, dark=dark)
         for path in paths():
             window.open(at(hostile, path))
@@ -156,7 +156,7 @@ def _shows(window: Browser, url: str, text: str) -> bool:
     return text in window.text("body")
 
 
-def test_tables_of_crawls_fit_a_desk(window: Browser, make_index: MakeIndex) -> None:
+def test_tables_of_crawls_fit_a_desk_and_a_phone(window: Browser, make_index: MakeIndex) -> None:
     cut = "return [...document.querySelectorAll('.box')].some((b) => b.scrollWidth > b.clientWidth)"
     lines = "return document.querySelector('.state').getClientRects().length"
     with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
@@ -171,6 +171,11 @@ def test_tables_of_crawls_fit_a_desk(window: Browser, make_index: MakeIndex) -> 
             window.open(at(server, path))
             assert window.run(cut) is False, path
             assert window.run(lines) == 1, path
+        captures = "/pages/captures?host=example.com"
+        window.show(360)  # a phone: the columns that matter are there without scrolling
+        for path in ("/", "/pages/crawls", crawl, "/pages/live", captures):
+            window.open(at(server, path))
+            assert window.run(cut) is False, path
 
 
 def test_every_page_is_accessible(window: Browser, hostile: Running) -> None:
