@@ -79,7 +79,7 @@ def _table(order: str) -> Table:
         where = Shown.ON_PAGES if name in _LABELS else Shown.AS_DATA
         column = ReportColumn(name, _LABELS.get(name, name), unit, where)
         columns.append(column._replace(shown=Shown.EVERYWHERE) if name in shown else column)
-    return Table("Hosts", tuple(columns), order)
+    return Table(f"By host, sorted by: {_LABELS[order]}", tuple(columns), order)
 
 
 def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
@@ -91,7 +91,8 @@ def _written(found: CrawlComparison, table: Table, style: str) -> Iterator[str]:
     elif style == "html":
         yield from _page(found, table)
     else:
-        yield from (f"{line}\n" for line in (*_text(found), *table.text_lines(_rows(found))))
+        lines = (*_text(found), table.title, *table.text_lines(_rows(found)))
+        yield from (f"{line}\n" for line in lines)
 
 
 def _rows(found: CrawlComparison) -> Iterator[dict[str, Any]]:

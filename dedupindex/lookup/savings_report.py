@@ -52,7 +52,7 @@ FOUND = tuple(
 )
 _LOOKED_UP = ReportColumn("handled", "looked up")
 _PAYLOAD = ReportColumn("handled_bytes", "payload", Unit.BYTES)
-_UNSIZED = ReportColumn("unsized", "of unknown size", shown=Shown.ON_PAGES)
+_UNSIZED = ReportColumn("unsized", "of unknown size")
 STRATEGIES = Table(
     "What each strategy would have saved (each includes the one above it)",
     (
@@ -79,8 +79,9 @@ def heading(by: str) -> ReportColumn:
 def group_table(head: Row) -> Table:
     """Return the groups of what a crawl would have saved, under the order that they have."""
     by = head["by"]
-    unsized = hidden(ReportColumn("unsized_duplicates", "duplicates of unknown size"))
-    columns = (heading(by), _LOOKED_UP, _PAYLOAD, *DUPLICATES, *FOUND, _UNSIZED, *unsized)
+    unsized = (on_pages if head["unsized"] else hidden)(_UNSIZED)
+    unsized += hidden(ReportColumn("unsized_duplicates", "duplicates of unknown size"))
+    columns = (heading(by), _LOOKED_UP, _PAYLOAD, *DUPLICATES, *FOUND, *unsized)
     order, most = "handled_bytes", "payload"
     if head["handled_bytes"] is None:
         order, most = "handled", "captures"
@@ -288,15 +289,25 @@ def pictures(
     if head["handled_bytes"]:
         parts = [(part, head[f"{part.name}_bytes"] or 0) for part in PARTS]
         yield from html_page.split("Payload by what was found", parts, _PAYLOAD)
+    groups = groups[: html_page.MOST]
+    drawn, names = drawn_columns(groups if looked_up == "handled" else [])
     rows = [
         (
             str(group[by_name(group)]),
-            [group[part.name] for part in PARTS],
+            [group[name] for name in names],
             _of_group(group, looked_up),
         )
-        for group in groups[: html_page.MOST]
+        for group in groups
     ]
-    yield from html_page.ranking(f"Captures by {by}", PARTS, rows)
+    yield from html_page.ranking(f"{drawn} by {by}", PARTS, rows)
+
+
+def drawn_columns(rows: Sequence[Row]) -> tuple[str, list[str]]:
+    """Return what bars of rows show, and its columns: captures where a size is not known."""
+    names = [f"{part.name}_bytes" for part in PARTS]
+    if rows and all(row[name] is not None for row in rows for name in names):
+        return "Payload", names
+    return "Captures", [part.name for part in PARTS]
 
 
 def by_name(group: Row) -> str:

@@ -10,7 +10,13 @@ from flask import render_template, request
 
 from dedupindex.errors import BadInput
 from dedupindex.lookup.savings import GROUPS
-from dedupindex.lookup.savings_report import STRATEGIES, group_table, strategy_rows
+from dedupindex.lookup.savings_report import (
+    PARTS,
+    STRATEGIES,
+    drawn_columns,
+    group_table,
+    strategy_rows,
+)
 from dedupindex.runtime.charts import bar
 from server import commands
 from server.pages.login import read_form
@@ -46,9 +52,12 @@ class WhatIf(Handlers):
     def _page(self, *, report: dict[str, Any] | None = None, **more: Any) -> str:
         shown = {"problem": "", "by": "host", "messages": [], "name": "", "bar": [], **more}
         if report is not None:
-            shown["bar"] = _bar(report)
-            for group in report["groups"]:
-                group["bar"] = _bar(group, report["groups"][0]["handled_bytes"] or 0)
+            groups = report["groups"]
+            drawn, columns = drawn_columns([report, *groups])
+            shown |= {"bar": _bar(report, columns), "drawn": drawn}
+            most = max((sum(group[name] for name in columns) for group in groups), default=0)
+            for group in groups:
+                group["bar"] = _bar(group, columns, most)
         return render_template(
             "what_if.html",
             report=report,
@@ -74,7 +83,6 @@ def _problem(message: str, name: str) -> str:
     return f"{name}{message[1:]}" if message.startswith(("- ", "-:")) else message
 
 
-def _bar(sums: dict[str, Any], whole: float = 0) -> Any:
-    """Return the bytes of a group, saved by match class and stored."""
-    names = ("exact_url", "canonical_url", "digest", "new")
-    return bar([(name, sums[f"{name}_bytes"] or 0) for name in names], whole)
+def _bar(sums: dict[str, Any], columns: list[str], whole: float = 0) -> Any:
+    """Return the bytes or captures of a group, saved by match class and stored."""
+    return bar([(part.name, sums[name]) for part, name in zip(PARTS, columns, strict=True)], whole)

@@ -27,7 +27,7 @@ HERE = {"Origin": "http://localhost"}
 HOSTILE = "<script>alert(1)</script>"
 HOSTS = ("one.example", "two.example", HOSTILE + ".example", "all-new.example")
 FORMATS = ("warc", "cdx", "cdxj", "log")
-COLUMNS = group_table({"by": "host", "handled_bytes": 0}).columns
+COLUMNS = group_table({"by": "host", "handled_bytes": 0, "unsized": 0}).columns
 SHOWN = {column.name for column in COLUMNS}
 
 
@@ -133,6 +133,8 @@ def test_every_output_has_the_same_table(
     html = target.read_text()
     again = report(harvest, form, "--format", "html")  # only the time of a lookup differs
     assert re.sub(r"[\d.]+ ms", "", html) == re.sub(r"[\d.]+ ms", "", again)
+    drawn = "Captures" if head["sizes"]["unknown"] else "Payload"  # without bars of what is unknown
+    assert f"<figcaption>{drawn} by host<" in html
     expected = [[column.text(group[column.name]) for column in table.on_page()] for group in groups]
     assert table_in(html, table.title) == [[one.title for one in table.on_page()], *expected]
     assert (
@@ -144,6 +146,7 @@ def test_every_output_has_the_same_table(
         client, _ = serving(harvest["index"], tmp_path)
         sent = {"by": "host", "crawl": (io.BytesIO(harvest[form].read_bytes()), "new")}
         answer = client.post("/pages/what-if", data=sent, headers=HERE)
+        assert f">{drawn} by what was found</th>" in answer.text
         numbers = [row[: len(shown) + 1] for row in table_in(answer.text, "Groups by host")]
         everywhere = [[one.text(group[one.name]) for one in table.shown()] for group in groups]
         assert numbers == [[one.title for one in table.shown()], *everywhere]
