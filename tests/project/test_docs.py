@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import shlex
+from itertools import takewhile
 from pathlib import Path
 
+import click
 import pytest
 
 from dedupindex import errors
 from dedupindex.cli import COMMANDS
+from dedupindex.cli.common import Command
 from dedupindex.errors import DedupError
 from tests.support.documented import PAGES, run_page
 from tests.support.paths import ROOT
+from tests.unit.cli.test_cli import commands
 
 DOCS = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 
@@ -151,6 +156,31 @@ def test_options_of_the_docs_exist() -> None:
     for path in DOCS:
         for option in re.findall(r"(?<![\w-])(--[a-z][a-z-]+)", path.read_text()):
             assert option in pages + benchmarks or option in ELSEWHERE, f"{path.name}: {option}"
+
+
+def test_options_of_a_shown_command_are_its_own() -> None:
+    shown = {path.name: path.read_text() for path in DOCS}
+    known = commands()
+    for name, command in known.items():
+        assert isinstance(command, Command)
+        text = re.sub(r"(?m)^(bin/.*?) {2,}(?=[^-\s]).*", r"\1", command.examples)
+        shown[f"bin/{name} --help"] = f"```\n{text.strip()}\n```"
+    seen = 0
+    for place, page in shown.items():
+        blocks = re.findall(r"^```.*?^```|^    [^\n]*", page, re.MULTILINE | re.DOTALL)
+        code = "\n".join(blocks).replace("\\\n", " ")
+        for name, rest in re.findall(r"(?<![\w./-])bin/([a-z_-]+)((?: .*)?)$", code, re.MULTILINE):
+            if name not in known or "`" in rest:
+                continue
+            words = shlex.shlex(rest, posix=True, punctuation_chars="|&;<>")
+            words.whitespace_split = True
+            typed = list(takewhile(lambda word: not word or word[0] not in "|&;<>", words))
+            try:
+                known[name].make_parser(click.Context(known[name])).parse_args(typed)
+            except click.UsageError as error:
+                pytest.fail(f"{place}: bin/{name} {' '.join(typed)}: {error.format_message()}")
+            seen += 1
+    assert seen > 250
 
 
 def _is_text(path: Path) -> bool:
