@@ -75,6 +75,11 @@ class _CommandGroup(click.Group):
         )
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args[:1] == ["completion"]:  # as bin/completion: the commands of both forms are the same
+            args = ["--completion", *args[1:]]
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

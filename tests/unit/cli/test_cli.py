@@ -19,6 +19,7 @@ from pathlib import Path
 import click
 import pytest
 
+from dedupindex import __version__
 from dedupindex.cli import COMMANDS, group, main
 from dedupindex.cli.common import settings_of
 from dedupindex.index import ENGINES, open_index
@@ -62,6 +63,7 @@ def test_help_ends_with_examples_and_exit_statuses(name: str) -> None:
     assert page.startswith(f"Usage: bin/{name} ")
     assert "Examples:" in page
     assert f"bin/{name}" in page
+    assert typed(name, "--version") == (f"dedupindex {__version__}\n", "")
     assert "Exit status:" in page
     assert "130 interrupted · 141 output closed by its reader" in page
     assert "--config" in page

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,15 @@ def test_what_is_offered() -> None:
     assert completed("/anywhere/bin/index --keep l") == ["latest"]
     assert completed("dedupindex nonsense --ke") == []  # wrong: nothing, and quiet
     assert "--in-place" in completed("bin/rewrite a-plan --in")
+
+
+def test_the_package_has_the_command_of_the_checkout() -> None:
+    run = partial(subprocess.run, capture_output=True, check=True)
+    program = [sys.executable, "-m", "dedupindex"]
+    as_option, as_command = (
+        run([*program, word, "bash"]).stdout for word in ("--completion", "completion")
+    )
+    assert as_option == as_command == run([ROOT / "bin" / "completion", "bash"]).stdout != b""
 
 
 def test_the_script_trusts_no_directory() -> None:
