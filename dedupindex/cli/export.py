@@ -38,7 +38,7 @@ from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
-from dedupindex.runtime.files import atomic_path
+from dedupindex.runtime.files import atomic_path, require_directory
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import first_digits, last_digits
 from dedupindex.urlkey import host_name
@@ -168,6 +168,8 @@ def _output_file(out: Path | None) -> Path:
         raise click.UsageError(f"{out} is a directory")
     if wants_json() and out in (None, Path("-")):
         raise click.UsageError("--json needs --out: standard output carries the rows")
+    if out is not None and out != Path("-"):
+        require_directory(out)
     return out or Path("-")
 
 

@@ -11,9 +11,8 @@ from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
-from dedupindex.errors import BadInput
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import already_exists, atomic_file
+from dedupindex.runtime.files import already_exists, atomic_file, require_directory
 from dedupindex.sources.discover import detect_kind
 from dedupindex.sources.warc_files import find
 
@@ -21,8 +20,7 @@ from dedupindex.sources.warc_files import find
 def check_outputs(paths: Iterable[Path | None]) -> None:
     """Raise `BadInput` if a list cannot be written to one of the paths, before hours of work."""
     for path in filter(None, paths):
-        if not path.absolute().parent.is_dir():
-            raise BadInput(f"{path} cannot be written: its directory does not exist")
+        require_directory(path)
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)
 

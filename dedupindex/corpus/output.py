@@ -21,7 +21,13 @@ from dedupindex.index.identity import FILE
 from dedupindex.object_store import is_remote, local
 from dedupindex.runtime.duckdb import from_json, open_database, write_parquet
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.files import already_exists, atomic_file, check_name, named_errors
+from dedupindex.runtime.files import (
+    already_exists,
+    atomic_file,
+    check_name,
+    named_errors,
+    require_directory,
+)
 
 WARC = ".warc.gz"
 """The ending of the name of a WARC."""
@@ -233,8 +239,7 @@ def check_outputs(outputs: Sequence[Path], sources: Iterable[str]) -> None:
         check_name(str(output))
         if place in places[:number]:
             raise BadInput(f"{output} is named for two things to write: name another")
-        if not place.parent.is_dir():
-            raise BadInput(f"{output} cannot be written: there is no directory {output.parent}")
+        require_directory(place)
         if (place.parent / FILE).exists():
             raise BadInput(f"{output} is in the directory of an index: name another place")
         if not place.exists():

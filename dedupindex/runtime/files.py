@@ -7,7 +7,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -35,7 +35,7 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
 
     So readers see the old file or the new one. If the block fails, `path` stays as it is. With
     `new` no file is replaced, not even one that appeared meanwhile; raises `BadInput`. The
-    `OSError` of a full disk names the file.
+    `OSError` of a full disk, or of a directory that cannot be written to, names the file.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -47,8 +47,11 @@ def atomic_path(path: Path, *, new: bool = False) -> Iterator[Path]:
             _appear(beside, path)
         else:
             os.replace(beside, path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
+    except BaseException as error:
+        if isinstance(error, OSError) and str(error.filename) == str(beside):
+            error.filename = str(path)  # which people have typed
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
         raise
     sync_directory(path.absolute().parent)
 
@@ -62,6 +65,12 @@ def named_errors(path: Path) -> Iterator[None]:
         if error.errno in _FULL and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def require_directory(path: Path) -> None:
+    """Raise `BadInput` if there is no directory in which `path` can be written."""
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"{path} cannot be written: its directory does not exist")
 
 
 def already_exists(path: Path) -> BadInput:

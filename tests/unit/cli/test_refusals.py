@@ -150,6 +150,7 @@ def test_misspelled_commands_sections_and_settings_are_answered_with_what_is_lik
         ("undedup INDEX --out out", "is an index; name a directory that bin/dedup wrote"),
         ("serve plain.txt --port 0", "plain.txt is a file; an index is a directory"),
         ("index INDEX plain.txt", "is an index; the sources come first, the index last"),
+        ("export --wget INDEX --out no/x", "no/x cannot be written: its directory does not exist"),
     ],
 )
 def test_what_stands_in_the_wrong_place_is_named(
