@@ -136,6 +136,6 @@ def _unasked(reading: Reading, crawl: Crawl, hour: StatisticsRow) -> str:
     if missing * _FEW <= hour.stored:
         return ""
     return (
-        f"captures stored in the last hour: {hour.stored:,}, but only {new:,} lookups found "
-        "nothing before"
+        f"captures stored in the last hour: {hour.stored:,}, but lookups that found nothing "
+        f"before: {new:,}"
     )

@@ -109,7 +109,7 @@ def test_what_does_not_ask_or_asks_late_is_named(store: Store) -> None:
     count(store, 1, *[NO_ORIGINAL] * 9, stored=30, taken=400_000_000)
     count(store, 1, FAILED)
     assert problems(store) == [
-        "captures stored in the last hour: 31, but only 10 lookups found nothing before",
+        "captures stored in the last hour: 31, but lookups that found nothing before: 10",
         "lookups that took more than 100 ms, of the last 5 minutes: 9",
         "lookups answered by an error, of the last 5 minutes: 1",
     ]
