@@ -559,10 +559,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private void end(String reason) {
         if (crawl == null) identify()
         flush()
-        synchronized (waiting) {                       // what could not be reported
-            notReported.addAndGet(waiting.size())
-            sent = sent + waiting.size()
-            waiting.clear()
+        synchronized (reporting) {                     // when no report is on its way
+            synchronized (waiting) {                   // what could not be reported
+                notReported.addAndGet(waiting.size())
+                sent = sent + waiting.size()
+                waiting.clear()
+            }
         }
         String missed = missed()
         log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
