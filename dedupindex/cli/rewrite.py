@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -20,8 +21,8 @@ from dedupindex.errors import BadInput, Damaged, DedupError
 from dedupindex.object_store import CountedRequests, counted_requests, is_remote
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
-from dedupindex.post_crawl.plan.plan_file import open_plan
-from dedupindex.post_crawl.plan.record_reader import container_urls
+from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
+from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.result_place import IN_PLACE
@@ -36,6 +37,10 @@ from dedupindex.runtime.workers import side_by_side
 Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
 COMMITTED = "its removed records were discarded: bin/undedup DIR --out OTHER rebuilds them"
+_TRUSTED = (
+    "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
+    "DIR-OF-THE-OTHER-HOST"
+)
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -55,6 +60,10 @@ bin/rewrite my-plan --commit                           discards it for good
 @flag("--dry-run", help="With --out or --in-place: do everything except writing.")
 @shared_options("--min-size", "--min-gain")
 @shared_options("--host", "--base-url", "--urls")
+@flag(
+    "--trust-manifests",
+    help="Do not read originals of other hosts: the BLAKE3 in their manifests is enough.",
+)
 @option(
     "--root", "roots", multiple=True, metavar="OLD=NEW",
     help="Rewrite a copy of the files: what was scanned in OLD is in NEW.",
@@ -66,26 +75,24 @@ def command(
     plan: Path,
     out: Path | str | None,
     state: Path | None,
-    in_place: bool,
     undo: bool,
     discard: bool,
     dry_run: bool,
     min_size: int,
     min_gain: int,
     host: str,
-    base_urls: tuple[str, ...],
-    urls: Path | None,
     roots: tuple[str, ...],
     offsets: Path | None,
     cdxj: Path | None,
     jobs: int,
+    **options: Any,
 ) -> int:
     """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
 
     Each copy is read again and compared with its original. Files that are damaged, changed since
     the scan or still being written are left alone and named; the exit status is then 7.
     """
-    if [out is not None, in_place, undo, discard].count(True) != 1:
+    if [out is not None, options["in_place"], undo, discard].count(True) != 1:
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
     if dry_run and (undo or discard):
         raise click.UsageError("--dry-run goes with --out and --in-place only")
@@ -101,17 +108,25 @@ def command(
     tops = sorted({Path(one.root) for one in own.values()})
     if undo or discard:
         _check_local(own)
-    if undo:
-        return undo_all(tops, lambda: _rewritten(own), jobs)
-    if discard:
-        return _commit(tops, own)
-    places = container_urls(opened.containers().values(), base_urls, urls, host)
+        return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(tops, own)
+    places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
-    with counted_requests() as requests:
-        status = _rewrite(job, jobs, requests)
+    with counted_requests() as sent:
+        status = _rewrite(job, jobs, sent)
     if dry_run or _write_lists([results] if results else tops, offsets, cdxj, jobs):
         return status
     return Damaged.exit_status
+
+
+def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: bool) -> ContainerUrls:
+    """Return where originals of other hosts are read, or that they are not."""
+    bases, table, trusted = (options[one] for one in ("base_urls", "urls", "trust_manifests"))
+    if trusted and not (to_directory and host and not bases and table is None):
+        raise click.UsageError(
+            "--trust-manifests goes with --host and --out, not with --base-url or --urls"
+        )
+    places = container_urls(plan.containers().values(), bases, table, host)
+    return places._replace(trusted=trusted)
 
 
 def _check_local(containers: Containers) -> None:
@@ -166,6 +181,8 @@ def _rewrite(job: RewriteJob, processes: int, requests: CountedRequests) -> int:
     content = {**found.as_json(), "left_alone": left, "dry_run": job.dry, **sent.as_json()}
     lines = [sums, *count_lines("not rewritten: ", found.refused), *sent.lines()]
     print_result(content, lines)
+    if found.trusted:
+        say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))
     if found.elsewhere:
         say(f"the first original of another host that could not be read: {found.elsewhere}")
     return Damaged.exit_status if left else 0

@@ -42,6 +42,7 @@ class ContainerUrls(NamedTuple):
     bases: tuple[str, ...] = ()  # URLs; below these files have their names
     listed: Mapping[int, tuple[str, ...]] = {}  # URLs of a table, by number of the container
     host: str = ""  # the name of this machine, if containers have hosts
+    trusted: bool = False  # files of other hosts are not read: their manifests are believed
 
     def is_here(self, container: ManifestContainer) -> bool:
         """Whether the path of a container is one of this machine."""

@@ -21,6 +21,7 @@ from dedupindex.post_crawl.rewrite.compare_pair import (
     OriginalFiles,
     RecordOnDisk,
     check_pair,
+    check_trusted,
     restores,
 )
 from dedupindex.post_crawl.rewrite.journal import record_key
@@ -40,6 +41,7 @@ class Replacement(NamedTuple):
     url: bytes  # of the record
     original: bytes  # the `record_key` of its original
     identity: tuple[int, int]  # device and inode of the original's file
+    trusted: bool = False  # the original was not read
 
 
 class CopyChecker:
@@ -62,6 +64,24 @@ class CopyChecker:
         """Raises `Refused` if the record must stay, `Damaged` if its revisit reads back wrong."""
         line = planned.line
         copy = RecordOnDisk(self._source, line.offset, line.stored, self._device)
+        if trusted := self._originals.is_trusted(planned.original):
+            pair = check_trusted(planned, copy, self._criteria, min_size=self._min_size)
+            identity = -1, planned.original.container
+        else:
+            pair, identity = self._compared(planned, copy)
+        member = _compressed(pair)
+        if line.stored - len(member) < self._min_gain:
+            raise NotRewritable("no-gain")
+        self._read_back(pair, member)
+        return Replacement(
+            member, pair.response.header.decode("latin-1"), pair.sha256, pair.response.url,
+            record_key(pair.original.url, pair.original.date), identity, trusted,
+        )  # fmt: skip
+
+    def _compared(
+        self, planned: Planned, copy: RecordOnDisk
+    ) -> tuple[CheckedPair, tuple[int, int]]:
+        """Compare a record with its original; return device and inode of that as well."""
         original = self._originals.locate(planned.original)
         try:
             pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
@@ -70,14 +90,7 @@ class CopyChecker:
                 raise
             original = self._originals.locate(planned.original)  # a store may err once
             pair = check_pair(planned, copy, original, self._criteria, min_size=self._min_size)
-        member = _compressed(pair)
-        if line.stored - len(member) < self._min_gain:
-            raise NotRewritable("no-gain")
-        self._read_back(pair, member)
-        return Replacement(
-            member, pair.response.header.decode("latin-1"), pair.sha256, pair.response.url,
-            record_key(pair.original.url, pair.original.date), original.identity,
-        )  # fmt: skip
+        return pair, original.identity
 
     def _read_back(self, pair: CheckedPair, member: bytes) -> None:
         """Raise `Damaged` unless a revisit and its original make what is dropped."""

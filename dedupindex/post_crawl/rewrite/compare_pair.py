@@ -15,11 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO, NamedTuple
 
+from blake3 import blake3
+
 from dedupindex.capture import Covers
 from dedupindex.digest import Hash, new_hash
 from dedupindex.errors import BadSource
 from dedupindex.object_store import PartialCopy, facts_or_none, is_remote
-from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer
+from dedupindex.post_crawl.manifest.parquet import Line, ManifestContainer, header_hash
 from dedupindex.post_crawl.manifest.record_lines import LINE_VERSIONS
 from dedupindex.post_crawl.plan.compare_payloads import in_step
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, Planned
@@ -119,6 +121,10 @@ class OriginalFiles:
         offset = moved.new(line.offset) if moved else line.offset
         status = os.fstat(file.fileno())
         return RecordOnDisk(file, offset, line.stored, (status.st_dev, status.st_ino))
+
+    def is_trusted(self, line: Line) -> bool:
+        """Whether a record of another host is not read, as its manifest is believed."""
+        return self._urls.trusted and not self._urls.is_here(self._plan.container(line.container))
 
     def forget(self, line: Line) -> bool:
         """Let a record of an object store be read anew; return whether it is of one."""
@@ -291,11 +297,25 @@ def _check_header(header: bytes, head: Head) -> None:
         raise NotRewritable("not-http")
 
 
+class TrustedOriginal(NamedTuple):
+    """A response of another host, as its manifest describes it."""
+
+    url: bytes
+    date: bytes
+    record_id: bytes
+    digest: bytes
+    status: int
+    content_type: bytes
+    codings: bytes
+    body_length: int
+    http: bytes | None  # the HTTP header; None if it is another than that of the copy
+
+
 class CheckedPair(NamedTuple):
     """A response that may become a revisit."""
 
     response: StoredResponse
-    original: StoredResponse
+    original: StoredResponse | TrustedOriginal
     record: bytes  # the revisit
     sha256: str  # in hex, of the dropped record, decompressed
 
@@ -313,11 +333,7 @@ def check_pair(
     """
     if candidate[1:4] == original[1:4]:
         raise NotRewritable("same-record")
-    response = StoredResponse(*candidate[:3])
-    if not _is_planned(response, planned.line):
-        raise NotRewritable("changed")
-    if response.body_length < min_size:
-        raise NotRewritable("small")
+    response = _planned_response(planned, candidate, min_size)
     try:
         first = StoredResponse(*original[:3], original.dictionaries)
     except Refused as refused:
@@ -331,13 +347,70 @@ def check_pair(
     return CheckedPair(response, first, revisit(response.header, response.http, reference), sha256)
 
 
+def check_trusted(
+    planned: Planned, candidate: RecordOnDisk, criteria: MatchCriteria, *, min_size: int = 0
+) -> CheckedPair:
+    """Return the revisit that a response becomes whose original is not read.
+
+    What the plan has of the original is believed, as its host computed it: that its body has the
+    BLAKE3 that the body of the response has now. Raises as `check_pair`.
+    """
+    response = _planned_response(planned, candidate, min_size)
+    first = _trusted_original(planned, response)
+    _check_headers(response, first, criteria)
+    payload, block, strong = response.payload(), response.block_hash(), blake3()
+    whole = hashlib.sha256(response.header + response.http)
+    for piece in response.body:
+        payload.update(piece)
+        whole.update(piece)
+        strong.update(piece)
+        if block is not None:
+            block.update(piece)
+    if strong.digest() != planned.original.strong:
+        raise NotRewritable("body-differs")
+    response.verify(payload, block)
+    whole.update(END)
+    reference = Reference(first.url, first.date, first.record_id, first.digest)
+    record = revisit(response.header, response.http, reference)
+    return CheckedPair(response, first, record, whole.hexdigest())
+
+
+def _trusted_original(planned: Planned, response: StoredResponse) -> TrustedOriginal:
+    """Return what the plan has of an original; raises `Refused` if that is not enough."""
+    line = planned.original  # digest, strong, length and coding are those of the copy, too
+    if not line.record_id or line.covers == Covers.UNKNOWN or not line.strong:
+        raise NotRewritable(ORIGINAL_ELSEWHERE, "its manifest does not identify it")
+    if _CONTROL.search(line.url) or _CONTROL.search(line.record_id):
+        raise NotRewritable("original-control-character")
+    if not 200 <= line.status < 300 and line.status < 400:
+        raise NotRewritable("original-status")
+    try:
+        url, date = http_url(line.url), checked_date(line.date)
+    except Refused as refused:
+        raise NotRewritable("original-" + refused.reason) from refused
+    same_header = line.header and line.header == header_hash(response.http)
+    return TrustedOriginal(
+        url, date, line.record_id, line.digest, line.status, line.content_type, line.coding,
+        line.length, response.http if same_header else None,
+    )  # fmt: skip
+
+
+def _planned_response(planned: Planned, candidate: RecordOnDisk, min_size: int) -> StoredResponse:
+    response = StoredResponse(*candidate[:3])
+    if not _is_planned(response, planned.line):
+        raise NotRewritable("changed")
+    if response.body_length < min_size:
+        raise NotRewritable("small")
+    return response
+
+
 def _is_planned(response: StoredResponse, line: Line) -> bool:
     same = response.url == line.url and response.date == line.date
     return same and line.record_id in (b"", response.record_id)
 
 
 def _check_headers(
-    response: StoredResponse, first: StoredResponse, criteria: MatchCriteria
+    response: StoredResponse, first: StoredResponse | TrustedOriginal, criteria: MatchCriteria
 ) -> None:
     if response.record_id == first.record_id:
         raise NotRewritable("same-record")

@@ -80,7 +80,7 @@ from dedupindex.urlkey import host_of
 from dedupindex.warc.record_facts import Refused
 
 ANOTHER = "remove the folder, or name another with --out"
-_COUNTS = ("files", "records", "revisits", "bytes_before", "bytes_after")
+_COUNTS = ("files", "records", "revisits", "trusted", "bytes_before", "bytes_after")
 
 
 class RewriteJob(NamedTuple):
@@ -135,6 +135,7 @@ class RewriteOutcome:
     hosts: dict[str, list[int]] = field(default_factory=dict)  # revisits and bytes saved of each
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
+    trusted: int = 0  # revisits whose originals were not read
     journal: int = 0  # bytes that its journal would take, in a dry run
 
     def add(self, other: RewriteOutcome) -> None:
@@ -324,6 +325,7 @@ class _Rewriter:
             if job.urls.is_here(job.plan.container(number)):
                 files.add(number)
             path = job.plan.container(number).path if outside else ""
+            outcome.trusted += found.trusted
             outcome.add_revisit(found.url, line.stored - stored, path)
         outcome.original_files = sorted(files - {container.number, *job.plan.outside()})
         if outcome.revisits or job.out is not None:  # in place, other files are not replaced

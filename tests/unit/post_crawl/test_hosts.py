@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,6 +15,8 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.post_crawl.manifest.parquet import FILE, open_manifest
 from dedupindex.post_crawl.plan.plan_file import PART, open_plan
+from dedupindex.runtime.duckdb import one_thread
+from tests.support.paths import ROOT
 from tests.support.range_server import serving
 from tests.support.rewriting import content, members, records_of
 from tests.support.warc_cases import gz, response
@@ -20,6 +24,7 @@ from tests.support.zstd_files import dictionary_frame, trained, zst
 
 BODIES = [Random(number).randbytes(1500) for number in range(8)]
 NAME = "x.warc.gz"
+NAMESPACE = ["unshare", "--mount", *([] if os.getuid() == 0 else ["--user", "--map-root-user"])]
 Run = Callable[..., tuple[int, dict[str, object]]]
 
 
@@ -247,3 +252,89 @@ def test_a_second_copy_is_rewritten_by_the_same_plan(
     assert (status, found["left_alone"]) == (7, 1)
     assert run("rewrite", top / "plan", *how, "--root", f"/none={copy}")[0] == 4
     assert run("rewrite", top / "plan", *how, "--root", str(copy))[0] == 2
+
+
+def test_manifests_are_trusted_by_choice_only(machines: Machines, run: Run) -> None:
+    """Nothing of `a` can be read on `b`; the result is that of reading it."""
+    top, plan = machines.top, machines.plan()
+    machines.be("b")
+    words = ("rewrite", plan, "--host", "b", "--out")
+    with serving(machines.aside["a"]) as store:
+        assert run(*words, top / "read", "--base-url", store)[1]["trusted"] == 0
+        for more in (["--base-url", store], ["--urls", top / "table.tsv"]):
+            assert run(*words, top / "none", "--trust-manifests", *more)[0] == 2
+    for bad in (words[:2], [*words[:4], "--in-place"]):
+        assert run(*bad, "--trust-manifests")[0] == 2
+    status, found = run(*words, top / "trusted", "--trust-manifests")
+    assert (status, found["revisits"], found["trusted"]) == (0, 5, 4)
+    assert content(top / "trusted") == content(top / "read")
+    status, found = run("undedup", top / "trusted", "--out", top / "again",
+                        "--host", f"a={machines.aside['a']}")  # fmt: skip
+    assert (status, found["restored"]) == (0, 5)
+    assert records_of(top / "again" / NAME) == records_of(machines.path / NAME)
+
+
+@pytest.mark.parametrize("what", ["body", "date", "url", "record_id", "covers", "strong"])
+def test_what_manifests_do_not_prove_is_kept(machines: Machines, run: Run, what: str) -> None:
+    """A plan that is wrong, or a copy that has changed since its manifest was made."""
+    top, plan = machines.top, machines.plan()
+    machines.be("b")
+    wrong = {
+        "date": "'2020'", "url": "'http://h/\nX: y'", "record_id": "''", "covers": "0",
+        "strong": "'x'::BLOB",
+    }  # fmt: skip
+    if what == "body":
+        path = machines.path / NAME
+        status = path.stat()
+        path.write_bytes(members(*records(2, [*BODIES[4:8], BODIES[6], BODIES[6]], 2024)))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    else:
+        column = what if what == "strong" else f"original_{what}"
+        for path in plan.glob("part-*/copies-*.parquet"):
+            changed = path.with_suffix(".new")
+            with one_thread() as database:
+                database.execute(
+                    f"COPY (SELECT * REPLACE ({wrong[what]} AS {column}) FROM "
+                    f"read_parquet('{path}')) TO '{changed}' (FORMAT parquet)"
+                )
+            changed.replace(path)
+    words = ("rewrite", plan, "--host", "b", "--out", top / "out", "--trust-manifests")
+    status, found = run(*words)
+    assert (status, found["trusted"]) == (7 if what == "body" else 0, 0), found
+    assert what == "body" or sum(found["refused"].values()) >= 4  # type: ignore[attr-defined]
+
+
+def test_two_hosts_with_their_own_disks(tmp_path: Path) -> None:
+    """Each command in the mount namespace of its host: it cannot read the files of the other."""
+    made = Machines(tmp_path, lambda *words: (0, {}))
+    made.fill()
+    made.path.mkdir()
+
+    def on(host: str, *words: object) -> str:
+        disk = made.aside[host]
+        inside = f"mount --bind {disk} {made.path} && mount -t tmpfs none {disk} && "
+        other = made.aside["b" if host == "a" else "a"]
+        inside += f'mount -t tmpfs none {other} && exec "$@"'
+        line = [*NAMESPACE, "sh", "-c", inside, "sh", ROOT / "bin" / words[0], *words[1:], "--json"]
+        done = subprocess.run(list(map(str, line)), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    if subprocess.run([*NAMESPACE, "mount", "-t", "tmpfs", "none", "/mnt"]).returncode:
+        pytest.skip("this system lets nobody have a mount namespace, so hosts were not tested")
+    plan = tmp_path / "plan"
+    for host in "ab":
+        on(host, "manifest", made.path, "-o", tmp_path / host, "--host", host)
+    assert main(["resolve", str(tmp_path / "a"), str(tmp_path / "b"), "-o", str(plan)]) == 0
+    table = tmp_path / "files.tsv"
+    for number, ask in enumerate(("base-url", "urls", "trust-manifests")):
+        out = tmp_path / str(number)
+        with serving(made.aside["a"]) as store:
+            table.write_text(f"name\turl\thost\n{NAME}\t{store}{NAME}\ta\n")
+            more = {"base-url": [store], "urls": [table]}.get(ask, [])
+            found = on("b", "rewrite", plan, "--host", "b", "--out", out / "b", f"--{ask}", *more)
+        assert json.loads(found)["revisits"] == 5
+        on("a", "rewrite", plan, "--host", "a", "--out", out / "a")
+        assert content(out / "b") == content(tmp_path / "0" / "b")
+        assert main(["verify", "--against", str(made.aside["b"]), str(out / "b"),
+                     "--originals", str(out / "a")]) == 0  # fmt: skip
