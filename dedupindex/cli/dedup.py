@@ -24,7 +24,7 @@ from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
-from dedupindex.cli.sent_requests import NO_CDXJ, SentRequests, sent_requests
+from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.errors import Damaged
 from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
@@ -87,7 +87,7 @@ _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 )  # fmt: skip
 @shared_options("--any-status", "--same-type", "--other-second", "--offsets", "--cdxj")
 @shared_options("--html", "--zstd-dictionary")
-@shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--verbose", "--json")
+@shared_options("--min-size", "--min-gain", "--memory", "--jobs", "--spark", "--verbose", "--json")
 def command(
     sources: tuple[str, ...],
     out: Path | str | None,
@@ -164,6 +164,8 @@ def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[
         raise click.UsageError("give one of --out and --in-place")
     if options["update_index"] and options["index"] is None:
         raise click.UsageError("--update-index goes with --index")
+    if options["spark"] and not isinstance(out, str):
+        raise click.UsageError(SPARK_TO_STORE)
     if options["restart"] and (dry_run or not in_place):
         raise click.UsageError("--restart goes with --in-place, and not with --dry-run")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from dedupindex.cli.common import Command, count_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
-from dedupindex.cli.sent_requests import NO_CDXJ, sent_requests
+from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, sent_requests
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, Damaged, DedupError
 from dedupindex.object_store import CountedRequests, counted_requests, is_remote
@@ -31,6 +31,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcom
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, clean, commit, restore
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.progress import finished
+from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 
@@ -70,7 +71,7 @@ bin/rewrite my-plan --commit                           discards it for good
 )  # fmt: skip
 @shared_options("--offsets", "--cdxj")
 @shared_options("--zstd-dictionary")
-@shared_options("--jobs", "--json")
+@shared_options("--jobs", "--spark", "--json")
 def command(
     plan: Path,
     out: Path | str | None,
@@ -85,6 +86,7 @@ def command(
     offsets: Path | None,
     cdxj: Path | None,
     jobs: int,
+    spark: str,
     **options: Any,
 ) -> int:
     """Turn the copies in PLAN into revisits; everything else is copied byte for byte.
@@ -96,6 +98,8 @@ def command(
         raise click.UsageError("give one of --out, --in-place, --undo and --commit")
     if dry_run and (undo or discard):
         raise click.UsageError("--dry-run goes with --out and --in-place only")
+    if spark and not isinstance(out, str):
+        raise click.UsageError(SPARK_TO_STORE)
     check_outputs((offsets, cdxj))
     results, store = results_of(out, state)
     if store and cdxj is not None:
@@ -111,8 +115,8 @@ def command(
         return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(tops, own)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
-    with counted_requests() as sent:
-        status = _rewrite(job, jobs, sent)
+    with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
+        status = _rewrite(job, jobs, sent, cluster)
     if dry_run or _write_lists([results] if results else tops, offsets, cdxj, jobs):
         return status
     return Damaged.exit_status
@@ -152,13 +156,15 @@ def _moved(text: str) -> tuple[str, str]:
     return os.path.abspath(old), os.path.abspath(new)
 
 
-def _rewrite(job: RewriteJob, processes: int, requests: CountedRequests) -> int:
+def _rewrite(
+    job: RewriteJob, processes: int, requests: CountedRequests, cluster: Cluster | None
+) -> int:
     found, left = RewriteOutcome(files=0), 0
     containers = job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
-        for outcome in rewrite(job, processes):
+        for outcome in rewrite(job, processes, cluster=cluster):
             found.add(outcome)
             progress(ProgressUpdate("rewriting", found.bytes_before, total))
             if outcome.state == "left_alone":

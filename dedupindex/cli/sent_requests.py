@@ -12,6 +12,7 @@ NO_CDXJ = (
     "--cdxj and --update-index are for results in a directory; of results in a store bin/index "
     "makes an index, and bin/corpus a CDXJ"
 )
+SPARK_TO_STORE = "--spark writes results to an object store: --out s3://BUCKET/PREFIX"
 _AS_GET, _AS_PUT = ("get", "head"), ("put", "part", "copy", "post")
 _BYTES = ("read", "written")
 

@@ -7,7 +7,12 @@ Failures are retried. fsspec is an extra; it is imported when the first address 
 
 from __future__ import annotations
 
-from dedupindex.object_store.count_requests import CountedRequests, counted_requests
+from dedupindex.object_store.count_requests import (
+    CountedRequests,
+    add_task_requests,
+    counted_requests,
+    counting_task,
+)
 from dedupindex.object_store.create_object import (
     PartialCopy,
     check_creatable,
@@ -42,8 +47,9 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "check_creatable", "check_local", "check_path", "check_reader",
-    "check_writable", "counted_requests", "create_object", "download", "facts", "facts_or_none",
-    "fetched", "find_objects", "is_many", "is_object", "is_remote", "list_directory", "local",
-    "open_anywhere", "redacted", "remove_object", "upload", "write_marker",
+    "RemoteFile", "add_task_requests", "check_creatable", "check_local", "check_path",
+    "check_reader", "check_writable", "counted_requests", "counting_task", "create_object",
+    "download", "facts", "facts_or_none", "fetched", "find_objects", "is_many", "is_object",
+    "is_remote", "list_directory", "local", "open_anywhere", "redacted", "remove_object",
+    "upload", "write_marker",
 ]  # fmt: skip

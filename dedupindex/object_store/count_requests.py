@@ -1,4 +1,4 @@
-"""Count the requests to S3 of a run, of all its processes, by kind.
+"""Count the requests to S3 of a run, of all its processes, by kind, also of executors of Spark.
 
 Each process counts in a file of its own in a temporary directory, mapped into memory, so that no
 count is lost when a process is killed.
@@ -9,11 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 VARIABLE = "DEDUPINDEX_COUNTED_REQUESTS"  # the directory of a run, for the processes that it starts
 KINDS = ("get", "head", "list", "put", "part", "copy", "post", "delete", "read", "written")
@@ -21,6 +21,8 @@ KINDS = ("get", "head", "list", "put", "part", "copy", "post", "delete", "read",
 _SIZE = 8 * len(KINDS)
 _mapped: dict[tuple[int, str], memoryview] = {}  # by process and directory: a fork has its own file
 _sessions: dict[tuple[int, str], Any] = {}  # by process and profile
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class CountedRequests:
@@ -49,6 +51,29 @@ def counted_requests() -> Iterator[CountedRequests]:
             del os.environ[VARIABLE]
             if before is not None:
                 os.environ[VARIABLE] = before
+
+
+class TaskRequests(NamedTuple):
+    """What an executor sent for a task."""
+
+    totals: dict[str, int]
+
+
+def counting_task(work: Callable[[T], Iterable[R]], task: T) -> Iterator[R | TaskRequests]:
+    """Yield the results of a task of an executor, then the requests that it has sent."""
+    with counted_requests() as requests:
+        yield from work(task)
+        yield TaskRequests(requests.totals())
+
+
+def add_task_requests(rows: Iterable[R | TaskRequests]) -> Iterator[R]:
+    """Yield the results of tasks; requests of executors are counted as those of this process."""
+    for row in rows:
+        if isinstance(row, TaskRequests):
+            for kind, count in row.totals.items():
+                _add(kind, count)
+        else:
+            yield row
 
 
 def is_counting() -> bool:

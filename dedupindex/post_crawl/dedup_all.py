@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -76,6 +76,7 @@ from dedupindex.runtime.atomic_replace import (
 from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
+from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
@@ -101,6 +102,7 @@ class DedupOptions:
     min_gain: int = 1
     dry: bool = False
     jobs: int = 1
+    spark: str = ""  # the cluster that reads, rewrites and verifies files
     memory: str = "1GB"  # for DuckDB
     every_host: bool = False  # write `DedupReport.all_hosts`
     restart: bool = False  # give up an interrupted run in place
@@ -207,13 +209,14 @@ class _DedupRun:
             plan, out, options.min_size, options.min_gain, options.dry, reserved=reserved,
             searched=self._found.searched, store=options.store,
         )  # fmt: skip
-        with self._clock("rewriting"):
-            done = self._rewrite(job)
-            self._report_missing(job, done)
-        report.count_left()
-        if not options.dry:
-            with self._clock("verifying"):
-                self._verify(job, done)
+        with spark_session(options.spark) if options.spark else nullcontext() as cluster:
+            with self._clock("rewriting"):
+                done = self._rewrite(job, cluster)
+                self._report_missing(job, done)
+            report.count_left()
+            if not options.dry:
+                with self._clock("verifying"):
+                    self._verify(job, done, cluster)
         with self._clock("adding up"):
             lines = open_manifest(self._work.manifest).parquet
             if options.every_host:
@@ -257,7 +260,7 @@ class _DedupRun:
         with self._clock("reading"):
             made = make(
                 self._found, work.manifest, ManifestOptions(), jobs=options.jobs,
-                on_progress=self._progress,
+                spark=options.spark, on_progress=self._progress,
             )  # fmt: skip
         for path, offset, message in made.problems:
             self._report.leave(path, message, offset)
@@ -274,12 +277,12 @@ class _DedupRun:
             files = (file.path for file in self._found.files)
             self._work.begin(self._options.decisive(), files)
 
-    def _rewrite(self, job: RewriteJob) -> set[str]:
+    def _rewrite(self, job: RewriteJob, cluster: Cluster | None) -> set[str]:
         """Rewrite all files; returns the paths of those that were written."""
         total = sum(file.size for file in job.plan.containers().values())
         done, seen = set(), 0
         with open(self._work.top / _HOSTS, "wb") as hosts:
-            for outcome in rewrite(job, self._options.jobs, self._begin):
+            for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
                 self._report.add_file(outcome)
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
@@ -333,14 +336,14 @@ class _DedupRun:
                 return False
         return True
 
-    def _verify(self, job: RewriteJob, done: set[str]) -> None:
+    def _verify(self, job: RewriteJob, done: set[str], cluster: Cluster | None) -> None:
         """Compare all files that were written with those they were made from."""
         containers = [file for file in job.plan.containers().values() if file.path in done]
         containers.sort(key=lambda file: -file.size)
         total, seen = sum(file.size for file in containers), 0
         damaged = frozenset(problem.container for problem in self._report.left)
         verify_job = VerifyJob(job, damaged)
-        for proof in verify_containers(verify_job, containers, self._options.jobs):
+        for proof in verify_containers(verify_job, containers, self._options.jobs, cluster):
             seen += proof.size
             self._report.proof.add(proof)
             self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))

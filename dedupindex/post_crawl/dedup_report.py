@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.object_store import is_remote
+from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
@@ -20,6 +20,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcom
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.tables import amount
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.block_facts import timestamp14
@@ -74,14 +75,18 @@ class VerifyJob(NamedTuple):
 
 
 def verify_containers(
-    verify_job: VerifyJob, containers: list[ManifestContainer], jobs: int
-) -> Iterator[Proof]:
+    verify_job: VerifyJob, containers: list[ManifestContainer], jobs: int,
+    cluster: Cluster | None = None,
+) -> Iterator[Proof]:  # fmt: skip
     """Compare rewritten files with the files before, by code that has not written them.
 
     Files are divided for `jobs` processes. A file is compared again as a whole if more than remarks
     is found in a part, so that findings do not depend on how it was divided; one in a store in any
-    case. Yields one proof for each file, in any order.
+    case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
     """
+    if cluster is not None:
+        yield from _verify_on(cluster, verify_job, containers)
+        return
     parts = verify_job.job.plan.parts(jobs)
     tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
     proofs: defaultdict[int, list[Proof]] = defaultdict(list)
@@ -115,10 +120,10 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
     """Compare a part of a file; the proof does not count the file."""
     job, proof = verify_job.job, Proof()
     container, part = task
-    originals = _OriginalPlaces(verify_job, container, part)
+    places = _original_places(verify_job, container, part)
     old: Place | Joined = to_verify(container.path)
+    new: Place = Path(container.path)
     try:
-        new: Place = Path(container.path)
         if job.out is not None:
             new = job.place.verified(container.name)
         else:  # with its dropped members the file must be the one that was scanned
@@ -130,60 +135,109 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
             if not part.start and hash_of(old.ranges) != container.content_hash:
                 message = "with the members in its journal it is not the file that was scanned"
                 proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
-        ranges = ComparedPart(part, originals.moved(part), part.stop == container.size)
-        proof.add_findings(verify_pair(old, new, originals.find, originals.members, ranges))
+        ranges = ComparedPart(part, places.part, part.stop == container.size)
+        proof.add_findings(verify_pair(old, new, places.find, places.members, ranges))
     except (UnreadableFile, OSError) as error:
-        message = f"this, or the file before, cannot be compared: {error}"
-        proof.add_findings([Finding("unreadable", container.path, -1, "", message)])
+        proof.add_findings([_unreadable(container, error)])
     return container, proof
 
 
-class _OriginalPlaces:
+def _unreadable(container: ManifestContainer, error: Exception) -> Finding:
+    message = f"this, or the file before, cannot be compared: {error}"
+    return Finding("unreadable", container.path, -1, "", message)
+
+
+class _StoredPair(NamedTuple):
+    """What an executor of Spark needs to compare a file with the file before, both in a store."""
+
+    container: ManifestContainer
+    new: Place
+    places: _OriginalPlaces
+
+
+def _verify_on(
+    cluster: Cluster, verify_job: VerifyJob, containers: list[ManifestContainer]
+) -> Iterator[Proof]:
+    tasks = (
+        _StoredPair(
+            file,
+            verify_job.job.place.verified(file.name),
+            _original_places(verify_job, file, range(file.size)),
+        )
+        for file in containers
+    )
+    rows = cluster.packed_rows(partial(counting_task, _verify_on_executor), tasks)
+    return add_task_requests(rows)
+
+
+def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:
+    """Yield the proof of a file; it is compared again if more than remarks is found."""
+    container, new, places = pair
+    for last in (False, True):
+        proof = Proof(1, container.size)
+        try:
+            old = to_verify(container.path)
+            proof.add_findings(verify_pair(old, new, places.find, places.members))
+        except (UnreadableFile, OSError) as error:
+            proof.add_findings([_unreadable(container, error)])
+        if proof.sound or last:
+            yield proof
+            return
+
+
+class _OriginalPlaces(NamedTuple):
     """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
 
-    def __init__(self, verify_job: VerifyJob, container: ManifestContainer, part: range) -> None:
-        self._job, self._damaged = job, _ = verify_job
-        self._container = container
-        self._files: dict[int, tuple[Place, OffsetMap | None]] = {}
-        self._hints: dict[tuple[bytes, bytes], set[OriginalHint]] = {}
-        self.members: list[tuple[int, int]] = []  # start and end of copies in the file before
-        for planned in job.plan.copies(container.number, part):
-            line, original = planned.line, planned.original
-            self.members.append((line.offset, line.offset + line.stored))
-            hint = self._hint(original.container, original.offset)
-            self._hints.setdefault((original.url, timestamp14(original.date)), set()).add(hint)
-
-    def moved(self, part: range) -> range:
-        """Return where a part of the file is now."""
-        if part == range(self._container.size):
-            return part
-        _, moved = self._file(self._container.number)
-        return range(moved.new(part.start), moved.new(part.stop)) if moved else part
+    members: list[tuple[int, int]]  # start and end of copies in the file before
+    hints: dict[tuple[bytes, bytes], set[OriginalHint]]  # by URL and second
+    part: range  # where the part of the file is now
 
     def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
         """See `verify.locate_originals.FindOriginal`."""
-        return self._hints.get((wanted.url, timestamp14(wanted.date)), ())
+        return self.hints.get((wanted.url, timestamp14(wanted.date)), ())
 
-    def _hint(self, number: int, offset: int) -> OriginalHint:
-        if number not in self._files:
-            self._files[number] = self._file(number)
-        path, moved = self._files[number]
-        plan = self._job.plan
-        sound = number not in plan.outside() and plan.container(number).path not in self._damaged
-        return OriginalHint(path, moved.new(offset) if moved else offset, sound)
 
-    def _file(self, number: int) -> tuple[Place, OffsetMap | None]:
-        job = self._job
-        container = job.plan.container(number)
-        if number in job.plan.outside():
-            return to_verify(container.path), None
-        place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
-        root, name = place.state, container.name
-        path, journal = place.verified(name), Journal(root, name)
-        if place.size(name) in (None, container.size) or not journal.exists():
-            return path, None  # a missing file is not looked for among the sources
-        now = journal.lines.stat()
-        return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
+def _original_places(
+    verify_job: VerifyJob, container: ManifestContainer, part: range
+) -> _OriginalPlaces:
+    job, damaged = verify_job
+    outside = job.plan.outside()
+    places = _OriginalPlaces([], {}, _moved(job, container, part))
+    files: dict[int, tuple[Place, OffsetMap | None]] = {}
+    for planned in job.plan.copies(container.number, part):
+        line, original = planned.line, planned.original
+        number = original.container
+        places.members.append((line.offset, line.offset + line.stored))
+        if number not in files:
+            files[number] = _file_now(job, number)
+        path, moved = files[number]
+        sound = number not in outside and job.plan.container(number).path not in damaged
+        offset = moved.new(original.offset) if moved else original.offset
+        key = original.url, timestamp14(original.date)
+        places.hints.setdefault(key, set()).add(OriginalHint(path, offset, sound))
+    return places
+
+
+def _moved(job: RewriteJob, container: ManifestContainer, part: range) -> range:
+    """Return where a part of a file is now."""
+    if part == range(container.size):
+        return part
+    _, moved = _file_now(job, container.number)
+    return range(moved.new(part.start), moved.new(part.stop)) if moved else part
+
+
+def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
+    """Return where a file of the plan is now, and its offsets there if they are others."""
+    container = job.plan.container(number)
+    if number in job.plan.outside():
+        return to_verify(container.path), None
+    place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
+    root, name = place.state, container.name
+    path, journal = place.verified(name), Journal(root, name)
+    if place.size(name) in (None, container.size) or not journal.exists():
+        return path, None  # a missing file is not looked for among the sources
+    now = journal.lines.stat()
+    return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
 
 
 @lru_cache(256)

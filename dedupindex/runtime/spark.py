@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import secrets
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -26,10 +28,14 @@ from dedupindex.runtime.files import atomic_file
 PIECE = 1 << 18  # bytes of a file in a row, as Spark holds a thousand rows of any size
 SLICE = 64 << 20  # bytes of rows that the driver fetches at a time; Spark allows 1 GB
 AT_ONCE = 64  # tasks for each core in one job; results are stored before the next job
+ROUND = 256 << 20  # bytes of packed tasks in one job, which the driver's JVM holds
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
 _OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
+NODES = "docs/batch.md says what each node needs"
+_IMPORT = re.compile(r"^\s*(?:[\w.]+\.)?(?:ModuleNotFoundError|ImportError): (.*\S)", re.MULTILINE)
+_NODE = re.compile(r"\((\S+) executor \S+\)")  # in a message of Spark
 _LOST = (
     "an executor was lost while its results were fetched, and they were computed again: run the "
     "same command again"
@@ -95,6 +101,22 @@ class Cluster:
         """
         with self.kept(work, tasks) as kept:
             yield from kept.rows()
+
+    def packed_rows(self, work: Callable[[T], Iterable[R]], tasks: Iterable[T]) -> Iterator[R]:
+        """Yield the results of tasks that may be large, in order, as `rows` does.
+
+        Tasks are made when they are sent, and sent compressed, `ROUND` bytes in one job.
+        """
+        done = partial(_run_packed, work)
+        batch, size = list[bytes](), 0
+        for task in tasks:
+            batch.append(zlib.compress(pickle.dumps(task, pickle.HIGHEST_PROTOCOL), 1))
+            size += len(batch[-1])
+            if size >= ROUND or len(batch) >= AT_ONCE * self.cores:
+                yield from self.rows(done, batch)
+                batch, size = [], 0
+        if batch:
+            yield from self.rows(done, batch)
 
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
@@ -178,6 +200,10 @@ class SparkRows(Generic[R]):
 def _each(work: Callable[[Any], Iterable[Any]], task: int, given: Iterator[Any]) -> Iterator[Any]:
     for one in given:
         yield from work(one)
+
+
+def _run_packed(work: Callable[[Any], Iterable[Any]], task: bytes) -> Iterable[Any]:
+    return work(pickle.loads(zlib.decompress(task)))  # noqa: S301 (of the driver)
 
 
 def _run_task(
@@ -268,7 +294,12 @@ def spark_errors() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     """Return the most useful line of an error of Java."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if missing := _IMPORT.findall(text):
+        node = _NODE.search(text)
+        where = f"the node {node[1]}" if node else "a node"
+        return f"{where} cannot import what tasks need: {missing[-1]} ({NODES})"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
     return (errors or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
 

@@ -15,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from dedupindex.errors import DedupError
 from dedupindex.object_store import create_object, stores
+from dedupindex.post_crawl.rewrite import rewrite_on_spark
+from dedupindex.runtime import spark as clusters
 from tests.integration.test_post_crawl_killed import collection
 from tests.support.commands import ended, typed
+from tests.support.local_spark import run_spark_here
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
 from tests.support.stores import Bucket, Fault
@@ -30,6 +34,7 @@ FAULTS = {
     "cut": {"cut": 40},
     "short": {"short": 40},
     "wrong": {"wrong": True},
+    "stale": {"status": 404},  # as before there was such an object
 }  # what a store answers once
 
 
@@ -133,6 +138,87 @@ def test_as_on_one_machine(stored: Stored) -> None:
     assert stored.results("warcs") == before
 
 
+def journals_of(state: Path) -> dict[str, list[object]]:
+    """The lines of all journals by the name of the file, without times."""
+    found = {}
+    for path in (state / ".rewrite").glob("*.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[lines[0].pop("name")] = lines
+        del lines[0]["mtime_ns"]
+    return found
+
+
+def references_of(state: Path) -> dict[str, set[bytes]]:
+    """The keys of records that revisits refer to, by the file that records them."""
+    return {
+        path.name: {data[at : at + 16] for at in range(0, len(data), 32)}
+        for path in (state / ".rewrite").glob("*.pins")
+        for data in [path.read_bytes()]
+    }
+
+
+def test_on_spark_as_in_one_process(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run_spark_here(monkeypatch)
+    monkeypatch.setattr(clusters, "ROUND", 1)  # bytes: each file is a job of its own
+    for name, more in (("here", ()), ("spark", ("--spark", "2"))):
+        state = tmp_path / name
+        words = ("dedup", stored.warcs, "--out", f"{stored.bucket.url}/{name}", "--state", state)
+        output, _ = typed(*words, *ONE, *more, "--dry-run", "--json", status=7)
+        assert json.loads(output)["revisits"] == 9 and not (state / ".rewrite").exists()
+        output, _ = typed(*words, *ONE, *more, "--json", status=7)
+        report = json.loads(output)
+        other = {"seconds", "requests", "problems", "work"}
+        assert {key: report[key] for key in report.keys() - other} == {
+            key: stored.report[key] for key in stored.report.keys() - other
+        }
+        assert report["requests"]["written"] == sum(map(len, stored.expected.values()))
+        assert stored.results(name) == stored.expected
+    states = tmp_path / "here", tmp_path / "spark"
+    assert journals_of(states[0]) == journals_of(states[1]) != {}
+    assert references_of(states[0]) == references_of(states[1]) != {}
+    assert not list(states[1].glob(".rewrite-*"))
+    back = ("--state", states[1], *ONE, "--out", tmp_path / "back")
+    typed("undedup", f"{stored.bucket.url}/spark", *back, status=7)
+    typed("verify", "--against", stored.source, tmp_path / "back", "--records")
+
+
+def test_results_whose_journals_were_lost_with_the_driver(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run finds the objects and makes the same journals."""
+    run_spark_here(monkeypatch)
+    words = [*stored.rewriting("orphans"), *ONE, "--spark", "2"]
+    state = stored.top / "state-orphans"
+    with monkeypatch.context() as patched:
+        patched.setattr(rewrite_on_spark, "adopt", fail)
+        assert ended(*words)[0]
+    assert stored.results("orphans") == stored.planned and not journals_of(state)
+    output, _ = typed(*words, "--json")
+    assert json.loads(output)["revisits"] == 9
+    assert len(journals_of(state)) == 3 and stored.results("orphans") == stored.planned
+
+
+def fail(*_: object) -> None:
+    raise DedupError("the driver ends here")
+
+
+def test_a_store_that_fails_on_spark(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_spark_here(monkeypatch)
+    words = [*stored.rewriting("faults"), *ONE, "--spark", "2"]
+    random = Random(11)
+    for fault in FAULTS.values():
+        stored.at_request(random.randrange(40), **fault)
+        status, _, messages = ended(*words)
+        assert "Traceback" not in messages
+        assert stored.results("faults").items() <= stored.planned.items()
+        assert status or stored.results("faults") == stored.planned
+    stored.bucket.server.faults.clear()
+    typed(*words)
+    assert stored.results("faults") == stored.planned
+
+
 def test_parts_of_large_objects(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -233,6 +319,8 @@ def test_refusals(stored: Stored, tmp_path: Path) -> None:
         (["rewrite", stored.plan, "--out", "gs://b/x", "--state", state], 4, "speaks S3"),
         (["rewrite", stored.plan, "--out", tmp_path / "x", "--state", state], 2, "--state goes"),
         (["undedup", f"{url}/x", "--out", tmp_path / "x"], 2, "with --state DIR"),
+        (["dedup", stored.warcs, "--out", tmp_path / "x", "--spark", "2"], 2, "s3://BUCKET"),
+        (["rewrite", stored.plan, "--in-place", "--spark", "2"], 2, "s3://BUCKET"),
         (["convert", stored.warcs, "--out", tmp_path / "x"], 4, "not a file here"),
     ):  # fmt: skip
         code, _, messages = ended(*words)

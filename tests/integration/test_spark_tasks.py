@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import marshal
 import os
-import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,8 +37,10 @@ from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve, resolv
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from dedupindex.runtime import spark as clusters
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
+from tests.support import local_spark
 from tests.support.budgets import examples
 from tests.support.captures import capture
+from tests.support.local_spark import Here, Rows, run_spark_here
 from tests.support.warc_cases import gz, revisit
 from tests.support.zstd_files import dictionary_frame, trained, zst
 from tests.unit.object_store.test_object_store import EVERYTHING, archive, captures, containers
@@ -47,78 +48,9 @@ from tests.unit.object_store.test_object_store import EVERYTHING, archive, captu
 HEADER = " CDX N b a m s k r M S V g\n"
 
 
-class Rows:
-    """Spark's operations on rows, in this process: all rows are pickled, in any order."""
-
-    def __init__(self, parts: Iterable[Iterable[Any]]) -> None:
-        self.parts = [_sent(iter(part)) for part in parts]
-
-    def persist(self, level: object) -> Rows:
-        return self
-
-    def unpersist(self) -> None:
-        self.parts = []
-
-    def mapPartitionsWithIndex(self, work: Callable[[int, Iterator[Any]], Iterable[Any]]) -> Rows:
-        work = _sent(work)
-        return Rows(work(place, iter(part)) for place, part in enumerate(self.parts))
-
-    def mapPartitions(self, work: Callable[[Iterator[Any]], Iterable[Any]]) -> Rows:
-        return Rows(work(iter(part)) for part in self.parts)
-
-    def flatMap(self, work: Callable[[Any], Iterable[Any]]) -> Rows:
-        return Rows([new for row in part for new in work(row)] for part in self.parts)
-
-    def filter(self, chosen: Callable[[Any], bool]) -> Rows:
-        return Rows(filter(chosen, part) for part in self.parts)
-
-    def values(self) -> Rows:
-        return Rows([value for _, value in part] for part in self.parts)
-
-    def coalesce(self, count: int) -> Rows:
-        return Rows([row for part in self.parts[at::count] for row in part] for at in range(count))
-
-    def partitionBy(self, count: int, of: Callable[[Any], int]) -> Rows:
-        parts: list[list[Any]] = [[] for _ in range(count)]
-        for part in reversed(self.parts):
-            for key, value in reversed(part):
-                parts[of(key) % count].append((key, value))
-        return Rows(parts)
-
-    def collect(self) -> list[Any]:
-        return [row for part in self.parts for row in part]
-
-    def toLocalIterator(self) -> Iterator[Any]:
-        return iter(self.collect())
-
-
-class Here(Cluster):
-    """A cluster without a network: each task runs as it would."""
-
-    def __init__(self, cores: int = 3) -> None:
-        self.cores = cores
-        self.context = SimpleNamespace(
-            parallelize=lambda tasks, count: Rows([[one] for one in tasks])
-        )
-
-
-def _sent(value: Any) -> Any:
-    return pickle.loads(pickle.dumps(list(value) if isinstance(value, Iterator) else value))
-
-
 @pytest.fixture(autouse=True, params=[64 << 20, 3000], ids=["whole", "sliced"])
 def here(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    level = SimpleNamespace(DISK_ONLY="on disk")
-    monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(StorageLevel=level))  # type: ignore[arg-type]
-    monkeypatch.setattr(clusters, "SLICE", request.param)
-
-    @contextmanager
-    def spark_session(master: str) -> Iterator[Cluster]:
-        yield Here(int(master))
-
-    for name, module in list(sys.modules.items()):
-        if name.startswith("dedupindex.") and hasattr(module, "spark_session"):
-            monkeypatch.setattr(module, "spark_session", spark_session)
+    run_spark_here(monkeypatch, request.param)
 
 
 @pytest.fixture
@@ -206,7 +138,7 @@ def test_a_failed_run_is_resumed_from_its_finished_tasks(
         return stage(groups, task)
 
     monkeypatch.setattr(stage_spark, "_stage", staged)
-    monkeypatch.setattr(sys.modules[__name__], "_sent", lambda value: _listed(value))
+    monkeypatch.setattr(local_spark, "_sent", lambda value: _listed(value))
     with pytest.raises(BadSource, match="b.cdx"):
         built(index, collection, spark="1")
     missing.write_bytes(text)
@@ -446,3 +378,24 @@ def test_a_stopped_spark_master_is_reported_in_one_sentence() -> None:
         DedupError, match=r"printed: java\.lang\.Ill.*: Cannot call a stopped Spark"
     ):
         list(cluster.rows(str, ["task"]))
+
+
+def test_a_node_without_a_package_is_named_with_what_it_lacks() -> None:
+    said = (
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 "
+        "failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 "
+        "executor 1): org.apache.spark.api.python.PythonException: Traceback (most recent call "
+        "last):\n"
+        '  File "worker.py", line 1, in main\n' + "  at somewhere\n" * 40 + "ModuleNotFoundError: "
+        "No module named 'isal'\n\n\tat org.apache.spark.api.python.BasePythonRunner.x(y.scala:1)\n"
+    )
+
+    def parallelize(*_: object) -> None:
+        raise OSError(said)
+
+    context = SimpleNamespace(parallelize=parallelize, defaultParallelism=1)
+    with pytest.raises(DedupError) as raised:
+        list(Cluster(context).rows(list, [()]))
+    assert "the node 10.0.0.7 cannot import" in str(raised.value)
+    assert "No module named 'isal'" in str(raised.value) and "docs/batch.md" in str(raised.value)

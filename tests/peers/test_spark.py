@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -16,10 +17,12 @@ from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.make_plan import ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
+from tests.integration.test_post_crawl_store import Stored
 from tests.integration.test_spark_tasks import built, collection
 from tests.peers.spark import Session, spark_session
+from tests.support.commands import typed
 from tests.support.corpora import Page, archive, html
-from tests.support.stores import Fault, web
+from tests.support.stores import Bucket, Fault, web
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.object_store.test_object_store import captures, containers
 
@@ -141,6 +144,30 @@ def test_an_executor_is_killed(tmp_path: Path, collection: Path) -> None:
         assert captures(tmp_path / "there", f"{server.url}/") == captures(
             tmp_path / "here", f"{collection}/"
         )
+
+
+def test_archives_in_a_store_are_rewritten_though_an_executor_is_killed(
+    tmp_path: Path, buckets: Callable[[], Bucket]
+) -> None:
+    """It dies while it reads a file to rewrite it: another one has its own work, and the rest."""
+    stored = Stored(tmp_path, buckets())
+    killed: list[int] = []
+    with spark_session(tmp_path) as own:
+        into = ("--out", f"{stored.bucket.url}/spark", "--state", tmp_path / "state")
+        reading = own.run("dedup", stored.warcs, *into, "--dry-run")
+        assert reading["revisits"] == 9
+        kill = partial(_killed_one, own.pid, killed)
+        stored.bucket.server.faults.append(Fault("02/x.warc.gz", 1, cut=0, when=kill))
+        report = own.run("dedup", stored.warcs, *into)
+    assert len(killed) == 1
+    assert stored.results("spark") == stored.expected
+    for name in ("captures", "revisits", "refused", "verified", "bytes_after", "hosts"):
+        assert report[name] == stored.report[name]
+    sent = report["requests"]
+    assert isinstance(sent, dict) and sent["get"] > 8 and sent["put"] == 5
+    back = ("--state", tmp_path / "state", "--jobs", "1", "--out", tmp_path / "back")
+    typed("undedup", f"{stored.bucket.url}/spark", *back, status=7)
+    typed("verify", "--against", stored.source, tmp_path / "back", "--records")
 
 
 def _killed_one(session: int, killed: list[int]) -> bool:

@@ -14,13 +14,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import SettingsConflict
-from dedupindex.object_store import is_remote
+from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.parquet import (
     CONTAINERS,
@@ -208,7 +209,9 @@ def _read_on_spark(
     with spark_session(master) as cluster:
         for batch in cluster.in_turn(tasks):
             files = PieceWriter(batch[0].top)
-            for row in cluster.rows(_read_on_executor, batch):
+            work = partial(counting_task, _read_on_executor)
+            rows: Iterator[FilePiece | FileRead] = add_task_requests(cluster.rows(work, batch))
+            for row in rows:
                 if isinstance(row, FilePiece):
                     files.take(row)
                     continue

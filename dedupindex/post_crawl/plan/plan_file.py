@@ -20,6 +20,7 @@ import shutil
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,6 +231,18 @@ class Plan:
         for container, offset in self._rows(ORIGINALS, 'DISTINCT container, "offset"'):
             protected.setdefault(container, []).append(offset)
         self._loaded = copies, protected
+
+    def of_container(self, number: int) -> Plan:
+        """Return the plan of one container, held in memory, that another machine can use."""
+        copies = list(self.copies(number))
+        needed = {number, *(planned.original.container for planned in copies)}
+        chosen = copy(self)
+        chosen._loaded = {number: copies}, {number: list(self.protected(number))}
+        chosen._containers, chosen._outside = (
+            {other: one for other, one in containers.items() if other in needed}
+            for containers in (self._containers, self._outside)
+        )
+        return chosen
 
     def copies(self, container: int, part: range | None = None) -> Iterator[Planned]:
         """Return what is to be rewritten in a container, in order of offset.

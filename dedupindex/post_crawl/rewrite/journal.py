@@ -330,6 +330,21 @@ class Journal:
         return Counter()
 
 
+def adopt(directory: Path, name: str, made: Path) -> None:
+    """Take over what another machine has recorded of one file in the directory `made`.
+
+    As `JournalWriter`, first what its revisits refer to, then its journal, if it has revisits.
+    """
+    journal, referrer = Journal(directory, name), _referrer(directory, name)
+    for path in sorted((made / DIRECTORY).glob("*.pins")):
+        keys = sorted({entry[:_HASH] for entry in _entries_of(path)})
+        _append(directory / DIRECTORY / path.name, b"".join(key + referrer for key in keys))
+    lines = made / DIRECTORY / journal.lines.name
+    if lines.exists():
+        os.replace(lines, journal.lines)
+        sync_directory(journal.directory)
+
+
 class JournalWriter:
     """Writes the journal of a file; it is valid once `finish` has returned."""
 

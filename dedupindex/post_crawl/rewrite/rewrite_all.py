@@ -43,6 +43,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     check_unchanged,
     rewrite_container,
 )
+from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -57,17 +58,20 @@ from dedupindex.runtime.atomic_replace import (
     removing,
 )
 from dedupindex.runtime.files import exclusive, shared, sync_directory
+from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import SourceFile
 
 
 def rewrite(
-    job: RewriteJob, processes: int = 1, begin: Callable[[], None] = lambda: None
-) -> Iterator[RewriteOutcome]:
+    job: RewriteJob, processes: int = 1, begin: Callable[[], None] = lambda: None,
+    cluster: Cluster | None = None,
+) -> Iterator[RewriteOutcome]:  # fmt: skip
     """Rewrite every file of the plan; yields outcomes in the order in which they are ready.
 
-    `begin` is called once, before the first write and after all checks; not in a dry run. If
-    writing fails, finished files stay, all others are unchanged, and the same run resumes.
+    It is done in `processes` of this machine, or on a Spark `cluster`. `begin` is called once,
+    before the first write and after all checks; not in a dry run. If writing fails, finished files
+    stay, all others are unchanged, and the same run resumes.
 
     Raises:
         BadInput, DedupError: before anything is written; also if the plan is of other hosts.
@@ -87,8 +91,11 @@ def rewrite(
         _check_resumed(job, containers)
         here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
         job = job._replace(aliased=_aliased(containers), urls=here)
+    if cluster is not None:
+        check_for_spark(job)
+        processes = 0  # that need room on this machine
     if job.dry:
-        yield from _outcomes(job, containers, processes)
+        yield from _outcomes(job, containers, processes, cluster)
         return
     places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
     _check_free_space(job, containers, processes)
@@ -105,13 +112,16 @@ def rewrite(
             job = job._replace(busy=_busy(containers))
         if job.urls.host:
             _protect_for_others(job)
-        yield from _outcomes(job, containers, processes)
+        yield from _outcomes(job, containers, processes, cluster)
 
 
 def _outcomes(
-    job: RewriteJob, containers: list[ManifestContainer], processes: int
+    job: RewriteJob, containers: list[ManifestContainer], processes: int, cluster: Cluster | None
 ) -> Iterator[RewriteOutcome]:
-    outcomes = _in_parts(job, containers, processes)
+    if cluster is None:
+        outcomes = _in_parts(job, containers, processes)
+    else:
+        outcomes = rewrite_on_spark(cluster, job, containers)
     return outcomes if job.out is None else _with_corrections(job, outcomes)
 
 
