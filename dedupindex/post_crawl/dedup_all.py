@@ -158,7 +158,10 @@ def estimate(
         if is_outdated(work.manifest):
             shutil.rmtree(work.manifest)
         made = replace(found, files=sample)
-        make(made, work.manifest, ManifestOptions(), jobs=options.jobs, on_progress=on_progress)
+        make(
+            made, work.manifest, ManifestOptions(), jobs=options.jobs, spark=options.spark,
+            on_progress=on_progress,
+        )  # fmt: skip
         manifest = open_manifest(work.manifest)
         numbers = {one.path: one.number for one in manifest.containers().values()}
         drawn = [SampledFile(numbers.get(file.path, 0), file.size) for file in sample]

@@ -33,9 +33,8 @@ HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
 _OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
-NODES = "docs/batch.md says what each node needs"
-_IMPORT = re.compile(r"^\s*(?:[\w.]+\.)?(?:ModuleNotFoundError|ImportError): (.*\S)", re.MULTILINE)
-_NODE = re.compile(r"\((\S+) executor \S+\)")  # in a message of Spark
+_NODES = "docs/batch.md says what each node needs"
+_IMPORT = re.compile(r"(?:[\w.]+\.)?(?:Import|ModuleNotFound|PackageNotFound)Error: (.*)")
 _LOST = (
     "an executor was lost while its results were fetched, and they were computed again: run the "
     "same command again"
@@ -293,15 +292,23 @@ def spark_errors() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Return the most useful line of an error of Java."""
+    """Return the most useful line of an error of Java, or of Python on an executor."""
     text = str(error)
-    if missing := _IMPORT.findall(text):
-        node = _NODE.search(text)
-        where = f"the node {node[1]}" if node else "a node"
-        return f"{where} cannot import what tasks need: {missing[-1]} ({NODES})"
+    if raised := _raised_on_executor(text):
+        missing = _IMPORT.match(raised)
+        return (
+            f"a node cannot import what tasks need: {missing[1]} ({_NODES})" if missing else raised
+        )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
     return (errors or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
+
+
+def _raised_on_executor(text: str) -> str:
+    """Return the line of a trace of Python that says what was raised; empty without a trace."""
+    _, begin, trace = text.rpartition("Traceback (most recent call last):")
+    lines = (line for line in trace.splitlines() if line and not line[0].isspace())
+    return next(lines, "")[:400] if begin else ""
 
 
 def pieces(path: Path, name: str) -> Iterator[FilePiece]:

@@ -29,6 +29,7 @@ ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--minimum-size",
     "--primary",
     "--threads",
+    "--archives",  # spark-submit
     "--cdx-server",
     "--cdxserver-dedup",
     "--cdxserver-dedup-cookies",
