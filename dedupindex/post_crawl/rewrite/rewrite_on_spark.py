@@ -26,6 +26,8 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 )
 from dedupindex.runtime.spark import Cluster, FilePiece, PieceWriter, pieces
 
+_BESIDE = f"{DIRECTORY}-"  # beginning of the names of directories with journals that arrive
+
 
 class _SparkTask(NamedTuple):
     job: RewriteJob  # with the plan of the container alone; `out` is a directory of the executor
@@ -53,7 +55,10 @@ def rewrite_on_spark(
         _SparkTask(shared._replace(plan=job.plan.of_container(one.number)), one)
         for one in containers
     )
-    with TemporaryDirectory(prefix=".rewrite-", dir=None if job.dry else job.out) as name:
+    place = None if job.dry else job.out
+    for stale in place.glob(f"{_BESIDE}*") if place else ():  # of a driver that was killed
+        shutil.rmtree(stale)
+    with TemporaryDirectory(prefix=_BESIDE, dir=place) as name:
         beside = Path(name) / DIRECTORY
         beside.mkdir()
         files = PieceWriter(beside.parent)
