@@ -5,25 +5,31 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import click
 
 from dedupindex.cli.common import Command, print_result, say, warn
-from dedupindex.cli.options import PATH, flag, option, shared_options
+from dedupindex.cli.options import OUT, flag, option, path_or_address, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, write_cdxj
+from dedupindex.cli.sent_requests import NO_CDXJ, sent_requests
 from dedupindex.errors import BadSource, Damaged
+from dedupindex.object_store import CountedRequests, check_creatable, counted_requests
 from dedupindex.post_crawl.convert.arc_to_warc import (
     conversion_tasks,
     convert,
-    convert_all,
     restore_arc,
     restore_tasks,
 )
-from dedupindex.post_crawl.convert.conversion import ConvertOutcome, ConvertTask
+from dedupindex.post_crawl.convert.conversion import (
+    ConvertOutcome,
+    ConvertTask,
+    Work,
+    convert_all,
+)
 from dedupindex.post_crawl.convert.recompress import (
     GZIP,
     ZSTD,
@@ -36,7 +42,7 @@ from dedupindex.post_crawl.convert.repoint import repoint_tasks
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import amount, singular
-from dedupindex.sources.warc_files import is_index
+from dedupindex.sources.warc_files import Sources, is_index
 
 EXAMPLES = """
 bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
@@ -44,6 +50,7 @@ bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
 bin/convert --to gzip /data/zstd --out /data/gzip      .warc.gz, which every replay tool reads
 bin/convert --repoint /data/warcs --out /data/changed  revisits of revisits name the original
 bin/convert --to zstd /data/warcs --out /data/zstd     .warc.zst with a dictionary, a fifth smaller
+bin/convert s3://bucket/arcs/ --out s3://bucket/warcs  in an object store
 """
 
 
@@ -51,9 +58,36 @@ _ARC_COUNTS, _RECORD_COUNTS = ("responses", "resources"), ("records",)
 _LABELS = {"repointed": "revisits re-pointed"}  # others are their own
 
 
+@dataclass(frozen=True)
+class _Run:
+    """What all conversions are given."""
+
+    sources: tuple[str, ...]
+    out: Path  # or where the names of results begin that go to a store
+    store: str  # address, or empty
+    cdxj: Path | None
+    jobs: int
+    requests: CountedRequests
+
+    def convert(
+        self, tasks: list[ConvertTask], found: Sources, work: Work, counted: tuple[str, ...],
+        made: str,
+    ) -> int:  # fmt: skip
+        """Convert files, print what became of them, and return the exit status.
+
+        Of nothing but files that are not converted it says that none `made`.
+        """
+        outcomes = convert_all(tasks, self.out, self.jobs, work, self.store)
+        left_alone = _print_outcomes(outcomes, tasks, found.skipped, counted, made, self.requests)
+        sound = True
+        if self.cdxj is not None:
+            sound = write_cdxj(_names(tasks, left_alone, self.out), self.cdxj, self.jobs)
+        return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+
+
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="FILE...")
-@option("--out", required=True, type=PATH, help="Write the files below this directory.")
+@option("--out", required=True, type=path_or_address, metavar="DIR", help=OUT)
 @option("--to", "kind", type=click.Choice([GZIP, ZSTD]), help="Compress WARC files with this.")
 @shared_options("--offsets", help="With --to: write a map of old to new offsets here.")
 @shared_options("--cdxj")
@@ -64,7 +98,7 @@ _LABELS = {"repointed": "revisits re-pointed"}  # others are their own
 @shared_options("--jobs", "--json")
 def command(
     sources: tuple[str, ...],
-    out: Path,
+    out: Path | str,
     kind: str | None,
     offsets: Path | None,
     cdxj: Path | None,
@@ -89,23 +123,36 @@ def command(
         raise click.UsageError("--cdxj has no effect with --back")
     if repoint and (kind is not None or back or content_only):
         raise click.UsageError("--repoint goes with no other conversion")
+    if cdxj is not None and isinstance(out, str):
+        raise click.UsageError(NO_CDXJ)
     check_outputs((offsets, cdxj))
-    if repoint:
-        return _repoint(sources, out, cdxj, jobs)
-    if kind is not None:
-        return _recompress(sources, out, kind, offsets, cdxj, jobs)
-    if back:
-        tasks, found = restore_tasks(sources, out)
-    else:
-        tasks, found = conversion_tasks(sources, out, keep=not content_only)
+    with TemporaryDirectory(prefix="dedupindex-convert-") as name, counted_requests() as requests:
+        place, store = (Path(name), out.rstrip("/")) if isinstance(out, str) else (out, "")
+        if store:
+            check_creatable(store)
+        run = _Run(sources, place, store, cdxj, jobs, requests)
+        if repoint:
+            return _repoint(run)
+        if kind is not None:
+            return _recompress(run, kind, offsets)
+        return _restore(run) if back else _convert(run, keep=not content_only)
+
+
+def _convert(run: _Run, *, keep: bool) -> int:
+    tasks, found = conversion_tasks(run.sources, run.out, keep=keep)
     warn(found.problems)
     if not tasks:
-        raise _none(sources, "WARC" if back else "ARC")
-    outcomes = convert_all(tasks, out, jobs, restore_arc if back else convert)
-    made = "was made of an ARC file by bin/convert" if back else "is an ARC file"
-    left_alone = _print_outcomes(outcomes, tasks, found.skipped, _ARC_COUNTS, made)
-    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
-    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+        raise _none(run.sources, "ARC")
+    return run.convert(tasks, found, convert, _ARC_COUNTS, "is an ARC file")
+
+
+def _restore(run: _Run) -> int:
+    tasks, found = restore_tasks(run.sources, run.out)
+    warn(found.problems)
+    if not tasks:
+        raise _none(run.sources, "WARC")
+    made = "was made of an ARC file by bin/convert"
+    return run.convert(tasks, found, restore_arc, _ARC_COUNTS, made)
 
 
 def _none(sources: tuple[str, ...], kinds: str) -> BadSource:
@@ -114,45 +161,29 @@ def _none(sources: tuple[str, ...], kinds: str) -> BadSource:
     return BadSource(f"there is no {kinds} file to convert in {', '.join(sources)}")
 
 
-def _repoint(sources: tuple[str, ...], out: Path, cdxj: Path | None, jobs: int) -> int:
-    out.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(prefix=".repoint-", dir=out) as home:
-        tasks, found, left = repoint_tasks(list(sources), out, Path(home), jobs)
+def _repoint(run: _Run) -> int:
+    run.out.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(prefix=".repoint-", dir=run.out) as home:
+        tasks, found, left = repoint_tasks(list(run.sources), run.out, Path(home), run.jobs)
         warn(found.problems)
         for reason, count in left.items():
             say(f"revisits of revisits left as they are, {reason}: {count:,}")
-        outcomes = convert_all(tasks, out, jobs, repoint_file)
         made = "has a revisit of a revisit"
-        left_alone = _print_outcomes(outcomes, tasks, found.skipped, ("repointed",), made)
-    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
-    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+        return run.convert(tasks, found, repoint_file, ("repointed",), made)
 
 
-def _recompress(
-    sources: tuple[str, ...],
-    out: Path,
-    kind: str,
-    offsets: Path | None,
-    cdxj: Path | None,
-    jobs: int,
-) -> int:
-    with ExitStack() as stack:
-        maps = None
-        if offsets is not None:
-            maps = Path(stack.enter_context(TemporaryDirectory(prefix="dedupindex-convert-")))
-        tasks, found = recompress_tasks(sources, out, kind, maps)
+def _recompress(run: _Run, kind: str, offsets: Path | None) -> int:
+    with TemporaryDirectory(prefix="dedupindex-convert-") as maps:
+        beside = None if offsets is None else Path(maps)
+        tasks, found = recompress_tasks(run.sources, run.out, kind, beside)
         warn(found.problems)
         if not tasks:
-            kinds = "plain or zstd WARC" if kind == GZIP else "WARC"
-            raise _none(sources, kinds)
-        outcomes = convert_all(tasks, out, jobs, recompress)
-        made = "is a sound WARC file"
-        left_alone = _print_outcomes(outcomes, tasks, found.skipped, _RECORD_COUNTS, made)
+            raise _none(run.sources, "plain or zstd WARC" if kind == GZIP else "WARC")
+        status = run.convert(tasks, found, recompress, _RECORD_COUNTS, "is a sound WARC file")
         if offsets is not None:
             with atomic_file(offsets) as stream:
                 stream.writelines(map_lines(tasks))
-    sound = cdxj is None or write_cdxj(_names(tasks, left_alone, out), cdxj, jobs)
-    return 0 if sound and not (found.problems or left_alone) else Damaged.exit_status
+    return status
 
 
 def _names(tasks: list[ConvertTask], left_alone: set[str], out: Path) -> dict[str, str]:
@@ -163,7 +194,7 @@ def _names(tasks: list[ConvertTask], left_alone: set[str], out: Path) -> dict[st
 
 def _print_outcomes(
     outcomes: Iterator[ConvertOutcome], tasks: list[ConvertTask], skipped: int,
-    counted: tuple[str, ...], made: str,
+    counted: tuple[str, ...], made: str, requests: CountedRequests,
 ) -> set[str]:  # fmt: skip
     """Print the outcome of each file and the totals; returns the files that were left alone."""
     states: Counter[str] = Counter()
@@ -197,5 +228,7 @@ def _print_outcomes(
         lines.append(f"  gzip members kept unchanged: {amount(totals['kept'])}")
     if skipped:
         lines.append(f"  files skipped, not to be converted: {skipped:,}")
-    print_result({**dict(sorted(states.items())), **totals, "skipped": skipped}, lines)
+    sent = sent_requests(requests)
+    content = {**dict(sorted(states.items())), **totals, "skipped": skipped, **sent.as_json()}
+    print_result(content, [*lines, *sent.lines()])
     return left_alone

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -20,7 +21,15 @@ from dedupindex.cli.common import (
     warn,
 )
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, PATH, cores, flag, option, shared_options, wants_json
+from dedupindex.cli.options import (
+    COUNT,
+    cores,
+    flag,
+    option,
+    path_or_address,
+    shared_options,
+    wants_json,
+)
 from dedupindex.cli.progress_bar import captures_of, show_progress
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, Damaged
@@ -36,6 +45,7 @@ from dedupindex.export.cdx_file import NO_PLACE, CdxExport, CdxForm
 from dedupindex.export.warcprox_dedup import WarcproxExport
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
+from dedupindex.object_store import check_creatable, create_object
 from dedupindex.post_crawl.self_contained import SubsetFilter, SubsetReport
 from dedupindex.post_crawl.self_contained import export as export_subset
 from dedupindex.runtime.files import atomic_path, require_directory
@@ -78,11 +88,11 @@ def _subset(*names: str, help: str, **details: Any) -> Callable[[_Command], _Com
 )  # fmt: skip
 @flag("--self-contained", setting=False, help="Copy records, with the originals of their revisits.")
 @option(
-    "-o", "--out", type=PATH, setting=False,
+    "-o", "--out", type=path_or_address, setting=False, metavar="PATH",
     help="Where to write. --cdx, --cdxj, --wget: a file; default: standard output. --warcprox: a "
     "new file. "
     "--self-contained: "
-    "NAME.warc.gz, or a directory, where files keep their names.",
+    "NAME.warc.gz, or a directory, where files keep their names; or s3://….",
 )  # fmt: skip
 @_subset(
     "--url",
@@ -141,7 +151,9 @@ def command(
     if options["placeless"] and files != ["cdxj"]:
         raise click.UsageError("--placeless takes --cdxj")
     if self_contained:
-        return _self_contained(sources, options)
+        return _self_contained(sources, options["out"], options)
+    if isinstance(options["out"], str):
+        raise click.UsageError("only --self-contained writes to an object store")
     _check_no_subset_options(options)
     if len(sources) > 1:
         raise click.UsageError("name one INDEX")
@@ -321,11 +333,28 @@ def _check_no_subset_options(options: dict[str, Any]) -> None:
             raise click.UsageError(f"--{name.removesuffix('s')} takes --self-contained")
 
 
-def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
+def _self_contained(
+    sources: tuple[str, ...], out: Path | str | None, options: dict[str, Any]
+) -> int:
     """Write a subset of a collection; returns the exit status."""
-    out: Path | None = options["out"]
     if out is None or not sources:
         raise click.UsageError("--self-contained takes a SOURCE, and -o for where to write")
+    if isinstance(out, Path):
+        return _report_subset(_export_subset(sources, out, options), out)
+    check_creatable(out)
+    top, _, name = out.rstrip("/").rpartition("/")
+    with TemporaryDirectory(prefix="dedupindex-export-") as beside:
+        exported = _export_subset(sources, Path(beside, name), options)
+        for path in sorted(filter(Path.is_file, Path(beside).rglob("*"))):
+            try:
+                with open(path, "rb", buffering=0) as file:
+                    create_object(file, f"{top}/{path.relative_to(beside)}")
+            except FileExistsError as error:
+                raise BadInput(str(error)) from error
+        return _report_subset(exported, out)
+
+
+def _export_subset(sources: tuple[str, ...], out: Path, options: dict[str, Any]) -> SubsetReport:
     chosen = SubsetFilter(
         tuple(map(os.fsencode, options["urls"])),
         tuple(map(host_name, options["host"])),
@@ -338,14 +367,14 @@ def _self_contained(sources: tuple[str, ...], options: dict[str, Any]) -> int:
             sources, options["originals"], chosen, out, jobs, _warn_of, progress
         )
     warn(exported.problems)
-    return _report_subset(exported, out)
+    return exported
 
 
 def _warn_of(finding: Finding) -> None:
     say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
 
 
-def _report_subset(exported: SubsetReport, out: Path) -> int:
+def _report_subset(exported: SubsetReport, out: Path | str) -> int:
     if not exported.records:
         say("nothing was written: no record that was read matches")
     sums = singular(

@@ -90,7 +90,7 @@ def command(
     if wants_json() and text == Path("-"):
         raise click.UsageError("--json and --text - both write to stdout")
     lines = ManifestOptions(algorithm, force, skip_empty, host)
-    found = find(sources, elsewhere=True)
+    found = find(sources)
     if not found.files and not found.others:  # a wrong path, or a disk that is not mounted
         raise nothing_found(sources)
     with show_progress(verbose=verbose) as progress:

@@ -153,7 +153,7 @@ _BASE_URL = (
 )
 _URLS = "A table of file names and their URLs (TSV, CSV, Parquet), tried before --base-url."
 _HOST = "This machine, if the manifests were made with --host: files of others are read by URL."
-_OUT = "Write the files below this directory, or below s3://BUCKET/PREFIX."
+OUT = "Write the files below this directory, or below s3://BUCKET/PREFIX."
 _STATE = "With results in an object store: the local directory of their journals."
 _DICTIONARY = "A dictionary of .warc.zst files that do not hold theirs; repeatable, chosen by id."
 _SHARED = {
@@ -176,7 +176,7 @@ _SHARED = {
         partial(option, "--min-gain", type=POSITIVE, default=1, help=_MIN_GAIN),
         partial(option, "--offsets", type=PATH, help="Write a map of old to new offsets here."),
         partial(option, "--cdxj", type=PATH, help="Write a CDXJ of the results here."),
-        partial(option, "--out", type=path_or_address, metavar="DIR", help=_OUT),
+        partial(option, "--out", type=path_or_address, metavar="DIR", help=OUT),
         partial(option, "--state", type=PATH, metavar="DIR", setting=False, help=_STATE),
         partial(option, "--base-url", "base_urls", multiple=True, metavar="URL", help=_BASE_URL),
         partial(option, "--urls", type=FILE, metavar="TABLE", help=_URLS),

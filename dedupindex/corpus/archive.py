@@ -100,7 +100,7 @@ def detect(
     directories = [source for source in sources if _is_directory(source)]
     files = [source for source in sources if source not in directories]
     lists = list_files(files or sources, [], columns)[0]
-    if lists and (files or not find(directories, elsewhere=True).files):
+    if lists and (files or not find(directories).files):
         directories = [source for source in map(local, sources) if os.path.isdir(source)]
         return CdxCaptures(tuple(sources), (*containers, *directories), columns)
     return WarcCaptures(tuple(sources), tuple(containers))

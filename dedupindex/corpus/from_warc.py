@@ -168,7 +168,7 @@ class WarcCaptures:
 
     def relation(self, context: SourceContext) -> str:
         zips = [source for source in self.sources if is_wacz_file(source)]
-        found = find([source for source in self.sources if source not in zips], elsewhere=True)
+        found = find([source for source in self.sources if source not in zips])
         context.problems.extend(found.problems)
         paths = [file.path for file in found.files] + [
             path for zip in zips for path in _in_wacz(zip)

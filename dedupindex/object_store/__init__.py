@@ -30,7 +30,6 @@ from dedupindex.object_store.glob import (
 )
 from dedupindex.object_store.read_object import RemoteFile, open_anywhere
 from dedupindex.object_store.store_address import (
-    check_local,
     check_path,
     is_remote,
     local,
@@ -47,7 +46,7 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "add_task_requests", "check_creatable", "check_local", "check_path",
+    "RemoteFile", "add_task_requests", "check_creatable", "check_path",
     "check_reader", "check_writable", "counted_requests", "counting_task", "create_object",
     "download", "facts", "facts_or_none", "fetched", "find_objects", "is_many", "is_object",
     "is_remote", "list_directory", "local", "open_anywhere", "redacted", "remove_object",

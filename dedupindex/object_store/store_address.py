@@ -56,16 +56,6 @@ def redacted(address: str) -> str:
     return f"{scheme}://{rest}"
 
 
-def check_local(path: str) -> None:
-    """Raise `BadSource` for an address where a local file is needed."""
-    if is_remote(path):
-        raise BadSource(
-            f"{redacted(path)} is not a file here, and this command takes files of this machine "
-            "only: download it first (bin/dedup, bin/rewrite, bin/verify and bin/undedup take "
-            "what is in a store: docs/post-crawl.md)"
-        )
-
-
 def check_path(path: Path) -> None:
     """Raise `BadSource` for an address that was parsed as a path, which removed a slash."""
     match = _TAKEN_FOR_PATH.match(str(path))

@@ -128,7 +128,7 @@ def dedup(
     on_progress: OnProgress = lambda seen: None,
 ) -> DedupReport:
     """Run all stages; raises `DedupError`. The report names files that were left alone."""
-    found = find(sources, elsewhere=True)
+    found = find(sources)
     files = [*found.files, *found.others]
     roots = sorted({Path(file.root) for file in files})
     if not roots:
@@ -149,7 +149,7 @@ def estimate(
 
     The lines of the sample stay in the manifest, so that a later run need not read it again.
     """
-    found = find(sources, elsewhere=True)
+    found = find(sources)
     sample = draw(found.files, size, seed)
     roots = sorted({Path(file.root) for file in found.files})
     with working(options.work or _work_directory(roots, options.out), sources) as work:

@@ -34,7 +34,9 @@ from typing import Any
 
 from dedupindex.counts import OnProgress
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.convert.arc_to_warc import conversion_tasks, convert_all
+from dedupindex.object_store import is_remote
+from dedupindex.post_crawl.convert.arc_to_warc import conversion_tasks, convert
+from dedupindex.post_crawl.convert.conversion import convert_all
 from dedupindex.post_crawl.dedup_all import DedupOptions, copy, dedup
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.directory_format import check_new_or_ours
@@ -49,7 +51,7 @@ from dedupindex.post_crawl.manifest.parquet import (
 )
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.rewrite.journal import JournalEntry, entries, journals
-from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace
+from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, locked
 from dedupindex.post_crawl.undo import Restored, Undo, commit, restore
@@ -184,7 +186,7 @@ class _Rehearsal:
             raise DedupError(
                 f"{self._top}: a rehearsal may write {amount(needed)}, {amount(free)} are free"
             )
-        paths = (Path(file.path) for file in self._files)  # with what cannot be listed, as later
+        paths = map(to_verify, (file.path for file in self._files))  # also what cannot be listed
         collection = Collection([path for path in paths if is_archive(path)])
         levels = (finding for finding in collection.findings() if finding.level != REMARK)
         self._baseline.update(finding.reason for finding in levels)
@@ -202,7 +204,7 @@ class _Rehearsal:
         names = {self._copy / file.name for file in self._files}
         tasks, _ = conversion_tasks(self._sources, self._copy, keep=True)
         tasks = [task for task in tasks if task.target not in names]
-        outcomes = convert_all(tasks, self._copy, self._options.jobs)
+        outcomes = convert_all(tasks, self._copy, self._options.jobs, convert)
         converted = {outcome.name: outcome for outcome in outcomes if not outcome.problem}
         copied = 0
         for file in self._files:
@@ -336,7 +338,8 @@ def _check_sources_outside(top: Path, sources: Iterable[str]) -> None:
         for inside, _, _ in os.walk(top / name):
             with suppress(FileNotFoundError):
                 ours.add(_inode(Path(inside)))
-    folders = {folder: name for name in sources for folder in Path(name).resolve().parents}
+    paths = (Path(name).resolve() for name in sources if not is_remote(name))
+    folders = {folder: path for path in paths for folder in path.parents}
     for folder, source in folders.items():
         if _inode(folder) in ours:
             raise BadInput(

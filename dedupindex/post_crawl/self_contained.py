@@ -14,7 +14,7 @@ import sqlite3
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
@@ -27,6 +27,7 @@ from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate, silent
 from dedupindex.digest import EMPTY, is_cut
 from dedupindex.errors import BadInput, BadSource, DedupError
+from dedupindex.object_store import PartialCopy, is_remote
 from dedupindex.runtime.atomic_replace import (
     PART_NAME,
     FileSink,
@@ -423,13 +424,15 @@ def _copy(
             for number, spans in groupby(spans_of_target, lambda span: span.file):
                 file, scan, _, single = sources[number]
                 line_ends = b"" if scan.compression else b"\n" if scan.arc else b"\r\n\r\n"
-                with _open_unchanged(file) as source:
+                with _open_unchanged(file) as (source, need):
                     read_source, dictionaries = partial(read_range, source), None
+                    need(0, 0)
                     if scan.compression == "zstd":
                         dictionaries = Dictionaries.read(read_source)
                         if not single:
                             sink.copy(source, 0, dictionary_end(read_source))
                     for span in spans:
+                        need(span.offset, span.stored)
                         copied += span.stored
                         on_progress(ProgressUpdate("copying", copied, needed))
                         if single and scan.compression != "gzip":
@@ -441,14 +444,27 @@ def _copy(
             os.fsync(part.fileno())
 
 
-def _open_unchanged(file: SourceFile) -> BinaryIO:
-    """Open a source; raises `DedupError` if it is not the file that was read."""
-    source = open_for_reading(file.path)
-    now = os.fstat(source.fileno())
-    if (now.st_size, now.st_mtime_ns, now.st_ino) != (file.size, file.mtime_ns, file.inode):
-        source.close()
-        raise DedupError(f"{file.path} was changed since it was read; nothing was written")
-    return source
+@contextmanager
+def _open_unchanged(file: SourceFile) -> Iterator[tuple[BinaryIO, Callable[[int, int], None]]]:
+    """Open a source; yields also what is called before a range is read: of an object it reads it.
+
+    Raises `DedupError` if it is not the file that was read before, and `BadSource`.
+    """
+    with ExitStack() as stack:
+        if is_remote(file.path):
+            copy = stack.enter_context(closing(PartialCopy(file.path)))
+            source, need, now = copy.file, copy.need, (copy.size, copy.version, 0)
+        else:
+            source = stack.enter_context(open_for_reading(file.path))
+            status = os.fstat(source.fileno())
+            need, now = _need_nothing, (status.st_size, status.st_mtime_ns, status.st_ino)
+        if now != (file.size, file.mtime_ns, file.inode):
+            raise DedupError(f"{file.path} was changed since it was read; nothing was written")
+        yield source, need
+
+
+def _need_nothing(offset: int, count: int) -> None:
+    """A range of a file of this machine can be read."""
 
 
 def _pieces(

@@ -12,7 +12,6 @@ from typing import NamedTuple
 from dedupindex.capture import Problem
 from dedupindex.errors import BadInput, BadSource
 from dedupindex.object_store import (
-    check_local,
     facts_or_none,
     is_many,
     is_remote,
@@ -68,18 +67,18 @@ def is_index(name: str | Path) -> bool:
     return Path(name, _INDEX).is_file()
 
 
-def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
+def find(named: Sequence[str]) -> Sources:
     """Search directories recursively and expand globs, as `sources.expand` does.
 
     Raises `BadSource` for what does not exist, for a named file of another kind, and for an
-    address unless `elsewhere` allows it.
+    address with a signature.
     """
     found: dict[str, SourceFile] = {}
     others: dict[str, SourceFile] = {}
     sources = Sources()
     for source in map(local, named):
         if is_remote(source):
-            _check_address(source, elsewhere)
+            _check_address(source)
         elif is_stream(source):
             raise BadSource(
                 f"a manifest lists files: give names of WARC or ARC files, not {source}"
@@ -109,9 +108,7 @@ def find(named: Sequence[str], *, elsewhere: bool = False) -> Sources:
     return sources
 
 
-def _check_address(source: str, elsewhere: bool) -> None:
-    if not elsewhere:
-        check_local(source)
+def _check_address(source: str) -> None:
     if redacted(source) != source:
         raise BadSource(
             f"{redacted(source)}: a manifest keeps where its files are, and this address has a "

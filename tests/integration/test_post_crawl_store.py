@@ -195,8 +195,10 @@ def test_results_whose_journals_were_lost_with_the_driver(
         patched.setattr(rewrite_on_spark, "adopt", fail)
         assert ended(*words)[0]
     assert stored.results("orphans") == stored.planned and not journals_of(state)
+    (state / ".rewrite-killed" / "x").mkdir(parents=True)
     output, _ = typed(*words, "--json")
     assert json.loads(output)["revisits"] == 9
+    assert [path.name for path in state.iterdir()] == [".rewrite"]
     assert len(journals_of(state)) == 3 and stored.results("orphans") == stored.planned
 
 
@@ -272,13 +274,18 @@ def test_object_that_reads_back_wrong(stored: Stored, method: str) -> None:
     assert stored.results(wrong) == stored.planned
 
 
-def test_changed_objects_are_left_alone(stored: Stored) -> None:
+@pytest.mark.parametrize("more", [[], ["--spark", "2"]], ids=["here", "spark"])
+def test_changed_objects_are_left_alone(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    run_spark_here(monkeypatch)
+    out = f"out{len(more)}"
     key, before = "warcs/00/x.warc", stored.results("warcs")  # it has the originals
     data = before["00/x.warc"]
     stored.bucket.put(key, data.replace(b"2020-01-01", b"2020-01-02"))
-    status, _, messages = ended(*stored.rewriting("out"), *ONE)
+    status, _, messages = ended(*stored.rewriting(out), *ONE, *more)
     assert status == 7 and "it has changed since it was scanned" in messages
-    results = stored.results("out")
+    results = stored.results(out)
     stored.bucket.put(key, data)
     assert set(results) == set(stored.planned) - {"00/x.warc"}
     assert all(results[name] == before[name] for name in results)
@@ -321,8 +328,117 @@ def test_refusals(stored: Stored, tmp_path: Path) -> None:
         (["undedup", f"{url}/x", "--out", tmp_path / "x"], 2, "with --state DIR"),
         (["dedup", stored.warcs, "--out", tmp_path / "x", "--spark", "2"], 2, "s3://BUCKET"),
         (["rewrite", stored.plan, "--in-place", "--spark", "2"], 2, "s3://BUCKET"),
-        (["convert", stored.warcs, "--out", tmp_path / "x"], 4, "not a file here"),
+        (["convert", stored.warcs, "--to", "gzip", "--out", "gs://b/x"], 4, "speaks S3"),
+        (["convert", stored.warcs, "--to", "gzip", "--out", f"{url}/x", "--cdxj", state], 2,
+         "--cdxj and"),
+        (["export", "--cdx", tmp_path, "--out", f"{url}/x"], 2, "only --self-contained"),
     ):  # fmt: skip
         code, _, messages = ended(*words)
         assert code == status and message in messages, messages
     assert not state.exists()
+
+
+ARCS = ("example.arc.gz", "example.arc", "bad.arc")  # the last one is damaged
+
+
+@pytest.fixture(scope="module")
+def arcs(made: Stored) -> Path:
+    """ARC files, here and in the bucket."""
+    folder = made.top / "arcs"
+    folder.mkdir()
+    for name in ARCS:
+        data = (ROOT / "tests" / "data" / "warc" / name).read_bytes()
+        (folder / name).write_bytes(data)
+        made.bucket.put(f"arcs/{name}", data)
+    return folder
+
+
+def test_archives_are_converted_where_they_are(stored: Stored, arcs: Path, tmp_path: Path) -> None:
+    """From a store, into one, or both: the same bytes; again, existing objects are compared."""
+    url = stored.bucket.url
+    chains = [
+        (["convert"], arcs, f"{url}/arcs", "converted", 7),
+        (["convert", "--back"], tmp_path / "converted", f"{url}/converted", "back", 0),
+        (["convert", "--to", "zstd"], stored.source, stored.warcs, "zstd", 7),
+        (["convert", "--to", "gzip"], tmp_path / "zstd", f"{url}/zstd", "gzip", 0),
+    ]
+    for words, here, there, name, status in chains:
+        local, _ = typed(*words, here, "--out", tmp_path / name, *ONE, "--json", status=status)
+        output, _ = typed(*words, there, "--out", f"{url}/{name}", *ONE, "--json", status=status)
+        report = json.loads(output)
+        sent = report.pop("requests")
+        assert report == json.loads(local)
+        assert stored.results(name) == content(tmp_path / name) != {}
+        assert sent["put"] == len(stored.results(name)) and sent["get"] > 0
+        output, _ = typed(*words, there, "--out", f"{url}/{name}", *ONE, "--json", status=status)
+        assert json.loads(output)["existing"] == sent["put"]
+        assert json.loads(output)["requests"]["put"] == 0
+    assert content(tmp_path / "back").keys() == {*ARCS[:2]}
+    typed("convert", f"{url}/arcs/{ARCS[0]}", "--out", tmp_path / "one", *ONE)
+    typed("convert", arcs / ARCS[0], "--out", f"{url}/one", *ONE)
+    assert content(tmp_path / "one") == stored.results("one")
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_faulty_store_loses_nothing_of_a_conversion(
+    stored: Stored, arcs: Path, kind: str, tmp_path: Path
+) -> None:
+    """No object but a right one; the next run makes what is missing."""
+    random, name = Random(kind), f"converted-{kind}"
+    typed("convert", arcs, "--out", tmp_path, *ONE, status=7)
+    words = ("convert", f"{stored.bucket.url}/arcs", "--out", f"{stored.bucket.url}/{name}", *ONE)
+    for _ in range(2):
+        stored.at_request(random.randrange(24), **FAULTS[kind])
+        _, _, messages = ended(*words)
+        assert "Traceback" not in messages
+        assert stored.results(name).items() <= content(tmp_path).items()
+    stored.bucket.server.faults.clear()
+    typed(*words, status=7)
+    assert stored.results(name) == content(tmp_path)
+
+
+def test_somebody_elses_object_is_not_replaced_by_a_conversion(stored: Stored, arcs: Path) -> None:
+    stored.bucket.put("mine/example.warc.gz", b"something else")
+    address = f"{stored.bucket.url}/arcs/{ARCS[0]}"
+    output, messages = typed(
+        "convert", address, "--out", f"{stored.bucket.url}/mine", *ONE, "--json", status=7
+    )
+    assert json.loads(output)["left_alone"] == 1 and "exists already" in messages
+    assert f"{stored.bucket.url}/mine/example.warc.gz" in messages
+    assert stored.results("mine") == {"example.warc.gz": b"something else"}
+
+
+def test_a_rehearsal_of_what_is_in_a_store(stored: Stored, arcs: Path, tmp_path: Path) -> None:
+    before = stored.results("")
+    steps = []
+    for name, sources in (
+        ("here", (stored.source, arcs)), ("there", (stored.warcs, f"{stored.bucket.url}/arcs")),
+    ):  # fmt: skip
+        output, _ = typed("rehearse", *sources, "--work", tmp_path / name, *ONE, "--json")
+        steps.append([json.loads(line) for line in output.splitlines()])
+    assert len(steps[0]) == 7
+    for one, other in zip(*steps, strict=True):
+        assert {**one, "seconds": 0} == {**other, "seconds": 0}
+    assert content(tmp_path / "here" / "out") == content(tmp_path / "there" / "out") != {}
+    assert stored.results("") == before
+
+
+def test_a_subset_is_written_from_a_store_into_it(stored: Stored, tmp_path: Path) -> None:
+    url, host = stored.bucket.url, "f2.test"
+    sources = f"{url}/all"
+    for name, data in stored.expected.items():
+        stored.bucket.put(f"all/{name}", data)
+    for name in ("subset", "one.warc.gz"):
+        words = ("export", "--self-contained", "--host", host)
+        local, _ = typed(*words, stored.local, "-o", tmp_path / name, "--json", status=7)
+        into = ("-o", f"{url}/exports/{name}")
+        report, _ = typed(*words, sources, *into, "--json", status=7)
+        assert json.loads(report) == json.loads(local)
+        assert json.loads(report)["originals"] > 0
+        made = content(tmp_path / name) if name == "subset" else (tmp_path / name).read_bytes()
+        there = stored.results(f"exports/{name}" if name == "subset" else "exports")
+        assert made == (there if name == "subset" else there[name])
+    typed(*words, sources, *into, "--json", status=7)  # the same object exists
+    stored.bucket.put("exports/one.warc.gz", b"something else")
+    status, _, messages = ended(*words, sources, *into)
+    assert status == 4 and "exists already, with other content" in messages

@@ -6,15 +6,14 @@ whole file is left alone. The WARC file gets its name once the ARC file has been
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import ipaddress
 import os
 import re
 import zlib
 from base64 import b32encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
@@ -26,7 +25,7 @@ from uuid import NAMESPACE_URL, uuid5
 import blake3
 
 from dedupindex import __version__
-from dedupindex.errors import BadDate, BadInput, DedupError, IndexBusy
+from dedupindex.errors import BadDate, BadInput
 from dedupindex.post_crawl.convert.conversion import (
     Conversion,
     ConvertOutcome,
@@ -48,7 +47,6 @@ from dedupindex.post_crawl.convert.warc_to_arc import (
     write_line,
 )
 from dedupindex.runtime.atomic_replace import (
-    check_free_space,
     copy_metadata,
     create_file,
     open_for_reading,
@@ -58,7 +56,6 @@ from dedupindex.runtime.atomic_replace import (
     removing,
     same_bytes,
 )
-from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import Sources, find
 from dedupindex.timestamps import check_digits, date_of_digits
 from dedupindex.urlkey import is_http
@@ -413,34 +410,11 @@ def conversion_tasks(
 def restore_tasks(sources: Sequence[str], out: Path) -> tuple[list[ConvertTask], Sources]:
     """Return tasks for all files that may have been ARC files; their targets are directories."""
     found = find(sources)
-    return [ConvertTask(file.path, out / os.path.dirname(file.name)) for file in found.files], found
-
-
-def convert_all(
-    tasks: list[ConvertTask],
-    out: Path,
-    processes: int,
-    work: Callable[[ConvertTask], ConvertOutcome] = convert,
-) -> Iterator[ConvertOutcome]:
-    """Convert files side by side; raises `IndexBusy`, and `DedupError` where writing fails.
-
-    `work` converts one: `convert`, `restore_arc`, `recompress` or `repoint`.
-    """
-    needed = sum(os.path.getsize(task.path) for task in tasks if not task.target.is_file())
-    check_free_space(out, needed)
-    out.mkdir(parents=True, exist_ok=True)
-    with _locked(out):
-        yield from side_by_side(_run, work, tasks, processes)
-
-
-def _run(work: Callable[[ConvertTask], ConvertOutcome], task: ConvertTask) -> ConvertOutcome:
-    try:
-        return work(task)
-    except OSError as error:
-        raise DedupError(
-            f"{task.path}: {error.strerror or error}; the files before it are complete: run the "
-            "same command again to resume"
-        ) from error
+    tasks = [
+        ConvertTask(file.path, out / os.path.dirname(file.name), size=file.size, named=False)
+        for file in found.files
+    ]
+    return tasks, found
 
 
 def restore_arc(task: ConvertTask) -> ConvertOutcome:
@@ -480,18 +454,3 @@ def _put(part: Path, file: BinaryIO, target: Path, *, exact: bool) -> str:
                 raise NotReproduced(f"{target} exists already, with other content") from None
         return "existing"
     return "exact" if exact else "content"
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Lock the directory itself; raises `IndexBusy`."""
-    descriptor = os.open(out, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise IndexBusy(f"another process is writing to {out}; try again later") from error
-    try:
-        yield
-    finally:
-        os.close(descriptor)

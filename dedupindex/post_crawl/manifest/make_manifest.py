@@ -93,7 +93,7 @@ def make(
     with other options; `IndexBusy` if another run writes to it.
     """
     begin = time.monotonic()
-    found = sources if isinstance(sources, Sources) else find(sources, elsewhere=True)
+    found = sources if isinstance(sources, Sources) else find(sources)
     _prepare(top, options)
     with exclusive(top / LOCK, f"the manifest {top}"):
         _write_about(top, options, complete=False)

@@ -363,7 +363,7 @@ def test_signatures_are_neither_kept_nor_shown(tmp_path: Path) -> None:
         again = signed.replace("1234", "5678")
         assert built(tmp_path / "index", again, add=True).tally.known == 1
         with pytest.raises(BadSource, match="signature in it") as caught:
-            find([signed], elsewhere=True)
+            find([signed])
         assert "1234" not in str(caught.value)
         with pytest.raises(BadSource) as caught:
             remote.facts(signed.replace("a.warc", "b.warc"))
@@ -465,7 +465,7 @@ def test_processes_are_spawned_if_fsspec_has_threads(
         "manifest . -o {there}", "resolve {there} -o plan", "resolve m -o {there}",
         "index . {there}", "index {there} {there}", "lookup {there}", "serve {there}",
         "run_pipeline . {there}",
-        "export --self-contained {there} -o out", "rehearse {there} --work work",
+        "export --self-contained . -o {there}", "rehearse . --work {there}",
     ],
 )  # fmt: skip
 def test_address_is_refused_where_a_path_is_needed(
