@@ -380,12 +380,12 @@ def _trusted_original(planned: Planned, response: StoredResponse) -> TrustedOrig
     line = planned.original  # digest, strong, length and coding are those of the copy, too
     if not line.record_id or line.covers == Covers.UNKNOWN or not line.strong:
         raise NotRewritable(ORIGINAL_ELSEWHERE, "its manifest does not identify it")
-    if _CONTROL.search(line.url) or _CONTROL.search(line.record_id):
-        raise NotRewritable("original-control-character")
-    if not 200 <= line.status < 300 and line.status < 400:
-        raise NotRewritable("original-status")
     try:
         url, date = http_url(line.url), checked_date(line.date)
+        if _CONTROL.search(line.url) or _CONTROL.search(line.record_id):
+            raise NotRewritable("control-character")
+        if not 200 <= line.status < 300 and line.status < 400:
+            raise NotRewritable("status")
     except Refused as refused:
         raise NotRewritable("original-" + refused.reason) from refused
     same_header = line.header and line.header == header_hash(response.http)
