@@ -45,12 +45,12 @@ from dedupindex.runtime.tables import amount, singular
 from dedupindex.sources.warc_files import Sources, is_index
 
 EXAMPLES = """
-bin/convert /data/arcs --out /data/warcs               one WARC for each ARC
-bin/convert --back /data/warcs --out /data/arcs-again  bit for bit
-bin/convert --to gzip /data/zstd --out /data/gzip      .warc.gz, which every replay tool reads
-bin/convert --repoint /data/warcs --out /data/changed  revisits of revisits name the original
-bin/convert --to zstd /data/warcs --out /data/zstd     .warc.zst with a dictionary, a fifth smaller
-bin/convert s3://bucket/arcs/ --out s3://bucket/warcs  in an object store
+bin/convert /data/arcs --out /data/warcs               # one WARC for each ARC
+bin/convert --back /data/warcs --out /data/arcs-again  # bit for bit
+bin/convert --to gzip /data/zstd --out /data/gzip      # .warc.gz, which every replay tool reads
+bin/convert --repoint /data/warcs --out /data/changed  # revisits of revisits name the original
+bin/convert --to zstd /data/warcs --out /data/zstd     # .warc.zst with a dictionary
+bin/convert s3://bucket/arcs/ --out s3://bucket/warcs  # in an object store
 """
 
 

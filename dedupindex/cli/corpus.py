@@ -35,11 +35,11 @@ from dedupindex.runtime.tables import amount, printable, singular
 EXAMPLES = """
 bin/corpus my.cdx --where "hostname == 'example.com' and status == 200" -o example.jsonl.gz
 bin/corpus my-warcs --where "mime == 'text/html'" --latest url --enrich html.title -o p.parquet
-bin/corpus my.cdxj --containers /data/warcs --revisits once -o once.warc.gz     and once.cdxj
+bin/corpus my.cdxj --containers /data/warcs --revisits once -o once.warc.gz     # and once.cdxj
 bin/corpus 'http://HOST/cdx?url=http://example.com/' --containers http://HOST/warcs/ --enrich text
 bin/corpus my-index --matching payload.string.text '(?i)flood' --enrich text | head
 bin/corpus my-warcs --select images 'img::url(src)' --values payload.string.html.images
-bin/corpus my.cdx --group hostname --group year --sum length     counts, without reading a record
+bin/corpus my.cdx --group hostname --group year --sum length     # counts, without reading a record
 bin/corpus 'http://HOST/all/cdx?url=example.com/*' --replay http://HOST/all/ --enrich text
 bin/corpus my-warcs --map payload.string.text words my_module:count -o words.jsonl
 """

@@ -42,13 +42,13 @@ from dedupindex.sources.warc_files import find
 from dedupindex.verify.issues import level_words
 
 EXAMPLES = """
-bin/dedup ~/warcs --out /data/smaller --dry-run    only the numbers
-bin/dedup ~/warcs --in-place --dry-run --sample 10%    an estimate, from a tenth of the files
-bin/dedup ~/warcs --out /data/smaller              copies, with revisits for duplicates
+bin/dedup ~/warcs --out /data/smaller --dry-run    # only the numbers
+bin/dedup ~/warcs --in-place --dry-run --sample 10%    # an estimate, from a tenth of the files
+bin/dedup ~/warcs --out /data/smaller              # copies, with revisits for duplicates
 bin/dedup s3://bucket/warcs/ --out s3://bucket/smaller --state ~/state
-bin/dedup ~/warcs --in-place                       keeps the removed records
-bin/rewrite ~/warcs.dedup/plan --undo              restores the files bit for bit
-bin/rewrite ~/warcs.dedup/plan --commit            discards the removed records
+bin/dedup ~/warcs --in-place                       # keeps the removed records
+bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for bit
+bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """
 _OUTDATED = (
     "repeat this with --update-index. Until then lookups may be answered with captures that "

@@ -20,22 +20,22 @@ from dedupindex.runtime.spark import spark_session
 from dedupindex.runtime.tables import amount, printable, rate
 
 HASH_EXAMPLES = """
-bin/hash_documents '/data/docs/**/*.pdf' hashes        later runs hash new and changed objects
-bin/hash_documents /data/docs hashes --json               everything below a directory
+bin/hash_documents '/data/docs/**/*.pdf' hashes        # later runs hash new and changed objects
+bin/hash_documents /data/docs hashes --json               # everything below a directory
 bin/hash_documents '/data/[a-m]*' hashes --characters 2 --format csv
 bin/hash_documents 's3://bucket/docs/[0-7]*' s3://bucket/hashes
 """
 DEDUP_EXAMPLES = """
-bin/dedup_hashes hashes unique.parquet                 all shards of a directory
+bin/dedup_hashes hashes unique.parquet                 # all shards of a directory
 bin/dedup_hashes 's3://bucket/hashes/a_*' s3://bucket/unique/a.parquet
-bin/dedup_hashes 'hashes/a_*' a.csv --json             one shard, here or on a host of its own
+bin/dedup_hashes 'hashes/a_*' a.csv --json             # one shard, here or on a host of its own
 """
 PIPELINE_EXAMPLES = """
-bin/run_pipeline '/data/[0-7]*,/data/[89a-f]*' out     out/unique has a file for each shard
-bin/run_pipeline '/data/**' out --debug                one process at a time, with its output
+bin/run_pipeline '/data/[0-7]*,/data/[89a-f]*' out     # out/unique has a file for each shard
+bin/run_pipeline '/data/**' out --debug                # one process at a time, with its output
 """
 GENERATE_EXAMPLES = """
-bin/generate_corpus /data/corpus                       2 GiB, one file in twenty a copy
+bin/generate_corpus /data/corpus                       # 2 GiB, one file in twenty a copy
 bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
 """
 _DIGITS = "Digits of the hash that name the shard: 16 shards with one, 65,536 with four."

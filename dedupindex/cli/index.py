@@ -46,11 +46,11 @@ _LEFT_OUT = {  # an index keeps its settings
 }
 _REASONS = "docs/formats.md#what-is-refused"
 EXAMPLES = """
-bin/index ~/warcs my-index                     all but text, of every WARC below ~/warcs
-bin/index --all ~/warcs my-index               everything
-bin/index --add new.warc.gz my-index           with the settings that the index has
+bin/index ~/warcs my-index                     # all but text, of every WARC below ~/warcs
+bin/index --all ~/warcs my-index               # everything
+bin/index --add new.warc.gz my-index           # with the settings that the index has
 bin/index -i crawllog crawl.log my-index
-bin/index --empty my-index                     for crawls that write to it
+bin/index --empty my-index                     # for crawls that write to it
 bin/index --stats my-index
 """
 

@@ -28,8 +28,8 @@ _COLUMNS = (
     *("container", "offset", "evidence"),
 )
 EXAMPLES = """
-bin/list my-index                                    a hundred captures of any URL
-bin/list my-index --url http://example.com/          all captures of one URL, by date
+bin/list my-index                                    # a hundred captures of any URL
+bin/list my-index --url http://example.com/          # all captures of one URL, by date
 bin/list my-index --host example.com --from 2026-10 --limit 0 --csv > example.csv
 bin/list my-index --mime video/mp4 --min-size 1000000 --of-crawl weekly-7
 bin/list my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --json

@@ -42,7 +42,7 @@ EXAMPLES = """
 bin/lookup my-index --digest sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN
 bin/lookup my-index --digest FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN --unlabelled sha1 \\
     --url http://example.com/ --strategy EXACT_URL --explain
-bin/lookup my-index --batch queries.jsonl      lines of {"digest": ..., "url": ...}
+bin/lookup my-index --batch queries.jsonl      # lines of {"digest": ..., "url": ...}
 bin/lookup my-index --last --url http://example.com/
 """
 

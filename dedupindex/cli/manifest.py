@@ -31,10 +31,10 @@ from dedupindex.sources.warc_files import find, nothing_found
 from dedupindex.warc.record import REMARKS
 
 EXAMPLES = """
-bin/manifest ~/warcs -o warcs.manifest             list them; later runs read new and changed files
+bin/manifest ~/warcs -o warcs.manifest             # later runs read new and changed files
 bin/manifest ~/warcs -o warcs.manifest --json | jq .records
-bin/manifest ~/warcs -o a.manifest --host a        on each machine, for one plan of all
-bin/manifest ~/warcs -o warcs.manifest --text -    as warcsum writes it, to stdout
+bin/manifest ~/warcs -o a.manifest --host a        # on each machine, for one plan of all
+bin/manifest ~/warcs -o warcs.manifest --text -    # as warcsum writes it, to stdout
 bin/manifest ~/warcs -o warcs.manifest --check warcsum.txt
 """
 _ALGORITHMS = tuple(name for name in SIZES if name != "blake3")

@@ -24,11 +24,11 @@ from dedupindex.cli.options import FILE, PATH, cores, flag, option, shared_optio
 from dedupindex.runtime.files import write_file
 
 EXAMPLES = """
-bin/plan --documents                                   a petabyte: a published plan, and ours
-bin/plan --documents --measure --save rates.toml       from the rates of this machine
+bin/plan --documents                                   # a petabyte: a published plan, and ours
+bin/plan --documents --measure --save rates.toml       # from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
-bin/plan --captures 1e9,1e10,1e11                      an index on Cassandra
-bin/plan --post-crawl 40e12,1e15                       rewriting WARC files in a store, in bytes
+bin/plan --captures 1e9,1e10,1e11                      # an index on Cassandra
+bin/plan --post-crawl 40e12,1e15                       # rewriting WARC files in a store, in bytes
 """
 
 

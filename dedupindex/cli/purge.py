@@ -34,12 +34,12 @@ from dedupindex.timestamps import check_date
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
 IMPACT_EXAMPLES = """
-bin/impact my-index --container crawl-1.warc.gz    which revisits refer to its records
+bin/impact my-index --container crawl-1.warc.gz    # which revisits refer to its records
 bin/impact my-index --crawl weekly-7 --json
 bin/impact my-index --url http://example.com/secret/ --prefix --list
 """
 PURGE_EXAMPLES = """
-bin/impact my-index --crawl weekly-7               first: what depends on these captures?
+bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
 bin/purge my-index --crawl weekly-7
 bin/purge my-index --url http://example.com/secret --force
 """

@@ -14,7 +14,7 @@ from dedupindex.post_crawl.rehearsal import RehearseOptions, Step, rehearse
 from dedupindex.runtime.tables import amount, printable, singular
 
 EXAMPLES = """
-bin/rehearse ~/warcs --work /data/rehearsal               seven steps; ~/warcs is not changed
+bin/rehearse ~/warcs --work /data/rehearsal               # seven steps; ~/warcs is not changed
 bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 """
 

@@ -25,7 +25,7 @@ EXAMPLES = """
 bin/resolve warcs.manifest -o warcs.plan
 bin/resolve warcs.manifest -o warcs.plan --compare sample 1000 --json
 bin/resolve warcs.manifest -o warcs.plan --compare always --base-url https://store.example.org/warcs/
-bin/resolve warcs.manifest -o warcs.plan --partition 2/4     this host's part of four
+bin/resolve warcs.manifest -o warcs.plan --partition 2/4     # this host's part of four
 """
 _PARTITION = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 

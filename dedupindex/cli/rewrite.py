@@ -43,13 +43,13 @@ _TRUSTED = (
     "DIR-OF-THE-OTHER-HOST"
 )
 EXAMPLES = """
-bin/rewrite my-plan --out /data/rewritten --dry-run    only the numbers
+bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
-bin/rewrite my-plan --out /data/rewritten --root /warcs=/mnt/copy    a second copy of the files
+bin/rewrite my-plan --out /data/rewritten --root /warcs=/mnt/copy    # a second copy of the files
 bin/rewrite my-plan --out s3://bucket/smaller --state ~/state
-bin/rewrite my-plan --in-place                         keeps the removed records, to undo it
+bin/rewrite my-plan --in-place                         # keeps the removed records, to undo it
 bin/rewrite my-plan --undo
-bin/rewrite my-plan --commit                           discards it for good
+bin/rewrite my-plan --commit                           # discards it for good
 """
 
 

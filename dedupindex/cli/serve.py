@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """
 bin/serve my-index
-bin/serve my-index --port 0 --json             a free port, printed on stdout
+bin/serve my-index --port 0 --json             # a free port, printed on stdout
 curl 'http://127.0.0.1:8484/lookup?digest=sha1:FKXGYNOJJ7H3IFO35FPUBC445EPOQRXN'
 """
 

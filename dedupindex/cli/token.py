@@ -14,9 +14,9 @@ from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import Role
 
 EXAMPLES = """
-bin/token my-index --add heritrix              prints the token, once
-bin/token my-index --add nla --crawls 'nla-*'  for crawls of these names only
-bin/token my-index                             names and roles
+bin/token my-index --add heritrix              # prints the token, once
+bin/token my-index --add nla --crawls 'nla-*'  # for crawls of these names only
+bin/token my-index                             # names and roles
 bin/token my-index --remove heritrix
 """
 

@@ -40,8 +40,8 @@ from dedupindex.verify.issues import DAMAGE, Finding
 from dedupindex.verify.walk_file import is_named
 
 EXAMPLES = """
-bin/undedup /data/warcs --in-place              as before bin/rewrite --in-place, bit for bit
-bin/undedup /data/rewritten --out /data/again   every record as it was
+bin/undedup /data/warcs --in-place              # as before bin/rewrite --in-place, bit for bit
+bin/undedup /data/rewritten --out /data/again   # every record as it was
 bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
 """
 _COPY = "it is in the directory that bin/dedup wrote: copy it here"

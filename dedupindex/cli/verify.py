@@ -25,12 +25,12 @@ from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
 
 EXAMPLES = """
-bin/verify my-warcs                                damaged, lost, or will not replay
-bin/verify new-crawl --originals my-warcs          with originals elsewhere
-bin/verify --against my-warcs rewritten            every record is there or can be rebuilt
-bin/verify --against my-warcs again --records      after bin/undedup: the same records
+bin/verify my-warcs                                # damaged, lost, or will not replay
+bin/verify new-crawl --originals my-warcs          # with originals elsewhere
+bin/verify --against my-warcs rewritten            # every record is there or can be rebuilt
+bin/verify --against my-warcs again --records      # after bin/undedup: the same records
 bin/verify --against s3://bucket/warcs s3://bucket/smaller
-bin/verify --remarks my-warcs                      also list what is unusual but replays
+bin/verify --remarks my-warcs                      # also list what is unusual but replays
 """
 RECOMPRESSED = "recompressed"
 _ABSENT = {"dangling", "original-missing"}

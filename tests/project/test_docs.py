@@ -164,8 +164,8 @@ def test_options_of_a_shown_command_are_its_own() -> None:
     known = commands()
     for name, command in known.items():
         assert isinstance(command, Command)
-        text = re.sub(r"(?m)^(bin/.*?) {2,}(?=[^-\s]).*", r"\1", command.examples)
-        shown[f"bin/{name} --help"] = f"```\n{text.strip()}\n```"
+        assert not re.search(r"\S {2,}[^#\s]", command.examples), "a remark begins with #"
+        shown[f"bin/{name} --help"] = f"```\n{command.examples.strip()}\n```"
     seen = 0
     for place, page in shown.items():
         blocks = re.findall(r"^```.*?^```|^    [^\n]*", page, re.MULTILINE | re.DOTALL)
