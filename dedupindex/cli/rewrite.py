@@ -23,12 +23,12 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.post_crawl.rewrite.result_place import IN_PLACE
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, clean, commit, restore
+from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, commit, restore
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
@@ -230,7 +230,7 @@ def _locked_and_cleaned(roots: list[Path]) -> Iterator[None]:
     """Lock directories with journals, and remove what killed runs left there."""
     with locked([root for root in roots if (root / DIRECTORY).is_dir()]):
         for root in roots:
-            clean(root)
+            discard_unfinished(root)
         yield
 
 

@@ -34,7 +34,6 @@ from dedupindex.post_crawl.rewrite.journal import (
     name_of,
     names_of,
     summary,
-    unfinished,
 )
 from dedupindex.post_crawl.rewrite.result_place import place_of
 from dedupindex.post_crawl.rewrite.revisit_record import END
@@ -372,19 +371,6 @@ class Restored:
     records: int = 0
     problem: str = ""
     bytes_after: int = 0
-
-
-def clean(directory: Path) -> None:
-    """Remove the temporary files that interrupted runs left in a directory."""
-    for journal in list(unfinished(directory)):
-        remove_stale_parts([directory / journal.name])
-        journal.discard_parts()
-    for kind in ("jsonl", "dropped"):  # of a run that was killed before its first line was there
-        for part in (directory / DIRECTORY).glob(f"*.{kind}.part"):
-            part.unlink()
-    for dropped in (directory / DIRECTORY).glob("*.dropped"):
-        if not dropped.with_suffix(".jsonl").exists():
-            dropped.unlink()
 
 
 def rewritten_files(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:

@@ -15,7 +15,8 @@ what an interrupted run left, and is ignored.
 A plan knows the revisits of its own set only. So each run first protects what its revisits refer
 to, by entries of 32 bytes in the KEY.pins of the file with the original: a hash of the original's
 URL and date, then a hash of the path of the revisit's file. A protected record never becomes a
-revisit. Undoing a run removes its entries; those of a failed run only keep records as they are.
+revisit. The journal, still under its temporary name, is on disk before such an entry is: so the
+entries of a run that was killed are found and removed, as those of a run that is undone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,13 @@ import blake3
 
 from dedupindex.errors import Damaged
 from dedupindex.object_store import is_remote
-from dedupindex.runtime.atomic_replace import FileSink, Untouched, is_still, open_for_reading
+from dedupindex.runtime.atomic_replace import (
+    FileSink,
+    Untouched,
+    is_still,
+    open_for_reading,
+    remove_stale_parts,
+)
 from dedupindex.runtime.files import sync_directory
 
 DIRECTORY = ".rewrite"
@@ -152,6 +159,7 @@ def _remove(path: Path, referrer: bytes) -> None:
     with _locked(path) as file:
         if all(entry.endswith(referrer) for entry in _entries(file)):
             path.unlink()
+            part.unlink(missing_ok=True)
         else:
             with open(part, "wb") as rest:
                 rest.writelines(entry for entry in _entries(file) if not entry.endswith(referrer))
@@ -272,20 +280,32 @@ class Journal:
 
     def clear(self) -> None:
         """Remove the journal of a file that has no revisits any more."""
-        if not self.committed():  # else there are still revisits, and what they refer to
-            with suppress(FileNotFoundError, Damaged):
-                originals = {
-                    OriginalFile(entry.root, entry.name)
-                    for entry in entries(self.lines)
-                    if not entry.host
-                }
-                unprotect(self.directory.parent, self.name, originals)
+        self._unprotect(self.lines)
         self.lines.unlink(missing_ok=True)
         sync_directory(self.directory)
         self.dropped.unlink(missing_ok=True)
 
+    def _unprotect(self, lines: Path) -> None:
+        """Remove the protection by the revisits in a journal, unless the file has other journals.
+
+        Those, also of directories above and below, may have revisits of the same originals.
+        """
+        originals = set[OriginalFile]()
+        with suppress(FileNotFoundError, Damaged):  # the last line of a killed run may be cut
+            for entry in entries(lines):
+                if not entry.host:
+                    originals.add(OriginalFile(entry.root, entry.name))
+        if not originals:
+            return
+        for directory, name in names_of(self.directory.parent / self.name):
+            other = Journal(directory, name)
+            if other.committed() or (other.exists() and not os.path.samefile(other.lines, lines)):
+                return
+        unprotect(self.directory.parent, self.name, originals)
+
     def discard_parts(self) -> None:
-        """Remove what an interrupted run left."""
+        """Remove what an interrupted run left, which has not replaced the file."""
+        self._unprotect(_part(self.lines))
         for path in (self.lines, self.dropped):
             _part(path).unlink(missing_ok=True)
         if not self.lines.exists():
@@ -351,9 +371,9 @@ class JournalWriter:
     def __init__(self, journal: Journal, before: FileBefore, *, keep_dropped: bool) -> None:
         """Open the files under temporary names."""
         journal.directory.mkdir(exist_ok=True)
+        journal.discard_parts()
         self._journal, self._count = journal, 0
         self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected
-        self._protected: set[OriginalFile] = set()  # until `finish`
         self._lines = _new(journal.lines)
         self._dropped = None
         try:
@@ -395,20 +415,19 @@ class JournalWriter:
                 os.fsync(sink.file.fileno())
                 os.replace(_part(path), path)
         sync_directory(journal.directory)
-        self._protected.clear()  # from now on a journal refers to them
 
     def close(self) -> None:
         """Close the files, and remove what was not finished."""
         for sink in (self._lines, self._dropped):
             if sink is not None:
                 sink.file.close()
-        if not self._journal.exists() and not self._journal.committed():
-            with suppress(OSError):
-                unprotect(self._journal.directory.parent, self._journal.name, self._protected)
-        self._journal.discard_parts()
+        with suppress(OSError):  # then the next run or undoing does it
+            self._journal.discard_parts()
 
     def _protect(self) -> None:
-        self._protected.update(self._originals)
+        if self._originals:  # first what tells the next run which entries to remove
+            os.fsync(self._lines.file.fileno())
+            sync_directory(self._journal.directory)
         protect(self._journal.directory.parent, self._journal.name, self._originals)
         self._originals.clear()
 
@@ -458,7 +477,7 @@ def _part(path: Path) -> Path:
 def entries(path: Path) -> Iterator[JournalEntry]:
     """Yield the revisits in a journal, in order of offset; raises `Damaged`."""
     with open(path, "rb") as lines:
-        next(lines)
+        next(lines, b"")
         for line in lines:
             try:
                 fields = json.loads(line)
@@ -489,6 +508,19 @@ def unfinished(directory: Path) -> Iterator[Journal]:
     for part in sorted((directory / DIRECTORY).glob("*.jsonl.part")):
         with suppress(Damaged):  # without a first line the run has created no other file
             yield Journal(directory, name_of(part))
+
+
+def discard_unfinished(directory: Path) -> None:
+    """Remove what killed runs left in a locked directory; the files themselves are unchanged."""
+    for journal in list(unfinished(directory)):
+        remove_stale_parts([directory / journal.name])
+        journal.discard_parts()
+    for kind in ("jsonl", "dropped"):  # of a run that was killed before its first line was there
+        for part in (directory / DIRECTORY).glob(f"*.{kind}.part"):
+            part.unlink()
+    for dropped in (directory / DIRECTORY).glob("*.dropped"):
+        if not dropped.with_suffix(".jsonl").exists():
+            dropped.unlink()
 
 
 def journals(directory: Path) -> Iterator[Journal]:

@@ -29,6 +29,7 @@ from dedupindex.post_crawl.rewrite.check_copies import CheckedPart
 from dedupindex.post_crawl.rewrite.journal import (
     DIRECTORY,
     Journal,
+    discard_unfinished,
     entries,
     protect_for_others,
     record_key,
@@ -105,14 +106,21 @@ def rewrite(
         if job.out is not None:
             bind_state(job.out, job.store)
         begin()
-        remove_stale_parts(
-            job.out / file.name if job.out else Path(file.path) for file in containers
-        )
+        _remove_leftovers(job, containers, places)
         if job.out is None:
             job = job._replace(busy=_busy(containers))
         if job.urls.host:
             _protect_for_others(job)
         yield from _outcomes(job, containers, processes, cluster)
+
+
+def _remove_leftovers(
+    job: RewriteJob, containers: list[ManifestContainer], places: list[Path]
+) -> None:
+    """Remove what killed runs left."""
+    for place in places:
+        discard_unfinished(place)
+    remove_stale_parts(job.out / file.name if job.out else Path(file.path) for file in containers)
 
 
 def _outcomes(

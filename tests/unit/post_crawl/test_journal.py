@@ -15,13 +15,13 @@ from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.journal import (
     DIRECTORY,
     OriginalFile,
+    discard_unfinished,
     protect,
     protected,
     protection_path,
     record_key,
     unprotect,
 )
-from dedupindex.post_crawl.undo import clean
 from tests.support.rewriting import content, members
 from tests.support.warc_cases import response
 
@@ -167,5 +167,5 @@ def test_what_a_run_left_that_was_killed_at_its_first_line_is_removed(
     (folder / "0f.jsonl.part").write_text(line)
     (folder / "0f.dropped.part").touch()
     (folder / "0f.pins").touch()
-    clean(tmp_path)
+    discard_unfinished(tmp_path)
     assert [path.name for path in folder.iterdir()] == ["0f.pins"]

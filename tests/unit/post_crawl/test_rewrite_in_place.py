@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import time
@@ -15,7 +16,14 @@ from typing import Any
 import pytest
 
 from dedupindex.errors import DedupError, IndexBusy
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, journals
+from dedupindex.post_crawl.rewrite.journal import (
+    DIRECTORY,
+    Journal,
+    discard_unfinished,
+    journals,
+    protected,
+    record_key,
+)
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Undo, commit, restore
 from dedupindex.runtime.files import exclusive
@@ -198,6 +206,43 @@ def test_a_run_may_be_killed_before_any_write(made: Path) -> None:
         plan = FakePlan(source)
         at += 1
     assert at > 20
+
+
+def test_what_a_killed_run_protects_is_what_its_revisits_refer_to(made: Path) -> None:
+    """Each original of a replaced file stays protected, and undone none is any more."""
+    before, source, at, replaced = content(made / "in"), made / "in", 1, 0
+    plan = FakePlan(source)
+    counted = counts(run(RewriteJob(plan, dry=True)))
+    while killed(lambda plan=plan: void(run(RewriteJob(plan))), at):
+        discard_unfinished(source)
+        for planned in plan.found:
+            file, original = plan.container(planned.line.container), planned.original
+            if content(source)[file.name] != before[file.name]:
+                key = record_key(original.url, original.date)
+                assert key in protected(source / plan.container(original.container).name)
+                replaced += 1
+        undo(source)
+        assert [path.name for path in (source / DIRECTORY).glob("*") if path.name != "lock"] == []
+        plan, at = FakePlan(source), at + 1
+        assert counts(run(RewriteJob(plan, dry=True))) == counted
+    assert at > 20 and replaced
+
+
+def test_a_killed_run_does_not_take_the_protection_of_an_earlier_one(made: Path) -> None:
+    """The revisits of a file may have their journal in a directory above or below."""
+    inner, plan = made / "in" / "deep", FakePlan(made / "in")
+    run(RewriteJob(plan))
+    journal = next(one for one in journals(made / "in") if one.name == "deep/b.warc.gz")
+    pins = {path: path.read_bytes() for path in (made / "in" / DIRECTORY).glob("*.pins")}
+    folder = inner / DIRECTORY
+    folder.mkdir()
+    lines = journal.lines.read_text().replace('"deep/b.warc.gz"', '"b.warc.gz"')
+    lines = lines.replace('"root": ""', json.dumps({"root": str(made / "in")})[1:-1])
+    part = Journal(inner, "b.warc.gz").lines
+    part.with_name(f"{part.name}.part").write_text(lines)
+    discard_unfinished(inner)
+    assert not list(folder.iterdir()) and pins
+    assert {path: path.read_bytes() for path in (made / "in" / DIRECTORY).glob("*.pins")} == pins
 
 
 def test_undo_may_be_killed_before_any_write(made: Path) -> None:
