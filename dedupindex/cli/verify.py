@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ bin/verify --against s3://bucket/warcs s3://bucket/smaller
 bin/verify --remarks my-warcs                      # also list what is unusual but replays
 """
 RECOMPRESSED = "recompressed"
+_OTHERS = 20  # files that were not compared and are named
 _ABSENT = {"dangling", "original-missing"}
 
 
@@ -96,11 +98,12 @@ def command(
         sent = sent_requests(requests)
     if not collection.files and not reasons.keys() - {"file-extra"}:
         raise nothing_found(map(str, places))
+    others = collection.not_compared if isinstance(collection, Against) else []
     if html is not None:
-        page = verify_page.lines(places, collection.totals(), reasons, first, against)
+        page = verify_page.lines(places, collection.totals(), reasons, first, against, others)
         html_page.save(html, page)
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
-    _print_totals(totals, reasons, sent, against, list_remarks=list_remarks)
+    _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
         say("only the compressed bytes of records differ; --records compares the records")
     if reasons.keys() & _ABSENT:
@@ -116,10 +119,12 @@ def _status(levels: set[str]) -> int:
 
 def _print_totals(
     totals: dict[str, int], reasons: Counter[str], sent: SentRequests, against: Place | None,
-    *, list_remarks: bool,
+    others: Sequence[str], *, list_remarks: bool,
 ) -> None:  # fmt: skip
     if wants_json():
-        print_json({**totals, "findings": dict(sorted(reasons.items())), **sent.as_json()})
+        more = {"not_compared": len(others), "not_compared_files": others[:_OTHERS]}
+        found = dict(sorted(reasons.items()))
+        print_json({**totals, "findings": found, **sent.as_json(), **(more if against else {})})
         return
     read = [
         f"{count:,} {what.replace('_', ' ')}"
@@ -128,20 +133,20 @@ def _print_totals(
     ]
     if recompressed := totals.get(RECOMPRESSED):
         read.append(f"{recompressed:,} records unchanged in other members or frames")
-    _say_counts(", ".join(read), reasons, against, list_remarks=list_remarks)
+    sound = verify_page.sound({REASONS[reason] for reason in reasons}, against, others)
+    _say_counts(", ".join(read), reasons, sound, list_remarks=list_remarks)
+    if others:
+        say(verify_page.not_compared(others))
     for line in sent.lines():
         say(line)
 
 
-def _say_counts(
-    totals: str, reasons: Counter[str], against: Place | None, *, list_remarks: bool
-) -> None:
+def _say_counts(totals: str, reasons: Counter[str], sound: str, *, list_remarks: bool) -> None:
     """Print what was read, and the number of findings by level and reason."""
     levels: Counter[str] = Counter()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count
     found = ", ".join(level_words(levels))
-    sound = verify_page.sound(+levels, against)
     say(f"{singular(totals)}: {'; '.join(filter(None, (found, sound)))}")
     if reasons:
         for line in verify_page.BY_REASON.text_lines(verify_page.rows(reasons)):

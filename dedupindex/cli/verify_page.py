@@ -27,6 +27,7 @@ from dedupindex.verify.issues import (
 )
 
 NAMED = 200  # findings that a page names
+_OTHERS = 5  # files that were not compared and are named
 NOT_COUNTED = "Damage that both have is not counted."
 _FINDINGS = ReportColumn("findings", "findings")
 _LEVEL = ReportColumn("level", "level", Unit.TEXT)
@@ -76,9 +77,12 @@ def rows(reasons: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def lines(
     places: Sequence[Place], read: Mapping[str, int], reasons: Mapping[str, int],
-    first: Sequence[Finding], against: Place | None = None,
+    first: Sequence[Finding], against: Place | None = None, others: Sequence[str] = (),
 ) -> Iterator[str]:  # fmt: skip
-    """Yield the page: what was read, the findings by reason, and the first of them."""
+    """Yield the page: what was read, the findings by reason, and the first of them.
+
+    `others` are the files of `against` that were not compared.
+    """
     levels = Counter[str]()
     for reason, count in reasons.items():
         levels[REASONS[reason]] += count
@@ -106,11 +110,13 @@ def lines(
         defects = sum(count for reason, count in reasons.items() if REASONS[reason] != REMARK)
         if defects > len(first):
             yield f"<p>and {defects - len(first):,} more, which bin/verify prints.</p>\n"
+        if others:
+            yield html_page.note(f"{not_compared(others)}.")
 
     footer = "Read by code that shares no parser with what writes archives."
     if against:
         footer += f" {NOT_COUNTED}"
-        headline = _comparison(levels, read, named, against)
+        headline = _comparison(levels, read, named, against, others)
     else:
         headline = _headline(levels, read)
     return html_page.page(title, headline, figures, body(), footer)
@@ -121,16 +127,27 @@ def _names(places: Sequence[Place]) -> str:
     return f"{', '.join(map(str, places[:2]))}{more}"
 
 
-def sound(levels: Iterable[str], against: Place | None) -> str:
+def sound(levels: Iterable[str], against: Place | None, others: Sequence[str]) -> str:
     """Say that there is no defect, for one line of text; "" if there is one."""
     if set(levels) - {REMARK}:
         return ""
-    return f"all that {against} held is there. {NOT_COUNTED}" if against else "no defects"
+    held = "all that the archives in" if others else "all that"
+    return f"{held} {against} held is there. {NOT_COUNTED}" if against else "no defects"
+
+
+def not_compared(others: Sequence[str]) -> str:
+    """Say which files before were not compared."""
+    files = "1 file that is no archive is" if len(others) == 1 else (
+        f"{len(others):,} files that are no archives are"
+    )  # fmt: skip
+    more = f" and {len(others) - _OTHERS:,} more" if len(others) > _OTHERS else ""
+    return f"{files} not compared: {', '.join(others[:_OTHERS])}{more}"
 
 
 def _comparison(
-    levels: Mapping[str, int], read: Mapping[str, int], named: str, against: Place
-) -> str:
+    levels: Mapping[str, int], read: Mapping[str, int], named: str, against: Place,
+    others: Sequence[str],
+) -> str:  # fmt: skip
     files = singular(f"{read['files']:,} files")
     if bad := _defects(levels):
         return f"{bad} in {files} compared with {against}."
@@ -140,7 +157,8 @@ def _comparison(
     rebuilt = (
         singular(f"; {count:,} records were rebuilt from revisits and compared") if count else ""
     )
-    return f"{named} {holds} everything that {against} held: {files} compared{remarks}{rebuilt}."
+    held = "everything that the archives in" if others else "everything that"
+    return f"{named} {holds} {held} {against} held: {files} compared{remarks}{rebuilt}."
 
 
 def _defects(levels: Mapping[str, int]) -> str:

@@ -429,6 +429,7 @@ class Against:
         if any(path.is_dir() != old.is_dir() for path in self._new):
             raise BadSource("compare a folder with folders, or a file with a file")
         self.files = 0  # compared
+        self.not_compared: list[str] = []  # names of files before that are no archives
         self._counts = Counter[str]()
 
     def findings(self) -> Iterator[Finding]:
@@ -459,7 +460,10 @@ class Against:
             return [(self._old, new) for new in self._new], []
         pairs: list[tuple[Place, Place]] = []
         findings = []
-        before = dict(files_below(self._old, is_named))
+        before = dict(files_below(self._old, lambda _: True))
+        self.not_compared = [name for name, old in before.items() if not is_named(old)]
+        for name in self.not_compared:
+            del before[name]
         after = [dict(files_below(folder, lambda _: True)) for folder in self._new]
         for name, old in before.items():
             there = [files[name] for files in after if name in files]

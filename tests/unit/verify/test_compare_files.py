@@ -350,6 +350,12 @@ def test_folders_are_compared_file_by_file(tmp_path: Path) -> None:
     write(new / "deep" / "b.warc.gz", [copy_of(2, 1), asked(2)])
     assert list(Against(old, [new]).findings()) == []
     typed("verify", "--against", old, new)
+    (old / "notes.txt").write_text("no archive")
+    _, talk = typed("verify", "--against", old, new)
+    assert f"all that the archives in {old} held is there" in talk
+    assert "1 file that is no archive is not compared: notes.txt" in talk
+    lines, _ = typed("verify", "--against", old, new, "--json")
+    assert '"not_compared":1,"not_compared_files":["notes.txt"]' in lines
     write(old / "c.warc.gz", [page(3)])
     write(new / "d.warc.gz", [page(4)])
     assert reasons(list(Against(old, [new]).findings())) == FILES
