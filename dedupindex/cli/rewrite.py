@@ -261,10 +261,11 @@ def print_restored(results: Iterator[Restored]) -> int:
         elif result.problem:
             counts["damaged"] += 1
             say(f"warning: {result.name} has damage that was copied: {result.problem}")
+    there = f"{counts['existing']:,} there already, " if counts["existing"] else ""
     line = (
         f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
         f"files bit for bit, {counts['records']:,} record for record, "
-        f"{counts['copied']:,} copied, {counts['left_alone']:,} left alone"
+        f"{counts['copied']:,} copied, {there}{counts['left_alone']:,} left alone"
     )
     print_result({**counts, "restored": restored}, [singular(line)])
     return Damaged.exit_status if counts["left_alone"] or counts["damaged"] else 0

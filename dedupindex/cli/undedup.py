@@ -44,7 +44,7 @@ bin/undedup /data/warcs --in-place              # as before bin/rewrite --in-pla
 bin/undedup /data/rewritten --out /data/again   # every record as it was
 bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
 """
-_COPY = "it is in the directory that bin/dedup wrote: copy it here"
+_MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -146,7 +146,7 @@ def _check(directory: Path, out: Path | str | None) -> None:
         if is_index(directory):
             raise BadInput(f"{directory} is an index; name a directory that bin/dedup wrote")
         above = (one for one in directory.absolute().parents if (one / DIRECTORY).is_dir())
-        meant = next((f"{one} is meant" for one in above), _COPY)
+        meant = next((f"{one} is meant" for one in above), _MEANT)
         raise BadInput(f"{directory} has no journal ({DIRECTORY}); {meant}")
     if isinstance(out, Path) and directory.resolve() in (out.resolve(), *out.resolve().parents):
         raise BadInput(f"--out {out} is in {directory}, whose own files it would stand among")

@@ -453,7 +453,7 @@ def _in_place(task: Undo) -> Restored:
     part = part_path(path)
     if not journal.dropped.exists():
         raise Untouched(
-            "its dropped members are gone; use --out to rebuild the records from their originals"
+            "its removed records are gone; use --out to rebuild the records from their originals"
         )
     with removing(part), open_for_reading(path) as source, open_part(part) as file:
         lock_source(source)
@@ -479,7 +479,7 @@ def _write_exact(source: BinaryIO, journal: Journal, before: FileBefore, file: B
             sink.copy(source if part == path else dropped, offset, count)
     if content_hash(file) != before.content_hash:
         raise Untouched(
-            "with its dropped members it is not the file before the run; nothing was replaced"
+            "with its removed records it is not the file before the run; nothing was replaced"
         )
     _finish(source, file, before)
     return sink.size

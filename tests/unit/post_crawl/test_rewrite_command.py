@@ -320,3 +320,24 @@ def test_a_bad_file_or_journal_does_not_stop_others(source: Path, run: Run) -> N
             assert (status, report["files"], report["left_alone"]) == (7, 1, 1)
     lines.write_bytes(whole)
     assert run("rewrite", "plan", "--undo")[0] == 0 and content(source) == before
+
+
+def test_the_totals_of_undoing_add_up(source: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after an undo that was killed when it had replaced a file and kept its journal."""
+    before = content(source)
+    assert main(["rewrite", "p", "--in-place"]) == 0
+    (source / "c.warc").write_bytes(before["c.warc"])
+    capsys.readouterr()
+    assert main(["rewrite", "p", "--undo"]) == 0
+    assert capsys.readouterr().out == (
+        "2 files: 19 records restored; 1 file bit for bit, 0 record for record, 0 copied, "
+        "1 there already, 0 left alone\n"
+    )
+    assert content(source) == before
+
+
+def test_a_directory_without_journals_is_not_the_one_that_is_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["undedup", str(tmp_path), "--out", str(tmp_path / "back")]) == 4
+    assert "name the directory that bin/dedup wrote" in capsys.readouterr().err
