@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -138,7 +139,11 @@ def dedup(
     elif objects := [file.path for file in files if is_remote(file.path)]:
         raise BadInput(IN_PLACE.format(objects[0]))
     with working(options.work or _work_directory(roots, options.out), sources) as work:
-        return _DedupRun(found, options, work, say, on_progress).report()
+        try:
+            return _DedupRun(found, options, work, say, on_progress).report()
+        except KeyboardInterrupt:
+            say(_interrupted(work, options))
+            raise
 
 
 def estimate(
@@ -171,6 +176,15 @@ def estimate(
                 f"CREATE VIEW lines AS SELECT * FROM read_parquet({quoted(manifest.parquet)})"
             )
             return estimate_duplicates(database, drawn, len(found.files), total, options.criteria)
+
+
+def _interrupted(work: WorkDirectory, options: DedupOptions) -> str:
+    """Say what an interruption leaves, and how to go on."""
+    resume = f"the same command{' without --restart' if options.restart else ''} resumes"
+    if options.out is not None or options.dry or work.unfinished_options is None:
+        return resume
+    undo = f"bin/rewrite {shlex.quote(str(work.plan))} --undo"
+    return f"some files may be replaced already; {resume}, and {undo} restores them"
 
 
 def _work_directory(roots: list[Path], out: Path | None) -> Path:
@@ -249,8 +263,9 @@ class _DedupRun:
                 )
             if options.out is not None or options.dry:
                 raise SettingsConflict(
-                    f"a run in place was interrupted ({work.top}): finish it with the options and "
-                    "files that it started with, or give it up with --in-place --restart"
+                    f"a run in place was interrupted ({work.top}): finish it first, with "
+                    "--in-place, without --dry-run, and with the options and files that it started "
+                    "with; or give it up with --in-place --restart, without --dry-run"
                 )
             work.check_same(options.decisive(), (file.path for file in self._found.files))
             self._say("resuming the run in place that was interrupted, with its plan")
@@ -349,7 +364,7 @@ class _DedupRun:
         for proof in verify_containers(verify_job, containers, self._options.jobs, cluster):
             seen += proof.size
             self._report.proof.add(proof)
-            self._progress(ProgressUpdate("verifying", seen, total, self._report.revisits))
+            self._progress(ProgressUpdate("verifying", seen, total))
 
     def _update_index(self, job: RewriteJob, done: set[str]) -> None:
         """Tell the index what has changed; repeated if a run is resumed."""

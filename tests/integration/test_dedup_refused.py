@@ -6,11 +6,15 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.counts import ProgressUpdate
+from dedupindex.post_crawl import dedup_all
+from dedupindex.post_crawl.dedup_all import DedupOptions
 from dedupindex.post_crawl.rewrite import rewrite_file
 from tests.integration import test_dedup
 from tests.integration.test_dedup import Dedup
@@ -60,6 +64,7 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
     work = ("--work", str(tmp_path / "in.dedup"))
     assert main(["dedup", str(source), *work, "--out", str(tmp_path / "other")]) == 5
     assert main(["dedup", str(source), *work, "--in-place", "--dry-run"]) == 5
+    assert "with --in-place --restart, without --dry-run" in capsys.readouterr().err
     done = dedup(source, "--in-place", "--jobs", 1, "--memory", "500MB", *typed)
     test_dedup.check(done)  # with the file of which the interrupted run told nobody
     assert test_dedup.numbers(done) == test_dedup.numbers(there)
@@ -88,6 +93,33 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(
     assert main(["undedup", str(source), "--in-place"]) == 0
     assert {name: data for name, data in content(source).items() if name in whole} == whole
     assert dedup(source, "--in-place")["files"] == 5
+
+
+def test_the_records_of_rewriting_are_not_those_of_verifying(source: Path, tmp_path: Path) -> None:
+    seen: list[ProgressUpdate] = []
+    dedup_all.dedup([str(source)], DedupOptions(tmp_path / "out"), on_progress=seen.append)
+    assert {update.records for update in seen if update.phase == "verifying"} == {0}
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_an_interruption_says_how_to_go_on(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], in_place: bool,
+) -> None:  # fmt: skip
+    def rewrite(job: object, jobs: int, begin: Callable[[], None], *_: object) -> None:
+        begin()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(dedup_all, "rewrite", rewrite)
+    out = ["--in-place"] if in_place else ["--out", str(tmp_path / "out")]
+    assert main(["dedup", str(source), *out]) == 130
+    err = capsys.readouterr().err
+    assert "the same command resumes" in err
+    undo = f"bin/rewrite {tmp_path / 'in.dedup' / 'plan'} --undo restores them"
+    assert (undo in err) == ("some files may be replaced already" in err) == in_place
+    if in_place:
+        assert main(["dedup", str(source), *out, "--restart"]) == 130
+        assert "the same command without --restart resumes" in capsys.readouterr().err
 
 
 FEW_BYTES = """
