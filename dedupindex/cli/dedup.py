@@ -25,7 +25,7 @@ from dedupindex.cli.options import PATH, flag, option, results_of, shared_option
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
-from dedupindex.errors import Damaged
+from dedupindex.errors import Damaged, as_called
 from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
@@ -134,7 +134,8 @@ def command(
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
     if html is not None:
-        html_page.save(html, dedup_page.lines(report, list(sources)))
+        page = dedup_page.lines(report, list(sources), _next(report, sources, out))
+        html_page.save(html, page)
     _print_report(report, options["index"], sent, store, in_place=in_place)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
@@ -220,7 +221,13 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
         say(f"status {UNSOUND}: verification failed; {advice}")
         return UNSOUND
     if report.left:
-        return status_7("the files named above were left alone, or have damage that was kept")
+        if in_place:
+            return status_7("the files named above were left alone, or keep their damage")
+        others = ", except those not copied" if report.absent else ""
+        return status_7(
+            "the files named above were left alone or have damage; the result has them with "
+            f"that damage{others}"
+        )
     return 0
 
 
@@ -247,9 +254,9 @@ def _other_files(report: DedupReport) -> Iterator[str]:
 def _verified_line(report: DedupReport) -> str:
     """Say what verification found, and why there are fewer files than in the first line."""
     proof = report.proof
-    words = ["no defects"] if proof.sound else []
+    words = ["no defects"] if proof.sound and proof.files else []
     words += level_words(proof.levels)
-    line = singular(f"verified: {proof.files:,} files, {', '.join(words)}")
+    line = singular(", ".join([f"verified: {proof.files:,} files", *words]))
     if others := report.files - proof.files:
         why = "not changed" if report.in_place else "not readable as archives, or not written"
         line += singular(f"; not verified, because {why}: {others:,} files")
@@ -298,7 +305,24 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:
         yield _verified_line(report)
-    if in_place and report.journal and not report.dry_run:
+    if in_place:
+        yield from _undo(report)
+
+
+def _undo(report: DedupReport) -> Iterator[str]:
+    """Yield the commands that undo a run in place, or make it final."""
+    if report.undoable and not report.dry_run:
         plan = printable(shlex.quote(str(report.work / "plan")))
         yield f"undo: bin/rewrite {plan} --undo"
         yield f"or discard the removed records for good: bin/rewrite {plan} --commit"
+
+
+def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None) -> list[str]:
+    """Return the commands that verify a run once more and undo it, for its page."""
+    if report.dry_run or out is None:
+        return [as_called(line) for line in _undo(report)]
+    result = shlex.quote(str(out))
+    lines = [f"restore the records: bin/undedup {result} --out OTHER"]
+    if len(sources) == 1:
+        lines.insert(0, f"verify: bin/verify --against {shlex.quote(sources[0])} {result}")
+    return [as_called(printable(line)) for line in lines]

@@ -208,6 +208,7 @@ class _DedupRun:
         self._report = DedupReport(
             options.dry, options.out is None, skipped=found.skipped,
             skipped_files=found.skipped_files, work=work.top, seconds=self._clock.seconds,
+            min_gain=options.min_gain,
         )  # fmt: skip
 
     def report(self) -> DedupReport:
@@ -320,7 +321,8 @@ class _DedupRun:
         """Add the files that are not in the directory of results, and the size of the journals."""
         report, out = self._report, job.out
         roots = {out or Path(file.root) for file in job.plan.containers().values()}
-        files = (path for root in roots for path in (root / DIRECTORY).glob("*"))
+        files = [path for root in roots for path in (root / DIRECTORY).glob("*")]
+        report.undoable = any(path.suffix == ".dropped" for path in files)
         sizes = (path.stat().st_size for path in files if path.suffix in _JOURNAL_SUFFIXES)
         report.journal += sum(sizes)  # in a dry run, those of earlier runs
         if out is None:
@@ -365,6 +367,9 @@ class _DedupRun:
             seen += proof.size
             self._report.proof.add(proof)
             self._progress(ProgressUpdate("verifying", seen, total))
+        entries = open_manifest(self._work.manifest).entries.values()
+        without = {entry.container.path for entry in entries if not entry.records}
+        self._report.proof.files -= len(without & done & damaged)  # only their bytes are compared
 
     def _update_index(self, job: RewriteJob, done: set[str]) -> None:
         """Tell the index what has changed; repeated if a run is resumed."""

@@ -14,9 +14,14 @@ from dedupindex.verify.issues import level_words
 
 _CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
 _NAMED = 200  # files with problems
+_SKIPPED = 20  # files that are no archives and are named
 _PROBLEMS = Table(
     "Files that were left alone, and damage that was kept",
-    (ReportColumn("file", "file", Unit.TEXT), ReportColumn("why", "why", Unit.TEXT)),
+    (
+        ReportColumn("file", "file", Unit.TEXT),
+        ReportColumn("there", "in the result", Unit.TEXT),
+        ReportColumn("why", "why", Unit.TEXT),
+    ),
     order="file",
 )
 _FINDINGS = Table(
@@ -26,12 +31,14 @@ _FINDINGS = Table(
 )
 
 
-def lines(report: DedupReport, sources: Sequence[str]) -> Iterator[str]:
-    """Yield the page of a run that read `sources`."""
+def lines(
+    report: DedupReport, sources: Sequence[str], commands: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the page of a run that read `sources`; `commands` are what to type next."""
     more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
     title = f"Duplicates in {', '.join(sources[:2])}{more}"
     return html_page.page(
-        title, _headline(report), _figures(report), _body(report), _footer(report)
+        title, _headline(report), _figures(report), _body(report, commands), _footer(report)
     )
 
 
@@ -70,7 +77,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
         yield Figure("Files with problems", number(len(names)), "named below")
     if not report.dry_run:
         files = singular(f"{report.proof.files:,} files")
-        words = ["no defects"] if report.proof.sound else []
+        words = ["no defects"] if report.proof.sound and report.proof.files else []
         yield Figure("Verified", files, ", ".join(words + level_words(report.proof.levels)))
 
 
@@ -101,7 +108,7 @@ def _pictures(report: DedupReport) -> Iterator[str]:
     yield from html_page.ranking(f"{what}, by host", [saved], hosts)
 
 
-def _body(report: DedupReport) -> Iterator[str]:
+def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     yield from _pictures(report)
     dry = report.dry_run
     saving = [host for host in report.hosts if host.revisits]
@@ -112,12 +119,18 @@ def _body(report: DedupReport) -> Iterator[str]:
         yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
     if report.refused:
         yield from refused_table(dry_run=dry).html_lines(report.refused_rows())
-        yield html_page.note("docs/post-crawl.md#resolve and #rewrite explain each reason.")
+        yield html_page.note(
+            "docs/post-crawl.md#manifest, #resolve and #rewrite explain each reason."
+        )
     if report.left:
         problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
+        absent = {missing.file for missing in report.absent}
         would = "Files that would be left alone, and damage that would be kept"
         table = replace(_PROBLEMS, title=would) if dry else _PROBLEMS
-        yield from table.html_lines({"file": file, "why": why} for file, why in problems)
+        yield from table.html_lines(
+            {"file": file, "there": "no" if file in absent else "yes", "why": why}
+            for file, why in problems
+        )
     if len(report.left) > _NAMED:
         yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
     if report.proof.findings:
@@ -126,6 +139,19 @@ def _body(report: DedupReport) -> Iterator[str]:
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+    if report.skipped:
+        yield html_page.note(_skipped(report))
+    if commands:
+        yield f"<p>{'<br>'.join(map(html_page.text, commands))}</p>\n"
+
+
+def _skipped(report: DedupReport) -> str:
+    """Name files that are neither WARC nor ARC."""
+    copied = "" if report.in_place else ", not copied"
+    shown = report.skipped_files[:_SKIPPED]
+    more = report.skipped - len(shown)
+    names = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    return f"Files skipped, neither WARC nor ARC{copied}: {report.skipped:,} ({names})."
 
 
 def _footer(report: DedupReport) -> str:

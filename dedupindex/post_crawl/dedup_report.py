@@ -286,6 +286,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "type-differs": "without --same-type",
     FILE_LEFT: "see the files named above",
 }
+_LEAST = "no-gain", 1  # no option allows a smaller gain
 
 
 def hosts_table(*, dry_run: bool) -> Table:
@@ -374,6 +375,8 @@ class DedupReport:
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
     journal: int = 0  # bytes that are kept to undo this run and earlier ones
+    undoable: bool = False  # whether a run in place keeps removed records
+    min_gain: int = 1  # bytes that a revisit had to save
     refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
     hosts: list[HostNumbers] = field(default_factory=list)  # the first, and all others as one
     all_hosts: Path | None = None  # a line of JSON for each; there may be millions
@@ -438,7 +441,7 @@ class DedupReport:
                 "reason": reason,
                 "captures": count,
                 "captures_percent": percent(count, self.captures),
-                "option": _OPTIONS.get(reason, ""),
+                "option": "" if (reason, self.min_gain) == _LEAST else _OPTIONS.get(reason, ""),
             }
             for reason, count in sorted(self.refused.items(), key=lambda one: (-one[1], one[0]))
         ]

@@ -138,8 +138,14 @@ def test_a_run_in_place_prints_the_undo_command(
     lines = capsys.readouterr().out.splitlines()
     undo = next(line for line in lines if line.startswith("undo: bin/"))
     assert any(line.endswith(" --commit") for line in lines)
-    assert main(shlex.split(undo.removeprefix("undo: bin/"))) == 0
+    words = shlex.split(undo.removeprefix("undo: bin/"))
+    assert main(words) == 0
     assert content(source) == before
+    assert main(["dedup", str(source), "--in-place"]) == 0
+    assert main([*words[:-1], "--commit"]) == 0
+    capsys.readouterr()
+    assert main(["dedup", str(source), "--in-place"]) == 0
+    assert "--undo" not in capsys.readouterr().out  # nothing of the committed run is kept
 
 
 @pytest.mark.parametrize("at", [1, 60, 90])
@@ -516,6 +522,17 @@ def test_results_of_files_may_be_below_their_directory(source: Path, dedup: Dedu
     assert main(["undedup", str(out), "--out", str(source / "back")]) == 0
     assert {path.name for path in (source / "back").iterdir()} == {path.name for path in files}
     assert {name: data for name, data in content(source).items() if name in before} == before
+
+
+def test_a_file_that_is_no_archive_is_not_verified(
+    tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (junk := tmp_path / "junk.bin").write_bytes(b"no archive" * 100)
+    assert dedup(junk, "--out", tmp_path / "out", status=7)["verified"]["files"] == 0
+    assert main(["dedup", str(junk), "--out", str(tmp_path / "out")]) == 7
+    said = capsys.readouterr()
+    assert "verified: 0 files; not verified, because" in said.out
+    assert "the result has them with that damage" in said.err
 
 
 def test_the_report_as_text(

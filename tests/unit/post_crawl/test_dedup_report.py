@@ -1,10 +1,12 @@
-"""The report of a deduplication: numbers by host."""
+"""The report of a deduplication: numbers by host, advice, and the page."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-from dedupindex.post_crawl.dedup_report import HostNumbers, by_host, host_lines
+from dedupindex.post_crawl import dedup_page
+from dedupindex.post_crawl.dedup_report import DedupReport, HostNumbers, by_host, host_lines
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 
 
@@ -18,3 +20,22 @@ def test_hosts_with_unusual_characters_are_counted(tmp_path: Path) -> None:
     most = [HostNumbers('a"b', 2, 1, 30), HostNumbers("c", 1, 1, 5)]
     rest = HostNumbers("1 others", 0, 1, 2)
     assert by_host(str(lines), spool, 2, "1GB") == [*most, rest]
+
+
+def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
+    refused = Counter({"no-gain": 1})
+    assert DedupReport(False, refused=refused).refused_rows()[0]["option"] == ""
+    rows = DedupReport(False, refused=refused, min_gain=2).refused_rows()
+    assert rows[0]["option"] == "a smaller --min-gain"
+
+
+def test_the_page_names_what_is_in_the_result_and_what_is_not() -> None:
+    report = DedupReport(False, files=2, skipped=1, skipped_files=["in/notes.txt"])
+    report.leave("in/cut.warc.gz", "it is damaged")
+    report.leave("in/growing.warc.gz.open", "it is being written")
+    report.add_missing("in/growing.warc.gz.open", 9, 0)
+    html = "".join(dedup_page.lines(report, ["in"], ["verify: bin/verify --against in out"]))
+    assert "Files skipped, neither WARC nor ARC, not copied: 1 (in/notes.txt)." in html
+    assert "in/cut.warc.gz</th><td>yes</td>" in html
+    assert "in/growing.warc.gz.open</th><td>no</td>" in html
+    assert "<p>verify: bin/verify --against in out</p>" in html
