@@ -88,16 +88,16 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
         sides = _sides(view, first, second)
-        sums, total = Sums(len(COLUMNS)), [0] * len(COLUMNS)
-        lines = sorted_lines(_lines(view, engine.identity.settings, sides))
+        sums, total, refused = Sums(len(COLUMNS)), [0] * len(COLUMNS), [0, 0]
+        lines = sorted_lines(_lines(view, engine.identity.settings, sides, refused))
         for _, group in groupby(lines, key=lambda line: line[:32]):
             host, amounts = _changes(group)
             sums.add(host, *amounts)
             for column, amount in enumerate(amounts):
                 total[column] += amount
         warnings = [] if store is None else _unread(view, store, {
-            name: total[_COLUMN[f"{side}_revisits"]]
-            for name, side in ((first, "first"), (second, "second"))
+            first: total[_COLUMN["first_revisits"]] + refused[0],
+            second: total[_COLUMN["second_revisits"]] + refused[1],
         })  # fmt: skip
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace"), **_named(amounts)}
@@ -168,8 +168,13 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
     return warnings
 
 
-def _lines(view: View, settings: Settings, sides: dict[int, int]) -> Iterator[bytes]:
-    """Yield a line for each capture and revisit of the two crawls, with its size if any has it."""
+def _lines(
+    view: View, settings: Settings, sides: dict[int, int], refused: list[int]
+) -> Iterator[bytes]:
+    """Yield a line for each capture and revisit of the two crawls, with its size if any has it.
+
+    Revisits of payloads that the index refuses are left out, as these are; `refused` counts them.
+    """
     digest, size, held = b"", -1, list[tuple[bytes, _SeenUrl]]()
 
     def place_of(number: int) -> cells.ContainerRef:
@@ -192,7 +197,9 @@ def _lines(view: View, settings: Settings, sides: dict[int, int]) -> Iterator[by
         for revisit in revisits(ledger):
             side = sides.get(revisit.container)
             size = max(size, revisit.size)
-            if side is not None:
+            if side is not None and revisit.refused:
+                refused[side] += 1
+            elif side is not None:
                 date = digits_of_date(revisit.date)
                 held.append((revisit.url, _SeenUrl(side, date, prefix, -1, True)))
     yield from (_line(url, answer, size) for url, answer in held)

@@ -115,12 +115,15 @@ def stored(
 
 
 def revisits(ledger: list[bytes]) -> Iterator[Dependent]:
-    """Yield the revisits under a key, each once: it is also in a log, or in a copy of its file."""
-    seen: set[tuple[bytes, bytes]] = set()
+    """Yield the revisits under a key, each once: it is also in a log, or in a copy of its file.
+
+    It is refused if any of its records or rows states what the index refuses.
+    """
+    seen: dict[tuple[bytes, bytes], Dependent] = {}
     for body in ledger:
         if body[0] == cells.DEPENDENT:
             dependent = Dependent.of(body)
             revisit = dependent.date, pack(dependent.url)
-            if revisit not in seen:
-                seen.add(revisit)
-                yield dependent
+            if revisit not in seen or (dependent.refused and not seen[revisit].refused):
+                seen[revisit] = dependent
+    yield from seen.values()

@@ -95,7 +95,8 @@ class _Survey:
         for entry in stored(cell, ledger, self._place):
             self._hold(_item_of(cells.decode(key, entry, self._place)))
         for dependent in revisits(ledger):
-            self._hold(_item_of_revisit(dependent, self._place(dependent.container).crawl))
+            if not dependent.refused:
+                self._hold(_item_of_revisit(dependent, self._place(dependent.container).crawl))
 
     def _place(self, number: int) -> cells.ContainerRef:
         return self._view.place_of(number) if number else cells.NOWHERE

@@ -149,6 +149,16 @@ def named_original(revisit: Revisit) -> Capture | None:
     )
 
 
+def as_response(revisit: Revisit) -> Capture:
+    """Return the response that a revisit stands for, so that it can be admitted or refused.
+
+    The status of a 304 is not that of the payload.
+    """
+    itself = revisit.capture
+    status = 0 if itself.status == 304 else itself.status
+    return itself._replace(evidence=Evidence.NAMED, status=status)
+
+
 def statuses(text: str) -> frozenset[int]:
     """Return the HTTP status codes of a list like ``200,203`` or ``2xx``; raises `BadInput`."""
     allowed: set[int] = set()

@@ -19,7 +19,13 @@ from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.index.load.staging import Numbers
-from dedupindex.indexer.admission import admission_filter, admits_all, named_original, reasons
+from dedupindex.indexer.admission import (
+    admission_filter,
+    admits_all,
+    as_response,
+    named_original,
+    reasons,
+)
 from dedupindex.indexer.encode_rows import CaptureColumns, stage_captures, stage_rows
 from dedupindex.indexer.tasks import Input
 from dedupindex.sources import Source, SourceOptions, is_stream, open_source
@@ -248,7 +254,11 @@ class _Stager:
         cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:
             staged += [] if cut else self._tombstones(itself)
-            self.dependents.append(dependent(revisit, self._keys, self._numbers(itself.container)))
+            number, refused = (
+                self._numbers(itself.container),
+                bool(self._refuse(as_response(revisit))),
+            )
+            self.dependents.append(dependent(revisit, self._keys, number, refused=refused))
         original = None if cut else named_original(revisit)
         if original is None:  # a cut digest may be that of another payload than the original's
             self.tally.refused[CUT_DIGEST if cut else "unresolved-revisit"] += 1

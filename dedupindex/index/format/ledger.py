@@ -12,8 +12,8 @@ files, so that both change together.
     copy       an entry, as staged (`cells`)
     dependent  a revisit, under the key of the original that it names: 0xFF, its date (6), the date
                that it names (6, zeros: none), number of its container (4), size of the payload (4,
-               all ones: unknown), u32 length of the URL that it names (0: its own), that URL
-               packed, its own URL packed
+               all ones: unknown), u32 length of the URL that it names (0: its own; plus 2**31:
+               the index refuses such a payload), that URL packed, its own URL packed
 
 New items are merged with the files that are not much larger, so that there are always few.
 """
@@ -57,6 +57,7 @@ _MAGIC = b"deduled1"
 _FIRST = 80  # bytes of an item in a directory: more than a key
 _HEAD = struct.Struct(">B6s6sIII")
 _UNKNOWN = 0xFFFFFFFF
+_REFUSED = 1 << 31
 _SMALL = 1 << 20  # bytes of a file that is always merged
 _SCRATCH_BYTES = 32 << 20
 
@@ -238,12 +239,13 @@ class Dependent(NamedTuple):
     size: int  # bytes of its payload, -1 unknown
     names_url: bytes
     names_date: bytes  # empty: it names none
+    refused: bool = False  # the index would not take its payload; reports do not count it
 
     @classmethod
     def of(cls, body: bytes) -> Dependent:
         """Return the dependent of an item; `body` is what follows the key."""
         _, own, named, container, size, length = _HEAD.unpack_from(body)
-        at = _HEAD.size
+        length, refused, at = length & ~_REFUSED, length >= _REFUSED, _HEAD.size
         url = unpack(body[at + length :])
         return cls(
             url,
@@ -252,17 +254,22 @@ class Dependent(NamedTuple):
             -1 if size == _UNKNOWN else size,
             unpack(body[at : at + length]) if length else url,
             _decode_date(named) if any(named) else b"",
+            refused,
         )
 
 
-def dependent(revisit: Revisit, keys: Keys, container: int) -> bytes:
-    """Return the item of a revisit; `container` is the number of its own container."""
+def dependent(revisit: Revisit, keys: Keys, container: int, *, refused: bool = False) -> bytes:
+    """Return the item of a revisit; `container` is the number of its own container.
+
+    `refused`: the index would not take the payload if it were stored here.
+    """
     itself = revisit.capture
     refers_to = revisit.refers_to or RefersTo(itself.url, b"")
     named = _encode_date(refers_to.date) if refers_to.date else bytes(6)
     url = pack(refers_to.url) if refers_to.url != itself.url else b""
     size = itself.size if 0 <= itself.size < _UNKNOWN and not itself.size_of_record else _UNKNOWN
-    head = _HEAD.pack(DEPENDENT, _encode_date(itself.date), named, container, size, len(url))
+    length = len(url) | (_REFUSED if refused else 0)
+    head = _HEAD.pack(DEPENDENT, _encode_date(itself.date), named, container, size, length)
     return keys.key_of(itself.digest, refers_to.url) + head + url + pack(itself.url)
 
 
