@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import zipfile
@@ -234,7 +235,10 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     if not_compiled:
         say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
     place = printable(str(job))
-    ready = f"{place} is ready; build and launch the job {name} in Heritrix"
+    jobs = shlex.quote(printable(str(job.resolve().parent)))
+    start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))
+    launch = f"{start} -a admin:PASSWORD -j {jobs} -r {shlex.quote(name)}"
+    ready = f"{place} is ready; to launch it: {launch}"
     lines = [ready]
     if chosen["digest_filter"]:
         lines.append("its index needs a digest filter: bin/index --digest-filter INDEX makes it")

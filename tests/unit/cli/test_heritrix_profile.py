@@ -101,6 +101,16 @@ def test_bad_jobs_are_refused(heritrix: Path, tmp_path: Path) -> None:
         make_job(heritrix, tmp_path / "weekly", JOB)
 
 
+def test_the_command_that_launches_a_job_names_its_directory(
+    heritrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heritrix looks for jobs in a directory of its own only."""
+    monkeypatch.chdir(tmp_path)
+    words = ("--server", "http://127.0.0.1:1", "--seed", "http://a/", "--contact", "http://b/")
+    said, _ = typed("heritrix-profile", heritrix, "my jobs/weekly", *words)
+    assert f"foreground_heritrix -a admin:PASSWORD -j '{tmp_path}/my jobs' -r weekly\n" in said
+
+
 def test_an_unknown_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSource, match="is no Heritrix 3"):
         make_job(tmp_path, tmp_path / "weekly", JOB)
