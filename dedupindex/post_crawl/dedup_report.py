@@ -284,6 +284,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "small": "a smaller --min-size",
     "status-differs": "--any-status",
     "type-differs": "without --same-type",
+    "indexed": "bin/index --add --crawl NAME",
     FILE_LEFT: "see the files named above",
 }
 _LEAST = "no-gain", 1  # no option allows a smaller gain

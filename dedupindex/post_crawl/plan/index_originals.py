@@ -8,6 +8,7 @@ around it and not from rows of a CDX. What the index knows of revisits is in `in
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from itertools import groupby, islice
@@ -57,8 +58,9 @@ _NOT_READ = (
 )
 _NO_PATH = (
     "{:,} captures of the index are in files of which it knows the name only, and no source has "
-    "that name: they are no originals (bin/index --add these files)"
+    "that name: they are no originals. bin/index --add these files: {}"
 )
+_NAMED = 3  # files
 Form = tuple[Any, ...]  # values of the columns that make payloads equal, without the digest
 
 
@@ -170,7 +172,7 @@ class _IndexOriginalFinder:
         self._was_read: dict[str, bool] = {}  # by container
         self._no_url_list = False  # whether the index lacks captures by URL
         self._not_read = 0  # captures in files that the index was not made from
-        self._no_path = 0  # captures in files of which only the name is known
+        self._no_path = Counter[str]()  # captures in files of which only the name is known
 
     def reasons(self) -> Iterator[str]:
         """Yield why there may be fewer originals than the index has captures."""
@@ -179,7 +181,10 @@ class _IndexOriginalFinder:
         if self._not_read:
             yield _NOT_READ.format(self._not_read)
         if self._no_path:
-            yield _NO_PATH.format(self._no_path)
+            more = len(self._no_path) - _NAMED
+            files = ", ".join(sorted(self._no_path)[:_NAMED])
+            files += f" and {more:,} more" if more > 0 else ""
+            yield _NO_PATH.format(self._no_path.total(), files)
 
     def originals(
         self, digest: Digest, text: bytes, forms: set[Form]
@@ -212,7 +217,7 @@ class _IndexOriginalFinder:
             if path in self._set or ("/" not in name and name in self._set_names):
                 continue
             if not (is_remote(name) or os.path.isabs(name)):
-                self._no_path += 1
+                self._no_path[name] += 1
             elif self._is_verified(capture):
                 found.append((path, capture))
         return found

@@ -119,7 +119,9 @@ def test_rows_that_name_no_directory_are_counted(
         capsys.readouterr()
         assert plan_of(tmp_path, tmp_path / "set", index, f"plan-{number}").totals.copies == 0
         said = "1 captures of the index are in files of which it knows the name only"
-        assert (said in capsys.readouterr().err) == (name == "x.warc.gz")
+        messages = capsys.readouterr().err
+        assert (said in messages) == (name == "x.warc.gz")
+        assert ("bin/index --add these files: x.warc.gz\n" in messages) == (name == "x.warc.gz")
 
 
 def test_another_payload_at_the_same_second_in_the_index_rules_an_original_out(

@@ -18,6 +18,7 @@ from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
 from tests.support.budgets import examples
+from tests.support.commands import typed
 from tests.support.warc_cases import gz, response, revisit, sha1
 from tests.unit.post_crawl.test_index_originals import BODIES, index_of, plan_of, write
 
@@ -117,6 +118,8 @@ def test_captures_stay_while_the_revisits_of_a_crawl_are_unknown(
     plan = plan_of(tmp_path, tmp_path / "set", index)
     assert (plan.totals.kept, plan.totals.copies) == ({"indexed": 2}, 1)
     assert "the revisits of weekly are not known" in capsys.readouterr().err
+    report = ("dedup", tmp_path / "set", "--index", index, "--out", tmp_path / "out", "--dry-run")
+    assert "bin/index --add --crawl NAME  indexed\n" in typed(*report)[0]
     original = to(b"http://a.test/0", b"2026-01-02T00:00:00Z")
     revisits = referring(tmp_path / "weekly/r.warc.gz", **original)
     assert main(["index", "--add", "--crawl", "weekly", str(revisits), str(index)]) == 0
