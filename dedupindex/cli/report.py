@@ -179,10 +179,14 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
         facts = index_facts(engine.identity.settings, view.counts().captures)
     store = open_store(index)
     if store is None:
-        raise UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
+        none = UnknownCrawl(f"no crawl has looked up or reported in {index} while it ran")
+        raise _without_lookups(index, crawl, none)
     request = ReportRequest(options["by"] or "", options["limit"], options["order"])
     with closing(store), store.reading() as reading:
-        known = reading.crawl_or_suggest(crawl)
+        try:
+            known = reading.crawl_or_suggest(crawl)
+        except UnknownCrawl as error:
+            raise _without_lookups(index, crawl, error) from error
         if html is not None:
             found = crawl_report.report(reading, known, request, facts)
             html_page.save(html, crawl_report.written(found, "html"))
@@ -190,6 +194,17 @@ def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **opti
         for piece in crawl_report.written(found, format):
             click.echo(piece, nl=False)
     return 0
+
+
+def _without_lookups(index: Path, crawl: str, otherwise: UnknownCrawl) -> UnknownCrawl:
+    """Return the error for a crawl that made no lookups: its files may be indexed all the same."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        if not crawl or all(place.crawl != crawl for _, place in view.places()):
+            return otherwise
+    return UnknownCrawl(
+        f"crawl {crawl[:200]!r} is known from its WARCs only: it made no lookups that could be "
+        "reported; --compare NAME compares it with another crawl"
+    )
 
 
 def _against(index: Path, sources: list[str], **options: Any) -> int:

@@ -113,6 +113,18 @@ def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
     assert "all 2 others" in page and "From crawl old to crawl new" in page
 
 
+@pytest.mark.parametrize("others", [False, True])
+def test_a_crawl_without_lookups_can_only_be_compared(others: bool, tmp_path: Path) -> None:
+    index, _, _ = made(tmp_path, 3)
+    if others:
+        with closing(make_store(index)) as store:
+            store.write(partial(lifecycle.begin, name="live"))
+    said = typed("report", index, "--crawl", "new", status=4)[1]
+    assert "crawl 'new' is known from its WARCs only" in said and "--compare NAME" in said
+    said = typed("report", index, "--crawl", "newest", status=4)[1]
+    assert ("there are live" if others else "no crawl has looked up") in said
+
+
 def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     tmp_path: Path,
 ) -> None:
