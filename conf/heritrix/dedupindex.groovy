@@ -50,6 +50,8 @@ import org.archive.modules.fetcher.FetchStatusCodes
 import org.archive.modules.recrawl.RecrawlAttributeConstants
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
 import org.archive.modules.revisit.ServerNotModifiedRevisit
+import org.archive.modules.writer.WriterPoolProcessor
+import org.archive.spring.ConfigPath
 import org.archive.util.ArchiveUtils
 import org.json.JSONArray
 import org.json.JSONObject
@@ -415,11 +417,15 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (failures == 0) {
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem() + ': ' + server + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried after 1 to ' + quiet.intdiv(1000) + ' s: ' + server + ': ' + e)
+            else log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried ' + howOften(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
         until = now + Math.min(pause, quiet)
+    }
+
+    private String howOften(Exception e) {
+        return e instanceof ConnectException ? 'every second while connections are refused' : 'after 1 to ' + quiet.intdiv(1000) + ' s'
     }
 
     private String tokenProblem() {
@@ -553,7 +559,16 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** What to do about captures that the server does not know. */
     private String later() {
-        return '; index the WARCs afterwards (bin/index --add --crawl ' + crawl + ' WARCS INDEX), or later crawls do not find what is in them'
+        return '; index the WARCs afterwards (bin/index --add --crawl ' + crawl + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
+    }
+
+    /** The directories that the crawl writes its WARCs to, as words of a shell. */
+    private String warcs() {
+        List<String> words = new ArrayList<String>()
+        for (WriterPoolProcessor writer : context.getBeansOfType(WriterPoolProcessor).values()) {
+            for (ConfigPath path : writer.getStorePaths()) words.add("'" + path.getFile().toPath().normalize().toString().replace("'", "'\\''") + "'")
+        }
+        return words.isEmpty() ? 'WARCS' : words.join(' ')
     }
 
     private void end(String reason) {
@@ -587,7 +602,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
                 if (left == ATTEMPTS) {
-                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: ' + byHand(step) + (missed ? later() : ''))
+                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: ' + byHand(step, outcome) + '; then bin/report --crawl ' + crawl + ' prints the report that is missing in reports/' + (missed ? later() : ''))
                 }
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
@@ -595,10 +610,10 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** The command that ends the crawl; it names the token and does not show it. */
-    private String byHand(String step) {
+    private String byHand(String step, String outcome) {
         String header = token.isEmpty() ? '' : '-H "Authorization: Bearer $TOKEN" '
         String where = token.isEmpty() ? '' : ' (TOKEN is the token of dedup-beans.xml)'
-        return 'curl ' + header + "-d 'not_looked_up=" + notLookedUp + '&not_reported=' + notReported + "' '" + server + step + "'" + where
+        return 'curl ' + header + "-d '" + outcome + "' '" + server + step + "'" + where
     }
 
     /** Write the server's report of the crawl beside Heritrix's own; it is on the server in any case. */

@@ -303,7 +303,8 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
         f"was never begun at http://127.0.0.1:{port}; not looked up {asked}; index the WA" in alerts
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
-    assert f"(bin/index --add --crawl {crawl.name} WARCS INDEX)" in ours[-1]
+    assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
+    assert "which is tried every second while connections are refused: " in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -340,6 +341,7 @@ def test_a_server_that_dies_in_the_middle(
     assert f"index the WARCs afterwards (bin/index --add --crawl {crawl.name} " in crawl.alerts()
     command = re.search(r"do it by hand: (curl .*?/commit') \(TOKEN is", crawl.alerts())
     assert command is not None and harvests.token not in crawl.alerts()
+    assert "&exit=" in command[1] and f"then bin/report --crawl {crawl.name} " in crawl.alerts()
     with serving(index) as server:
         typed = command[1].replace(url, f"http://127.0.0.1:{server.port}")
         environment = {**os.environ, "TOKEN": harvests.token}
