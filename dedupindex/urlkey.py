@@ -155,6 +155,18 @@ def host_name(typed: str) -> bytes:
         raise BadInput(f"{typed!r} is not a host name") from error
 
 
+_NO_PATH = re.compile(rb"(https?://[^/?#]+)(?=[?#]|\Z)", re.IGNORECASE)
+
+
+def with_path(url: bytes) -> bytes:
+    """Return a URL of http or https as clients send it: ``/`` stands for no path.
+
+    >>> with_path(b"http://example.com?q=1")
+    b'http://example.com/?q=1'
+    """
+    return _NO_PATH.sub(rb"\1/", url, count=1) if _NO_PATH.match(url) else url
+
+
 def is_at(host: bytes, name: bytes) -> bool:
     """Return whether a host has a name, or is below it."""
     return host == name or host.endswith(b"." + name)

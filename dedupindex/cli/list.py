@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import click
 
+from dedupindex.api import Index
 from dedupindex.api import open as open_api
 from dedupindex.capture import Capture
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
@@ -18,7 +20,7 @@ from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_js
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
-from dedupindex.urlkey import host_name, host_of, is_at
+from dedupindex.urlkey import host_name, host_of, is_at, with_path
 
 LIMIT = 100
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
@@ -78,18 +80,50 @@ def command(
         raise click.UsageError("give one of --csv and --json")
     matches = _matcher(**conditions)
     with closing(open_api(index_or_engine(index, engine))) as opened:
-        captures = opened.captures(url, prefix, digest=digest, crawl=crawl)
-        hint = hint_of(url or prefix or "", conditions["host"] or "")
-        return print_captures(filter(matches, captures), limit, csv=csv, hint=hint)
+        if url is not None:
+            captures = captures_at(opened, url, crawl)
+        else:
+            captures = opened.captures(prefix=prefix, digest=digest, crawl=crawl)
+        why = partial(why_none, opened, url or prefix or "", conditions["host"] or "", crawl)
+        return print_captures(filter(matches, captures), limit, why, csv=csv)
 
 
-def hint_of(url: str, host: str = "") -> str:
-    """Return what may be wrong with a URL or a host that was typed, "" for nothing."""
+def captures_at(opened: Index, url: str, crawl: str) -> Iterator[Capture]:
+    """Return the captures of a URL that a user typed: if it has none and no path, of its ``/``."""
+    captures = opened.captures(url, crawl=crawl)
+    first = next(captures, None)
+    if first is not None:
+        return chain([first], captures)
+    typed = _bytes(url)
+    return opened.captures(full, crawl=crawl) if (full := with_path(typed)) != typed else captures
+
+
+def why_none(opened: Index, url: str = "", host: str = "", crawl: str = "") -> str:
+    """Return why there may be no capture of a URL or a host that was typed, "" if nobody knows."""
+    if next(opened.captures(crawl=crawl), None) is None:
+        return "the index is empty"
     if url and "://" not in url:
-        return f"{url} has no scheme: http://{url}"
-    if ":" in host and "]" not in host:
-        return f"--host takes a name without a port: {host.partition(':')[0]}"
+        meant = _shown(with_path(_bytes(f"http://{url}")))
+        return f"{url} has no scheme: did you mean {meant}?"
+    if host and (name := _name_in(host)):
+        return f"--host takes a name without scheme, port and path: {name}"
     return ""
+
+
+def _name_in(host: str) -> str:
+    """Return the name in what was typed as a host, "" if it is only a name, or has none."""
+    if not any(mark in host for mark in "/:?#@") or host.startswith("["):
+        return ""
+    name = host_of(_bytes(host if "://" in host else f"http://{host}"))
+    return "" if name == b"http" else _shown(name)
+
+
+def _bytes(typed: str) -> bytes:
+    return typed.encode("utf-8", "surrogateescape")
+
+
+def _shown(url: bytes) -> str:
+    return url.decode("utf-8", "backslashreplace")
 
 
 def _matcher(
@@ -126,15 +160,16 @@ def _matcher(
 
 
 def print_captures(
-    captures: Iterator[Capture], limit: int, *, csv: bool = False, hint: str = ""
+    captures: Iterator[Capture], limit: int, why_none: Callable[[], str], *, csv: bool = False
 ) -> int:
     """Print captures as a table, CSV or JSON lines; returns the exit status.
 
-    `hint` says what may be wrong with the question if there are none.
+    `why_none` is asked if there are none.
     """
     first = next(captures, None)
     if first is None:
-        say(f"no capture matches{hint and '; '}{hint}")
+        why = why_none()
+        say(f"no capture matches{why and '; '}{why}")
         return NOTHING_FOUND
     shown = islice(chain([first], captures), limit or None)
     if csv:
@@ -159,6 +194,6 @@ def line_of(capture: Capture) -> str:
     digest = capture.digest.spelled(capture.spelling)
     if ":" not in digest:  # the source has no label, but bin/lookup needs one
         digest = f"{capture.digest.algorithm}:{digest}"
-    url = capture.url.decode("utf-8", "backslashreplace")
+    url = _shown(capture.url)
     date, container = capture.date.decode(), capture.container or "-"
     return printable(_LINE.format(date, capture.status or "-", mime, size, digest, url, container))

@@ -18,7 +18,7 @@ from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.list import hint_of, print_captures
+from dedupindex.cli.list import captures_at, print_captures, why_none
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
@@ -92,8 +92,9 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
     given = _given(options)
     if batch is None and given.keys() <= {"url", "crawl"} and options["url"]:
         with closing(open_api(index_or_engine(index, engine))) as opened:
-            captures = opened.captures(options["url"], crawl=options["crawl"] or "")
-            return print_captures(captures, 0, hint=hint_of(options["url"]))
+            url, crawl = options["url"], options["crawl"] or ""
+            why = partial(why_none, opened, url, crawl=crawl)
+            return print_captures(captures_at(opened, url, crawl), 0, why)
     if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
     index = index_or_engine(index, engine)

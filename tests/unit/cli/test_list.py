@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from dedupindex.index import ENGINES
+from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -45,6 +47,50 @@ def test_captures_are_chosen_by_url_host_and_digest(index: Path) -> None:
     assert len(dates) == 2 and dates == sorted(dates)
     assert listed(index, "--host", "ample.com", status=10) == []
     assert listed(index, "--digest", sha1(9), status=10) == []
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_a_url_without_a_path_is_looked_for_with_one(by_url: bool, make_index: MakeIndex) -> None:
+    pages = [b"http://example.com/", b"http://example.com/?q=1", b"http://bare.example"]
+    held = [*pages, b"http://bare.example/"]
+    index = make_index(
+        [capture(number, url) for number, url in enumerate(held, 1)], Settings(by_url=by_url)
+    )
+    for given, found in (
+        ("http://example.com", pages[0]),
+        ("HTTP://example.com", None),
+        ("http://example.com?q=1", pages[1]),
+        ("http://bare.example", pages[2]),
+    ):
+        for words in (("list", index), ("lookup", index)):
+            out, _ = typed(*words, "--url", given, status=0 if found else 10)
+            assert re.findall(r"http\S+", out) == ([found.decode()] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("list --url example.com", "example.com has no scheme: did you mean http://example.com/?"),
+        ("list --prefix example.com/a", "did you mean http://example.com/a?"),
+        ("lookup --url example.com", "did you mean http://example.com/?"),
+        ("list --host http://example.com/", "scheme, port and path: example.com\n"),
+        ("list --host example.com:80", "scheme, port and path: example.com\n"),
+        ("list --host www.example.com/x", "scheme, port and path: www.example.com\n"),
+        ("list --host none.example", "no capture matches\n"),
+    ],
+)
+def test_what_is_typed_amiss_is_answered_with_what_was_meant(
+    words: str, hint: str, index: Path
+) -> None:
+    name, *options = words.split()
+    assert hint in typed(name, index, *options, status=10)[1]
+
+
+def test_an_empty_index_is_said_to_be_empty(make_index: MakeIndex) -> None:
+    index = make_index()
+    for words in (("list",), ("list", "--url", "x"), ("lookup", "--url", "http://x/")):
+        out = typed(words[0], index, *words[1:], status=10)
+        assert out == ("", "no capture matches; the index is empty\n")
 
 
 def test_dates_are_years_days_or_seconds(index: Path) -> None:
