@@ -36,6 +36,13 @@ from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import Count, read_all
 
 _HOSTS_SHOWN = 20
+_MANY = 10_000  # originals; the pages and tables of a smaller index take most of its size
+_COUNTED = {  # as the page Overview calls it
+    "captures": "originals",
+    "digests": "payload digests",
+    "containers": "containers read",
+    "bytes": "size on disk",
+}
 _PARTS = 1000  # of an index whose check is shown
 UNFINISHED = ".unfinished-copy"  # in the directory of a copy until it is complete
 
@@ -116,13 +123,17 @@ def stats(index: Path) -> int:
 
 
 def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
-    for name in ("captures", "digests", "containers", "bytes", "bytes_per_capture"):
+    """Yield what the index holds, in the words of the pages Overview and Content."""
+    for name, label in _COUNTED.items():
         if content[name] is not None:
-            yield f"{name.replace('_', ' '):<22}{content[name]:>16,}"
+            yield f"{label:<22}{content[name]:>16,}{'  (bytes)' if name == 'bytes' else ''}"
+    if content["bytes_per_capture"] is not None and content["captures"] >= _MANY:
+        yield f"{'size per original':<22}{content['bytes_per_capture']:>16,}  (bytes)"
     total = content["total"]
+    yield f"{'captures stored':<22}{total['captures']:>16,}  (originals and copies)"
     unsized = f"; of {total['unsized']:,} captures not known" if total["unsized"] else ""
-    yield f"{'payload bytes':<22}{content['payload_bytes']:>16,}  (of known size{unsized})"
-    for name, label in (("duplicates", "stored again"), ("revisits", "revisits")):
+    yield f"{'bytes of payload':<22}{total['bytes']:>16,}  (of captures stored{unsized})"
+    for name, label in (("duplicates", "stored again"), ("revisits", "revisits read")):
         size = amount(total[f"{name.removesuffix('s')}_bytes"])
         yield f"{label:<22}{total[name]:>16,}  ({size} of payload)"
     made = f"engine {content['engine']}, format {content['format']}"
@@ -131,10 +142,14 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     for row in content["crawls"]:
         counts = singular(f"{row['files']:,} files, {row['records']:,} records")
         yield f"crawl {printable(row['crawl']) or '(no name)'}: {counts}"
-    yield f"hosts: {content['hosts']:,}; the largest:"
+    if not content["largest_hosts"]:
+        yield "hosts: 0"
+        return
+    yield f"hosts: {content['hosts']:,}; those with the most captures stored:"
+    yield f"  {'CAPTURES STORED':>16}  {'PAYLOAD':>10}  HOST"
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
-        yield f"  {row['captures']:>12,}  {size:>10}  {printable(row['host'])}"
+        yield f"  {row['captures']:>16,}  {size:>10}  {printable(row['host'])}"
 
 
 def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ HEADINGS = {
 }  # fmt: skip
 ORDER_TEXTS = {
     "bytes": "bytes of payload",
-    "captures": "captures",
+    "captures": "captures stored",
     "duplicate_bytes": "bytes stored again",
     "revisit_bytes": "bytes saved by revisits",
 }

@@ -123,7 +123,7 @@ def test_an_index_is_built_added_to_and_asked_by_its_address(
     stats = json.loads(run("index", "--stats", "--json", address)[1])
     assert (stats["captures"], stats["digests"], stats["containers"]) == (30, 30, 2)
     assert (stats["engine"], stats["bytes"]) == (address, None)
-    assert "captures                            30\n" in run("index", "--stats", address)[1]
+    assert "originals                           30\n" in run("index", "--stats", address)[1]
     assert json.loads(run("index", "--check", "--json", "--engine", address)[1])["ok"]
     for words in ([address], ["--engine", address], [address + "&driver=acsylla"]):
         out = run("lookup", *words, "--digest", f"sha1:{label(25)}", "--json")[1]

@@ -56,6 +56,8 @@ def test_the_content_is_counted_once_and_shown(
     assert "content" in shown.ids  # by which the script puts it into the page that waits
     for text in ("Nothing has changed since", "5.0 MB", "x.example", "2024-02", "video/mp4"):
         assert text in shown.text, text
+    for text in ("Captures stored", "originals and copies of them", "--dry-run says which"):
+        assert text in shown.text, text
     lists = [link for link in shown.links if link.startswith("/pages/captures?")]
     assert "/pages/captures?host=z.example" in lists and "/pages/captures?crawl=spring" in lists
     for link in (link for link in shown.links if "/pages/content?" in link):
@@ -70,7 +72,7 @@ def test_the_content_is_counted_once_and_shown(
     dedupindex("index", "--add", more, index)
     web.application.config["live"].refresh()
     monkeypatch.setattr(summaries, "SHORTEST_REST", 3600.0)
-    assert "The index has 1 captures more now." in page(web.get("/pages/content")).text
+    assert "The index has 1 original more now." in page(web.get("/pages/content")).text
     assert not [one for one in threading.enumerate() if one.name == "summary"]
     monkeypatch.setattr(summaries, "SHORTEST_REST", 0.0)
     monkeypatch.setattr(summaries, "REST", 0)
@@ -87,6 +89,20 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     assert kept is not None
     assert kept["total"] == found["total"] and kept["by"] == found["by"]
     assert found["total"]["duplicate_bytes"] == 2000 and found["total"]["revisit_bytes"] == 1000
+    lines = typed("index", "--stats", index)[0].splitlines()
+    words = {" ".join(line.split()) for line in lines}
+    assert words >= {
+        "originals 3", "payload digests 2", "captures stored 4 (originals and copies)",
+        "bytes of payload 5,003,000 (of captures stored)", "stored again 2 (2.0 kB of payload)",
+        "revisits read 1 (1.0 kB of payload)",
+        "hosts: 3; those with the most captures stored:", "CAPTURES STORED PAYLOAD HOST",
+        "2 2.0 kB x.example",
+    }  # fmt: skip
+    assert not any(line.startswith("size per original") for line in lines)  # it is too small
+    assert (
+        len({line.index(word) for line in lines for word in ("HOST", "x.example") if word in line})
+        == 1
+    )
     typed("purge", index, "--url", "http://z.example/")
     assert summary.read_summary(index) is None  # it named the host that is gone
 
