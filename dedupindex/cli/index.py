@@ -25,10 +25,17 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.errors import BadInput, IndexExists, SettingsConflict
 from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
-from dedupindex.index.identity import FILE, OPTIONS, Settings, read_identity, same_engine
+from dedupindex.index.identity import (
+    FILE,
+    OPTIONS,
+    Settings,
+    existing_identity,
+    read_identity,
+    same_engine,
+)
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources import KINDS
@@ -185,6 +192,8 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     settings, engine = _settings(options), options["engine"]
     if options["add"] or options["replace"] or options["reread"]:
         settings, engine = _with_settings_of_index(index, settings, engine)
+    else:
+        _check_existing(index, settings, options)
     return Build(
         sources=list(sources),
         index=index,
@@ -231,6 +240,25 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
             )
     engine = chosen.pop("engine")
     return Settings(**chosen), engine
+
+
+def _check_existing(index: Path, settings: Settings, options: dict[str, Any]) -> None:
+    """Raise `IndexExists` if there is an index to which --add could not add with what was given."""
+    identity = existing_identity(index)
+    if identity is None or not identity.generation:
+        return
+    asked, built = asdict(settings), asdict(identity.settings)
+    other = [
+        "--all" if options["all"] and name in ("mime", "whitelist") else option
+        for name, option in OPTIONS.items()
+        if asked[name] != built[name] and setting_source(option.removeprefix("--")) is not None
+    ]
+    if other:
+        raise IndexExists(
+            f"there is an index at {index} that was built with other settings than "
+            f"{', '.join(dict.fromkeys(other))}; an index keeps its settings: "
+            "name another directory"
+        )
 
 
 def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
@@ -301,9 +329,11 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     elif refused:
-        most = max(refused, key=lambda name: refused[name])
+        chosen = [name for name in refused if name in _LEFT_OUT]  # which the user can change
+        most = max(chosen or refused, key=lambda name: refused[name])
+        count = f"{refused[most]:,} of {refused.total():,} responses were refused"
         what = _LEFT_OUT.get(most, f"see {_REASONS}")
-        yield f"nothing was added: most responses were refused as {most!r} ({what})"
+        yield f"nothing was added: {count} as {most!r} ({what})"
     elif built.problems and not tally.records:
         yield "nothing was added: no file could be read; the warnings say why"
     else:

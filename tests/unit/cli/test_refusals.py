@@ -37,6 +37,36 @@ def test_adding_needs_an_index(action: str, engine: str, tmp_path: Path) -> None
     assert json.loads(out)["added"] == 1
 
 
+def test_what_an_index_cannot_be_given_later_is_named_at_once(tmp_path: Path) -> None:
+    source, index = tmp_path / "x.cdx", tmp_path / "index"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    typed("index", "--all", source, index)
+    other = tmp_path / "y.cdx"
+    other.write_text(HEADER + cdx_line(2, 1, 1))
+    _, messages = typed("index", "--by-url", "--all", other, index, status=5)
+    assert "other settings than --by-url; an index keeps its settings: name another" in messages
+    assert "--add" not in messages
+    _, messages = typed("index", "--all", other, index, status=5)
+    assert "give --add to add to it" in messages
+    _, messages = typed("index", "--mime", "x", other, index, status=5)
+    assert "other settings than --mime; " in messages
+    typed("index", source, tmp_path / "plain")
+    _, messages = typed("index", "--all", other, tmp_path / "plain", status=5)
+    assert "other settings than --all; " in messages
+
+
+def test_what_can_be_changed_is_named_before_what_cannot(tmp_path: Path) -> None:
+    source = tmp_path / "x.cdx"
+    bad = [cdx_line(day, day, day).replace(" 202611", " 202613") for day in (1, 2)]
+    text = cdx_line(3, 1, 1).replace("image/png", "text/html")
+    source.write_text(HEADER + "".join(bad) + text)
+    last = typed("index", source, tmp_path / "index")[0].splitlines()[-1]
+    assert last.startswith("nothing was added: 1 of 3 responses were refused as 'mime'"), last
+    source.write_text(HEADER + "".join(bad))
+    last = typed("index", source, tmp_path / "other")[0].splitlines()[-1]
+    assert last.startswith("nothing was added: 2 of 2 responses were refused as 'bad-date'"), last
+
+
 def test_adding_needs_a_finished_first_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
