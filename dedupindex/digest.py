@@ -127,14 +127,22 @@ def parse_spelled(text: str, *, unlabelled: str = "") -> tuple[Digest, Spelling]
     if size is None and label:
         raise BadDigest(f"no known algorithm in digest {text!r}; known are {', '.join(SIZES)}")
     if size is None:
-        raise BadDigest(
-            f"no label in digest {text!r}: write sha1:… or say which it is (unlabelled)"
-        )
+        raise BadDigest(no_label(text))
     try:
         raw, encoding = _decode(value, algorithm, size)
     except ValueError as error:
         raise BadDigest(f"cannot decode digest {text!r}: {error}") from error
     return Digest(algorithm, raw), Spelling(_label_form(label, algorithm), encoding)
+
+
+def no_label(text: str) -> str:
+    """Return the error for a digest without a label, with those that it may have."""
+    fitting = []
+    for name, size in SIZES.items():
+        with suppress(ValueError):
+            _decode(text, name, size)
+            fitting.append(f"{name}:{text}")
+    return f"no label in digest {text!r}: write {' or '.join(fitting) or 'sha1:…'}"
 
 
 def _decode(value: str, algorithm: str, size: int) -> tuple[bytes, int]:

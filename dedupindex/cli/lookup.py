@@ -20,7 +20,7 @@ from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.list import captures_at, print_captures, why_none
 from dedupindex.cli.options import COUNT, flag, option, shared_options
-from dedupindex.digest import SIZES
+from dedupindex.digest import SIZES, no_label
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
@@ -90,11 +90,8 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
     if options.pop("last"):
         return _last(index, engine, batch, options)
     given = _given(options)
-    if batch is None and given.keys() <= {"url", "crawl"} and options["url"]:
-        with closing(open_api(index_or_engine(index, engine))) as opened:
-            url, crawl = options["url"], options["crawl"] or ""
-            why = partial(why_none, opened, url, crawl=crawl)
-            return print_captures(captures_at(opened, url, crawl), 0, why)
+    if batch is None and options["digest"] is None and options["url"]:
+        return _list(index, engine, given, options)
     if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
     index = index_or_engine(index, engine)
@@ -102,6 +99,23 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
         return _lookups(index, given, batch)
     with open_snapshot(index) as state:
         return _one(state, given)
+
+
+def _list(index: Path | None, engine: str, given: Given, options: dict[str, Any]) -> int:
+    """List the captures of --url; returns the exit status."""
+    typed = click.get_current_context().get_parameter_source
+    others = [
+        f"--{name.replace('_', '-')}"
+        for name in given.keys() - {"url", "crawl"}
+        if typed(name) is ParameterSource.COMMANDLINE
+    ]
+    if others:
+        needs = f"{', '.join(sorted(others))} {'needs' if len(others) == 1 else 'need'} --digest"
+        raise click.UsageError(f"{needs}; --url alone lists the captures of a URL")
+    with closing(open_api(index_or_engine(index, engine))) as opened:
+        url, crawl = options["url"], options["crawl"] or ""
+        why = partial(why_none, opened, url, crawl=crawl)
+        return print_captures(captures_at(opened, url, crawl), 0, why)
 
 
 def _given(options: dict[str, Any]) -> Given:
@@ -240,7 +254,7 @@ def _one(state: IndexSnapshot, given: Given) -> int:
     digest = given.get("digest", b"").decode("utf-8", "replace")
     if digest and ":" not in digest and "unlabelled" not in given:
         raise BadDigest(
-            f"no label in digest {digest!r}: write sha1:…, or add --unlabelled sha1 "
+            f"{no_label(digest)}, or add --unlabelled sha1 "
             f"(or {', '.join(name for name in SIZES if name != 'sha1')})"
         )
     try:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from dedupindex.capture import Covers
-from dedupindex.digest import SIZES, Digest, Spelling, parse_spelled
-from dedupindex.errors import BadQuery, DedupError
+from dedupindex.digest import SIZES, Digest, Spelling, no_label, parse_spelled
+from dedupindex.errors import BadDigest, BadQuery, DedupError
 from dedupindex.lookup.conditions import check_crawl_name, parse_age, parse_date
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Query, Strategy
 from dedupindex.urlkey import unbracket
@@ -291,6 +291,8 @@ def parse_query(given: Mapping[str, bytes]) -> ParsedQuery:
         label = _LABELLED.fullmatch(text)
         if label and label[1].replace("-", "").lower() not in SIZES:
             raise UnknownAlgorithm
+    if not unlabelled and ":" not in text:
+        raise BadDigest(f"{no_label(text)}, or give its algorithm as unlabelled")
     values["digest"], spelling = parse_spelled(text, unlabelled=unlabelled)
     return ParsedQuery(Query(**values), explain, spelling)
 

@@ -5,14 +5,15 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
 from flask import render_template, request
 
-from dedupindex.digest import SIZES
-from dedupindex.errors import Damaged, DedupError
+from dedupindex.digest import SIZES, no_label
+from dedupindex.errors import BadDigest, Damaged, DedupError, StrategyUnavailable
 from dedupindex.index.engine import Finder
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Strategy
@@ -23,13 +24,14 @@ from dedupindex.lookup.params import (
     parse_query,
 )
 from dedupindex.lookup.render_json import header_lines, original_as_json
-from dedupindex.urlkey import urlkey
+from dedupindex.urlkey import host_of, urlkey
 from server.api.request_fields import query_string
 from server.live_index import LiveState
 from server.responses import ERRORS, code_of
 from server.services import Handlers
 
 _SHOWN = 200  # captures
+_UNLISTED = "This index keeps no list of captures by URL: give the digest, too, or read all of it."
 
 Given = dict[str, bytes]
 
@@ -42,10 +44,14 @@ class LookupPage(Handlers):
         problem, status = "", 200
         try:
             given = params_from_query_string(query_string(request.environ))
-            if given.get("digest"):
+            if digest := given.get("digest", b"").decode("utf-8", "replace"):
+                if ":" not in digest and not given.get("unlabelled"):
+                    raise BadDigest(f"{no_label(digest)}, or choose under Conditions what it is")
                 found = self._of_digest(given)
             elif given.get("url"):
                 found = self._of_url(given)
+                if found["kind"] == "unlisted":
+                    status, problem = ERRORS[StrategyUnavailable.code][0], _UNLISTED
         except UnknownAlgorithm:
             found = {"kind": "unknown"}
         except DedupError as error:
@@ -104,7 +110,13 @@ class LookupPage(Handlers):
             view = self._seen_by(state, name, tuple(namespaces))
             canonical = state.settings.canonical
             captures = view.at_urlkey(urlkey(url)) if canonical else view.at_url(url)
-            found = list(islice(captures, _SHOWN + 1))
+            try:
+                found = list(islice(captures, _SHOWN + 1))
+            except StrategyUnavailable:
+                host = host_of(url).decode("utf-8", "surrogateescape")
+                text = url.decode("utf-8", "surrogateescape")
+                words = ["bin/list", self._live.index.name, "--url", text]
+                return {"kind": "unlisted", "host": host, "command": shlex.join(words)}
         rows = [
             {
                 "match": decide.match_of(url, capture.url).value,

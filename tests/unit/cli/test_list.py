@@ -130,7 +130,13 @@ def test_wrong_choices_are_refused(index: Path) -> None:
     assert "is not a host name" in typed("list", index, "--host", "a..b", status=4)[1]
     words = ("export", "--self-contained", index, "--host", "a..b", "-o", index / "x.warc.gz")
     assert "is not a host name" in typed(*words, status=4)[1]
-    assert "label" in typed("list", index, "--digest", "A" * 32, status=4)[1]
+    bare = str(sha1(1)).removeprefix("sha1:")
+    message = typed("list", index, "--digest", bare, status=4)[1]
+    assert message.endswith(f"write sha1:{bare}\n")
+    message = typed("list", index, "--digest", "nonsense", status=4)[1]
+    assert message.endswith("write sha1:…\n")
+    message = typed("lookup", index, "--digest", bare, status=4)[1]
+    assert f"write sha1:{bare}, or add --unlabelled sha1 (or" in message
     assert "no index" in typed("list", index / "none", status=6)[1]
 
 
@@ -140,14 +146,20 @@ def test_lookup_with_a_url_alone_lists_it(index: Path) -> None:
     assert out == typed("list", index, "--url", url)[0] and len(out.splitlines()) == 3
     typed("lookup", index, "--url", "http://none.example/", status=10)
     message = typed("lookup", index, "--url", url, "--max-age", "1d", status=2)[1]
-    assert "either --digest or --batch" in message
+    assert "--max-age needs --digest; --url alone lists" in message
+    message = typed("lookup", index, "--url", url, "--explain", "--strategy=x", status=2)[1]
+    assert "--explain, --strategy need --digest; --url alone lists" in message
+    config = index.parent / "settings.toml"
+    config.write_text("[lookup]\nstrategy = 'EXACT_URL'\n")  # for lookups
+    assert typed("lookup", index, "--url", url, "--config", config)[0] == out
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_all_indexes_every_media_type(engine: str, tmp_path: Path) -> None:
     source, index = tmp_path / "x.cdx", tmp_path / "index"
     source.write_text(HEADER + cdx_line(1, 1, 1).replace("image/png", "text/html"))
-    typed("index", "--engine", engine, source, tmp_path / "without")
+    out, _ = typed("index", "--engine", engine, source, tmp_path / "without")
+    assert "nothing was added: 1 of 1 responses were refused as 'mime' (left out by --mime;" in out
     assert listed(tmp_path / "without", status=10) == []
     typed("index", "--all", "--engine", engine, source, index)
     assert len(listed(index)) == 1
