@@ -86,15 +86,12 @@ def _digits_of(typed: str | None, rest: str) -> bytes:
     if typed is None:
         return b""
     digits = re.sub(r"[-T:Z]", "", typed)
+    if _PART.fullmatch(digits) is None:
+        raise BadInput(f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {typed!r}")
     try:
-        if _PART.fullmatch(digits) is None:
-            raise ValueError
-        # raises for 30 February
         datetime.strptime(digits + _YEAR_START[len(digits) :], "%Y%m%d%H%M%S")
     except ValueError:
-        raise BadInput(
-            f"a date is written 2026, 2026-11, 2026-11-20 or in digits, not {typed!r}"
-        ) from None
+        raise BadInput(f"there is no such date as {typed!r}") from None
     return (digits + rest[len(digits) :]).encode("ascii")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from itertools import chain, islice
+from mimetypes import types_map
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,8 @@ def command(
             captures = captures_at(opened, url, crawl)
         else:
             captures = opened.captures(prefix=prefix, digest=digest, crawl=crawl)
-        why = partial(why_none, opened, url or prefix or "", conditions["host"] or "", crawl)
+        typed = {"url": url or prefix, "host": conditions["host"], "mime": conditions["mime"]}
+        why = partial(why_none, opened, crawl, **{name: text or "" for name, text in typed.items()})
         return print_captures(filter(matches, captures), limit, why, csv=csv)
 
 
@@ -98,8 +100,10 @@ def captures_at(opened: Index, url: str, crawl: str) -> Iterator[Capture]:
     return opened.captures(full, crawl=crawl) if (full := with_path(typed)) != typed else captures
 
 
-def why_none(opened: Index, url: str = "", host: str = "", crawl: str = "") -> str:
-    """Return why there may be no capture of a URL or a host that was typed, "" if nobody knows."""
+def why_none(
+    opened: Index, crawl: str = "", *, url: str = "", host: str = "", mime: str = ""
+) -> str:
+    """Return why there may be no capture of what was typed, "" if nobody knows."""
     if next(opened.captures(crawl=crawl), None) is None:
         return "the index is empty"
     if url and "://" not in url:
@@ -107,6 +111,9 @@ def why_none(opened: Index, url: str = "", host: str = "", crawl: str = "") -> s
         return f"{url} has no scheme: did you mean {meant}?"
     if host and (name := _name_in(host)):
         return f"--host takes a name without scheme, port and path: {name}"
+    if mime and "/" not in mime:
+        known = types_map.get(f".{mime.lower()}", "")
+        return f"--mime takes all of a media type{known and f': did you mean {known}?'}"
     return ""
 
 
@@ -140,6 +147,10 @@ def _matcher(
 ) -> Callable[[Capture], bool]:
     """Return whether a capture meets all conditions that are given."""
     first, last = first_digits(date or begin), last_digits(date or end)
+    if first and last and first > last:
+        raise click.UsageError(f"--from {begin} is after --to {end}: no date is meant")
+    if min_size is not None and max_size is not None and min_size > max_size:
+        raise click.UsageError(f"--min-size {min_size} is more than --max-size {max_size}")
     name = host_name(host) if host else b""
     media_type = None if mime is None else mime.encode("utf-8", "surrogateescape")
 

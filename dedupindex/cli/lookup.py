@@ -114,7 +114,7 @@ def _list(index: Path | None, engine: str, given: Given, options: dict[str, Any]
         raise click.UsageError(f"{needs}; --url alone lists the captures of a URL")
     with closing(open_api(index_or_engine(index, engine))) as opened:
         url, crawl = options["url"], options["crawl"] or ""
-        why = partial(why_none, opened, url, crawl=crawl)
+        why = partial(why_none, opened, crawl, url=url)
         return print_captures(captures_at(opened, url, crawl), 0, why)
 
 

@@ -76,6 +76,9 @@ def test_a_url_without_a_path_is_looked_for_with_one(by_url: bool, make_index: M
         ("list --host http://example.com/", "scheme, port and path: example.com\n"),
         ("list --host example.com:80", "scheme, port and path: example.com\n"),
         ("list --host www.example.com/x", "scheme, port and path: www.example.com\n"),
+        ("list --mime html", "all of a media type: did you mean text/html?"),
+        ("list --mime nonsense", "--mime takes all of a media type\n"),
+        ("list --mime text/html", "no capture matches\n"),
         ("list --host none.example", "no capture matches\n"),
     ],
 )
@@ -98,7 +101,9 @@ def test_dates_are_years_days_or_seconds(index: Path) -> None:
     assert [date for date, _ in listed(index, "--from", "2026-11-22")] == [later]
     assert later not in {date for date, _ in listed(index, "--to", "20261121")}
     assert len(listed(index, "--from", "2026", "--to", "2026")) == 4
-    assert "a date is written" in typed("list", index, "--from", "2026-02-30", status=4)[1]
+    assert "a date is written" in typed("list", index, "--from", "February", status=4)[1]
+    for none in ("2026-02-30", "2026-13", "20261120250000"):
+        assert f"no such date as '{none}'" in typed("list", index, "--date", none, status=4)[1]
 
 
 def test_one_date_is_all_of_its_year_or_day(index: Path) -> None:
@@ -126,6 +131,12 @@ def test_csv_has_the_fields_of_json_and_no_formulas(make_index: MakeIndex) -> No
 
 def test_wrong_choices_are_refused(index: Path) -> None:
     assert "one of --url" in typed("list", index, "--url", "x", "--prefix", "y", status=2)[1]
+    words = ("list", index, "--from", "2021-02", "--to", "2021")
+    typed(*words, status=10)  # a part of it
+    message = typed("list", index, "--from", "2021", "--to", "2020", status=2)[1]
+    assert "--from 2021 is after --to 2020" in message
+    message = typed("list", index, "--min-size", "2", "--max-size", "1", status=2)[1]
+    assert "--min-size 2 is more than --max-size 1" in message
     assert "one of --csv" in typed("list", index, "--csv", "--json", status=2)[1]
     assert "is not a host name" in typed("list", index, "--host", "a..b", status=4)[1]
     words = ("export", "--self-contained", index, "--host", "a..b", "-o", index / "x.warc.gz")
