@@ -55,6 +55,13 @@ from dedupindex.urlkey import host_name
 from dedupindex.verify.issues import DAMAGE, REASONS, REMARK, Finding
 
 _Command = Callable[..., int]
+_LEFT_OUT = {
+    "spelled-otherwise": "their records state the digest in another form; --bridge includes them",
+    "chunked": "their digests cover the chunks of the transfer coding",
+    "not-sha1": "wget knows SHA-1 only",
+    "no-record-id": "no revisit could name them",
+    "url-with-spaces": "a line cannot hold them",
+}
 EXAMPLES = """
 bin/export --cdx my-index --out my-index.cdx
 curl --data-binary @my-index.cdx http://outbackcdx.example:8080/my-collection
@@ -221,7 +228,7 @@ def _cdx_notes(exported: CdxExport, form: CdxForm) -> Iterator[str]:
         )
     if exported.not_ascii:
         yield f"  {exported.not_ascii:,} whose URL or file name is not ASCII: OutbackCDX damages it"
-    yield from count_lines("left out: ", exported.left_out)
+    yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
     if exported.left_out[NO_PLACE]:
         yield (
             "no-place: the index does not know the file and offset of these originals, because "
@@ -253,7 +260,7 @@ def _warcprox(index: Path, out: Path, options: dict[str, Any]) -> int:
         with atomic_path(out, new=True) as beside:
             warcprox_dedup.write_database(beside, found)
     notes = [f"{exported.written:,} digests written"]
-    print_result(exported, notes=[*notes, *count_lines("left out: ", exported.left_out)])
+    print_result(exported, notes=[*notes, *count_lines("left out: ", exported.left_out, _LEFT_OUT)])
     return 0
 
 
@@ -271,7 +278,7 @@ def _wget_notes(exported: wget_cdx.WgetExport, *, asked: bool) -> Iterator[str]:
                 "URL for a digest. To choose it, give the URLs that wget will fetch with --seeds "
                 "FILE, one a line, or their hosts with --hosts FILE"
             )
-        yield from count_lines("left out: ", exported.left_out)
+        yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
         return
     yield (
         f"{written}, {exported.for_seeds:,} of them with the URL of a seed, "
@@ -279,7 +286,7 @@ def _wget_notes(exported: wget_cdx.WgetExport, *, asked: bool) -> Iterator[str]:
     )
     if exported.other_urls:
         yield f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest"
-    yield from count_lines("left out: ", exported.left_out)
+    yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
 
 
 def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
@@ -304,7 +311,7 @@ def _redis_notes(exported: BrowsertrixExport, algorithm: str) -> Iterator[str]:
             f"  {exported.bridged:,} are bridged: their revisits state another digest than the "
             "original, and replay by digest (pywb) does not find it"
         )
-    yield from count_lines("left out: ", exported.left_out)
+    yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
     if not exported.written and exported.left_out["spelled-otherwise"]:
         yield f"their records state other digests than {algorithm}; --bridge includes them"
     elif not exported.written:

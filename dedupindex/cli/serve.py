@@ -105,7 +105,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
         about = {"index": printable(name), "captures": captures, "workers": workers}
         print_result({"url": started.url, **about})
         processes = singular(f"{workers} workers")
-        log(f"serving {name} ({captures:,} captures) at {started.url}, {processes}")
+        log(f"serving {name} ({captures:,} captures) at {started.url} with {processes}")
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all
