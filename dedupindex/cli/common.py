@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -27,6 +28,7 @@ from dedupindex.runtime.tables import printable
 _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
+_DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
 bars: list[Callable[[], AbstractContextManager[None]]] = []  # hide each that is on the terminal
@@ -65,10 +67,16 @@ class Command(click.Command):
     context_class = _Context
 
     def __init__(
-        self, *args: Any, examples: str = "", own_signals: bool = False, **kwargs: Any
+        self,
+        *args: Any,
+        examples: str = "",
+        own_signals: bool = False,
+        like: tuple[str, click.Command] | None = None,
+        **kwargs: Any,
     ) -> None:
+        """`like` is another command whose options may be meant, and its name."""
         super().__init__(*args, **kwargs)
-        self.examples, self._own_signals = examples, own_signals
+        self.examples, self._own_signals, self._like = examples, own_signals, like
         self.params += (
             click.Option(
                 ["--config"],
@@ -95,13 +103,22 @@ class Command(click.Command):
         for name, option in settings_of(self).items():
             option.envvar = _variable(ctx, name)
         _warn_of_variables(ctx)
+        ctx.allow_extra_args = True  # they are refused here, with what was meant
         try:
             rest = super().parse_args(ctx, args)
+            if rest and not ctx.resilient_parsing:
+                raise click.UsageError(f"unexpected argument {_refused(self, rest)}", ctx)
             for name, value in ctx.params.items():
                 for one in value if isinstance(value, tuple) else (value,):
                     if isinstance(one, Path) and (name != "index" or TYPED not in ctx.meta):
                         check_no_address(one)
             return rest
+        except click.NoSuchOption as error:
+            name, command = self._like or ("", self)
+            if error.option_name in _options_of(command):
+                text = f"no such option: {error.option_name}; did you mean bin/{name} "
+                raise click.UsageError(f"{text}{error.option_name}?", ctx) from None
+            raise
         except click.BadParameter as error:
             wrong = error.param
             if not isinstance(wrong, click.Option):
@@ -126,6 +143,24 @@ class Command(click.Command):
             with formatter.section(title):
                 for line in text.strip().splitlines():
                     formatter.write(f"  {line}\n")
+
+
+def _options_of(command: click.Command) -> set[str]:
+    return {name for param in command.params for name in param.opts}
+
+
+def _refused(command: click.Command, arguments: Sequence[str]) -> str:
+    """Return the first of arguments that a command does not take, with the option for it."""
+    text = arguments[0]
+    shaped = {
+        "--url": "://" in text,
+        "--port": text.isdecimal(),
+        "--digest": _DIGEST.fullmatch(text) is not None,
+    }
+    for name in _options_of(command) & shaped.keys():
+        if shaped[name]:
+            return f"{text}; did you mean {name} {text}?"
+    return text
 
 
 def _variable(ctx: click.Context, setting: str) -> str:

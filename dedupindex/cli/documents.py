@@ -9,7 +9,15 @@ from typing import Any
 import click
 
 from dedupindex.cli.common import Command, print_result, say, status_7, warn
-from dedupindex.cli.options import PATH, flag, option, parse_size, path_or_address, shared_options
+from dedupindex.cli.options import (
+    PATH,
+    Number,
+    flag,
+    option,
+    parse_size,
+    path_or_address,
+    shared_options,
+)
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.documents.both_stages import run_pipeline
 from dedupindex.documents.dedup_shards import HashDedupReport, dedup_hashes, dedup_on
@@ -39,9 +47,7 @@ bin/generate_corpus /data/corpus                       # 2 GiB, one file in twen
 bin/generate_corpus corpus --size 100MiB --duplicates 0.3 --seed 7 --json
 """
 _DIGITS = "Digits of the hash that name the shard: 16 shards with one, 65,536 with four."
-_characters_option = option(
-    "--characters", type=click.IntRange(1, CHARACTERS), default=1, help=_DIGITS
-)
+_characters_option = option("--characters", type=Number(1, CHARACTERS), default=1, help=_DIGITS)
 _format_option = option(
     "--format", type=click.Choice(FORMATS), default="parquet", help="csv has no sizes."
 )

@@ -88,9 +88,11 @@ def index_name(index: Path) -> str:
 
 
 def sources_and_index(
-    sources: tuple[str, ...], index: Path | None, options: dict[str, Any]
+    sources: tuple[str, ...], index: Path | None, options: dict[str, Any], missing: str
 ) -> tuple[tuple[str, ...], Path]:
     """Return the sources and the directory of the index; sets ``options["engine"]`` to its address.
+
+    Raises `UsageError` with the message `missing` if there is no index.
 
     If the engine is an address, INDEX may be left out, and the last argument may be a source.
     """
@@ -116,7 +118,7 @@ def sources_and_index(
                     with suppress(OSError):  # it is not empty: the cluster has an index
                         index.rmdir()
     if index is None:
-        raise click.UsageError("Missing argument 'INDEX'.")
+        raise click.UsageError(missing)
     check_no_address(index)
     return sources, index
 

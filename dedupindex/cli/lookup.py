@@ -19,6 +19,7 @@ from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.list import captures_at, print_captures, why_none
+from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
@@ -47,7 +48,7 @@ bin/lookup my-index --last --url http://example.com/
 """
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES, like=("list", list_command))
 @optional_index
 @option("--digest", help="Hex, base32 or base64, as sha1:…, or without a label with --unlabelled.")
 @option("--url", default="", help="The URL that was fetched.")

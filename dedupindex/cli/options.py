@@ -21,7 +21,20 @@ _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _PAGE = b"<!DOCTYPE HTML>"  # how a page begins
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
 
-COUNT, POSITIVE = click.IntRange(0), click.IntRange(1)
+
+class Number(click.IntRange):
+    """A whole number of at least `min`, and at most `max` unless that is None."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            int(value)
+        except ValueError:
+            most = "" if self.max is None else f" and at most {self.max:,}"
+            self.fail(f"{value!r} is not a number of at least {self.min}{most}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+COUNT, POSITIVE = Number(0), Number(1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)
 PATH_OR_DASH = click.Path(path_type=Path, allow_dash=True)
@@ -139,7 +152,7 @@ _COLUMNS = "Columns of Parquet tables that have other names than usual (docs/for
 _MIN_SIZE = "Smallest body to replace, in bytes."
 _MIN_GAIN = "Smallest gain of a revisit, in bytes."
 _NUMBER: dict[str, Any] = {
-    "type": click.IntRange(0),
+    "type": COUNT,
     "default": 0,
     "show_default": "number of cores",
 }

@@ -10,7 +10,7 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.index_location import index_name, index_or_engine, optional_index
-from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, flag, option, shared_options
+from dedupindex.cli.options import COUNT, FILE, PATH, POSITIVE, Number, flag, option, shared_options
 from dedupindex.errors import BadInput
 from dedupindex.index.identity import read_identity
 from dedupindex.index.tokens import read_tokens
@@ -36,11 +36,9 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
     "--host-name", "host_names", multiple=True, default=(), metavar="NAME",
     help="A host name that clients use for this server; repeatable. IP addresses need none.",
 )  # fmt: skip
+@option("--port", type=Number(0, 65535), default=8484, help="Port to listen on; 0: a free one.")
 @option(
-    "--port", type=click.IntRange(0, 65535), default=8484, help="Port to listen on; 0: a free one."
-)
-@option(
-    "--workers", type=click.IntRange(0, 64), default=0,
+    "--workers", type=Number(0, 64), default=0,
     help="Worker processes; 0: one a core, at most 4.",
 )  # fmt: skip
 @flag("--private", help="Lookups need a token, too.")
@@ -77,7 +75,7 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )  # fmt: skip
 @option("--max-line", type=POSITIVE, default=1 << 20, help="Longest JSON line, in bytes.")
 @option(
-    "--body-timeout", type=click.IntRange(1, 3600), default=60,
+    "--body-timeout", type=Number(1, 3600), default=60,
     help="Seconds in which each 64 KiB of a body, or the rest, must arrive.",
 )  # fmt: skip
 @option(

@@ -9,11 +9,13 @@ import click
 import pytest
 
 from dedupindex.cli import COMMANDS
+from dedupindex.cli.options import Number
 from tests.support.commands import ended
 from tests.unit.cli.test_cli import commands
 
 WRONG = {  # a value that no option of such a type takes
     click.types.IntRange: "x",
+    Number: "x",
     click.types.IntParamType: "x",
     click.types.FloatParamType: "x",
     click.types.FloatRange: "x",
@@ -46,6 +48,28 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         yield ["empty"] * len(arguments)
         yield ["bytes"] * len(arguments)
         yield [""] * len(arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("list IDX http://x/", "unexpected argument http://x/; did you mean --url http://x/?"),
+        ("purge IDX http://x/", "did you mean --url http://x/?"),
+        ("lookup IDX sha1:X", "unexpected argument sha1:X; did you mean --digest sha1:X?"),
+        (f"list IDX {'A' * 32}", f"did you mean --digest {'A' * 32}?"),
+        ("serve IDX 8484", "unexpected argument 8484; did you mean --port 8484?"),
+        ("token IDX crawl", "unexpected argument crawl\n"),
+        ("lookup IDX --host x", "no such option: --host; did you mean bin/list --host?"),
+        ("lookup IDX --xyz x", "--xyz"),
+        ("list IDX --limit three", "'--limit': 'three' is not a number of at least 0\n"),
+        ("serve IDX --port x", "'x' is not a number of at least 0 and at most 65,535\n"),
+        ("index", "Missing arguments 'SOURCE...' and 'INDEX', as in bin/index ~/warcs my-index\n"),
+        ("index --stats", "Missing argument 'INDEX'.\n"),
+    ],
+)
+def test_what_was_meant_is_said(words: str, said: str) -> None:
+    status, output, messages = ended(*words.split())
+    assert (status, output) == (2, "") and said in messages, messages
 
 
 @pytest.mark.parametrize("name", COMMANDS)
