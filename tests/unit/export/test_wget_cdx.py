@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,16 @@ def test_captures_that_wget_cannot_use_are_counted_by_reason() -> None:
         "not-sha1": 1, "spelled-otherwise": 2, "no-record-id": 1, "url-with-spaces": 2,
     }  # fmt: skip
     assert len(list(lines(unusable, read_scope(), WgetExport(), bridge=True))) == 3
+
+
+def test_why_captures_are_left_out_is_said_in_words(make_index: MakeIndex, tmp_path: Path) -> None:
+    index = make_index([capture(1)._replace(spelling=Spelling(1, 2)), capture(2, record_id=b"")])
+    _, messages = typed("export", "--wget", index, "--out", tmp_path / "x.cdx")
+    for reason, words in (
+        ("spelled-otherwise", "state the digest in another form; --bridge includes them"),
+        ("no-record-id", "no revisit could name them"),
+    ):
+        assert re.search(rf"left out: {reason} +1  .*{words}\n", messages), messages
 
 
 def test_a_digest_of_very_many_urls_takes_no_memory() -> None:
