@@ -155,7 +155,7 @@ def host_name(typed: str) -> bytes:
         raise BadInput(f"{typed!r} is not a host name") from error
 
 
-_NO_PATH = re.compile(rb"(https?://[^/?#]+)(?=[?#]|\Z)", re.IGNORECASE)
+_NO_PATH = re.compile(rb"\A(https?://[^/?#]+)(?=[?#]|\Z)", re.IGNORECASE)
 
 
 def with_path(url: bytes) -> bytes:
@@ -164,7 +164,7 @@ def with_path(url: bytes) -> bytes:
     >>> with_path(b"http://example.com?q=1")
     b'http://example.com/?q=1'
     """
-    return _NO_PATH.sub(rb"\1/", url, count=1) if _NO_PATH.match(url) else url
+    return _NO_PATH.sub(rb"\1/", url)
 
 
 def is_at(host: bytes, name: bytes) -> bool:

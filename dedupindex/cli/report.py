@@ -52,6 +52,7 @@ from dedupindex.lookup.savings_report import (
 from dedupindex.lookup.validator_report import ValidatorReport
 from dedupindex.runtime import html_page
 from dedupindex.runtime.report_table import Row, Table
+from dedupindex.runtime.tables import names_text
 from dedupindex.sources import (
     KINDS,
     Expanded,
@@ -284,8 +285,7 @@ def _write(
 
 def _title(sources: list[str]) -> str:
     """Return the title of a page, with the names of the first sources."""
-    more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
-    return f"Report on {', '.join(sources[:2])}{more}"
+    return f"Report on {names_text(sources, 2)}"
 
 
 def _read(

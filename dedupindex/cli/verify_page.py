@@ -12,7 +12,7 @@ from typing import Any
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
-from dedupindex.runtime.tables import singular
+from dedupindex.runtime.tables import names_text, singular
 from dedupindex.verify.compare_files import REBUILT
 from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import (
@@ -123,8 +123,7 @@ def lines(
 
 
 def _names(places: Sequence[Place]) -> str:
-    more = f" and {len(places) - 2:,} more" if len(places) > 2 else ""
-    return f"{', '.join(map(str, places[:2]))}{more}"
+    return names_text(list(map(str, places)), 2)
 
 
 def sound(levels: Iterable[str], against: Place | None, others: Sequence[str]) -> str:
@@ -140,8 +139,7 @@ def not_compared(others: Sequence[str]) -> str:
     files = "1 file that is no archive is" if len(others) == 1 else (
         f"{len(others):,} files that are no archives are"
     )  # fmt: skip
-    more = f" and {len(others) - _OTHERS:,} more" if len(others) > _OTHERS else ""
-    return f"{files} not compared: {', '.join(others[:_OTHERS])}{more}"
+    return f"{files} not compared: {names_text(others, _OTHERS)}"
 
 
 def _comparison(

@@ -10,7 +10,7 @@ from dedupindex.corpus.extract_report import GROUPS, CorpusReport
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import MOST, ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
-from dedupindex.runtime.tables import amount
+from dedupindex.runtime.tables import amount, names_text
 
 _ROWS = 50  # of a table
 _WRITTEN = ChartPart("kept", "written")
@@ -32,8 +32,7 @@ def _group_table(by: str) -> Table:
 
 def lines(report: CorpusReport, sources: Sequence[str], out: Path | None) -> Iterator[str]:
     """Yield the page."""
-    more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
-    title = f"Corpus of {', '.join(sources[:2])}{more}" if sources else "Corpus"
+    title = f"Corpus of {names_text(sources, 2)}" if sources else "Corpus"
     place = f" in {out}" if out is not None else ""
     headline = (
         f"{report.chosen:,} captures matched; {report.entries:,} entries were written{place}."

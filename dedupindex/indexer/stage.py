@@ -254,10 +254,8 @@ class _Stager:
         cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:
             staged += [] if cut else self._tombstones(itself)
-            number, refused = (
-                self._numbers(itself.container),
-                bool(self._refuse(as_response(revisit))),
-            )
+            number = self._numbers(itself.container)
+            refused = bool(self._refuse(as_response(revisit)))
             self.dependents.append(dependent(revisit, self._keys, number, refused=refused))
         original = None if cut else named_original(revisit)
         if original is None:  # a cut digest may be that of another payload than the original's

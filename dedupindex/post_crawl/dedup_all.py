@@ -78,7 +78,7 @@ from dedupindex.runtime.duckdb import open_database, quoted
 from dedupindex.runtime.files import atomic_file, exclusive, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import names_text, printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
@@ -455,9 +455,8 @@ def _difference(name: str, before: Any, now: Any) -> str:
 def _named(paths: set[str], what: str) -> str:
     if not paths:
         return ""
-    shown = ", ".join(printable(path) for path in sorted(paths)[:_NAMED])
-    more = f" and {len(paths) - _NAMED:,} more" if len(paths) > _NAMED else ""
-    return f"files {what}: {shown}{more}"
+    shown = [printable(path) for path in sorted(paths)[:_NAMED]]
+    return f"files {what}: {names_text(shown, _NAMED, len(paths))}"
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
-from dedupindex.runtime.tables import amount, number, singular
+from dedupindex.runtime.tables import amount, names_text, number, singular
 from dedupindex.verify.issues import level_words
 
 _CAPTURES, _BYTES = ReportColumn("captures", "captures"), ReportColumn("bytes", "bytes", Unit.BYTES)
@@ -35,8 +35,7 @@ def lines(
     report: DedupReport, sources: Sequence[str], commands: Sequence[str] = ()
 ) -> Iterator[str]:
     """Yield the page of a run that read `sources`; `commands` are what to type next."""
-    more = f" and {len(sources) - 2:,} more" if len(sources) > 2 else ""
-    title = f"Duplicates in {', '.join(sources[:2])}{more}"
+    title = f"Duplicates in {names_text(sources, 2)}"
     return html_page.page(
         title, _headline(report), _figures(report), _body(report, commands), _footer(report)
     )
@@ -148,9 +147,7 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
 def _skipped(report: DedupReport) -> str:
     """Name files that are neither WARC nor ARC."""
     copied = "" if report.in_place else ", not copied"
-    shown = report.skipped_files[:_SKIPPED]
-    more = report.skipped - len(shown)
-    names = ", ".join(shown) + (f" and {more:,} more" if more > 0 else "")
+    names = names_text(report.skipped_files, _SKIPPED, report.skipped)
     return f"Files skipped, neither WARC nor ARC{copied}: {report.skipped:,} ({names})."
 
 

@@ -76,6 +76,18 @@ def rate(count: float, seconds: float, unit: str) -> str:
     return f"{round(each, digits):,.{min(max(digits, 0), 2)}f}{unit}/s"
 
 
+def names_text(names: Sequence[str], most: int, count: int | None = None) -> str:
+    """Return the first names, at most `most`, and how many more there are.
+
+    `count` is the number of all, if not all are given.
+
+    >>> names_text(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = (len(names) if count is None else count) - len(names[:most])
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
+
+
 def singular(text: str) -> str:
     """Replace ``1 files`` by ``1 file`` in a sentence."""
     return _PLURAL.sub(lambda one: f"1 {one[1] or one[2] + 'y'}", text)

@@ -36,6 +36,7 @@ from dedupindex.post_crawl.plan.index_references import IndexReferences, real_pa
 from dedupindex.post_crawl.plan.manifest_input import ManifestInputs
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted, write_parquet
 from dedupindex.runtime.progress import Say, watched
+from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date, sort_key
 from dedupindex.urlkey import urlkey
 from dedupindex.warc.reader import read
@@ -181,9 +182,7 @@ class _IndexOriginalFinder:
         if self._not_read:
             yield _NOT_READ.format(self._not_read)
         if self._no_path:
-            more = len(self._no_path) - _NAMED
-            files = ", ".join(sorted(self._no_path)[:_NAMED])
-            files += f" and {more:,} more" if more > 0 else ""
+            files = names_text(sorted(self._no_path), _NAMED)
             yield _NO_PATH.format(self._no_path.total(), files)
 
     def originals(

@@ -39,6 +39,7 @@ from dedupindex.object_store import is_remote
 from dedupindex.post_crawl.manifest.parquet import Line
 from dedupindex.post_crawl.manifest.record_lines import REVISIT_TARGET, replay_key_of
 from dedupindex.post_crawl.plan.manifest_input import ANY_DIGEST
+from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date
 
 _ANY = ANY_DIGEST.encode()
@@ -81,12 +82,10 @@ class IndexReferences(AbstractContextManager["IndexReferences"]):
             return f"{self._gap}. Captures of the sources that the index has are kept (indexed)"
         if not self._unread:
             return ""
-        names = sorted(self._unread)
-        more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
         return (
-            f"the revisits of {', '.join(names[:_NAMED])}{more} are not known: captures of the "
-            "sources that the index has are kept (indexed). To replace them as well, read the "
-            "WARCs of these crawls first: bin/index --add --crawl NAME"
+            f"the revisits of {names_text(sorted(self._unread), _NAMED)} are not known: captures "
+            "of the sources that the index has are kept (indexed). To replace them as well, read "
+            "the WARCs of these crawls first: bin/index --add --crawl NAME"
         )
 
     def from_ledger(self, paths: Collection[str]) -> Iterator[Line]:

@@ -55,6 +55,7 @@ from dedupindex.post_crawl.purge.impact import (
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.tables import names_text
 
 SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
@@ -247,13 +248,11 @@ def unread_as_text(found: PurgeSurvey) -> str:
     """A warning about crawls whose revisits are not known; "" if there are none."""
     if not found.unread:
         return ""
-    largest = _largest_first(found.unread)
-    names = ", ".join(f"{name} ({count:,})" for name, count in largest[:_MAX_NAMED])
-    more = f" and {len(largest) - _MAX_NAMED:,} more" if len(largest) > _MAX_NAMED else ""
+    largest = [f"{name} ({count:,})" for name, count in _largest_first(found.unread)]
     return (
         f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
-        f"answered with originals: {names}{more}. Their revisits are not counted here; read their "
-        "WARCs first: bin/index --add --crawl NAME"
+        f"answered with originals: {names_text(largest, _MAX_NAMED)}. Their revisits are not "
+        "counted here; read their WARCs first: bin/index --add --crawl NAME"
     )
 
 

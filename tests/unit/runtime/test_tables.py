@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.runtime.tables import printable, singular
+from dedupindex.runtime.tables import names_text, printable, singular
 from tests.support.verifying import page, write
 
 _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")
@@ -26,6 +26,13 @@ _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")
 )
 def test_singular_of_one(said: str, meant: str) -> None:
     assert singular(said) == meant
+
+
+def test_the_first_names_and_how_many_more() -> None:
+    assert [names_text(["a", "b", "c"], most) for most in (1, 2, 3, 4)] == [
+        "a and 2 more", "a, b and 1 more", "a, b, c", "a, b, c",
+    ]  # fmt: skip
+    assert names_text(["a"], 2, 1_001) == "a and 1,000 more"
 
 
 def test_stages_print_singulars(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
