@@ -271,7 +271,8 @@ def test_a_script_of_ones_own_keeps_its_callbacks(
 
 def test_without_a_token_lookups_go_on(crawl: Crawler, index: Path) -> None:
     """Which a crawl needs that is to be begun."""
-    with site() as base, serving(index) as server:
+    # Another worker sees the first crawl of an index a quarter of a second after it was begun.
+    with site() as base, serving(index, "--workers", "1") as server:
         url = f"http://127.0.0.1:{server.port}"
         token = dedupindex("token", index, "--add", "wget")[0].strip()
         first = crawl("first", url, base + "/", DEDUPINDEX_TOKEN=token)
