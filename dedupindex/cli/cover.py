@@ -15,7 +15,7 @@ import click
 
 from dedupindex.cli.common import Command, print_result, say, warn, warn_of_lines
 from dedupindex.cli.index_location import any_index
-from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
+from dedupindex.cli.options import COUNT, FILE, RealNumber, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.corpus.extract_report import CorpusReport
 from dedupindex.corpus.output import check_outputs
@@ -83,7 +83,7 @@ def _seconds(ctx: click.Context, option: click.Parameter, seconds: float) -> flo
     help="Keep at least this many documents of each host.",
 )  # fmt: skip
 @option(
-    "--exact-seconds", type=click.FloatRange(0), default=EXACT_SECONDS, callback=_seconds,
+    "--exact-seconds", type=RealNumber(0), default=EXACT_SECONDS, callback=_seconds,
     help="Time limit for the optimal cover of a component; 0: greedy only.",
 )  # fmt: skip
 @flag("--approximate", help="Find pairs by MinHash; the share of pairs found is measured.")

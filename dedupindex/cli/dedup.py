@@ -154,7 +154,7 @@ def _print_report(
     for line in (*_text_of(report, in_place=in_place), *sent.lines()):
         click.echo(line)
     if report.indexed is not None:
-        click.echo(singular(f"{index}: {report.indexed:,} files were read"))
+        click.echo(singular(f"{index}: read {report.indexed:,} files"))
     elif index and report.revisits and report.proof.sound and not report.dry_run:
         click.echo(f"next: {_OUTDATED_STORE if store else _OUTDATED}")
 

@@ -12,6 +12,7 @@ from dedupindex.cli.common import Command, print_result, say, status_7, warn
 from dedupindex.cli.options import (
     PATH,
     Number,
+    RealNumber,
     flag,
     option,
     parse_size,
@@ -192,7 +193,7 @@ def pipeline_command(
 @click.argument("directory", metavar="DIR", type=PATH)
 @option("--size", callback=parse_size, default="2GiB", help="Size of all files.")
 @option(
-    "--duplicates", type=click.FloatRange(0, 1), default=0.05,
+    "--duplicates", type=RealNumber(0, 1), default=0.05,
     help="Share of files that are copies.",
 )  # fmt: skip
 @option("--mean", callback=parse_size, default="500KiB", help="Mean size of a file.")

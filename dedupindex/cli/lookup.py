@@ -35,6 +35,7 @@ from dedupindex.lookup.params import (
 )
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import printable
+from dedupindex.urlkey import with_path
 
 Given = dict[str, bytes]
 _CHUNK = 1000  # lines answered from one state of index and crawls
@@ -150,6 +151,8 @@ def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict
         return _batch(index, batch, lambda state, own: None, partial(_last_answer, given=given))
     with open_snapshot(index) as state:
         last = state.last_capture(given)
+        if last is None and (full := with_path(given["url"])) != given["url"]:
+            last = state.last_capture({**given, "url": full})
     print_result(last_as_json(last), _last_text(last))
     return 0 if last is not None else NOTHING_FOUND
 

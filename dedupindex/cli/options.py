@@ -34,6 +34,20 @@ class Number(click.IntRange):
         return super().convert(value, param, ctx)
 
 
+class RealNumber(click.FloatRange):
+    """A number with decimals, of at least `min`, and at most `max` unless that is None."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            float(value)
+        except ValueError:
+            most = "" if self.max is None else f" and at most {self.max:g}"
+            self.fail(f"{value!r} is not a number of at least {self.min:g}{most}", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 COUNT, POSITIVE = Number(0), Number(1)
 PATH = click.Path(path_type=Path)
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -30,6 +30,7 @@ from dedupindex.post_crawl.purge.remove import (
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
+from dedupindex.urlkey import with_path
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
@@ -159,7 +160,7 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
     absent = _not_found(target, found)
     if unknown := unread_as_text(found):
         say(f"warning: {unknown}")
-    notes = [f"not found: {name}{_wildcards(target.kind, name)}" for name in absent]
+    notes = [f"not found: {name}{_hint(target.kind, name)}" for name in absent]
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
@@ -186,13 +187,21 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
             yield f"  in {title} {shown}: {amounts[0]:,} revisits, {_size(Amount(*amounts))}"
 
 
-def _wildcards(kind: TargetKind, name: Any) -> str:
-    """Return a hint for a name with `*`, which means itself."""
+def _hint(kind: TargetKind, name: Any) -> str:
+    """Return what may be wrong with a name that was not found; nothing is guessed."""
     if kind is TargetKind.URL and "*" in name:
         return " (no wildcards: with --prefix, all URLs that begin so)"
+    if kind is TargetKind.URL and (full := _with_path(name)) != name:
+        return f" (did you mean {full}?)"
+    if kind in (TargetKind.URL, TargetKind.PREFIX) and "://" not in name:
+        return f" (it has no scheme: did you mean {_with_path(f'http://{name}')}?)"
     if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
         return f" (no wildcards: give --{kind.value} for each)"
     return ""
+
+
+def _with_path(url: str) -> str:
+    return with_path(url.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
 def _line(title: str, what: Amount, about: str) -> str:

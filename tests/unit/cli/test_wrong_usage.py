@@ -62,6 +62,7 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         ("lookup IDX --host x", "no such option: --host; did you mean bin/list --host?"),
         ("lookup IDX --xyz x", "--xyz"),
         ("list IDX --limit three", "'--limit': 'three' is not a number of at least 0\n"),
+        ("generate_corpus DIR --duplicates x", "'x' is not a number of at least 0 and at most 1\n"),
         ("serve IDX --port x", "'x' is not a number of at least 0 and at most 65,535\n"),
         ("index", "Missing arguments 'SOURCE...' and 'INDEX', as in bin/index ~/warcs my-index\n"),
         ("index --stats", "Missing argument 'INDEX'.\n"),

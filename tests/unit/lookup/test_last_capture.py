@@ -325,6 +325,13 @@ def test_purging_a_url_purges_what_it_answered(tmp_path: Path) -> None:
     assert sent(site.last(other)) == ['"2"']
 
 
+def test_bin_lookup_finds_the_last_capture_of_a_url_without_a_path(tmp_path: Path) -> None:
+    url = "http://b.example/"
+    site = Site(tmp_path, [page(b"one", 1, url=url, ETag=b'"1"')])
+    shown, _ = typed("lookup", site.index, "--last", "--url", "http://b.example")
+    assert f"{url}\n" in shown and 'If-None-Match: "1"' in shown
+
+
 def test_indexes_without_validators_or_urls_say_so(make_index: MakeIndex) -> None:
     for settings in (Settings(), Settings(etag=True, url_index=False, canonical=False)):
         answer = web_of(make_index([capture()], settings)).get(f"/last?url={URL}")
