@@ -70,8 +70,9 @@ def command(
 ) -> int:
     """List captures in INDEX: the originals, with where their payload is stored.
 
-    It reads the whole index until it has found --limit captures, except with --digest, and with
-    --url if the index was built with --by-url. The status is 10 if there is no such capture.
+    They are listed in the order of their digests, or by date with --url and --digest. It reads the
+    whole index until it has found --limit captures, except with --digest, and with --url if the
+    index was built with --by-url. The status is 10 if there is no such capture.
     """
     if sum(given is not None for given in (url, prefix, digest)) > 1:
         raise click.UsageError("give one of --url, --prefix and --digest")

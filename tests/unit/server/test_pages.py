@@ -306,6 +306,8 @@ def test_hosts_of_crawls(web: FlaskClient) -> None:
     assert web.get("/pages/host").text.count('width="25.0%"') == 2  # of the longer bar: one scale
     report(web, "b", "http://two.example/", "http://b\u00fccher.example/")
     assert "two.example" in page(web.get("/pages/host")).text
+    for host in ("one.example", "none.example"):
+        assert f'href="/pages/captures?host={host}"' in web.get(f"/pages/host?host={host}").text
     shown = page(web.get("/pages/host?host=ONE.example")).text
     assert "2.0 kB" in shown and "Crawls that met it" in shown
     assert "b" not in re.findall(r"name=(\w)", web.get("/pages/host?host=one.example").text)
