@@ -298,21 +298,31 @@ def test_somebody_elses_object_stays(stored: Stored) -> None:
     assert stored.results("theirs")["00/x.warc"] == b"something else"
 
 
-def test_killed_at_any_request(stored: Stored) -> None:
-    random = Random(7)
-    words = [ROOT / "bin" / "rewrite", *stored.rewriting("killed")[1:]]
-    for _ in range(2):
-        with subprocess.Popen([*map(str, words)], stderr=subprocess.DEVNULL) as process:
+def check_killed(
+    stored: Stored, words: list[Any], within: int, name: str, expected: dict[str, bytes]
+) -> None:
+    """Kill a command at some of its first requests: no object is wrong; run again, all are there.
+
+    What it writes is below the prefix `name`.
+    """
+    random = Random(name)
+    command = [*map(str, (ROOT / "bin" / words[0], *words[1:]))]
+    for _ in range(3):
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
 
             def kill(process: subprocess.Popen[bytes] = process) -> None:
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGKILL)
 
-            stored.at_request(random.randrange(40), then=kill)
-        assert stored.results("killed").items() <= stored.planned.items()
+            stored.at_request(random.randrange(within), then=kill)
+        assert stored.results(name).items() <= expected.items()
     stored.bucket.server.faults.clear()
-    typed(*stored.rewriting("killed"))
-    assert stored.results("killed") == stored.planned
+    ended(*words)
+    assert stored.results(name) == expected
+
+
+def test_killed_at_any_request(stored: Stored) -> None:
+    check_killed(stored, stored.rewriting("killed"), 40, "killed", stored.planned)
 
 
 def test_refusals(stored: Stored, tmp_path: Path) -> None:
@@ -397,6 +407,13 @@ def test_a_faulty_store_loses_nothing_of_a_conversion(
     assert stored.results(name) == content(tmp_path)
 
 
+def test_a_conversion_killed_at_any_request(stored: Stored, arcs: Path, tmp_path: Path) -> None:
+    typed("convert", arcs, "--out", tmp_path, *ONE, status=7)
+    url, name = stored.bucket.url, "converted-killed"
+    words = ["convert", f"{url}/arcs", "--out", f"{url}/{name}", *ONE]
+    check_killed(stored, words, 24, name, content(tmp_path))
+
+
 def test_somebody_elses_object_is_not_replaced_by_a_conversion(stored: Stored, arcs: Path) -> None:
     stored.bucket.put("mine/example.warc.gz", b"something else")
     address = f"{stored.bucket.url}/arcs/{ARCS[0]}"
@@ -442,3 +459,15 @@ def test_a_subset_is_written_from_a_store_into_it(stored: Stored, tmp_path: Path
     stored.bucket.put("exports/one.warc.gz", b"something else")
     status, _, messages = ended(*words, sources, *into)
     assert status == 4 and "exists already, with other content" in messages
+
+
+@pytest.mark.parametrize("name", ["subset-killed", "one-killed.warc.gz"])
+def test_an_export_killed_at_any_request(stored: Stored, name: str, tmp_path: Path) -> None:
+    url, prefix = stored.bucket.url, name.partition(".")[0]
+    for key, data in stored.expected.items():
+        stored.bucket.put(f"all/{key}", data)
+    words: list[Any] = ["export", "--self-contained", "--host", "f2.test"]
+    typed(*words, stored.local, "-o", tmp_path / prefix / name, status=7)
+    out = f"{url}/{prefix}/{name}"
+    expected = content(tmp_path / prefix)
+    check_killed(stored, [*words, f"{url}/all", "-o", out], 30, prefix, expected)
