@@ -1,7 +1,8 @@
 """Use an index on a cluster, end to end.
 
 bin/index → three nodes of Apache Cassandra → bin/index --copy to them → two bin/serve → two
-crawlers, while a node is killed → commit → the node is started again → bin/index --copy back.
+crawlers, while a node is killed → commit → the node is started again → bin/index --copy back →
+bin/purge → an object store → bin/dedup on two executors of Apache Spark.
 Needs Java and Maven. Exit status: 0 success, 1 something is wrong, 3 Java or Maven is missing.
 """
 
@@ -22,6 +23,7 @@ import click
 from dedupindex import __version__
 from demo import nodes
 from demo.crawlers import AcknowledgedPayloads, Crawler, Watch, connected
+from demo.executors import rewritten
 from demo.harvest import digest_of, harvest
 from demo.site import Page, hosted, text
 from demo.steps import OUT, finished, product, server, step
@@ -85,7 +87,8 @@ def show(ring: AbstractContextManager[nodes.Ring], out: Path) -> list[str]:
     """Run all steps but the first; returns what is wrong, as sentences."""
     with ring as three:
         address = three.address(CRAWL)
-        return _crawled(three, address, out, _copied(address, out))
+        wrong = _crawled(three, address, out, _copied(address, out))
+    return wrong + rewritten(_pages("news.test", STORED), out)
 
 
 def _pages(host: str, count: int) -> dict[str, Page]:
@@ -151,6 +154,7 @@ def _crawled(ring: nodes.Ring, address: str, out: Path, copied: dict[str, Any]) 
         asked = [one for crawler in crawlers for one in crawler.asked]
         equal = _count_equal_answers(servers[1], back, asked, out)
         print(f"   {equal} of {len(asked)} lookups have the same answer on the cluster and on LMDB")
+        wrong += _purged(address, servers, *first[STORED // 2], out)
     expected = {
         "originals indexed": (copied["added"], STORED),
         "captures copied to the cluster": (copied["captures"], STORED),
@@ -212,6 +216,28 @@ def _ended(servers: list[str], stored: AcknowledgedPayloads, counts: Counter[str
     if counts["revisit"] < 2 * STORED or len(payloads) != STORED + NEW:
         wrong.append(f"{len(payloads)} payloads, {counts['revisit']} revisits")
     return wrong
+
+
+def _purged(address: str, servers: list[str], url: str, page: Page, out: Path) -> list[str]:
+    """Take a URL out of the index on the cluster; no server finds it any more."""
+    words = [address, "--url", url, "--json"]
+    crawled = [out / f"crawl-{number}.warc.gz" for number in (1, 2)]
+    step(f"7. bin/index --add --crawl {CRAWL} {' '.join(map(str, crawled))} {address}")
+    product("index", "--add", "--crawl", CRAWL, *crawled, address, **_machine(out, 1))
+    print("   the revisits of the crawl are known now, and")
+    print(f"   bin/impact {address} --url {url}")
+    before = json.loads(product("impact", *words, **_machine(out, 1)))
+    product("purge", "--force", *words, **_machine(out, 1))
+    found = [before[name]["captures"] for name in ("originals", "dependents")]
+    print(f"   originals: {found[0]}; revisits of other URLs that refer to it: {found[1]}.")
+    print(f"   bin/purge --force {address} --url {url}")
+    answers = []
+    for server_address in servers:
+        with connected(server_address) as index:
+            answers += [type(one).__name__ for one in index.lookups([(digest_of(page.body), url)])]
+    print(f"   afterwards the servers answer: {', '.join(answers)}")
+    wrong = [] if found[0] == 1 else [f"originals that a purge would remove: {found[0]}, not 1"]
+    return wrong + [f"a server answers {one} for a purged URL" for one in answers if one != "Miss"]
 
 
 def _count_equal_answers(address: str, index: Path, asked: list[tuple[str, str]], out: Path) -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from dedupindex.capture import Capture
 from dedupindex.sources import SourceOptions, open_source
+from demo.executors import BRIEF
 from tests.benchmarks.__main__ import JOBS
 from tests.benchmarks.captures import (
     CDX_HEADER,
@@ -25,7 +26,6 @@ from tests.benchmarks.captures import (
 )
 from tests.benchmarks.measure import ROOT
 from tests.benchmarks.suite import Line, Target
-from tests.peers.spark import BRIEF
 
 Form = Callable[[Captures, int, int], Iterator[bytes]]
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,40 +12,21 @@ from pathlib import Path
 from threading import Timer
 from typing import Any
 
+from demo.executors import MASTER, spark_environment
+from demo.nodes import Missing
 from tests.conftest import need
-from tests.peers.environments import PEERS, ROOT
+from tests.peers.environments import PEERS
 
-LOCK = ROOT / "requirements-spark.lock"
-MASTER = "local-cluster[2,1,1024]"  # two executors, each a process of its own with a core
 DEADLINE = 1200.0  # seconds, of all tests together
-BRIEF = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # half the time of what lives for a minute
 
 
 def spark() -> dict[str, str]:
-    """The environment of a process that finds PySpark beside our packages; skips where it is not.
-
-    It stands in a directory of its own: half a gigabyte that no other test needs.
-    """
-    need("java", found=shutil.which("java") is not None)
-    PEERS.mkdir(exist_ok=True)
-    home = PEERS / "spark"
-    stamp = home / "packages.txt"
-    with open(PEERS / ".spark.lock", "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # tests run side by side
-        if not stamp.exists() or stamp.read_text() != LOCK.read_text():
-            shutil.rmtree(home, ignore_errors=True)
-            words = [sys.executable, "-m", "pip", "install", "--quiet", "--target", home]
-            words += ["--require-hashes", "--no-build-isolation", "-r", LOCK]
-            env = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-            done = subprocess.run(words, capture_output=True, text=True, env=env)
-            need(f"Spark (from PyPI: {done.stderr.strip()[-200:]})", found=not done.returncode)
-            stamp.write_text(LOCK.read_text())
-    paths = [str(home), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-        "JAVA_TOOL_OPTIONS": BRIEF,
-    }
+    """The environment of a process that finds PySpark and our packages; skips where it is not."""
+    try:
+        return {**os.environ, **spark_environment(PEERS)}
+    except Missing as missing:
+        need(f"{missing.what} ({missing})", found=False)
+        raise
 
 
 _SESSION = """
