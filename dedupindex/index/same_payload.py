@@ -19,7 +19,7 @@ from dedupindex.index.format import cells
 from dedupindex.index.format.cells import ContainerRef, Keys
 from dedupindex.index.format.ledger import Dependent, split_items
 from dedupindex.index.format.packing import pack
-from dedupindex.index.format.tombstones import NAMED, REVISIT, Tombstones
+from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones
 
 
 class RevisitOf(NamedTuple):
@@ -91,8 +91,8 @@ def stored(
 ) -> Iterator[bytes]:
     """Yield the captures under a key, each once: a record may also be listed by a CDX file.
 
-    Left out are captures that only a revisit names, unless they answer, and those that are stored
-    under a further digest.
+    Left out are captures that only a revisit names, unless they answer, rows of records that were
+    read and refused, and captures that are stored under a further digest.
     """
     entries = list(cells.entries_of(cell)) if cell else []
     if len(entries) == 1 and not ledger:  # nearly always
@@ -106,12 +106,21 @@ def stored(
         if entry[0] & 3 == REVISIT or entry[1] & cells.ALSO:
             continue
         beaten = not cells.answers(entry) or entry not in entries
-        if beaten and (entry[0] & 3 == NAMED or tombstones.is_purged(entry, place_of)):
+        if beaten and (_is_unproven(entry, tombstones) or tombstones.is_purged(entry, place_of)):
             continue
         capture = entry[2:8], cells.packed_url(entry)
         if capture not in seen:
             seen.add(capture)
             yield cells.strip_flags(entry)
+
+
+def _is_unproven(entry: bytes, tombstones: Tombstones) -> bool:
+    """Return whether only a revisit names a capture, or it is a row whose record was refused.
+
+    Such a row stays in reserve, as it counts again if the file of that record is dropped.
+    """
+    kind = entry[0] & 3
+    return kind == NAMED or (kind == ROW and tombstones.refutes(entry))
 
 
 def revisits(ledger: list[bytes]) -> Iterator[Dependent]:

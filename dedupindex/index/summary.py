@@ -28,7 +28,7 @@ from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import host_of
 
 FILE = "summary.json"
-FORMAT = 1
+FORMAT = 2  # of earlier ones the numbers mean something else: they are counted anew
 COLUMNS = (
     "captures",  # stored in full, as far as the index knows
     "bytes",  # of their payloads

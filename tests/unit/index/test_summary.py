@@ -144,6 +144,21 @@ def test_a_record_that_a_cdx_lists_too_is_one_capture(tmp_path: Path) -> None:
     assert (total["captures"], total["duplicates"]) == (2, 1)
 
 
+def test_a_row_of_a_refused_record_is_not_stored(tmp_path: Path) -> None:
+    """The index keeps the row in reserve, and another row in the ledger: neither is counted."""
+    index = begin(tmp_path)
+    refused = capture(1)._replace(evidence=Evidence.REVISIT, offset=0)
+    row = capture(1)._replace(evidence=Evidence.ROW, container="/w/x.cdx", record_id=b"")
+    rows = [row, row._replace(container="/w/y.cdx", offset=7)]
+    load(index, [refused, *rows])
+    assert counted(index)["total"] == dict.fromkeys(COLUMNS, 0)
+    with closing(open_index(index)) as engine:
+        assert same_payload.of_digest(engine, sha1(1), 100).captures == []
+    load(index, [capture(1, day=2)])
+    total = counted(index)["total"]
+    assert (total["captures"], total["duplicates"]) == (1, 0)
+
+
 def test_captures_and_revisits_of_one_payload(tmp_path: Path) -> None:
     index = begin(tmp_path)
     first, copy, other = capture(1), capture(1, day=3), capture(1, b"http://other.example/", 2)
