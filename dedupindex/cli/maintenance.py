@@ -32,7 +32,7 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.progress import measured
-from dedupindex.runtime.tables import amount, printable, singular
+from dedupindex.runtime.tables import amount, number, printable, singular
 from dedupindex.runtime.workers import Count, read_all
 
 _HOSTS_SHOWN = 20
@@ -132,10 +132,12 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     total = content["total"]
     yield f"{'captures stored':<22}{total['captures']:>16,}  (originals and copies)"
     unsized = f"; of {total['unsized']:,} captures not known" if total["unsized"] else ""
-    yield f"{'bytes of payload':<22}{total['bytes']:>16,}  (of captures stored{unsized})"
+    size = number(total["bytes"])
+    yield singular(f"{'bytes of payload':<22}{size:>16}  (of captures stored{unsized})")
     for name, label in (("duplicates", "stored again"), ("revisits", "revisits read")):
-        size = amount(total[f"{name.removesuffix('s')}_bytes"])
-        yield f"{label:<22}{total[name]:>16,}  ({size} of payload)"
+        size = total[f"{name.removesuffix('s')}_bytes"]
+        payload = "size not known" if size is None else f"{amount(size)} of payload"
+        yield f"{label:<22}{total[name]:>16,}  ({payload})"
     made = f"engine {content['engine']}, format {content['format']}"
     yield f"{made}, urlkeys of {content['canonicaliser']}"
     yield f"options: {content['options'] or 'all at their defaults'}"
@@ -157,12 +159,19 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
     with engine.view() as view:
         crawls = _crawls(view)
     stored = None if is_cluster(held["engine"]) else _size(index)
-    hosts = sorted(found["by"]["host"]["rows"], key=lambda row: (-row["captures"], row["host"]))
+    total, by = (
+        summary.known_bytes(found["total"]),
+        {
+            name: {**groups, "rows": [summary.known_bytes(row) for row in groups["rows"]]}
+            for name, groups in found["by"].items()
+        },
+    )
+    hosts = sorted(by["host"]["rows"], key=lambda row: (-row["captures"], row["host"]))
     return {
         **held,
         "bytes": stored,
         "bytes_per_capture": stored and round(stored / max(held["captures"], 1), 1),
-        "payload_bytes": found["total"]["bytes"],
+        "payload_bytes": total["bytes"],
         "options": engine.identity.settings.as_options(),
         "crawls": crawls,
         "hosts": found["by"]["host"]["groups"],
@@ -170,7 +179,9 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
             {"host": row["host"], "captures": row["captures"], "payload_bytes": row["bytes"]}
             for row in hosts[:_HOSTS_SHOWN]
         ],
-        **{name: found[name] for name in ("total", "by", "made", "seconds")},
+        "total": total,
+        "by": by,
+        **{name: found[name] for name in ("made", "seconds")},
     }
 
 

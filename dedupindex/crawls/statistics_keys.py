@@ -27,7 +27,7 @@ from enum import Enum
 from functools import reduce
 from typing import Any, NamedTuple
 
-from dedupindex.lookup.savings import CLASSES, known, share_of_bytes
+from dedupindex.lookup.savings import class_bytes, known, share_of_bytes
 from dedupindex.runtime.report_table import percent
 
 LONGEST = 255  # bytes of a heading; a host name has no more
@@ -101,9 +101,7 @@ class StatisticsRow(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts, and the sums and shares that follow from them."""
-        columns: dict[str, int | None] = self._asdict()
-        if self.unsized and self.unsized == self.duplicates:
-            columns |= {f"{name}_bytes": None for name in _CLASSES if columns[name]}
+        columns: dict[str, int] = self._asdict()
         stored_bytes = known(self.stored_bytes, self.stored, self.stored_unsized)
         new_bytes = None if self.new and not self.stored else stored_bytes
         duplicate_bytes = known(self.duplicate_bytes, self.duplicates, self.unsized)
@@ -111,6 +109,7 @@ class StatisticsRow(NamedTuple):
         sized = self.duplicates + self.stored, self.unsized + self.stored_unsized
         return {
             **columns,
+            **class_bytes(columns, self.unsized),
             "stored_bytes": stored_bytes,
             "not_modified_bytes": known(
                 self.not_modified_bytes, self.not_modified, self.not_modified_unsized
@@ -139,7 +138,6 @@ class StatisticsRow(NamedTuple):
         }
 
 
-_CLASSES = [match.value for match in CLASSES]
 WIDTH = len(StatisticsRow._fields)
 COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")

@@ -206,6 +206,16 @@ def _largest(name: str, sums: Sums) -> dict[str, Any]:
     return {"groups": len(sums), "rows": rows}
 
 
+def known_bytes(row: Row) -> Row:
+    """Return a row or total whose bytes are None where the size of no payload is known.
+
+    No payload that is counted is empty.
+    """
+    counted = {"bytes": "captures", "duplicate_bytes": "duplicates", "revisit_bytes": "revisits"}
+    unknown = [size for size, count in counted.items() if row[count] and not row[size]]
+    return {**row, **dict.fromkeys(unknown)}
+
+
 class Ranking(NamedTuple):
     """The largest groups of a dimension, and the others together."""
 

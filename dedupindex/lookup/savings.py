@@ -296,18 +296,17 @@ def _is_same(capture: Capture, other: Capture) -> bool:
 def summary(sums: Sequence[int]) -> dict[str, Any]:
     """Return the columns of a total or group by name, and what is computed from them.
 
-    Bytes are None if there are captures, and the size of none is known. So is their share if the
-    size of more than a hundredth is not known.
+    Bytes are None if there are captures, and the size of none is known, also those of one match
+    class. So is their share if the size of more than a hundredth is not known.
     """
     columns: dict[str, Any] = dict(zip(COLUMNS, sums, strict=True))
     handled, unsized, among = sums[0], *sums[-2:]
     duplicates = sum(columns[match.value] for match in CLASSES)
     duplicate_bytes = sum(columns[f"{match.value}_bytes"] for match in CLASSES)
     new, new_bytes = handled - duplicates, sums[1] - duplicate_bytes
-    if duplicates and among == duplicates:
-        columns |= {f"{match.value}_bytes": None for match in CLASSES if columns[match.value]}
     return {
         **columns,
+        **class_bytes(columns, among),
         "handled_bytes": known(sums[1], handled, unsized),
         "duplicates": duplicates,
         "duplicate_bytes": known(duplicate_bytes, duplicates, among),
@@ -321,6 +320,18 @@ def summary(sums: Sequence[int]) -> dict[str, Any]:
 def known(total: int, captures: int, unsized: int) -> int | None:
     """Return a sum of sizes, None if there are captures and the size of none is known."""
     return None if captures and unsized == captures else total
+
+
+def class_bytes(columns: Mapping[str, int], unsized: int) -> dict[str, int | None]:
+    """Return the bytes of each match class, None if it has hits and the size of none is known.
+
+    `unsized` hits of all classes have no known size. No payload that is stored is empty.
+    """
+    found: dict[str, int | None] = {}
+    for match in CLASSES:
+        hits, size = columns[match.value], columns[f"{match.value}_bytes"]
+        found[f"{match.value}_bytes"] = None if not size and 0 < hits <= unsized else size
+    return found
 
 
 def share_of_bytes(part: int, whole: int, captures: int, unsized: int) -> float | None:
@@ -337,7 +348,7 @@ def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
         result[strategy.value] = {
             "captures": captures,
             "captures_percent": percent(captures, sums[0]),
-            "bytes": None if captures and not size and sums[-1] else size,
+            "bytes": None if not size and 0 < captures <= sums[-1] else size,
             "percent": share_of_bytes(size, sums[1], sums[0], sums[-2]),
         }
     return result

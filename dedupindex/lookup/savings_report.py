@@ -287,8 +287,10 @@ def pictures(
         "Captures by what was found", [(part, head[part.name] or 0) for part in PARTS], _LOOKED_UP
     )
     if head["handled_bytes"]:
-        parts = [(part, head[f"{part.name}_bytes"] or 0) for part in PARTS]
-        yield from html_page.split("Payload by what was found", parts, _PAYLOAD)
+        parts = [(part, head[f"{part.name}_bytes"]) for part in PARTS]
+        shares = head["duplicate_bytes_percent"] is not None
+        title = "Payload by what was found"
+        yield from html_page.split(title, parts, _PAYLOAD, with_shares=shares)
     groups = groups[: html_page.MOST]
     drawn, names = drawn_columns(groups if looked_up == "handled" else [])
     rows = [

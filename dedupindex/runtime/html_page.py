@@ -87,20 +87,29 @@ def facts(title: str, columns: Iterable[ReportColumn], values: Row) -> Iterator[
 
 
 def split(
-    title: str, parts: Sequence[tuple[ChartPart, float]], column: ReportColumn
+    title: str,
+    parts: Sequence[tuple[ChartPart, float | None]],
+    column: ReportColumn,
+    *,
+    with_shares: bool = True,
 ) -> Iterator[str]:
-    """Yield a bar of a whole and its parts, whose values are in the unit of `column`."""
-    whole = sum(value for _, value in parts)
+    """Yield a bar of a whole and its parts, whose values are in the unit of `column`.
+
+    Shares in per cent are left out if they are not wanted, or a value is not known (None).
+    """
+    known = [(part, value or 0) for part, value in parts]
+    whole = sum(value for _, value in known)
+    with_shares = with_shares and bool(whole) and all(value is not None for _, value in parts)
     shares = [
         (
             part,
             f"{part.label}: {column.text(value)}"
-            + (f" ({share_text(percent(value, whole))})" if whole else ""),
+            + (f" ({share_text(percent(value or 0, whole))})" if with_shares else ""),
         )
         for part, value in parts
     ]
     yield f"<figure><figcaption>{text(title)}</figcaption>\n"
-    yield from _bar("; ".join(label for _, label in shares), parts, whole, 28)
+    yield from _bar("; ".join(label for _, label in shares), known, whole, 28)
     yield from _legend(ChartPart(part.name, label) for part, label in shares)
     yield "</figure>\n"
 

@@ -47,8 +47,13 @@ class IndexReports(Handlers):
         }  # fmt: skip
         if known.content is not None:
             found = summary.ranking(known.content, by, order, given.get("top", _TOP["default"]))
-            answer |= {name: known.content[name] for name in ("made", "total")}
-            answer |= {name: getattr(found, name) for name in ("groups", "rows", "others")}
+            answer |= {
+                "made": known.content["made"],
+                "total": summary.known_bytes(known.content["total"]),
+                "groups": found.groups,
+                "rows": [summary.known_bytes(row) for row in found.rows],
+                "others": found.others and summary.known_bytes(found.others),
+            }
         return json_of(answer)
 
     @Route(

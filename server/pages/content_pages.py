@@ -17,6 +17,7 @@ from dedupindex.errors import BadQuery
 from dedupindex.index import summary
 from dedupindex.index.summary import DIMENSIONS, ORDERS, SIZES, Ranking, Row
 from dedupindex.runtime.charts import Columns, Values, bar, columns
+from dedupindex.runtime.tables import number
 from server.pages.login import is_own_request
 from server.services import Handlers
 
@@ -55,7 +56,7 @@ class ContentPages(Handlers):
             order = order or ("bytes" if total["captures"] > total["unsized"] else "captures")
             small = [name for name in BY if name not in (by, "year", "month")]
             shown = {
-                "total": total,
+                "total": summary.known_bytes(total),
                 "chosen": _picture(known.content, by, order, _TOP),
                 "small": [_picture(known.content, name, order, _FEW) for name in small],
                 "growth": _growth(known.content, order),
@@ -118,12 +119,9 @@ def _shown(row: Row, found: Ranking, most: float) -> Row:
     """Return a row with its bar, and the parameters of the list of its captures."""
     heading = row.get(found.by)
     unlisted = "\0" in (heading or "") or (found.by == "size" and heading is None)
-    sized = row["captures"] > row["unsized"]
     return {
-        **row,
+        **summary.known_bytes(row),
         "heading": heading,
-        "bytes": row["bytes"] if sized else None,
-        "duplicate_bytes": row["duplicate_bytes"] if sized or not row["duplicates"] else None,
         "bar": bar(_values(row, found.order), most),
         "link": {} if unlisted else {found.by: heading or ""},
     }
@@ -161,8 +159,13 @@ def _growth(content: dict[str, Any], order: str) -> dict[str, Any]:
 def _columns(rows: list[Row], units: list[str], order: str) -> Columns:
     named = list(zip(units, rows, strict=True))[-_UNITS:]
     return columns(
-        [(f"{unit}: {ORDER_TEXTS[order]} {row[order]:,}", _values(row, order))
-         for unit, row in named]
+        [
+            (
+                f"{unit}: {ORDER_TEXTS[order]} {number(summary.known_bytes(row)[order])}",
+                _values(row, order),
+            )
+            for unit, row in named
+        ]
     )  # fmt: skip
 
 

@@ -212,3 +212,27 @@ def test_what_is_not_known_is_not_nought(index: Path, tmp_path: Path) -> None:
     assert ",,0" in typed("report", index, "--against", path, "--format", "csv")[0]
     text = typed("report", index, "--against", path)[0]
     assert "By host, those with the most captures first:" in text
+
+
+def test_a_match_class_without_a_known_size_has_no_bytes(
+    make_index: MakeIndex, tmp_path: Path
+) -> None:
+    index = make_index([
+        capture(1, b"http://a.example/1", size_of_record=True), capture(2, b"http://a.example/2"),
+    ])  # fmt: skip
+    path = tmp_path / "new.cdx"
+    path.write_text(
+        HEADER
+        + cdx_line(1, 1, 9, "http://a.example/1")
+        + "".join(cdx_line(n, 2, 9, f"http://b.example/{n}") for n in range(2, 300))
+    )
+    content = report(index, path)
+    assert (content["exact_url"], content["exact_url_bytes"]) == (1, None)
+    assert content["digest_bytes"] == content["duplicate_bytes"] == 298 * 1002
+    assert content["duplicate_bytes_percent"] == 100.0  # one of three hundred is not known
+    exact = content["filters"][0]["strategies"]["EXACT_URL"]
+    assert (exact["captures"], exact["bytes"]) == (1, None)
+    text, _ = typed("report", index, "--against", path)
+    assert "Exact URL hits:       1, bytes: not known\n" in text
+    page, _ = typed("report", index, "--against", path, "--format", "html")
+    assert ">same URL: not known<" in page and "another URL: 298.6 kB<" in page

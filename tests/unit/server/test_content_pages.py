@@ -107,6 +107,27 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     assert summary.read_summary(index) is None  # it named the host that is gone
 
 
+def test_bytes_of_captures_without_a_known_size_are_not_known(tmp_path: Path) -> None:
+    index = begin(tmp_path, settings=ALL)
+    one = capture(1, HOST, size=-1)
+    load(index, [one, capture(1, HOST, 2, size=-1)], [revisit_of(one, HOST, 4)])
+    found = orjson.loads(typed("index", "--stats", "--json", index)[0])
+    web = served(index)
+    told = web.get("/summary").get_json()
+    for row in (found["total"], found["by"]["host"]["rows"][0], told["total"], told["rows"][0]):
+        assert (row["captures"], row["duplicates"], row["revisits"]) == (2, 1, 1)
+        assert row["bytes"] is row["duplicate_bytes"] is row["revisit_bytes"] is None
+    assert found["payload_bytes"] is found["largest_hosts"][0]["payload_bytes"] is None
+    lines = dedupindex("index", "--stats", index)[0].splitlines()
+    assert {" ".join(line.split()) for line in lines} >= {
+        "bytes of payload not known (of captures stored; of 2 captures not known)",
+        "stored again 1 (size not known)", "2 not known x.example",
+    }  # fmt: skip
+    shown = web.get("/pages/content?order=revisit_bytes").text
+    for label in ("Bytes of payload", "What that costs", "Saved by them"):
+        assert f"<dt>{label}</dt><dd>not known</dd>" in shown, label
+
+
 def test_lists_of_captures(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     web = served(index)
     for query, urls in (

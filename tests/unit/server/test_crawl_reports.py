@@ -80,6 +80,12 @@ def question(number: int, url: str = "http://one.example/a", **more: Any) -> str
     return "&".join(f"{name}={quote(str(value), safe='')}" for name, value in asked.items())
 
 
+REPORTED = {
+    "digest": str(sha1(7)), "url": "http://x.example/7", "date": "2026-11-20T09:14:17Z",
+    "status": 200,
+}  # fmt: skip
+
+
 def found(report: dict[str, Any]) -> StatisticsRow:
     return StatisticsRow(**{name: report[name] or 0 for name in StatisticsRow._fields})
 
@@ -129,6 +135,29 @@ def test_every_kind_of_lookup_counts(web: Web) -> None:
     assert (shown["lookups"], shown["duplicates"]) == (expected.lookups, expected.duplicates)
     assert shown["duplicate_bytes"] == expected.duplicate_bytes
     assert found(web.report(crawl="b")) == StatisticsRow()
+
+
+def test_a_match_class_without_a_known_size_has_no_bytes(web: Web, index: Path) -> None:
+    """Others have: only together they would have a sum."""
+    for number, url in (
+        (1, "http://one.example/a"), (3, "http://www.one.example/c"), (2, "http://x.example/"),
+    ):  # fmt: skip
+        web.get("/lookup?" + question(number, url))
+    web.post("/captures?crawl=a", json={**REPORTED, "size": 500})
+    report = web.report("by=host")
+    for row in (report, report["strategies"]["DIGEST_ANY"]):
+        assert (row["canonical_url"], row["canonical_url_bytes"]) == (1, None)
+        assert (row["exact_url_bytes"], row["digest_bytes"], row["unsized"]) == (1001, 1002, 1)
+        assert row["duplicate_bytes"] == 2003
+    assert "Canonical URL hits:   1, bytes: not known\n" in web.report("format=text")
+    page = web.report("format=html")
+    assert "same canonical URL: not known<" in page and "same URL: 1.0 kB<" in page  # no shares
+    shown = web.get("/pages/crawl?name=a").text
+    assert re.search(
+        r'same canonical URL</th>(<td class="n">[^<]+</td>){2}<td class="n">not known<', shown
+    )
+    web.get("/lookup?" + question(1, "http://www.one.example/a"))
+    assert web.report()["canonical_url_bytes"] == 1001  # as far as known
 
 
 def test_lookups_by_url_count_as_listed(web: Web) -> None:
