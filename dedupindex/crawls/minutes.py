@@ -58,13 +58,6 @@ class MinuteCounts(NamedTuple):
         first = next(bucket for bucket in range(DOUBLINGS) if _bound(bucket) > SLOW)
         return sum(self.doublings[first + 1 :])
 
-    @property
-    def saved_percent(self) -> float | None:
-        """Bytes that were not stored of those that were handled, None if not known."""
-        content = self.row.as_json()
-        share: float | None = content["duplicate_bytes_percent"]
-        return share if content["handled_bytes"] else None
-
     def plus(self, other: MinuteCounts) -> MinuteCounts:
         doublings = list(map(int.__add__, self.doublings, other.doublings))
         return MinuteCounts(

@@ -42,7 +42,7 @@ def paging(number: int, found: int) -> dict[str, Any]:
 
 
 _CRAWLS = 5  # of the latest
-_SUMMED = 200  # of the latest, whose bytes saved are added up
+_SUMMED = 200  # of the latest, whose payload saved is added up
 CLASSES = {
     "exact_url": "same URL",
     "canonical_url": "same canonical URL",

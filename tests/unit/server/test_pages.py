@@ -144,13 +144,36 @@ def test_the_overview_of_the_index(web: FlaskClient) -> None:
     assert "66.7 %" in shown and "1: the digest is not a digest" in shown
     web.delete("/lookup")
     assert "<code>Allow</code>" in web.get("/").text
-    assert card(web, "/", "Bytes saved") == "–"
+    assert card(web, "/", "Payload saved") == "0 B"
     web.post("/crawls", json={"name": "a"})
     web.get(f"/lookup?digest={sha1(1)}&url={URL}&crawl=a")
     counted(web)
-    assert re.fullmatch(r"[\d.,]+ k?B \(100.0 %\)", card(web, "/", "Bytes saved"))
+    assert re.fullmatch(r"[\d.,]+ k?B \(100.0 %\)", card(web, "/", "Payload saved"))
     assert "100.0 % of what was looked up" in card(web, "/pages/crawl?name=a", "Payload saved")
     assert "surt-0.3.1" in shown
+
+
+def test_all_pages_have_the_same_payload_saved(web: FlaskClient) -> None:
+    """Also where its share is not known: a crawl that found misses, and reported nothing."""
+    for name in ("silent", "other", "unasked"):
+        web.post("/crawls", json={"name": name})
+    for number in (1, 1, 90):
+        for name in ("silent", "other"):
+            web.get(f"/lookup?digest={sha1(number)}&url={URL}&crawl={name}")
+    counted(web)
+    for crawl, size in (("silent", "2.0 kB"), ("unasked", "0 B"), ("", "4.0 kB")):
+        chosen = f"?crawl={crawl}" if crawl else ""
+        assert card(web, f"/pages/live{chosen}", "Payload saved, last hour") == size
+        page_of_all = "/" if not crawl else f"/pages/crawl?name={crawl}"
+        assert card(web, page_of_all, "Payload saved") == size, page_of_all
+        if size != "0 B":
+            for path in ("charts", "live"):
+                cells = re.findall(
+                    r'<td class="n">([^<]+)</td>', web.get(f"/pages/{path}{chosen}").text
+                )
+                assert size in cells, path
+    cells = re.findall(r'<td class="n">([^<]+)</td>', web.get("/pages/crawls").text)
+    assert [cell for cell in cells if "B" in cell] == ["0 B", "2.0 kB", "2.0 kB"]
 
 
 def test_a_crawl_can_be_compared_with_the_one_before(web: FlaskClient) -> None:
