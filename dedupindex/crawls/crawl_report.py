@@ -299,7 +299,10 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         share = content["duplicate_stated_bytes_percent"]
-        yield f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, {share} %"
+        yield (
+            f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, "
+            f"{share_text(share)}"
+        )
     yield from class_lines(content, "bytes stored")
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
@@ -316,7 +319,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
     yield f"Last lookup time:     {content['last_lookup_ms']} ms"
     for name, row in content["strategies"].items():
-        share = f"{row['duplicates']:,} duplicates ({row['duplicates_percent']} %)"
+        share = f"{row['duplicates']:,} duplicates ({share_text(row['duplicates_percent'])})"
         yield singular(f"  {name + ':':<20}{row['lookups']:,} lookups, {share}")
     searched = content["strategy"] or "as each lookup states"
     note = "captures of this crawl not included" if content["captures"] else ""

@@ -174,10 +174,11 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
 
 def duplicate_lines(head: Row) -> Iterator[str]:
     """Yield the lines of hits and misses, with the names of the DeDuplicator's report."""
-    yield f"Duplicates found:     {head['duplicates']:,} ({head['duplicates_percent']} %)"
+    found = share_text(head["duplicates_percent"])
+    yield f"Duplicates found:     {head['duplicates']:,} ({found})"
     yield f"Bytes total:          {bytes_text(head['handled_bytes'])}"
     share = head["duplicate_bytes_percent"]
-    percent = "" if share is None else f", {share} %"
+    percent = "" if share is None else f", {share_text(share)}"
     yield f"Bytes duplicate:      {bytes_text(head['duplicate_bytes'])}{percent}"
 
 
