@@ -110,6 +110,9 @@ class DuplicationReport:
     revisits: int = 0  # duplicates that the crawl has written as revisits
     revisit_bytes: int = 0
     revisits_unsized: int = 0
+    stored_duplicates: int = 0  # of the first filter: duplicates that the crawl has stored in full
+    stored_duplicate_bytes: int = 0
+    stored_duplicates_unsized: int = 0
     sizes: Counter[str] = field(default_factory=Counter)  # of captures, by `SIZES`
     lookups: int = 0
     lookup_seconds: float = 0.0
@@ -163,7 +166,7 @@ class DuplicationReport:
             self.revisits += 1
             self.revisit_bytes += size or 0
             self.revisits_unsized += size is None
-        self._count(capture, decisions, size)
+        self._count(capture, decisions, size, revisit=revisit)
 
     def _refusal_reason(self, capture: Capture, revisit: bool) -> str:
         """Return why a capture is not looked up, "" if it is."""
@@ -188,7 +191,12 @@ class DuplicationReport:
         return decision
 
     def _count(
-        self, capture: Capture, decisions: Mapping[int | None, Decision], size: int | None
+        self,
+        capture: Capture,
+        decisions: Mapping[int | None, Decision],
+        size: int | None,
+        *,
+        revisit: bool,
     ) -> None:
         mime = capture.mime.decode("latin-1")
         for number, (chosen, pattern) in enumerate(self._patterns):
@@ -204,6 +212,10 @@ class DuplicationReport:
                 if decision.policy:
                     self.refused_by_policy[decision.policy] += 1
                 self.skipped += decision.answer is not None and decision.answer.skip
+                if decision.answer is not None and not revisit:
+                    self.stored_duplicates += 1
+                    self.stored_duplicate_bytes += size or 0
+                    self.stored_duplicates_unsized += size is None
 
     def head(self, settings: Settings, captures: int) -> dict[str, Any]:
         """Return the report without its groups, of which there may be millions."""
@@ -215,6 +227,10 @@ class DuplicationReport:
             "already_revisits": self.revisits,
             "already_revisits_bytes": known(
                 self.revisit_bytes, self.revisits, self.revisits_unsized
+            ),
+            "stored_duplicates": self.stored_duplicates,
+            "stored_duplicates_bytes": known(
+                self.stored_duplicate_bytes, self.stored_duplicates, self.stored_duplicates_unsized
             ),
             **summary(first),
             "sizes": {source: self.sizes[source] for source in SIZES},

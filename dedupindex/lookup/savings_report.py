@@ -227,8 +227,13 @@ def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
         yield f"  not looked up: {name:<26}{count:>12,}"
     yield f"Total handled:        {head['handled']:,}"
     yield from duplicate_lines(head)
-    revisits = f"{head['already_revisits']:,}, bytes: {number(head['already_revisits_bytes'])}"
-    yield f"  of these stored as revisits: {revisits}"
+    full, full_bytes = head["stored_duplicates"], head["stored_duplicates_bytes"]
+    revisits, size = head["duplicates"] - full, head["duplicate_bytes"]
+    if size is not None:
+        size -= full_bytes or 0
+        size = None if revisits and not size else size
+    yield f"  of these stored as revisits: {revisits:,}, bytes: {number(size)}"
+    yield f"  of these stored in full:     {full:,}, bytes: {number(full_bytes)}"
     yield from class_lines(head)
     yield f"Average lookup time:  {head['average_lookup_ms']} ms"
     yield f"Last lookup time:     {head['last_lookup_ms']} ms"
@@ -353,7 +358,9 @@ _FACTS = (
     _PAYLOAD,
     *DUPLICATES,
     ReportColumn("already_revisits", "already stored as revisits"),
-    ReportColumn("already_revisits_bytes", "their payload", Unit.BYTES),
+    ReportColumn("already_revisits_bytes", "already stored as revisits, payload", Unit.BYTES),
+    ReportColumn("stored_duplicates", "duplicates stored in full"),
+    ReportColumn("stored_duplicates_bytes", "duplicates stored in full, payload", Unit.BYTES),
     *(ReportColumn(f"{match.value}_bytes", f"{label}, payload", Unit.BYTES)
       for match, (_, label) in zip(CLASSES, PARTS, strict=False)),
     ReportColumn("new_bytes", "no original, payload", Unit.BYTES),

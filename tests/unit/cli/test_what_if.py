@@ -155,6 +155,35 @@ def test_revisits_of_the_crawl_are_judged_too(index: Path, tmp_path: Path) -> No
     assert (content["already_revisits"], content["duplicates"], content["new"]) == (1, 0, 1)
     assert content["refused"] == {}
     assert report(index, log)["duplicates"] == 1
+    text, _ = typed("report", index, "--against", log, "--max-age", "5d")
+    assert "  of these stored as revisits: 0, bytes: 0\n" in text
+
+
+def test_duplicates_that_the_crawl_has_stored_are_counted_apart(
+    index: Path, tmp_path: Path
+) -> None:
+    log = tmp_path / "crawl.log"
+    line = (
+        "2026-11-09T09:14:17.000Z 200 {} http://old.example/{} - - image/png #001 "
+        "20261109091416000+10 {} - {}\n"
+    )
+    log.write_text(
+        line.format(1002, "b", sha1(2), "duplicate:digest")
+        + line.format(1003, "c", sha1(3), "-")
+        + line.format(1004, "d", sha1(4), "duplicate:digest")
+        + line.format(70, "e", sha1(70), "-")
+    )
+    content = report(index, log)
+    assert (content["duplicates"], content["already_revisits"], content["new"]) == (3, 2, 1)
+    assert content["stored_duplicates"] == 1
+    size = content["stored_duplicates_bytes"]
+    assert 0 < size < content["duplicate_bytes"]
+    text, _ = typed("report", index, "--against", log)
+    saved = content["duplicate_bytes"] - size
+    assert f"  of these stored as revisits: 2, bytes: {saved:,}\n" in text
+    assert f"  of these stored in full:     1, bytes: {size:,}\n" in text
+    page, _ = typed("report", index, "--against", log, "--format", "html")
+    assert "<dt>Duplicates stored in full</dt><dd>1</dd>" in page
 
 
 def test_wrong_words_are_refused(index: Path, crawl: Path, tmp_path: Path) -> None:
