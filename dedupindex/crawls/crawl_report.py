@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from dedupindex.crawls import statistics
 from dedupindex.crawls.crawl import Crawl, CrawlState
-from dedupindex.crawls.parse_report import NAMES, self_report_of
+from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.lookup.savings import IndexFacts
@@ -51,7 +51,7 @@ _COUNTS = (  # of a crawl, a strategy or a group
     *hidden(
         ReportColumn("handled_bytes", "payload", Unit.BYTES),
         ReportColumn("listed", "listed by URL only"),
-        ReportColumn("errors", "lookups that got an error"),
+        ReportColumn("errors", "lookups that the server answered with an error"),
         ReportColumn("unsized", "hits of unknown size"),
         ReportColumn("stored_unsized", "stored, of unknown size"),
         ReportColumn("stated_bytes", "bytes as the crawler counts", Unit.BYTES),
@@ -69,11 +69,12 @@ _COUNTS = (  # of a crawl, a strategy or a group
 _ENDED = (
     ReportColumn("average_lookup_ms", "average lookup", Unit.MILLISECONDS),
     ReportColumn("p99_lookup_ms", "99 of 100 lookups within", Unit.MILLISECONDS),
-    ReportColumn("last_lookup_ms", "last lookup", Unit.MILLISECONDS),
+    ReportColumn("last_lookup_ms", "duration of the last lookup", Unit.MILLISECONDS),
 )
-_SELF_REPORT = (
-    ReportColumn("not_looked_up", "lookups that failed"),
-    *(ReportColumn(name, name.replace("_", " ")) for name in NAMES if name != "not_looked_up"),
+_SELF_REPORT = (  # `NAMES`
+    ReportColumn("not_looked_up", "not looked up, as the crawler counts", absent=_UNSAID),
+    ReportColumn("not_reported", "stored but not reported, as the crawler counts", absent=_UNSAID),
+    ReportColumn("answered_by_filter", "answered by digest filters"),
 )
 _TOTALS = Table(
     "All of it",
@@ -88,9 +89,9 @@ _TOTALS = Table(
 )
 _FACTS = (
     *(ReportColumn(name, name, Unit.TEXT) for name in ("state", "begun", "ended", "exit")),
-    *_COUNTS,
+    *(column for column in _COUNTS if column.name not in ("stored", "stored_bytes")),
     ReportColumn("captures", "captures stored"),
-    ReportColumn("bytes", "their payload", Unit.BYTES),
+    ReportColumn("bytes", "payload stored", Unit.BYTES),
     *_SELF_REPORT,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
     ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
@@ -265,9 +266,6 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
     figures = [*saved_figures(head, "lookups", "stored"), stored]
-    if unasked:
-        failed, missing = (number(head[name] or 0) for name in ("not_looked_up", "not_reported"))
-        figures.append(Figure("Not looked up", failed, f"not reported: {missing}"))
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -294,8 +292,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
     yield from duplicate_lines(content)
-    if unasked := not_asked(content):
-        yield f"  not counted there:  {unasked}"
+    yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
+    yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
     if content["stated_bytes"]:
         stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
         share = content["duplicate_stated_bytes_percent"]
@@ -312,9 +310,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
         yield f"Not modified (304):   {content['not_modified']:,}, bytes not fetched: {size}"
     if content["answered_by_filter"]:
         yield f"Answered by filter:   {content['answered_by_filter']:,}"
-    yield f"Lookups that failed:  {_count(content['not_looked_up'])}"
-    yield f"Not reported:         {_count(content['not_reported'])}"
-    yield f"Lookups with errors:  {content['errors']:,}"
+    among = " (by the server; the crawler may count them as not looked up)"
+    yield f"Answered with errors: {content['errors']:,}{among if content['errors'] else ''}"
     yield f"Average lookup time:  {content['average_lookup_ms']} ms"
     yield f"99 of 100 lookups:    {content['p99_lookup_ms']} ms at most"
     yield f"Last lookup time:     {content['last_lookup_ms']} ms"
@@ -327,5 +324,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield from ("", *index_lines(content["index"], searched, note))
 
 
-def _count(number: int | None) -> str:
-    return _UNSAID if number is None else f"{number:,}"
+def _of_crawler(count: int | None, and_so: str) -> str:
+    """Return what only the crawler can count, of captures that the shares above leave out."""
+    if count is None:
+        return _UNSAID
+    return f"{count:,} more, {and_so} (the crawler's own count)" if count else "0"

@@ -113,7 +113,7 @@ def attention(
         found.append(reason)
     recent = sum_of(minutes[-RECENT:])
     slow = f"lookups that took more than {SLOW * 1000:.0f} ms"
-    for count, what in ((recent.slow, slow), (recent.row.errors, "lookups answered by an error")):
+    for count, what in ((recent.slow, slow), (recent.row.errors, "lookups answered with an error")):
         if count:
             found.append(f"{what}, of the last {RECENT} minutes: {count:,}")
     return found

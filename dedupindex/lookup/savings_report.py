@@ -288,9 +288,10 @@ def against_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> Ite
 def pictures(
     head: Row, groups: Sequence[Row], by: str, looked_up: str = "handled"
 ) -> Iterator[str]:
-    """Yield the pictures of what lookups found: captures, payload, and groups."""
+    """Yield the pictures of what lookups found: how many, payload, and groups."""
+    what = "Captures" if looked_up == "handled" else "Lookups"
     yield from html_page.split(
-        "Captures by what was found", [(part, head[part.name] or 0) for part in PARTS], _LOOKED_UP
+        f"{what} by what was found", [(part, head[part.name] or 0) for part in PARTS], _LOOKED_UP
     )
     if head["handled_bytes"]:
         parts = [(part, head[f"{part.name}_bytes"]) for part in PARTS]
@@ -307,6 +308,7 @@ def pictures(
         )
         for group in groups
     ]
+    drawn = drawn if looked_up == "handled" else what
     yield from html_page.ranking(f"{drawn} by {by}", PARTS, rows)
 
 

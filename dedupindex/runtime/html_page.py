@@ -18,7 +18,7 @@ from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.page_style import POLICY, STYLE
 from dedupindex.runtime.report_table import ReportColumn, Row, percent, share_text
-from dedupindex.runtime.tables import printable
+from dedupindex.runtime.tables import UNKNOWN, printable
 
 MOST = 12  # rows of a ranking
 
@@ -77,11 +77,11 @@ def save(path: Path, lines: Iterable[str]) -> None:
 
 
 def facts(title: str, columns: Iterable[ReportColumn], values: Row) -> Iterator[str]:
-    """Yield a list of labels and values, of those columns that have a value that is known."""
+    """Yield a list of labels and values, of columns with a known value or a word of their own."""
     yield f'<h2>{text(title)}</h2>\n<dl class="facts">\n'
     for column in columns:
-        if values.get(column.name) is not None:
-            shown = text(column.text(values[column.name]))
+        if values.get(column.name) is not None or column.absent != UNKNOWN:
+            shown = text(column.text(values.get(column.name)))
             yield f"<div><dt>{text(column.title)}</dt><dd>{shown}</dd></div>\n"
     yield "</dl>\n"
 

@@ -408,7 +408,7 @@ def test_missed_lookups_are_reported_when_the_server_is_back(
     all_stored(site, crawl)
     missed = told["not_looked_up"]
     assert told["state"] == "committed" and missed == least >= 5  # so it was left alone
-    assert f"Lookups that failed:  {missed}\n" in text
+    assert f"  not looked up:      {missed} more, stored in full (" in text
     assert told["duplicates"] == crawl.report_number("duplicate-by-hash URIs")
     assert told["duplicate_stated_bytes"] == crawl.report_number("duplicate-by-hash crawled bytes")
 

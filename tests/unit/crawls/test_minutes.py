@@ -113,7 +113,7 @@ def test_what_does_not_ask_or_asks_late_is_named(store: Store) -> None:
     assert problems(store) == [
         "captures stored in the last hour: 31, but lookups that found nothing before: 10",
         "lookups that took more than 100 ms, of the last 5 minutes: 9",
-        "lookups answered by an error, of the last 5 minutes: 1",
+        "lookups answered with an error, of the last 5 minutes: 1",
     ]
     store.write(lambda writing: lifecycle.commit(writing, "weekly", ""))
     assert problems(store) == []

@@ -216,7 +216,9 @@ def test_self_reports_of_crawlers(web: Web) -> None:
     assert (shown["not_looked_up"], shown["not_reported"]) == (10, 2)
     report = web.report()
     assert (report["not_looked_up"], report["not_reported"], report["exit"]) == (10, 2, "Finished")
-    assert "Lookups that failed:  10\n" in web.report("format=text")
+    text = web.report("format=text")
+    assert "  not looked up:      10 more, stored in full (the crawler's own count)\n" in text
+    assert "  not reported:       2 more, stored (the crawler's own count)\n" in text
     cancelled = web.post("/crawls/b/cancel", data={"not_looked_up": "3"}).get_json()
     assert (cancelled["state"], cancelled["not_looked_up"]) == ("cancelled", 3)
     for wrong in ({"not_looked_up": -1}, {"not_looked_up": True}, {"not_reported": "x"},
@@ -378,8 +380,9 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.7 %",
         "Sizes of payloads:    0 stated, 2 those of their originals, 1 not known (they add no "
         "bytes)",
-        "Lookups that failed:  7",
-        "Not reported:         not known (the crawler did not say)",
+        "  not looked up:      7 more, stored in full (the crawler's own count)",
+        "  not reported:       not known (the crawler did not say)",
+        "Answered with errors: 0",
         "  DIGEST_ANY:         3 lookups, 2 duplicates (66.7 %)",
         "  URL indexed:        yes",
         "  Canonical URL available: yes",
@@ -388,10 +391,19 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     ):
         assert line in text.splitlines(), text
     unasked = "7 more were not looked up, so stored in full"
-    assert f"  not counted there:  {unasked}" in text.splitlines()
     page, _ = dedupindex("report", index, "--crawl", "a", "--format", "html")
     assert f"2 duplicates in 3 lookups; {unasked}." in page and ">66.7 % of lookups<" in page
-    assert "<dt>Not looked up</dt><dd>7</dd>" in page
+    assert "<dt>Not looked up, as the crawler counts</dt><dd>7</dd>" in page
+    assert (
+        "<dt>Stored but not reported, as the crawler counts</dt>"
+        "<dd>not known (the crawler did not say)</dd>"
+    ) in page
+    assert "<dt>Duration of the last lookup</dt>" in page and "<dt>Last lookup</dt>" not in page
+    assert "<figcaption>Lookups by what was found<" in page and "Captures by" not in page
+    facts = page.partition("<h2>In all</h2>")[2]
+    for label in ("Captures stored", "Payload stored"):
+        assert facts.count(f"<dt>{label}</dt>") == 1
+    assert "<dt>Stored</dt>" not in facts and "Their payload" not in facts
     for shown in ("/", "/pages/crawls", "/pages/crawl?name=a"):
         assert unasked in web.get(shown).text, shown
     assert re.search(r"^Average lookup time:  [0-9.]+ ms$", text, re.MULTILINE)
@@ -406,6 +418,25 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     assert "Warning:              begun, no lookup yet" in never
     out, _ = dedupindex("report", index, "--crawl", "a", "--by", "status", "--top", "1", "--json")
     assert [one["status"] for one in json.loads(out)["groups"]] == ["200"]
+
+
+def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
+    """The server answered two with an error, and their crawler says that it lacks two."""
+    for _ in range(2):
+        web.get("/lookup?crawl=a&digest=nonsense")
+    web.get("/lookup?" + question(1))
+    web.post("/crawls/a/commit", json={"exit": "x", "not_looked_up": 2, "not_reported": 0})
+    text = web.report("format=text")
+    assert [line for line in text.splitlines() if re.search(r"\b2\b", line)] == [
+        "  not looked up:      2 more, stored in full (the crawler's own count)",
+        "Answered with errors: 2 (by the server; the crawler may count them as not looked up)",
+    ]
+    assert "  not reported:       0\n" in text
+    label = "Lookups that the server answered with an error"
+    for page in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
+        assert f"<dt>{label}</dt><dd>2</dd>" in page
+        assert "<dt>Not looked up, as the crawler counts</dt><dd>2</dd>" in page
+        assert "ookups that failed" not in page and page.count("2 more were not looked up") == 1
 
 
 def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
