@@ -270,13 +270,14 @@ _FORMS = "--cdx, --cdxj, --wget, --warcprox, --redis and --self-contained"
 
 def _wget_notes(exported: wget_cdx.WgetExport, *, asked: bool) -> Iterator[str]:
     written = singular(f"{exported.written:,} originals written")
+    other_urls = singular(f"{exported.other_urls:,} captures at other URLs")
     if not asked:
         yield written
         if exported.other_urls:
             yield (
-                f"  {exported.other_urls:,} captures at other URLs are left out: wget takes one "
-                "URL for a digest. To choose it, give the URLs that wget will fetch with --seeds "
-                "FILE, one a line, or their hosts with --hosts FILE"
+                f"  {other_urls} left out: wget takes one URL for a digest. To choose it, give "
+                "the URLs that wget will fetch with --seeds FILE, one a line, or their hosts with "
+                "--hosts FILE"
             )
         yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
         return
@@ -285,7 +286,7 @@ def _wget_notes(exported: wget_cdx.WgetExport, *, asked: bool) -> Iterator[str]:
         f"{exported.for_hosts:,} of a wanted host"
     )
     if exported.other_urls:
-        yield f"  {exported.other_urls:,} captures at other URLs: wget takes one URL for a digest"
+        yield f"  {other_urls}: wget takes one URL for a digest"
     yield from count_lines("left out: ", exported.left_out, _LEFT_OUT)
 
 
@@ -303,7 +304,7 @@ def _redis(index: Path, address: str, options: dict[str, Any]) -> int:
 
 
 def _redis_notes(exported: BrowsertrixExport, algorithm: str) -> Iterator[str]:
-    yield f"{exported.written:,} originals written and committed"
+    yield singular(f"{exported.written:,} originals written and committed")
     for crawl, count in sorted(exported.crawls.items()):
         yield f"  crawl {crawl}: {count:,}"
     if exported.bridged:

@@ -61,8 +61,8 @@ def check(index: Path) -> int:
             raise
         wrong, counts = ["a page is damaged: reading it killed the process"], None
     counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
-    result = f"{len(wrong)} problems" if wrong else "no problem found"
-    checked = "" if counts is None else f"{counts.captures:,} captures checked, "
+    result = singular(f"{len(wrong):,} problems") if wrong else "no problem found"
+    checked = "" if counts is None else singular(f"{counts.captures:,} captures checked, ")
     lines = [*wrong, f"{index_name(index)}: {checked}{result}"]
     print_result({"ok": not wrong, "problems": wrong, **counted}, map(printable, lines))
     return Damaged.exit_status if wrong else 0
@@ -330,8 +330,8 @@ def _copy_to_engine(index: Path, to: str, engine: str) -> int:
         copied, taken = _copied_to_engine(index, target, engine, repair, again=again)
     name, counts = printable(engine if is_cluster(to) else str(target)), copied.counts
     lines = [
-        f"{counts.captures:,} captures of {counts.digests:,} digests in "
-        f"{counts.containers:,} containers copied and read back",
+        singular(f"{counts.captures:,} captures of {counts.digests:,} digests in ")
+        + f"{counts.containers:,} containers copied and read back",
         f"content hash of both: {copied.content}",
     ]
     if taken:

@@ -102,8 +102,8 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
         captures, workers = started.counts.captures, started.workers
         about = {"index": printable(name), "captures": captures, "workers": workers}
         print_result({"url": started.url, **about})
-        processes = singular(f"{workers} workers")
-        log(f"serving {name} ({captures:,} captures) at {started.url} with {processes}")
+        held, processes = singular(f"{captures:,} captures"), singular(f"{workers} workers")
+        log(f"serving {name} ({held}) at {started.url} with {processes}")
 
     for_all = chosen.pop("for_all")
     chosen["guarded"] = chosen["host"] not in _LOOPBACK and not for_all

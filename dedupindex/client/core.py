@@ -456,7 +456,9 @@ class ClientBase(Generic[_TransportT]):
             if done.why == errors.UnknownCrawl.code and batch.crawl in self._begun:
                 yield from self._ask(lambda: self._begun[batch.crawl], dict)
             elif done.why not in _TRANSIENT:
-                _log.warning("%d captures not reported: %s", len(batch.captures), done.message)
+                count = len(batch.captures)
+                what = "1 capture" if count == 1 else f"{count} captures"
+                _log.warning("%s not reported: %s", what, done.message)
                 return Reported(dropped=len(batch.captures))
             elif done.why == "outage":
                 break

@@ -243,7 +243,9 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     unasked = not_asked(head)
     more = f"; {unasked}" if unasked else ""
     headline = (
-        f"{saved}: {head['duplicates']:,} duplicates in {head['lookups']:,} lookups{more}."
+        f"{saved}: "
+        + singular(f"{head['duplicates']:,} duplicates in {head['lookups']:,} lookups")
+        + f"{more}."
         if head["lookups"]
         else f"This crawl has looked nothing up{more}."
     )

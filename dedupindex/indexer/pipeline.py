@@ -39,6 +39,7 @@ from dedupindex.indexer.tasks import BuildPlan, make_plan
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
+from dedupindex.runtime.tables import singular
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
 from dedupindex.sources.source import annotation
@@ -233,7 +234,8 @@ def _find_sources(job: Build) -> Expanded:
         for name in job.sources:
             if (Path(name) / FILE).is_file():
                 raise BadSource(f"{name} is an index; the sources come first, the index last")
-        passed = f" ({found.skipped} files of no known kind passed over)" if found.skipped else ""
+        passed = singular(f"{found.skipped:,} files of no known kind passed over")
+        passed = f" ({passed})" if found.skipped else ""
         raise BadSource(
             f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "
             f"Parquet table or crawl log was found{passed}"

@@ -14,7 +14,7 @@ _SENSIBLE = 2.0  # seconds of a run; the rate of a shorter one is that of its be
 UNKNOWN = "not known"  # in the place of a number
 _PLURAL = re.compile(
     r"(?<![\w.,-])1 (?:(file|record|revisit|original|capture|line|thing|response|resource|digest"
-    r"|payload|document|pair|component|host|lookup|worker)s|(cop)ies)\b"
+    r"|payload|document|pair|component|host|lookup|worker|duplicate|problem)s|(cop)ies)\b"
 )
 # Printable by Python but invisible: letters and marks of Default_Ignorable_Code_Point (joiners,
 # fillers, variation selectors); blank Braille pattern, note head and letter; object replacement.

@@ -12,7 +12,7 @@ from dedupindex.crawls import statistics
 from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.runtime.charts import Values, bar, columns
-from dedupindex.runtime.tables import number
+from dedupindex.runtime.tables import number, singular
 from server.auth import NamespaceAccess
 from server.services import Handlers
 
@@ -96,7 +96,7 @@ class Charts(Handlers):
         rows = self._rows(SPANS[name], crawl)
         charts = {
             chart: columns(
-                [(f"{text_of(unit)}: {title.format_map(texts_of(row))}", values(row))
+                [(f"{text_of(unit)}: {singular(title.format_map(texts_of(row)))}", values(row))
                  for unit, row in rows]
             )
             for chart, (values, title) in _CHARTS.items()

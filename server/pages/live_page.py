@@ -24,6 +24,7 @@ from dedupindex.crawls.minutes import HOUR, MinuteCounts, attention, last_hour, 
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import DedupError
 from dedupindex.runtime.charts import Columns, columns
+from dedupindex.runtime.tables import singular
 from server.auth import NamespaceAccess
 from server.config import RECORDS_CRAWL
 from server.metrics import lookups_by_class
@@ -184,7 +185,7 @@ def _charts(minutes: list[MinuteCounts]) -> dict[str, Any]:
     def chart(values: Any, title: str) -> Columns:
         rows = zip(units, minutes, strict=True)
         return columns([
-            (f"{unit}: {title.format_map(texts_of(counts.row))}", values(counts.row))
+            (f"{unit}: {singular(title.format_map(texts_of(counts.row)))}", values(counts.row))
             for unit, counts in rows
         ])  # fmt: skip
 

@@ -81,10 +81,10 @@ def test_the_page_has_the_running_minute_and_crawls_that_have_just_ended(web: Fl
     web.get(question(1) + "&crawl=weekly<i>")
     web.application.config["live"].crawls.write_counts()
     page = web.get("/pages/live").text
-    assert "anything in the last hour" not in page and "1 lookups, 1 duplicates" in page
+    assert "anything in the last hour" not in page and "1 lookup, 1 duplicate" in page
     web.post("/crawls/weekly<i>/commit")
     page = web.get("/pages/live").text
-    assert "ended: committed" in page and "1 lookups, 1 duplicates" in page
+    assert "ended: committed" in page and "1 lookup, 1 duplicate" in page
 
 
 def test_an_unknown_crawl_and_one_stream_too_many_are_refused(

@@ -13,6 +13,7 @@ import pytest
 
 from dedupindex.cli import main
 from tests.conftest import MakeIndex
+from tests.support.captures import capture
 from tests.support.commands import ended, typed
 from tests.support.rewriting import small_set
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
@@ -234,3 +235,16 @@ def test_what_cannot_be_read_is_said_to_be_unreadable(words: str, tmp_path: Path
     said = done.stdout + done.stderr
     assert "Permission denied" in said and "Errno" not in said and "Traceback" not in said
     assert any(word in said for word in ("cannot be read", "cannot be opened", "unreadable")), said
+
+
+def test_messages_count_one_thing_as_one(make_index: MakeIndex, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "notes.txt").write_text("hello")
+    _, said = typed("index", "--all", tmp_path / "files", tmp_path / "none", status=4)
+    assert "(1 file of no known kind passed over)" in said
+    index = make_index([capture(1), capture(1, b"http://b.example/", 2)])
+    _, said = typed("export", "--wget", index, "--out", tmp_path / "out.cdx")
+    assert "  1 capture at other URLs left out: wget takes one URL for a digest." in said
+    single = make_index([capture(1)])
+    out, _ = typed("index", "--check", single)
+    assert out.endswith(": 1 capture checked, no problem found\n")

@@ -21,6 +21,7 @@ _WRONG = re.compile(r"(?<![\w.,-])1 (?:[a-z]+ies|[a-rt-z]+[a-rt-z]s)\b")
         ("1 files: 1 records, 1 copies", "1 file: 1 record, 1 copy"),
         ("11 files, 1,001 copies, 0.1 files", "11 files, 1,001 copies, 0.1 files"),
         ("1 responses of x-1 files", "1 response of x-1 files"),
+        ("1 problems, 1 duplicates", "1 problem, 1 duplicate"),
         ("none of 1 filesystem", "none of 1 filesystem"),
     ],
 )
