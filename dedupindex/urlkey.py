@@ -147,6 +147,15 @@ def host_of(url: bytes) -> bytes:
     return match[1].lower().removesuffix(b".") if match else url.partition(b":")[0].lower()[:255]
 
 
+def counted_host(url: bytes) -> bytes:
+    """Return the host of a URL under which reports count it, b"" if it has none.
+
+    >>> counted_host(b"https://www.Example.com:8443/"), counted_host(b"example.com/")
+    (b'www.example.com', b'')
+    """
+    return host_of(url) if _HOST.match(url) else b""
+
+
 def host_name(typed: str) -> bytes:
     """Return a host that a user named, as `host_of` has it; raises `BadInput`."""
     try:

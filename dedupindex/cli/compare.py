@@ -141,7 +141,7 @@ def _pictures(total: Mapping[str, int], rows: Sequence[dict[str, Any]]) -> Itera
         "Payload by what has changed", sizes, ReportColumn("", "", Unit.BYTES)
     )
     largest = [
-        (row["host"], [row[change] for change in CHANGES], f"{row['changed']:,} changed")
+        (row["host"] or UNKNOWN, [row[change] for change in CHANGES], f"{row['changed']:,} changed")
         for row in rows[: html_page.MOST]
     ]
     yield from html_page.ranking("URLs of the hosts", _PARTS, largest)

@@ -32,7 +32,7 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.progress import measured
-from dedupindex.runtime.tables import amount, number, printable, singular
+from dedupindex.runtime.tables import UNKNOWN, amount, number, printable, singular
 from dedupindex.runtime.workers import Count, read_all
 
 _HOSTS_SHOWN = 20
@@ -151,7 +151,7 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     yield f"  {'CAPTURES STORED':>16}  {'PAYLOAD':>10}  HOST"
     for row in content["largest_hosts"]:
         size = amount(row["payload_bytes"])
-        yield f"  {row['captures']:>16,}  {size:>10}  {printable(row['host'])}"
+        yield f"  {row['captures']:>16,}  {size:>10}  {printable(row['host'] or UNKNOWN)}"
 
 
 def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
             for name, groups in found["by"].items()
         },
     )
-    hosts = sorted(by["host"]["rows"], key=lambda row: (-row["captures"], row["host"]))
+    hosts = sorted(by["host"]["rows"], key=lambda row: (-row["captures"], row["host"] or ""))
     return {
         **held,
         "bytes": stored,

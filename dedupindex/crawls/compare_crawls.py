@@ -32,7 +32,7 @@ from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.timestamps import digits_of_date
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import counted_host
 
 CHANGES = ("new", "gone", "same", "changed")  # of URLs, from the first crawl to the second
 _OF_EACH = ("stored", "stored_bytes", "revisits", "revisit_bytes")
@@ -100,7 +100,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
             second: total[_COLUMN["second_revisits"]] + refused[1],
         })  # fmt: skip
     rows: list[dict[str, Any]] = [
-        {"host": host.decode("utf-8", "backslashreplace"), **_named(amounts)}
+        {"host": host.decode("utf-8", "backslashreplace") or None, **_named(amounts)}
         for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
     ]
     hosts = len(sums)
@@ -206,7 +206,7 @@ def _lines(
 
 
 def _line(url: bytes, answer: _SeenUrl, size: int) -> bytes:
-    host = host_of(url)[:_LONGEST].replace(b"\n", b"%0A")
+    host = counted_host(url)[:_LONGEST].replace(b"\n", b"%0A")
     return b"%b %d %b %b %d %d %b\n" % (
         xxh3_128_hexdigest(url).encode(), answer.side, answer.date, answer.digest.hex().encode(),
         size, answer.is_revisit, host,

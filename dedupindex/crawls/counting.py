@@ -31,7 +31,7 @@ from dedupindex.crawls.statistics_keys import (
 )
 from dedupindex.crawls.store import Writing
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import counted_host
 
 KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
 TIMES_KEPT = 2000  # crawls whose times are in memory
@@ -110,7 +110,7 @@ class LookupCounter:
         self._stored.extend(
             (
                 crawl,
-                host_of(item.url)[:LONGEST],
+                counted_host(item.url)[:LONGEST],
                 item.mime[:LONGEST],
                 item.status,
                 payload_size(item),
@@ -123,7 +123,7 @@ class LookupCounter:
         with self._busy:
             minute = minute_of(int(self._clock()))
             for item in captures:
-                host, mime = host_of(item.url)[:LONGEST], item.mime[:LONGEST]
+                host, mime = counted_host(item.url)[:LONGEST], item.mime[:LONGEST]
                 row = self._row((crawl, minute, "", host, mime, item.status))
                 _add_sized(row, "not_modified", item.size)
 
@@ -173,7 +173,7 @@ class LookupCounter:
     def _add(self, lookup: CountedLookup, minute: bytes, now: int) -> None:
         crawl, strategy, url, answer, stated, taken = lookup
         column, size, mime, status = _outcome_of(answer) if isinstance(answer, bytes) else answer
-        host = host_of(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
+        host = counted_host(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
         crawl = crawl[:MAX_NAME_LENGTH]
         row = self._row((crawl, minute, strategy, host[:LONGEST], mime[:LONGEST], status))
         if column:

@@ -39,7 +39,6 @@ from dedupindex.runtime.report_table import ReportColumn, Table, Unit, hidden, s
 from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
-UNKNOWN = "unknown"  # shown for an empty heading
 _COUNTED_AFTER = 10  # seconds: the processes of a server write their counts once a second
 _UNSAID = "not known (the crawler did not say)"
 _COUNTS = (  # of a crawl, a strategy or a group
@@ -219,12 +218,11 @@ def written(found: CrawlReport, style: str) -> Iterator[str]:
     if style == "json":
         head = {**found.summary, "by": found.by} if found.by else found.summary
         return as_json(head, table, groups)
-    rows = ({**group, found.by: group[found.by] or UNKNOWN} for group in groups)
     if style == "text":
-        return (line + "\n" for line in _text(found, rows))
+        return (line + "\n" for line in _text(found, groups))
     if style == "html":
-        return _page(found, list(rows))
-    return _TOTALS.csv_lines([found.summary]) if table is None else table.csv_lines(rows)
+        return _page(found, list(groups))
+    return _TOTALS.csv_lines([found.summary]) if table is None else table.csv_lines(groups)
 
 
 def _groups(found: CrawlReport) -> Iterator[dict[str, Any]]:

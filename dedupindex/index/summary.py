@@ -25,7 +25,7 @@ from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import write_file
 from dedupindex.runtime.progress import watched
 from dedupindex.timestamps import digits_of_date
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import counted_host
 
 FILE = "summary.json"
 FORMAT = 2  # of earlier ones the numbers mean something else: they are counted anew
@@ -180,13 +180,13 @@ def size_class_of(size: int) -> str:
 def _item_of(capture: Capture) -> _Item:
     size = -1 if capture.size_of_record else capture.size
     return _Item(
-        digits_of_date(capture.date), host_of(capture.url)[:_LONGEST], capture.date[:7],
+        digits_of_date(capture.date), counted_host(capture.url)[:_LONGEST], capture.date[:7],
         capture.mime, capture.status, capture.crawl, size, False,
     )  # fmt: skip
 
 
 def _item_of_revisit(revisit: Dependent, crawl: str) -> _Item:
-    host, date = host_of(revisit.url)[:_LONGEST], revisit.date
+    host, date = counted_host(revisit.url)[:_LONGEST], revisit.date
     return _Item(digits_of_date(date), host, date[:7], b"", 0, crawl, revisit.size, True)
 
 

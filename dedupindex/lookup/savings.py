@@ -30,7 +30,7 @@ from dedupindex.lookup.decide import Decision, Match, Query, Strategy, decide, f
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.report_table import percent
-from dedupindex.urlkey import host_of
+from dedupindex.urlkey import counted_host
 
 _SAMPLED = 1000  # lookups that are checked for captures that the index already holds
 CLASSES = (Match.EXACT_URL, Match.CANONICAL_URL, Match.DIGEST)
@@ -62,10 +62,11 @@ SIZES = ("stated", "of_original", "unknown")
 # Strategy -> the number of match classes that it finds.
 STRATEGIES = {strategy: _classes_of(strategy) for strategy in sorted(Strategy, key=_classes_of)}
 
+# The headings of groups; b"" stands for one that is not known.
 GROUPS: dict[str, Callable[[Capture], bytes]] = {
-    "host": lambda capture: host_of(capture.url),
-    "mime": lambda capture: capture.mime or b"unknown",
-    "status": lambda capture: b"%d" % capture.status if capture.status else b"unknown",
+    "host": lambda capture: counted_host(capture.url),
+    "mime": lambda capture: capture.mime,
+    "status": lambda capture: b"%d" % capture.status if capture.status else b"",
     "day": lambda capture: capture.date[:10],
     "year": lambda capture: capture.date[:4],
 }
@@ -255,7 +256,7 @@ class DuplicationReport:
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield the `count` groups with the most bytes handled, then captures; 0 for all."""
         for key, sums in self.rows.largest(count, 1, 0):
-            yield {self.by: key.decode("utf-8", "backslashreplace"), **summary(sums)}
+            yield {self.by: key.decode("utf-8", "backslashreplace") or None, **summary(sums)}
 
 
 def _query(capture: Capture) -> Query:

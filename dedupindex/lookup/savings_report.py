@@ -302,7 +302,7 @@ def pictures(
     drawn, names = drawn_columns(groups if looked_up == "handled" else [])
     rows = [
         (
-            str(group[by_name(group)]),
+            str(group[by_name(group)] or UNKNOWN),
             [group[name] for name in names],
             _of_group(group, looked_up),
         )

@@ -92,7 +92,7 @@ class ValidatorReport:
     def groups(self, count: int) -> Iterator[dict[str, Any]]:
         """Yield the `count` groups with the most captures compared, largest first; 0 for all."""
         for key, sums in self._rows.largest(count, 0):
-            heading = key.decode("utf-8", "backslashreplace")
+            heading = key.decode("utf-8", "backslashreplace") or None
             yield {self.by: heading, **dict(zip(COLUMNS, sums, strict=True))}
 
 

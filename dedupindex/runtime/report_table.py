@@ -105,8 +105,16 @@ class Table:
             yield ("," if before else "") + orjson.dumps(self.as_json(row)).decode()
 
     def csv_lines(self, rows: Iterable[Row]) -> Iterator[str]:
-        """Yield a line with the names of all columns, and a line for each row."""
-        return csv_lines([column.name for column in self.columns], rows)
+        """Yield a line with the names of all columns, and a line for each row.
+
+        A heading that is not known has the word for it; other cells are empty.
+        """
+        heading = self.columns[0]
+        named = (
+            {**row, heading.name: heading.absent} if row[heading.name] is None else row
+            for row in rows
+        )
+        return csv_lines([column.name for column in self.columns], named)
 
     def text_lines(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield a line with labels and one for each row, without line ends.

@@ -118,7 +118,7 @@ def _picture(content: dict[str, Any], by: str, order: str, top: int) -> dict[str
 def _shown(row: Row, found: Ranking, most: float) -> Row:
     """Return a row with its bar, and the parameters of the list of its captures."""
     heading = row.get(found.by)
-    unlisted = "\0" in (heading or "") or (found.by == "size" and heading is None)
+    unlisted = "\0" in (heading or "") or (found.by in ("size", "host") and heading is None)
     return {
         **summary.known_bytes(row),
         "heading": heading,

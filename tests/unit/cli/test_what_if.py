@@ -266,3 +266,16 @@ def test_a_match_class_without_a_known_size_has_no_bytes(
     assert "Duplicates found:     299 (100.0 %)\n" in text and "(298.6 kB), 100.0 %\n" in text
     page, _ = typed("report", index, "--against", path, "--format", "html")
     assert ">same URL: not known<" in page and "another URL: 298.6 kB<" in page
+
+
+@pytest.mark.parametrize("by", ["host", "mime"])
+def test_a_heading_that_is_not_known_is_null(by: str, index: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new.cdx"
+    path.write_text(HEADER + cdx_line(1, 1, 9, "http:///1", "-"))
+    words = ("report", index, "--against", path, "--by", by)
+    (group,) = json.loads(typed(*words, "--json")[0])["groups"]
+    assert group[by] is None and group["handled"] == 1
+    assert typed(*words, "--format", "csv")[0].splitlines()[1].startswith("not known,")
+    assert typed(*words)[0].split("first:\n")[1].splitlines()[1].endswith("  not known")
+    page, _ = typed(*words, "--format", "html")
+    assert '<th scope="row">not known</th>' in page and "None" not in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import defaultdict
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,7 @@ from dedupindex.index import open_index, same_payload, summary
 from dedupindex.index.summary import COLUMNS, DIMENSIONS, ORDERS, summarize
 from dedupindex.urlkey import host_of
 from tests.support.captures import capture, sha1
+from tests.support.commands import typed
 from tests.support.purging import begin, load, revisit_of
 
 URLS = [b"http://h%d.example/" % number for number in range(5)]
@@ -173,3 +175,12 @@ def test_captures_and_revisits_of_one_payload(tmp_path: Path) -> None:
     assert found.originals == {0, 1} and not found.more and few.more
     ((only, place),) = found.revisits
     assert (only.url, only.names_url, place.crawl) == (b"http://third.example/", first.url, "later")
+
+
+def test_a_url_without_scheme_has_no_host(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1, b"example.com/a"), capture(2, b"sha1:AAAA"), capture(3, b"http://a/")])
+    rows = {row["host"]: row["captures"] for row in counted(index)["by"]["host"]["rows"]}
+    assert rows == {None: 2, "a": 1}
+    out, _ = typed("index", "--stats", index)
+    assert re.search(r"^ +2 +2.0 kB  not known$", out, re.MULTILINE), out

@@ -160,6 +160,21 @@ def test_a_match_class_without_a_known_size_has_no_bytes(web: Web, index: Path) 
     assert web.report()["canonical_url_bytes"] == 1001  # as far as known
 
 
+def test_what_has_no_host_is_counted_as_not_known(web: Web, index: Path) -> None:
+    """A URL without a scheme, swapped parameters, no URL: one group in every form of the report."""
+    web.get(f"/lookup?digest={sha1(1)}&crawl=a")
+    web.get("/lookup?" + question(1, "example.com/"))
+    web.get("/lookup?" + question(1, str(sha1(1))))
+    web.get("/lookup?" + question(1, "http://one.example/a"))
+    hosts = {row["host"]: row["lookups"] for row in web.report("by=host")["groups"]}
+    assert hosts == {None: 3, "one.example": 1}
+    rows = csv.reader(io.StringIO(web.report("by=host&format=csv")))
+    assert {row[0] for row in rows} == {"host", "not known", "one.example"}
+    assert re.search(r"^ +3 .*  not known$", web.report("by=host&format=text"), re.MULTILINE)
+    assert '<th scope="row">not known</th>' in web.report("by=host&format=html")
+    assert '<bdi class="url">not known</bdi>' in web.get("/pages/crawl?name=a").text
+
+
 def test_lookups_by_url_count_as_listed(web: Web) -> None:
     web.get("/cdx?url=http://one.example/a&crawl=a")
     web.get("/cdx?url=http://one.example/nothing&crawl=a")
@@ -310,7 +325,7 @@ def test_all_formats_have_the_same_numbers(web: Web, index: Path) -> None:
     many_hosts(web)
     groups = web.report("by=host")["groups"]
     rows = list(csv.DictReader(io.StringIO(web.report("by=host&format=csv"))))
-    assert [row["host"] for row in rows][:2] == ["unknown", "caf\\xe9.example"]
+    assert [row["host"] for row in rows][:2] == ["not known", "caf\\xe9.example"]
     for name in StatisticsRow._fields:
         known = [row[name] and int(row[name]) for row in rows]
         assert known == ["" if group[name] is None else group[name] for group in groups]
