@@ -12,8 +12,12 @@ current one. The crawler then writes a revisit of profile server-not-modified (W
 * A validator that the URL has stated for two payloads has lied, and is not used again.
 * A Last-Modified must be older than the answer (`_SETTLED`). A resource may change twice in a
   second, or while it is sent (RFC 9110 section 8.8.2.2).
-* There are none without an original that an ordinary lookup of the payload would answer, of the
-  same URL. So policies, namespaces and purges apply, and a revisit has something to refer to.
+* There are none without an original that a lookup of the payload with the strategy EXACT_URL would
+  answer. So policies, namespaces and purges apply, and a revisit has something to refer to. If the
+  URL was only stored as a revisit of another one, there is none: a revisit for a 304 has the
+  payload of the record "from which a Last-Modified or ETag value was taken", and that one is a
+  revisit, which nothing may refer to. The record of the other URL has other HTTP headers, which
+  replay shows if the block of the revisit is empty, as Heritrix writes it.
 """
 
 from __future__ import annotations

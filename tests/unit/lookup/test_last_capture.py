@@ -280,6 +280,30 @@ def test_canonical_urls_are_found_but_have_no_conditions(tmp_path: Path) -> None
     assert sent(site.last(www, "&strategy=CANONICAL_URL")) == ['"1"']
 
 
+def test_a_revisit_of_another_url_has_no_conditions_until_its_own_is_stored(tmp_path: Path) -> None:
+    """The record whose validators would be sent is a revisit, and nothing may refer to that one."""
+    other = "http://example.org/first"
+    first = page(b"one", 1, url=other, ETag=b'"1"', Last_Modified=OLD)
+    named = {"Refers_To_Target_URI": other.encode(), "Refers_To_Date": b"2024-03-01T00:00:00Z"}
+    copy = revisit(
+        head(ETag=b'"2"', Last_Modified=OLD),
+        Target_URI=URL.encode(),
+        Date=b"2024-03-02T00:00:00Z",
+        Payload_Digest=stated_sha1(b"one"),
+        **named,
+    )
+    site = Site(tmp_path, [first, copy])
+    answer = site.last()
+    assert (answer["known"], answer["revisit"], answer["etag"]) == (True, True, '"2"')
+    assert (answer["original"], answer["conditions"]) == (None, {})
+    assert site.get(accept="text/plain").status_code == 204
+    assert sent(site.last(other)) == ['"1"', OLD.decode()]
+    stored = tmp_path / "stored.warc.gz"
+    stored.write_bytes(gz(page(b"one", 3, ETag=b'"2"')))
+    typed("index", "--add", stored, site.index)
+    assert sent(site.last()) == ['"2"']
+
+
 def test_what_was_posted_is_no_visit(tmp_path: Path) -> None:
     posted = page(b"two", 2, ETag=b'"2"')
     asked = request(b"POST", 7, Target_URI=URL.encode(),
