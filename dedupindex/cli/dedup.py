@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,7 @@ _OUTDATED = (
 )
 _OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied
+_FOLDERS = 5  # directories of originals that are named
 _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
@@ -241,14 +242,41 @@ def _other_files(report: DedupReport) -> Iterator[str]:
         absent = [f"not copied: {missing.file}" for missing in report.absent]
         yield from file_lines(absent, len(absent), _SHOWN)
     if outside := sorted(+report.outside):
-        where = printable(os.path.commonpath([os.path.dirname(path) for path in outside]))
+        folders = covering_directories(outside)
+        where = " ".join(f"--originals {shlex.quote(printable(folder))}" for folder in folders)
         yield (
             singular(f"{report.outside.total():,} revisits of originals outside, ")
             + singular(f"in {len(outside):,} files to be kept: ")
-            + f"bin/verify takes --originals {where}"
+            + f"bin/verify takes {where}"
         )
         others = [f"{report.outside[path]:,} to {path}" for path in outside]
         yield from file_lines(others, len(others))
+
+
+def covering_directories(paths: Iterable[str], most: int = _FOLDERS) -> list[str]:
+    """Return directories that have all files of `paths` in them or below, sorted.
+
+    These are the directories of the files; if there are more than `most`, parents take the place
+    of the deepest ones. The root is never one of them, so there may be more.
+    """
+    found = _outermost(os.path.dirname(path) for path in paths)
+    while len(found) > most:
+        depth = max(folder.count("/") for folder in found)
+        parents = {one: os.path.dirname(one) for one in found if one.count("/") == depth}
+        if any(parent in ("", "/") or parent.endswith((":", ":/")) for parent in parents.values()):
+            break  # the root, or that of a store
+        found = _outermost(parents.get(folder, folder) for folder in found)
+    return found
+
+
+def _outermost(folders: Iterable[str]) -> list[str]:
+    """Return directories without those that are in another one, sorted."""
+    kept = set(folders)
+    return sorted(
+        folder
+        for folder in kept
+        if not any(folder[:at] in kept for at, letter in enumerate(folder) if letter == "/")
+    )
 
 
 def _verified_line(report: DedupReport) -> str:

@@ -18,6 +18,7 @@ from unittest.mock import ANY
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.cli.dedup import covering_directories
 from dedupindex.post_crawl import dedup_all as stages
 from dedupindex.post_crawl.dedup_report import Proof
 from dedupindex.post_crawl.rewrite import rewrite_all, rewrite_file
@@ -413,6 +414,40 @@ def test_originals_that_an_index_names(tmp_path: Path, dedup: Dedup) -> None:
     check(done)
     argv = ["verify", "--against", str(tmp_path / "set"), str(tmp_path / "out"), "--originals"]
     assert main([*argv, str(tmp_path / "old")]) == 0
+
+
+def test_each_directory_of_originals_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not the parent of all: on a real machine that is the root."""
+    bodies = [Random(number).randbytes(1500) for number in range(2)]
+    folders = [tmp_path / "disk 1" / "warcs", tmp_path / "disk2" / "warcs"]
+    for number, folder in enumerate(folders):
+        write(folder / "x.warc.gz", number + 1, bodies[number : number + 1])
+    index = tmp_path / "index"
+    assert main(["index", *map(str, folders), str(index), "-w", "-m", ".*"]) == 0
+    write(tmp_path / "set" / "y.warc.gz", 3, bodies)
+    words = ["dedup", tmp_path / "set", "--out", tmp_path / "out", "--index", index]
+    capsys.readouterr()
+    assert main([str(word) for word in words]) == 0
+    named = f"bin/verify takes --originals '{folders[0]}' --originals {folders[1]}\n"
+    assert named in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("folders", "named"),
+    [
+        (["/a/1", "/a/1", "/b/2"], ["/a/1", "/b/2"]),
+        (["/a", "/a/1/2", "/ab"], ["/a", "/ab"]),
+        ([f"/a/jobs/{day}/warcs" for day in range(9)] + ["/b/c"], ["/a/jobs", "/b/c"]),
+        ([f"/{day}" for day in range(7)], [f"/{day}" for day in range(7)]),
+        ([f"s3://{day}" for day in range(7)], [f"s3://{day}" for day in range(7)]),
+        ([f"s3://b/{day}" for day in range(7)], ["s3://b"]),
+        (["s3://b/x", "/a"], ["/a", "s3://b/x"]),
+    ],
+)
+def test_directories_that_have_all_originals(folders: list[str], named: list[str]) -> None:
+    assert covering_directories([f"{folder}/x.warc.gz" for folder in folders]) == named
 
 
 def test_captures_that_an_index_did_not_read_are_reported(
