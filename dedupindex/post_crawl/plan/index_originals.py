@@ -50,8 +50,9 @@ _BATCH = 1024
 _SHORT = 1 << 17  # bytes of a file that are read first for a record
 _MARGIN = 64  # a record that ends this close to the end of these bytes may have been cut
 _NO_URL_LIST = (
-    "the index has no list of captures by URL (bin/index --by-url): whether its originals share "
-    "their URL and second with another payload is decided by the set alone"
+    "the index has no list of captures by URL (bin/index --by-url). Nothing needs to be done, "
+    "unless a URL was captured twice within a second with different payloads: if one of them is "
+    "an original and the other is not in this set, replay may show the other"
 )
 _NOT_READ = (
     "{:,} captures known only from a CDX, a log or a crawler are no originals: whether they answer "
