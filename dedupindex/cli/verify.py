@@ -53,7 +53,12 @@ PLACE = _Anywhere(path_type=Path, readable=False)  # `verify` says what cannot b
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
 @option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
-@option("--originals", multiple=True, type=PLACE, help="Where originals may be besides PLACE.")
+@option(
+    "--originals",
+    multiple=True,
+    type=PLACE,
+    help="Where originals may be besides PLACE; repeatable.",
+)
 @flag(
     "--records", help="With --against: compare records, not gzip members (after bin/undedup --out)."
 )
