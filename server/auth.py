@@ -79,7 +79,8 @@ class Access:
             if token.role < role:
                 reason = f"{has}; this needs {role.name.lower()}"
             else:
-                reason = f"{has}, but is for other crawls or namespaces"
+                inside = "" if token.namespaces == "*" else f" in namespaces {token.namespaces!r}"
+                reason = f"{has} for crawls {token.crawls!r}{inside}, which does not allow this"
             raise refused("forbidden", f"{reason}{what}{where}")
         return token.name
 

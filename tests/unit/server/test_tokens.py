@@ -83,6 +83,8 @@ def test_writing_needs_a_token_once_one_exists(index: Path) -> None:
     assert begin(web, "a", **bearer(secret)) == begin(web, "b", **bearer(admin)) == (200, "")
     for name, token in (("c", secret), ("a", reader)):
         assert begin(web, name, **bearer(token)) == (403, "forbidden")
+    said = web.post("/crawls", json={"name": "c"}, headers=bearer(secret)).get_json()["error"]
+    assert "token a has the role write for crawls 'a*', which does not allow" in said["message"]
     refused = web.post("/crawls/b/commit")
     assert refused.status_code == 401 and refused.headers["WWW-Authenticate"] == "Bearer"
     for path, body in (
