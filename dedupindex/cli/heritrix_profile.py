@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import zipfile
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
 import click
@@ -20,7 +22,7 @@ import click
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.errors import SHIPPED, BadInput, BadSource
-from dedupindex.lookup.decide import Strategy
+from dedupindex.lookup.decide import STRATEGY_ALIASES, Strategy
 from dedupindex.runtime.tables import printable
 
 CONF = SHIPPED / "conf" / "heritrix"
@@ -28,6 +30,7 @@ BEANS = "dedup-beans.xml"
 SCRIPT = "dedupindex.groovy"
 CLASSES = "dedup-classes"
 COMPILING = 120  # seconds at most; it takes two
+_CONNECTING = 2  # seconds at most
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
@@ -196,7 +199,18 @@ def _edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-_STRATEGIES = click.Choice([strategy.value for strategy in Strategy])
+def _unreached(server: str) -> str:
+    """Return why nothing accepts a connection at an address of HTTP, "" if something does."""
+    try:
+        address = urlsplit(server)
+        port = address.port or (443 if address.scheme.lower() == "https" else 80)
+        with socket.create_connection((address.hostname or "", port), _CONNECTING):
+            return ""
+    except (OSError, ValueError) as error:  # ValueError: no port or host that could be connected to
+        return getattr(error, "strerror", None) or str(error)
+
+
+_STRATEGIES = click.Choice([*Strategy.__members__, *STRATEGY_ALIASES])
 EXAMPLES = """
 bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
     --seed http://example.org/ --contact http://archive.example/crawler.html
@@ -229,11 +243,17 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     """
     if chosen["http2"] and chosen["conditional"]:
         raise click.UsageError("FetchHTTP2 sends no conditions: leave --http2 or --conditional out")
+    chosen["strategy"] = Strategy.parse(chosen["strategy"]).value
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
     not_compiled = compile_script(heritrix, job)
     if not_compiled:
         say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
+    if reason := _unreached(chosen["server"]):
+        say(
+            f"the server {printable(chosen['server'])} is not reached now ({reason}); the job is "
+            "made all the same: start bin/serve before you launch it"
+        )
     place = printable(str(job))
     jobs = shlex.quote(printable(str(job.resolve().parent)))
     start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
 import zipfile
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +23,9 @@ from dedupindex.cli.heritrix_profile import (
     make_job,
 )
 from dedupindex.errors import BadInput, BadSource
+from dedupindex.lookup.decide import STRATEGY_ALIASES
 from tests.support.commands import typed
+from tests.support.ports import refusing_port
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
 STOCK = """<beans xmlns:context="c"><context:annotation-config/>
@@ -189,3 +193,29 @@ def test_groovy_3_gets_no_annotation_of_groovy_4(heritrix: Path, tmp_path: Path)
         assert (script == shipped) is (number == 0)
         assert ("POJO" in script) is (number == 0)
         assert script.count("@CompileStatic\n") == shipped.count("@CompileStatic\n") > 5
+
+
+def made(heritrix: Path, job: Path, *options: str, status: int = 0) -> tuple[str, str]:
+    words = ("--seed", "http://a.example/", "--contact", "http://d.example/")
+    return typed("heritrix-profile", heritrix, job, *words, *options, status=status)
+
+
+def test_names_of_strategies_of_the_deduplicator_are_taken(heritrix: Path, tmp_path: Path) -> None:
+    for number, (name, meant) in enumerate(STRATEGY_ALIASES.items()):
+        job = tmp_path / str(number)
+        made(heritrix, job, "--strategy", name)
+        assert f"searchStrategy={meant}\n" in (job / "dedup-beans.xml").read_text()
+
+
+def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -> None:
+    with refusing_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        said, messages = made(heritrix, tmp_path / "away", "--server", url)
+    line = f"the server {url} is not reached now (Connection refused); the job is made all the same"
+    assert " is ready; " in said and line in messages
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/dedup"
+        _, messages = made(heritrix, tmp_path / "there", "--server", url)
+    assert "not reached" not in messages
+    _, messages = made(heritrix, tmp_path / "port", "--server", "http://a.example:99999")
+    assert "is not reached now (Port out of range" in messages
