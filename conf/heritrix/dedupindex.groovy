@@ -44,6 +44,7 @@ import org.apache.http.util.EntityUtils
 import org.archive.checkpointing.Checkpoint
 import org.archive.crawler.event.CrawlStateEvent
 import org.archive.crawler.reporting.StatisticsTracker
+import org.archive.modules.CrawlMetadata
 import org.archive.modules.CrawlURI
 import org.archive.modules.Processor
 import org.archive.modules.fetcher.FetchStatusCodes
@@ -365,16 +366,16 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** Read what is known once the job was launched. */
     private void identify() {
-        // A launch has its own id, so no two launches of a job are taken for one crawl.
-        Object metadata = context.getBean('metadata')
-        String job = ((org.archive.modules.CrawlMetadata) metadata).getJobName()
         // FetchHTTP takes its digest with the chunk framing of the transfer, FetchHTTP2 without.
         covers = setting('digestCovers', 'auto')
         if (covers == 'auto') covers = isFetchHttp2() ? 'entity' : 'stored'
-        String name = (job + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
+        // A launch has its own id, so no two launches of a job are taken for one crawl.
+        String name = (jobName() + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
         crawlParameters = '&crawl=' + name + parameter('strategy', 'searchStrategy') + parameter('max_age', 'maxAge')
         crawl = name
     }
+
+    private String jobName() { ((CrawlMetadata) context.getBean('metadata')).getJobName() }
 
     private boolean isFetchHttp2() {
         for (String name : context.beanDefinitionNames) if (context.getType(name)?.simpleName == 'FetchHTTP2') return true
@@ -386,7 +387,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return value.isEmpty() ? '' : '&' + name + '=' + encoded(value)
     }
 
-    /** Whether to ask now. After five failures in a row one thread probes the server, and all others go on without it. */
+    /** Whether to ask now. After `FAILURES` failures in a row one thread probes the server, and all others go on without it. */
     private boolean mayTry() {
         if (failures < FAILURES) return true
         synchronized (this) {
@@ -417,7 +418,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (failures == 0) {
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem() + ': ' + server + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; all is stored until the server answers again, which is tried ' + howOften(e) + ': ' + server + ': ' + e)
+            else log(Level.SEVERE, consequence + '; after ' + FAILURES + ' failures in a row all is stored, and the server is asked ' + howOften(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
@@ -429,14 +430,16 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     private String tokenProblem() {
-        String problem = token.isEmpty() ? 'wants a token' : 'does not accept the token for the crawl ' + crawl
-        return problem + '; bin/token makes one that may write to it: set "token" in dedup-beans.xml'
+        String cure = 'set "token" in dedup-beans.xml to one of bin/token that may write to it'
+        if (token.isEmpty()) return 'wants a token for the crawl ' + crawl + '; ' + cure
+        return 'does not accept the token for the crawl ' + crawl + '; its name begins with metadata.jobName, ' + jobName() +
+            ': set that in crawler-beans.cxml to a name that the token is for, or ' + cure
     }
 
     private void answered() {
         if (failures == 0) return
         synchronized (this) {
-            if (failures != 0) log(Level.INFO, server + ' answers again; not looked up until now: ' + notLookedUp)
+            if (failures != 0) log(Level.INFO, server + ' answers again; not looked up in this crawl: ' + notLookedUp)
             failures = 0
         }
     }
@@ -602,7 +605,10 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
                 if (left == ATTEMPTS) {
-                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e + '; if no line "done" follows, do it by hand: ' + byHand(step, outcome) + '; then bin/report --crawl ' + crawl + ' prints the report that is missing in reports/' + (missed ? later() : ''))
+                    log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e)
+                    log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome))
+                    log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
+                    if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later())
                 }
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }

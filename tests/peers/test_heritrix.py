@@ -304,7 +304,8 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
-    assert "which is tried every second while connections are refused: " in alerts
+    after = "; after 5 failures in a row all is stored, and the server is asked every second while"
+    assert f"not looked up{after} connections are refused: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -341,7 +342,9 @@ def test_a_server_that_dies_in_the_middle(
     assert f"index the WARCs afterwards (bin/index --add --crawl {crawl.name} " in crawl.alerts()
     command = re.search(r"do it by hand: (curl .*?/commit') \(TOKEN is", crawl.alerts())
     assert command is not None and harvests.token not in crawl.alerts()
-    assert "&exit=" in command[1] and f"then bin/report --crawl {crawl.name} " in crawl.alerts()
+    assert (
+        "&exit=" in command[1] and f"then bin/report INDEX --crawl {crawl.name} " in crawl.alerts()
+    )
     with serving(index) as server:
         typed = command[1].replace(url, f"http://127.0.0.1:{server.port}")
         environment = {**os.environ, "TOKEN": harvests.token}
@@ -359,8 +362,10 @@ def test_a_crawl_without_its_token_says_what_to_set(
         url = f"http://127.0.0.1:{server.port}"
         crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
     assert "does not accept the token for the crawl wrong-" in crawl.alerts()
+    assert "its name begins with metadata.jobName, wrong: set that in crawler" in crawl.alerts()
     assert 'set "token" in dedup-beans.xml' in crawl.alerts()
-    assert "until the server answers again" not in crawl.alerts()
+    assert "token other has the role write for crawls 'weekly-*'" in crawl.alerts()
+    assert "failures in a row" not in crawl.alerts()
     all_stored(site, crawl)
 
 
@@ -533,9 +538,9 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
     assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
-    assert "was answered 503" in alerts and "which is tried after 1 to 1 s" in alerts
+    assert "was answered 503" in alerts and "the server is asked after 1 to 1 s" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
-    assert alerts.index("was answered 409") < alerts.index("all is stored until")
+    assert alerts.index("was answered 409") < alerts.index("failures in a row all is stored")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
