@@ -47,6 +47,7 @@ import org.archive.crawler.reporting.StatisticsTracker
 import org.archive.modules.CrawlMetadata
 import org.archive.modules.CrawlURI
 import org.archive.modules.Processor
+import org.archive.modules.ProcessorChain
 import org.archive.modules.fetcher.FetchStatusCodes
 import org.archive.modules.recrawl.RecrawlAttributeConstants
 import org.archive.modules.revisit.IdenticalPayloadDigestRevisit
@@ -95,6 +96,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private DedupFilter filter                         // null: everything is asked
     private String countsSent = ''
 
+    private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
     private final Set<Integer> logged = ConcurrentHashMap.newKeySet()
     private final Object beginning = new Object()
     private volatile boolean begun
@@ -150,16 +152,21 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** The processor that asks what was seen last of a URL; it stands before FetchHTTP. */
-    Processor newConditions() { new DedupConditions(this, setting('fetchInFull')) }
+    Processor newConditions() { own(new DedupConditions(this, setting('fetchInFull'))) }
 
     /** The processor that makes revisits of answers 304; it stands behind FetchHTTP. */
-    Processor newNotModified() { new DedupNotModified(this) }
+    Processor newNotModified() { own(new DedupNotModified(this)) }
 
     /** The processor that looks responses up; it stands behind the fetchers. */
-    Processor newLookup() { new DedupLookup(this) }
+    Processor newLookup() { own(new DedupLookup(this)) }
 
     /** The processor that reports what was stored; it stands behind the WARC writer. */
-    Processor newStore() { new DedupStore(this) }
+    Processor newStore() { own(new DedupStore(this)) }
+
+    private Processor own(Processor processor) {
+        ours.add(processor)
+        return processor
+    }
 
     private String setting(String name, String otherwise = '') { settings.getProperty(name, otherwise).trim() }
 
@@ -527,9 +534,25 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return found
     }
 
+    /** Let each of our processors run once for a response, also if the profile was edited twice. No thread crawls yet. */
+    private void dropRepeated() {
+        for (Map.Entry<String, ProcessorChain> bean : context.getBeansOfType(ProcessorChain).entrySet()) {
+            List<Processor> kept = new ArrayList<Processor>()
+            for (Processor processor : bean.value.getProcessors()) {
+                boolean repeated = ours.contains(processor) && kept.contains(processor)
+                if (!repeated) kept.add(processor)
+                else log(Level.WARNING, processor.getBeanName() + ' stands more than once in ' + bean.key + ' of crawler-beans.cxml; it runs once for each response. Remove the others')
+            }
+            if (kept.size() < bean.value.size()) bean.value.setProcessors(kept)
+        }
+    }
+
     /** What is stored is reported when the crawl pauses; at its end it answers everybody, or is taken back. */
     void onApplicationEvent(CrawlStateEvent event) {
         String state = event.state.name()
+        if (state == 'PREPARING') {                    // earlier there is no alerts.log
+            dropRepeated()
+        }
         if (state == 'PAUSED' || state == 'STOPPING') flush()
         if (state != 'FINISHED') return
         // Heritrix may exit as soon as the crawl is finished, without waiting for us; this makes it wait.

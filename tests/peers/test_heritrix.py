@@ -369,6 +369,32 @@ def test_a_crawl_without_its_token_says_what_to_set(
     all_stored(site, crawl)
 
 
+def test_a_profile_that_was_edited_twice_works_as_if_edited_once(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    with serving(empty_index(tmp_path)) as server:
+        job = heritrix.make("twice", site, f"http://127.0.0.1:{server.port}")
+        profile = job / "crawler-beans.cxml"
+        text = profile.read_text()
+        for line in (
+            '<import resource="dedup-beans.xml"/>',
+            '<ref bean="dedupLookup"/>',
+            '<ref bean="dedupStore"/>',
+        ):
+            assert text.count(line) == 1
+            text = text.replace(line, f"{line}\n    {line}")
+        profile.write_text(text)
+        crawl = heritrix.run(job)
+        asked = len(site.payloads()) + 1  # and a response 203
+        assert until(lambda: crawl_of(server, crawl.name)["lookups"] >= asked)
+        assert crawl_of(server, crawl.name)["lookups"] == asked
+    new = len(set(site.payloads().values()))
+    assert f"looked up {asked}, of these duplicates 5; reported {new + 1}" in crawl.output
+    for name, chain in (("Lookup", "fetch"), ("Store", "disposition")):
+        line = f"dedup{name} stands more than once in {chain}Processors of crawler-beans.cxml"
+        assert crawl.alerts().count(line) == 1
+
+
 def test_missed_lookups_are_reported_when_the_server_is_back(
     heritrix: Heritrix, site: Site, tmp_path: Path
 ) -> None:
