@@ -87,7 +87,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private PathSharingContext context
     private Properties settings
-    private String server, token, covers
+    private String server, token, covers, namespace
     private long quiet                                 // the longest pause between two probes
     private String crawl, crawlParameters              // known once the job was launched
     private CloseableHttpClient http
@@ -137,9 +137,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         settings = (Properties) context.getBean('dedup')
         server = setting('server').replaceAll('/+$', '')
         token = setting('token')
+        namespace = setting('namespace')
+        if (!namespace.isEmpty() && !namespace.matches('[!-.0-~]{1,200}')) {
+            throw new IllegalArgumentException('namespace in dedup-beans.xml has up to 200 printable ASCII characters, no space and no slash: ' + namespace)
+        }
         quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
         long renew = Long.parseLong(setting('digestFilter') ?: '0')
-        if (renew > 0) filter = new DedupFilter(this, renew)
+        // The filter does not have what is in a namespace.
+        if (renew > 0 && namespace.isEmpty()) filter = new DedupFilter(this, renew)
         // A connection is never kept: HttpClient takes what comes unasked on one as the answer to the next request.
         http = HttpClients.custom().setDefaultRequestConfig(timeouts(LOOKUP_TIMEOUT))
             .setConnectionReuseStrategy(NoConnectionReuseStrategy.INSTANCE)
@@ -364,11 +369,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (begun) return
             if (failures > before) throw new IOException('another thread has just failed to begin the crawl')
             if (crawl == null) identify()
-            post('/crawls', form(name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers), FORM)
+            Map<String, String> fields = [name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers]
+            if (!namespace.isEmpty()) fields.put('namespace', namespace)
+            post('/crawls', form(fields), FORM)
             begun = true
             if (filter != null && renewer == null) startFilter()
         }
-        log(Level.INFO, 'crawl ' + crawl + ' has begun at ' + server + ', digests are of the ' + covers + ' body')
+        String within = namespace.isEmpty() ? '' : ' in the namespace ' + namespace
+        log(Level.INFO, 'crawl ' + crawl + ' has begun at ' + server + within + ', digests are of the ' + covers + ' body')
     }
 
     /** Read what is known once the job was launched. */
@@ -552,6 +560,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String state = event.state.name()
         if (state == 'PREPARING') {                    // earlier there is no alerts.log
             dropRepeated()
+            if (filter == null && (setting('digestFilter') ?: '0') != '0') {
+                log(Level.WARNING, 'every response is looked up: a crawl in a namespace cannot use the digest filter')
+            }
         }
         if (state == 'PAUSED' || state == 'STOPPING') flush()
         if (state != 'FINISHED') return
@@ -585,6 +596,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** What to do about captures that the server does not know. */
     private String later() {
+        if (!namespace.isEmpty()) return '; no later crawl finds what was not reported. Do not index the WARCs: what is read from files is in no namespace and answers everybody'
         return '; index the WARCs afterwards (bin/index --add --crawl ' + crawl + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
     }
 

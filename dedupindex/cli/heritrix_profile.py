@@ -22,6 +22,7 @@ import click
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.errors import SHIPPED, BadInput, BadSource
+from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Strategy
 from dedupindex.runtime.tables import printable
 
@@ -46,6 +47,7 @@ class HeritrixJob:
     contact: str  # the page that tells webmasters who crawls them
     token: str = ""  # of the crawler, if the index has tokens
     strategy: str = "DIGEST_ANY"
+    namespace: str = ""  # whose crawls see one another and no others; empty: it is in none
     everything: bool = False  # look text up, too
     http2: bool = False
     digest_filter: int = 0  # seconds between two renewals; 0: none
@@ -62,6 +64,8 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     for name, value in [*(("--seed", seed) for seed in job.seeds), *addresses]:
         if not _ADDRESS.match(value):
             raise BadInput(f"{name} {value!r} is not a URL: it begins with http:// or https://")
+    if job.namespace:
+        check_crawl_name(job.namespace, "namespace")
     profile = configured(profile_of(heritrix), job)
     beans, script = beans_for(job), script_for(heritrix)
     directory.mkdir(parents=True, exist_ok=True)
@@ -160,6 +164,8 @@ def beans_for(job: HeritrixJob) -> str:
     beans = _edited(beans, "searchStrategy=DIGEST_ANY", f"searchStrategy={job.strategy}")
     if job.token:
         beans = _edited(beans, "\ntoken=\n", f"\ntoken={_property(job.token)}\n")
+    if job.namespace:
+        beans = _edited(beans, "\nnamespace=\n", f"\nnamespace={_property(job.namespace)}\n")
     if job.digest_filter:
         beans = _edited(beans, "digestFilter=\n", f"digestFilter={job.digest_filter}\n")
     if job.everything:
@@ -228,6 +234,10 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
 )
 @option("--strategy", type=_STRATEGIES, default="DIGEST_ANY", help="How duplicates are found.")
 @option(
+    "--namespace", default="", metavar="NAME",
+    help="Namespace of its crawls: only crawls of the same one find what they store.",
+)  # fmt: skip
+@option(
     "--digest-filter", type=COUNT, default=0, metavar="SECONDS",
     help="Answer most misses from the filter of the index, renewed so often (0: ask for all).",
 )  # fmt: skip
@@ -243,6 +253,10 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     """
     if chosen["http2"] and chosen["conditional"]:
         raise click.UsageError("FetchHTTP2 sends no conditions: leave --http2 or --conditional out")
+    if chosen["namespace"] and chosen["digest_filter"]:
+        raise click.UsageError(
+            "a digest filter lacks what is in a namespace: leave --namespace or --digest-filter out"
+        )
     chosen["strategy"] = Strategy.parse(chosen["strategy"]).value
     name = job.resolve().name
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))

@@ -395,6 +395,32 @@ def test_a_profile_that_was_edited_twice_works_as_if_edited_once(
         assert crawl.alerts().count(line) == 1
 
 
+def test_jobs_of_two_namespaces_do_not_refer_to_each_other(
+    heritrix: Heritrix, site: Site, tmp_path: Path
+) -> None:
+    """Each refers to its own earlier crawls; a digest filter, which lacks these, is not used."""
+    index, crawls = empty_index(tmp_path), list[Crawl]()
+    token = dedupindex("token", index, "--add", "h", "--namespaces", "n*")[0].strip()
+    with serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        for name, namespace in (("news", "news"), ("nature", "nature"), ("more-news", "news")):
+            job = heritrix.make(name, site, url, "--token", token, "--namespace", namespace)
+            beans = job / "dedup-beans.xml"
+            beans.write_text(beans.read_text().replace("digestFilter=\n", "digestFilter=1\n"))
+            crawls.append(heritrix.run(job))
+            shown = crawl_of(server, crawls[-1].name)
+            assert (shown["namespace"], shown["state"]) == (namespace, "committed")
+    found = [of_kind(crawl.records(), "revisit") for crawl in crawls]
+    assert [len(revisits) for revisits in found] == [5, 5, len(site.payloads())]
+    for crawl, revisits in zip(crawls[:2], found[:2], strict=True):
+        check_revisits(crawl.records(), crawl.records())
+        assert len(revisits) == 5
+    check_revisits(found[2], crawls[0].records())
+    alerts = [crawl.alerts() for crawl in crawls]
+    assert all("a crawl in a namespace cannot use the digest filter" in text for text in alerts)
+    assert f"has begun at {url} in the namespace news, digests" in crawls[0].output
+
+
 def test_missed_lookups_are_reported_when_the_server_is_back(
     heritrix: Heritrix, site: Site, tmp_path: Path
 ) -> None:

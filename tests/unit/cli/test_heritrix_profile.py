@@ -78,13 +78,14 @@ def test_a_job_directory_is_complete(heritrix: Path, tmp_path: Path) -> None:
 
 def test_options_change_the_profile(heritrix: Path, tmp_path: Path) -> None:
     chosen = replace(JOB, strategy="EXACT_URL", everything=True, http2=True, delay=False, token="s")
-    chosen = replace(chosen, digest_filter=30)
+    chosen = replace(chosen, digest_filter=30, namespace="news&co")
     make_job(heritrix, tmp_path / "weekly", chosen)
     content = (tmp_path / "weekly" / "crawler-beans.cxml").read_text()
     assert 'FetchHTTP2"' in content and '<property name="minDelayMs" value="0" />' in content
     beans = (tmp_path / "weekly" / "dedup-beans.xml").read_text()
     assert "\ntoken=s\n" in beans and "\ndigestFilter=30\n" in beans
     assert "searchStrategy=EXACT_URL\n" in beans and "^text" not in beans
+    assert "\nnamespace=news&amp;co\n" in beans
 
 
 def test_bad_jobs_are_refused(heritrix: Path, tmp_path: Path) -> None:
@@ -96,6 +97,7 @@ def test_bad_jobs_are_refused(heritrix: Path, tmp_path: Path) -> None:
         replace(JOB, server="127.0.0.1:8484"),
         replace(JOB, seeds=("http://a.example/\nb",)),
         replace(JOB, server="http://a\x00"),
+        replace(JOB, namespace="news base"),
     ):
         with pytest.raises(BadInput):
             make_job(heritrix, tmp_path / "weekly", wrong)
@@ -219,3 +221,22 @@ def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -
     assert "not reached" not in messages
     _, messages = made(heritrix, tmp_path / "port", "--server", "http://a.example:99999")
     assert "is not reached now (Port out of range" in messages
+
+
+def test_a_digest_filter_does_not_go_with_a_namespace(heritrix: Path, tmp_path: Path) -> None:
+    options = ("--namespace", "news", "--digest-filter", "60")
+    _, messages = made(heritrix, tmp_path / "weekly", *options, status=2)
+    assert "a digest filter lacks what is in a namespace" in messages
+    assert not (tmp_path / "weekly").exists()
+
+
+def test_every_setting_of_the_beans_is_in_the_manual() -> None:
+    """In the table of docs/crawlers.md."""
+    beans = (CONF / "dedup-beans.xml").read_text()
+    names = re.findall(r"^(\w+)=", beans, re.MULTILINE)
+    manual = (CONF.parents[1] / "docs" / "crawlers.md").read_text()
+    table = manual.partition("### Settings, in `dedup-beans.xml`")[2].partition("\n### ")[0]
+    assert len(names) > 8
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*names, "shouldProcessRule"}
+    used = set(re.findall(r"(?:setting\(|parameter\('\w+', )'(\w+)'", (CONF / SCRIPT).read_text()))
+    assert used == set(names)
