@@ -1234,6 +1234,8 @@ class DedupNotModified extends Processor {
         curi.setRevisitProfile(revisit)
         curi.getAnnotations().add('duplicate:server-not-modified')           // as Heritrix's own FetchHistoryProcessor does
         curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
+        curi.addExtraInfo('RevisitRefersToURI', revisit.url)
+        curi.addExtraInfo('RevisitRefersToDate', revisit.getRefersToDate())
         client.notModified.incrementAndGet()
         if (revisit.size > 0) client.notFetched.addAndGet(revisit.size)
     }

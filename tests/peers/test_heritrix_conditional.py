@@ -88,9 +88,12 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
         "/changes.png": Versions('"c1"', OLD),
         "/restored.png": Versions('"r1"', OLD),
         "/unasked.png": Versions(),
+        "/copy.png": Versions('"k1"', OLD),
+        "/same.png": Versions('"s1"', OLD),
         "/page.html": Versions('"h1"', OLD, "text/html"),
         "/robots.txt": Versions('"x1"', OLD, "text/plain"),
     }
+    pages["/same.png"].body = pages["/copy.png"].body
     pages["/robots.txt"].body = b"User-agent: *\nDisallow: /secret\n"
     pages["/page.html"].body = b"<p>" + b"long " * 300 + b'<a href="/linked.png">'
     with closing(Site()) as site, served(folder, site, pages["/listed.png"].body) as server:
@@ -120,7 +123,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twice]:
                 return dict(json.loads(body))
 
             assert until(lambda report=report: report()["lookups"] > 0)
-            assert until(lambda report=report: report()["not_modified"] >= 4 * len(reports))
+            assert until(lambda report=report: report()["not_modified"] >= 5 * len(reports))
             reports.append(report())
         yield Twice(site, pages, bodies, first, second, reports, folder / "old.warc.gz")
 
@@ -146,6 +149,33 @@ def test_what_has_not_changed_is_not_fetched(
     assert named["WARC-Refers-To-Target-URI"] == original.url
     assert named["WARC-Refers-To-Date"] == original.headers["WARC-Date"]
     assert named["WARC-Payload-Digest"] == original.headers["WARC-Payload-Digest"]
+
+
+def test_a_revisit_of_another_url_is_fetched_in_full(twice: Twice) -> None:
+    """The record whose validators would be sent is a revisit, and nothing may refer to that one."""
+    records = {one.url: one for one in twice.first.records()}
+    pair = [records[twice.site.url + path] for path in ("/copy.png", "/same.png")]
+    original, copy = sorted(pair, key=lambda record: record.kind)
+    assert (original.kind, copy.kind) == ("response", "revisit")
+    asked = {one.url: twice.pages[one.url.removeprefix(twice.site.url)].asked for one in pair}
+    assert None not in asked[original.url][0] and asked[copy.url] == [(None, None)]
+    for record, profile in ((original, "server-not-modified"), (copy, "identical-payload-digest")):
+        (revisit,) = of(twice, record.url.removeprefix(twice.site.url))
+        assert revisit.headers["WARC-Profile"].endswith(f"/{profile}")
+        assert revisit.headers["WARC-Refers-To"] == original.headers["WARC-Record-ID"]
+
+
+def test_the_crawl_log_says_what_a_304_refers_to(twice: Twice, tmp_path: Path) -> None:
+    """Its digest is that of the empty body of the answer, so no index can be made of it."""
+    log = twice.second.launch / "logs" / "crawl.log"
+    (line,) = [line for line in log.read_text().splitlines() if "/tag.png " in line]
+    (revisit,) = of(twice, "/tag.png")
+    said = json.loads("{" + line.partition(" {")[2])
+    assert said["RevisitRefersToURI"] == revisit.headers["WARC-Refers-To-Target-URI"]
+    assert said["RevisitRefersToDate"] == revisit.headers["WARC-Refers-To-Date"]
+    assert "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ" in line
+    words = ("index", "--etag", "-w", "-m", ".*", "-i", "crawllog", log, tmp_path / "index")
+    assert json.loads(dedupindex(*words, "--json")[0])["refused"]["unresolved-revisit"] == 5
 
 
 def test_what_has_changed_or_states_nothing_is_stored(twice: Twice) -> None:
@@ -186,13 +216,13 @@ def test_pages_with_links_and_robots_are_fetched_in_full(twice: Twice) -> None:
 def test_heritrixs_own_report_counts_them(twice: Twice) -> None:
     kinds = Counter(one.headers.get("WARC-Profile", "").rpartition("/")[2] or one.kind
                     for one in twice.second.records())  # fmt: skip
-    assert kinds["server-not-modified"] == 4
-    assert twice.second.report_number("not-modified URIs") == 4
+    assert kinds["server-not-modified"] == 5
+    assert twice.second.report_number("not-modified URIs") == 5
     counted = [(report["not_modified"], report["not_modified_bytes"]) for report in twice.reports]
-    assert counted == [(0, 0), (4, 9000)]
-    assert "not modified 4, bytes not fetched 9000" in twice.second.output
+    assert counted == [(0, 0), (5, 12_000)]
+    assert "not modified 5, bytes not fetched 12000" in twice.second.output
     log = (twice.second.launch / "logs" / "crawl.log").read_text()
-    assert log.count("duplicate:server-not-modified") == 4
+    assert log.count("duplicate:server-not-modified") == 5
     assert log.count("dedup:other-validators") == 1
     assert twice.second.alerts() == ""
 
