@@ -76,7 +76,7 @@ def granian_config(form: str = "text") -> dict[str, Any]:
 
 
 _RESULTS = (  # fields of an answer that its audit has
-    *("crawl", "name", "state", "added", "unchanged", "bad", "broken_off", "denied"),
+    *("crawl", "name", "state", "added", "unchanged", "bad", "refused", "broken_off", "denied"),
     *("duplicate", "claimed", "released", "found"),
     *("purge", "force", "intended", "removed", "unmerged"),
 )
@@ -93,10 +93,17 @@ def audit(
 ) -> None:
     """Log one write, done or refused: client, token, request and result."""
     content = {"crawl": crawl, **content} if crawl else content
-    results = {name: content[name] for name in _RESULTS if name in content}
-    result = " ".join(f"{name}={value}" for name, value in results.items())
+    results = {name: content[name] for name in _RESULTS if content.get(name, {}) != {}}
+    result = " ".join(f"{name}={_result_text(value)}" for name, value in results.items())
     text = f"audit {_address(environ)} token={who} {request_line(environ)} {result}"
     _log(logging.INFO, "audit", environ, text, {"token": who, **results})
+
+
+def _result_text(value: Any) -> str:
+    """Return a result for a line of text; counts by reason are ``status:2,mime:1``."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}:{count}" for name, count in value.items())
+    return str(value)
 
 
 def access(environ: Mapping[str, Any], status: str, seconds: float) -> None:
