@@ -132,6 +132,8 @@ class Reported:
     bad: int = 0  # a field is missing or invalid
     kept: int = 0  # not sent; the next report or flush tries again
     dropped: int = 0  # refused by the server, or too many were kept
+    why: Mapping[str, int] = field(default_factory=dict, compare=False)
+    """The reasons of `refused` (words: ``status``) and `bad` (sentences), each with a number."""
 
     def __add__(self, other: Reported) -> Reported:
         return Reported(
@@ -141,6 +143,7 @@ class Reported:
             self.bad + other.bad,
             other.kept,
             self.dropped + other.dropped,
+            Counter(self.why) + Counter(other.why),
         )
 
 
@@ -207,7 +210,10 @@ def read_reported(value: Any) -> Reported:
     if not all(type(count) is int for count in counts):
         raise ValueError("counts are numbers")
     added, unchanged, *reasons, bad = counts
-    return Reported(added, unchanged, sum(reasons), bad)
+    results = value.get("results")
+    errors = [one for one in results if isinstance(one, dict)] if isinstance(results, list) else []
+    why = Counter(refused) + Counter(refusal(error).message for error in errors)
+    return Reported(added, unchanged, sum(reasons), bad, why=why)
 
 
 def _original(value: Any) -> Original:

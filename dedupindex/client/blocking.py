@@ -250,11 +250,14 @@ class Client(ClientBase[Transport]):
         return self._run(self._begin(name, settings))
 
     def report(self, captures: Iterable[Mapping[str, Any]], *, crawl: str = "") -> Reported:
-        """Report captures that were stored; return what became of them. Raises nothing.
+        """Report captures that were stored; return what became of them.
 
         `captures` have the fields of ``POST /captures``: `digest`, `url` (text, or bytes), `date`
         (a WARC-Date), `status`, `mime`, `size` (bytes of payload), …. Returns when the server has
-        them on disk. If it fails, they are kept for the next report.
+        them on disk. If it fails, they are kept for the next report. Why captures were not taken
+        is in `Reported.why`, and is logged once for each reason.
+
+        Raises only `BadInput`, if `captures` is one capture instead of a list.
 
         >>> with Client("http://127.0.0.1:8484", crawl="report") as client:
         ...     crawl = client.begin("report")

@@ -180,6 +180,7 @@ BATCH = 1000  # lookups or captures in one request
 TRIES = 2  # of a report
 PAUSE = 0.2  # seconds between them
 _LOST_TOKENS = 10_000  # kept, of claims whose answer was lost
+_REASONS = 20  # that are logged, of captures that the index does not take
 _log = logging.getLogger("dedupindex.client")
 
 
@@ -215,6 +216,7 @@ class ClientBase(Generic[_TransportT]):
         self._who = token_hex(8)  # each process of a crawl has counts of its own
         self._sent_counts: dict[str, dict[str, Any]] = {}  # the last, by crawl
         self._begun: dict[str, Ask] = {}  # the requests that begin crawls
+        self._reasons = set[str]()  # logged, why captures were not taken
         # Tokens of claims whose answer was lost: claiming again with them is not `Taken`.
         self._lost: dict[tuple[str, str], str] = {}
         authorized = requests.authorized(url, token, headers)
@@ -420,8 +422,13 @@ class ClientBase(Generic[_TransportT]):
         return done
 
     def _report(self, crawl: str, captures: Iterable[Mapping[str, Any]]) -> Steps[Reported]:
-        """Report captures; waiting ones are sent first."""
-        bad, valid = 0, list[bytes]()
+        """Report captures; waiting ones are sent first. Raises `BadInput` unless it is a list."""
+        if isinstance(captures, Mapping | str | bytes):
+            raise errors.BadInput(
+                f"report takes a list of captures, not a {type(captures).__name__}: "
+                "report([capture]) reports one"
+            )
+        bad, valid = Counter[str](), list[bytes]()
         for capture in captures:
             try:
                 encoded = requests.capture(capture)
@@ -429,10 +436,9 @@ class ClientBase(Generic[_TransportT]):
                     self._filter.add(dict(capture))
                 valid.append(encoded)
             except (ValueError, TypeError) as error:
-                _log.warning("a capture cannot be reported: %s", error)
-                bad += 1
+                bad[str(error)] += 1
         crawl = crawl or self._crawl
-        total = Reported(bad=bad, dropped=self._queue.add(crawl, valid))
+        total = Reported(bad=bad.total(), dropped=self._queue.add(crawl, valid), why=bad)
         self.counts.reported(crawl, total)
         while (batch := self._queue.take()) is not None:
             done: Reported | None = None
@@ -444,7 +450,15 @@ class ClientBase(Generic[_TransportT]):
                 total += part
             if done is None:
                 break
+        self._log_reasons(total)
         return replace(total, kept=len(self._queue))
+
+    def _log_reasons(self, done: Reported) -> None:
+        """Log each reason why captures were not taken once, so that a crawl does not fill a log."""
+        for reason in done.why:
+            if reason not in self._reasons and len(self._reasons) < _REASONS:
+                self._reasons.add(reason)
+                _log.warning("captures that are not taken (this is said once): %s", reason)
 
     def _deliver(self, batch: CaptureBatch) -> Steps[Reported | None]:
         """Send captures, at most `TRIES` times; return None if they can be sent later."""

@@ -95,6 +95,8 @@ def post(path: str, value: Any, request_timeout: float, method: str = "POST") ->
 
 def capture(given: Mapping[str, Any]) -> bytes:
     """Encode a capture as JSON; its URL may be bytes. Raises `ValueError` or `TypeError`."""
+    if not isinstance(given, Mapping):
+        raise TypeError(f"a capture is a mapping of fields to values, not a {type(given).__name__}")
     given = dict(given)
     url = given.get("url")
     if isinstance(url, bytes):

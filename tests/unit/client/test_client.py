@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import logging
@@ -34,7 +35,7 @@ from dedupindex.client import (
 from dedupindex.client.core import Breaker, ReportQueue
 from dedupindex.client.http1 import NotConnected
 from dedupindex.digest import Spelling
-from dedupindex.errors import CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
+from dedupindex.errors import BadInput, CrawlEnded, DedupError, IndexUnavailable, UnknownCrawl
 from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
@@ -44,6 +45,7 @@ from server.live_index import LiveIndex
 from tests.conftest import MakeIndex
 from tests.integration.test_server_live import DEADLINE, serving
 from tests.support.captures import capture, sha1
+from tests.support.paths import ROOT
 from tests.support.ports import refusing_port
 from tests.support.stub_server import body_of, replying, stub_server
 from tests.support.transports import AsyncMock, Mock, ToApp, of_json
@@ -184,6 +186,47 @@ def test_a_crawl_from_begin_to_commit(client: Client) -> None:
     assert [counts[n] for n in ("added", "unchanged", "refused", "bad", "not_reported")] == [
         2, 1, 2, 2, 1,
     ]  # fmt: skip
+
+
+def test_the_client_says_why_captures_are_not_taken(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.begin("c")
+    no_date = {"digest": NEW, "url": PAGE}
+    unfit = [stored(status=404), stored(2, status=404), no_date, stored(4, mime=b"?")]
+    for _ in range(2):
+        done = client.report([*unfit, [1]], crawl="c")  # type: ignore[list-item]
+        assert (done.refused, done.bad) == (2, 3)
+    whys = list(done.why)
+    assert done.why["status"] == 2 and done.why["a capture needs date"] == 1
+    assert any("not a list" in why for why in whys) and len(whys) == 4
+    ours = [one.getMessage() for one in caplog.records if one.name == "dedupindex.client"]
+    assert [text.partition(": ")[2] for text in ours] == whys  # each once
+    for number in range(100):  # texts of its captures do not fill the crawler's log
+        client.report([stored(url=f"{number}", date=f"{number}")], crawl="c")
+    assert len(caplog.records) <= 20
+
+
+@pytest.mark.parametrize("given", [stored(), "sha1:short"])
+def test_a_capture_that_is_not_in_a_list(client: Client, given: Any) -> None:
+    with pytest.raises(
+        BadInput, match=r"list of captures, not a (dict|str): report\(\[capture\]\)"
+    ):
+        client.report(given, crawl="c")
+    assert client.counts.as_json()["bad"] == 0
+
+
+def test_the_example_of_the_manual_reports_its_capture(
+    make_index: MakeIndex, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (ROOT / "docs" / "crawlers.md").read_text()
+    example = page.split("## Any crawler in Python")[1].split("```python\n")[1].split("```")[0]
+    with serving(make_index([])) as server:
+        exec(example.replace("8484", str(server.port)), {})  # noqa: S102 (our own manual)
+    counts = ast.literal_eval(capsys.readouterr().out)
+    assert {name: count for name, count in counts.items() if count} == {
+        "lookups": 1, "misses": 1, "added": 1,
+    }  # fmt: skip
 
 
 def test_settings_that_cannot_be_sent_are_not_remembered(client: Client) -> None:
