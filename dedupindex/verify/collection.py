@@ -157,8 +157,10 @@ class References:
                 if row.facts.url == url:
                     date = row.facts.date.decode("ascii", "replace")
                     return "wrong-date", f"the record of that URL is of {date}: {where}"
-                return "misdirected", f"no such URL and date, but the payload is in {where}"
-        meant = b" of ".join(filter(None, (url, facts.to_date))).decode("utf-8", "replace")
+                return "misdirected", f"{_lacking(facts)}, but the payload is in {where}"
+        by_id = facts.to_id if not (facts.to_url or facts.to_date) else b""
+        named = [by_id] if by_id else filter(None, (url, facts.to_date))
+        meant = b" of ".join(named).decode("utf-8", "replace")
         return "dangling", f"what it refers to is nowhere in the places given: {meant}"
 
     def _of_capture(self, url: bytes, date: bytes) -> list[ReferenceRow]:
@@ -198,6 +200,16 @@ def _differ(one: Facts, other: Facts) -> bool:
 def _digests(facts: Facts) -> set[tuple[str, bytes]]:
     stated = read_digest(facts.digest)
     return {(stated.algorithm, stated.raw)} if stated else {("sha1", raw) for raw in facts.computed}
+
+
+def _lacking(facts: Facts) -> str:
+    """Return what a revisit states of its original of which there is no full record."""
+    if facts.to_date:
+        return "no such URL and date"
+    if facts.to_url:
+        return "no such URL"
+    named = "the record that it names is not in the places given"
+    return f"it states no URL and date, and {named if facts.to_id else 'names no record'}"
 
 
 def _best(revisit: Facts, full: list[ReferenceRow]) -> ReferenceRow:

@@ -402,6 +402,26 @@ def test_it_is_found(reason: str, tmp_path: Path) -> None:
         assert reason in case(tmp_path / str(number)), number
 
 
+def test_what_revisits_of_wget_lack_is_said(tmp_path: Path) -> None:
+    """They state a record id only; the record is elsewhere, and perhaps the payload is here."""
+    only = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
+    revisits = [copy_of(2, 9, **only), copy_of(3, 9, **only, Refers_To=None)]
+    elsewhere = copy_of(4, 9, **only, Payload_Digest=sha1(b"another"))
+    made = write(tmp_path / "made.warc.gz", [page(1), *revisits, elsewhere])
+    said = [
+        finding.message
+        for finding in Collection([made]).findings()
+        if finding.reason in ("misdirected", "dangling")
+    ]
+    place = f"but the payload is in {made} at 0"
+    named = "the record that it names is not in the places given"
+    assert said == [
+        f"it states no URL and date, and {named}, {place}",
+        f"it states no URL and date, and names no record, {place}",
+        f"what it refers to is nowhere in the places given: {record_id(9)[1:-1].decode()}",
+    ]
+
+
 def test_blocks_emptied_by_a_peer_are_a_loss(tmp_path: Path) -> None:
     """warchaeology --lenient: every block is empty, every digest as it was."""
     kept = {"Block_Digest": sha1(HTTP + BODY), "Payload_Digest": sha1(BODY)}
