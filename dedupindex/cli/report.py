@@ -262,7 +262,9 @@ def _found(sources: Sequence[str], options: dict[str, Any]) -> Expanded:
     """Return the files of a crawl; raises `BadSource`."""
     if indexes := [name for name in sources if is_index(name)]:
         raise BadSource(f"{indexes[0]} is an index; --against takes the files of a crawl")
-    return expand(sources, options["iterator"], columns=options["columns"])
+    found = expand(sources, options["iterator"], columns=options["columns"])
+    found.require_any(sources, "read")
+    return found
 
 
 def _write(

@@ -39,7 +39,6 @@ from dedupindex.indexer.tasks import BuildPlan, make_plan
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
-from dedupindex.runtime.tables import singular
 from dedupindex.runtime.workers import read_all
 from dedupindex.sources import Expanded, SourceOptions, expand, is_stream, service_of
 from dedupindex.sources.source import annotation
@@ -143,13 +142,14 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         for staged in _stage_all(job, plan, staging, cluster, on_progress):
             staging.finish(staged.as_json())
             done.append(staged)
+        problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
+        _check_read(job, done, problems)
         outcome, unconfirmed = _load(job, plan, staging, done, on_progress)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
-    problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
     return Built(tally, problems, found.skipped, found.skipped_files)
 
 
@@ -186,8 +186,8 @@ def build_index(
     left out) and `skipped` (files of unknown kind). An interrupted build is completed by repeating
     the call.
 
-    Raises `BadInput`, `IndexExists`, `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index
-    is then unchanged.
+    Raises `BadInput` (also if nothing could be read for a new index), `IndexExists`,
+    `SettingsConflict`, `IndexBusy`, `IndexUnavailable`; the index is then unchanged.
 
     >>> built = dedupindex.build("warcs", "new-index", mime=".*", whitelist=True)
     >>> built.tally.added, built.problems
@@ -234,12 +234,7 @@ def _find_sources(job: Build) -> Expanded:
         for name in job.sources:
             if (Path(name) / FILE).is_file():
                 raise BadSource(f"{name} is an index; the sources come first, the index last")
-        passed = singular(f"{found.skipped:,} files of no known kind passed over")
-        passed = f" ({passed})" if found.skipped else ""
-        raise BadSource(
-            f"nothing to index in {', '.join(job.sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "
-            f"Parquet table or crawl log was found{passed}"
-        )
+        found.require_any(job.sources, "index")
     return found
 
 
@@ -274,6 +269,21 @@ def _check_added(job: Build) -> None:
         )
     if not identity.generation:
         raise IndexUnavailable(f"{unfinished(job.index)}; then add to it")
+
+
+def _check_read(job: Build, done: list[Staged], problems: list[Problem]) -> None:
+    """Raise `BadSource` if nothing could be read for a new index.
+
+    An index would keep its settings, and not take the right ones when the sources are mended.
+    """
+    records = sum(staged.tally.records for staged in done)
+    if not problems or records or read_identity(job.index).generation:
+        return
+    first, others = problems[0], len(problems) - 1
+    more = f"; and {others:,} more {'file' if others == 1 else 'files'}" if others else ""
+    raise BadSource(
+        f"no file could be read, so no index was made: {first.container} {first.message}{more}"
+    )
 
 
 @contextmanager

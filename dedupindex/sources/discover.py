@@ -82,6 +82,17 @@ class Expanded:
         if len(self.skipped_files) < _NAMED:
             self.skipped_files.append(path)
 
+    def require_any(self, sources: Sequence[str], purpose: str) -> None:
+        """Raise `BadSource` if nothing was found in sources, not even damage."""
+        if self.paths or self.problems:
+            return
+        files = "1 file" if self.skipped == 1 else f"{self.skipped:,} files"
+        passed = f" ({files} of no known kind passed over)" if self.skipped else ""
+        raise BadSource(
+            f"nothing to {purpose} in {', '.join(sources)}: no WARC, ARC, WACZ, CDX, CDXJ, "
+            f"Parquet table or crawl log was found{passed}"
+        )
+
 
 def expand(sources: Sequence[str], *kinds: str | None, columns: Names = NO_NAMES) -> Expanded:
     """Find the containers that `sources` name.
@@ -131,6 +142,11 @@ def is_stream(path: str) -> bool:
 def is_unfinished(path: str) -> bool:
     """Return whether the name of a file says that it is still being written."""
     return path.endswith(UNFINISHED)
+
+
+def is_archive_name(path: str) -> bool:
+    """Return whether a file is named like a WARC or ARC file."""
+    return _ARCHIVES.search(os.path.basename(path)) is not None
 
 
 def check_regular_file(path: str) -> str:

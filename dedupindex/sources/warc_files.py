@@ -19,7 +19,7 @@ from dedupindex.object_store import (
     redacted,
 )
 from dedupindex.sources import Expanded, expand, is_stream
-from dedupindex.sources.discover import detect_kind, is_unfinished
+from dedupindex.sources.discover import detect_kind, is_archive_name, is_unfinished
 
 UNFINISHED = "by its name it is still being written"
 _INDEX = "index.json"  # in the directory of an index
@@ -162,5 +162,7 @@ def _source_file(root: str, path: str, expanded: Expanded) -> SourceFile:
 def _check_kind(path: str) -> None:
     """Raise `BadSource` if a file that the user named is of another kind."""
     kind, _ = detect_kind(path)
+    if not kind and not is_archive_name(path):  # such a name says that its beginning is damaged
+        raise BadSource(f"{path} is of no known kind; a manifest is of WARC and ARC files")
     if kind not in ("", "warc"):
         raise BadSource(f"{path} is {kind}; a manifest is of WARC and ARC files")

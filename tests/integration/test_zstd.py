@@ -235,7 +235,10 @@ def test_a_missing_dictionary_is_named_once(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "x.warc.zst").write_bytes(file.read_bytes())
     words = "its frames need the zstd dictionary 10944513, which is missing (--zstd-dictionary)"
-    _, err = typed("index", tmp_path / "in", tmp_path / "index", status=7)
+    _, err = typed("index", tmp_path / "in", tmp_path / "index", status=4)  # nothing else to read
+    assert err.count(words) == 1
+    typed("index", "--empty", tmp_path / "index")
+    _, err = typed("index", "--add", tmp_path / "in", tmp_path / "index", status=7)
     assert err.count(words) == 1 and "1 file was not read (zstd)" in err
     _, err = typed("index", file, tmp_path / "other", status=4)
     assert err.count(words) == 1

@@ -68,6 +68,39 @@ def test_what_can_be_changed_is_named_before_what_cannot(tmp_path: Path) -> None
     assert last.startswith("nothing was added: 2 of 2 responses were refused as 'bad-date'"), last
 
 
+def test_sources_that_cannot_be_read_make_no_index(tmp_path: Path) -> None:
+    """It would have the settings of the command that failed."""
+    empty, index = tmp_path / "zero.warc.gz", tmp_path / "index"
+    empty.write_bytes(b"")
+    (tmp_path / "empty.cdx").write_bytes(b"")
+    for words in ([empty], [tmp_path], ["--engine", "whoosh", empty]):
+        _, messages = typed("index", *words, index, status=4)
+        assert "no file could be read, so no index was made: " in messages
+        assert f"{empty} is empty" in messages or "; and 1 more file\n" in messages
+        assert not index.exists()
+    source = tmp_path / "x.cdx"
+    source.write_text(HEADER + cdx_line(1, 1, 1))
+    typed("index", "--all", source, index)
+    out, _ = typed("index", "--add", empty, index, status=7)
+    assert "nothing was added: no file could be read" in out
+
+
+def test_nothing_to_read_is_refused(make_index: MakeIndex, tmp_path: Path) -> None:
+    index, folder, notes = make_index([]), tmp_path / "folder", tmp_path / "notes.txt"
+    folder.mkdir()
+    notes.write_text("hello\n")
+    for more in ([], ["--format", "json"]):
+        _, messages = typed("report", index, "--against", folder, *more, status=4)
+        assert f"nothing to read in {folder}: no WARC" in messages
+    for words in (["dedup", "--out", tmp_path / "out"], ["manifest", "-o", tmp_path / "out"]):
+        _, messages = typed(*words, notes, status=4)
+        assert f"{notes} is of no known kind; a manifest is of WARC" in messages
+    assert not (tmp_path / "out").exists()
+    damaged = tmp_path / "cut.warc.gz"  # is named like one
+    damaged.write_bytes(b"hello\n")
+    typed("dedup", damaged, "--out", tmp_path / "out", status=7)
+
+
 def test_adding_needs_a_finished_first_build(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,13 +164,15 @@ def test_a_build_counts_zstd_files_as_not_read(tmp_path: Path) -> None:
     sources.mkdir()
     (sources / "a.warc.zst").write_bytes(zstd)
     (sources / "dictionary.warc.zst").write_bytes(b"\x5d\x2a\x4d\x18\0\0\0\0" + zstd)
+    typed("index", sources, tmp_path / "index", status=4)
+    (sources / "x.cdx").write_text(HEADER + cdx_line(1, 1, 1))
     out, err = typed("index", sources, tmp_path / "index", status=7)
-    assert "files read: 0," in out and "  files not read (zstd): 2\n" in out
+    assert "files read: 1," in out and "  files not read (zstd): 2\n" in out
     assert err.endswith("status 7: 2 files were not read (zstd); all other data was read\n")
     (sources / "empty.warc").touch()
     out, err = typed("index", sources, tmp_path / "other", "--json", status=7)
     counts = json.loads(out)
-    assert (counts["containers"], counts["problems"], counts["not_read_zstd"]) == (0, 3, 2)
+    assert (counts["containers"], counts["problems"], counts["not_read_zstd"]) == (1, 3, 2)
     assert err.endswith(
         "2 files were not read (zstd) and damaged or unreadable data was left out; "
         "all other data was read\n"

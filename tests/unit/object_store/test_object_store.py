@@ -259,20 +259,22 @@ def test_changed_object_is_refused(tmp_path: Path, bucket: Bucket, name: str) ->
     text = "".join([" CDX N b a m s k r M S V g\n", *lines])
     data = LONG if name == "a.warc.gz" else text.encode()
     other = data[:-1] + b"x"
+    kept = tmp_path / "kept.warc"  # alone, a changed object makes no index
+    kept.write_bytes(response(b"plain", number=7))
     for where in ("s3", "http"):
         if where == "s3":
             address = bucket.put(name, data)
             bucket.server.faults.append(Fault(name, 1, then=partial(bucket.put, name, other)))
-            result = built(tmp_path / where, address)
+            result = built(tmp_path / where, address, str(kept))
         else:
             (tmp_path / name).write_bytes(data)
             with web(tmp_path) as server:
                 change = partial((tmp_path / name).write_bytes, other)
                 server.faults.append(Fault(name, 1, then=change))
-                result = built(tmp_path / where, f"{server.url}/{name}")
+                result = built(tmp_path / where, f"{server.url}/{name}", str(kept))
         assert "still being written" in result.problems[-1].message
-        assert captures(tmp_path / where, "") == []
-        assert containers(tmp_path / where) == {}
+        assert [one.container for _, one in captures(tmp_path / where, "")] == [str(kept)]
+        assert list(containers(tmp_path / where)) == [str(kept)]
 
 
 def test_server_error_does_not_mean_missing(
