@@ -107,7 +107,7 @@ class Command(click.Command):
         try:
             rest = super().parse_args(ctx, args)
             if rest and not ctx.resilient_parsing:
-                raise click.UsageError(f"unexpected argument {_refused(self, rest)}", ctx)
+                raise click.UsageError(_unexpected(ctx, self, rest), ctx)
             for name, value in ctx.params.items():
                 for one in value if isinstance(value, tuple) else (value,):
                     if isinstance(one, Path) and (name != "index" or TYPED not in ctx.meta):
@@ -149,18 +149,27 @@ def _options_of(command: click.Command) -> set[str]:
     return {name for param in command.params for name in param.opts}
 
 
-def _refused(command: click.Command, arguments: Sequence[str]) -> str:
-    """Return the first of arguments that a command does not take, with the option for it."""
-    text = arguments[0]
+def _unexpected(ctx: click.Context, command: click.Command, rest: Sequence[str]) -> str:
+    """Return the message for arguments that a command does not take."""
+    from dedupindex.index.identity import FILE  # only mistakes need it
+
+    index, other = ctx.params.get("index"), rest[0]
+    if isinstance(index, Path) and (Path(other) / FILE).is_file() and not (index / FILE).exists():
+        option = _option_for(command, str(index))
+        right = " ".join(filter(None, (ctx.command_path, other, option, str(index))))
+        return f"{other} is an index, and {index} is not; the index comes first: {right}"
+    option = _option_for(command, other)
+    return f"unexpected argument {other}" + (f"; did you mean {option} {other}?" if option else "")
+
+
+def _option_for(command: click.Command, text: str) -> str:
+    """Return the option of a command that takes an argument of this form, "" if there is none."""
     shaped = {
         "--url": "://" in text,
         "--port": text.isdecimal(),
         "--digest": _DIGEST.fullmatch(text) is not None,
     }
-    for name in _options_of(command) & shaped.keys():
-        if shaped[name]:
-            return f"{text}; did you mean {name} {text}?"
-    return text
+    return next((name for name in _options_of(command) & shaped.keys() if shaped[name]), "")
 
 
 def _variable(ctx: click.Context, setting: str) -> str:

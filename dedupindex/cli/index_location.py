@@ -7,7 +7,7 @@ takes directories.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import has_magic
 from pathlib import Path
@@ -80,6 +80,17 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
                 "leave --engine out"
             )
     return index
+
+
+def check_order(index: Path, others: Sequence[str]) -> None:
+    """Raise `UsageError` if INDEX is none, and an argument behind it is one."""
+    for name in others:
+        if (Path(name) / FILE).is_file() and not given_address() and not (index / FILE).exists():
+            command = click.get_current_context().command_path
+            raise click.UsageError(
+                f"{name} is an index, and {index} is not; the index comes first: "
+                f"{command} {name} {index}"
+            )
 
 
 def index_name(index: Path) -> str:

@@ -89,21 +89,21 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
 
     The exit status is 10 if there is none.
     """
+    index = index_or_engine(index, engine)
     if options.pop("last"):
-        return _last(index, engine, batch, options)
+        return _last(index, batch, options)
     given = _given(options)
     if batch is None and options["digest"] is None and options["url"]:
-        return _list(index, engine, given, options)
+        return _list(index, given, options)
     if (batch is None) == (options["digest"] is None):
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
-    index = index_or_engine(index, engine)
     if batch is not None:
         return _lookups(index, given, batch)
     with open_snapshot(index) as state:
         return _one(state, given)
 
 
-def _list(index: Path | None, engine: str, given: Given, options: dict[str, Any]) -> int:
+def _list(index: Path, given: Given, options: dict[str, Any]) -> int:
     """List the captures of --url; returns the exit status."""
     typed = click.get_current_context().get_parameter_source
     others = [
@@ -114,7 +114,7 @@ def _list(index: Path | None, engine: str, given: Given, options: dict[str, Any]
     if others:
         needs = f"{', '.join(sorted(others))} {'needs' if len(others) == 1 else 'need'} --digest"
         raise click.UsageError(f"{needs}; --url alone lists the captures of a URL")
-    with closing(open_api(index_or_engine(index, engine))) as opened:
+    with closing(open_api(index)) as opened:
         url, crawl = options["url"], options["crawl"] or ""
         why = partial(why_none, opened, crawl, url=url)
         return print_captures(captures_at(opened, url, crawl), 0, why)
@@ -136,7 +136,7 @@ def _lookups(index: Path, given: Given, batch: BinaryIO) -> int:
     return _batch(index, batch, partial(_prefetch, given=given), partial(_answer, given=given))
 
 
-def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict[str, Any]) -> int:
+def _last(index: Path, batch: BinaryIO | None, options: dict[str, Any]) -> int:
     """Show the last capture of a URL, or of each URL of a batch."""
     given = _given(options)
     typed = click.get_current_context().get_parameter_source
@@ -146,7 +146,6 @@ def _last(index: Path | None, engine: str, batch: BinaryIO | None, options: dict
         del given[name]  # of a settings file
     if (batch is None) == ("url" not in given):
         raise click.UsageError("give either --url or --batch with --last")
-    index = index_or_engine(index, engine)
     if batch is not None:
         return _batch(index, batch, lambda state, own: None, partial(_last_answer, given=given))
     with open_snapshot(index) as state:

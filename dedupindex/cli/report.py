@@ -16,7 +16,7 @@ from click.core import ParameterSource
 from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.capture import Item
 from dedupindex.cli.common import Command, say, warn
-from dedupindex.cli.index_location import index_or_engine, optional_index
+from dedupindex.cli.index_location import check_order, index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress, ProgressUpdate
@@ -145,8 +145,13 @@ def command(
     The report is by strategy and by group.
     """
     sources = [*options["against"], *more]
-    if bool(sources) is bool(options["crawl"]):
+    if not sources and not options["crawl"]:
         raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
+    if sources and options["crawl"]:
+        raise click.UsageError(
+            "--crawl NAME reports on a crawl that looked up, --against SOURCE on files: "
+            "give only one of them"
+        )
     if options["crawl"] and (options["policy"] or options["namespace"] or any(options["max_age"])):
         raise click.UsageError("--max-age, --policy and --namespace are for --against")
     if options["crawl"] and options["validators"]:
@@ -171,6 +176,7 @@ def command(
     index = index_or_engine(index, engine)
     if options["crawl"]:
         return _of_crawl(index, **options)
+    check_order(index, sources)
     return (_validators if options["validators"] else _against)(index, sources, **options)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.options import Number
+from tests.conftest import MakeIndex
 from tests.support.commands import ended
 from tests.unit.cli.test_cli import commands
 
@@ -66,11 +67,27 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         ("serve IDX --port x", "'x' is not a number of at least 0 and at most 65,535\n"),
         ("index", "Missing arguments 'SOURCE...' and 'INDEX', as in bin/index ~/warcs my-index\n"),
         ("index --stats", "Missing argument 'INDEX'.\n"),
+        ("lookup", "Missing argument 'INDEX'.\n"),
+        ("lookup --digest sha1:X", "Missing argument 'INDEX'.\n"),
+        ("report IDX --crawl a --against x.warc", "--against SOURCE on files: give only one"),
     ],
 )
 def test_what_was_meant_is_said(words: str, said: str) -> None:
     status, output, messages = ended(*words.split())
     assert (status, output) == (2, "") and said in messages, messages
+
+
+def test_an_index_that_comes_last_is_recognised(make_index: MakeIndex) -> None:
+    index = make_index([])
+    digest = "A" * 32
+    for words, right in (
+        (["lookup", digest, index], f"bin/lookup {index} --digest {digest}\n"),
+        (["list", "http://x", index], f"bin/list {index} http:/x\n"),
+        (["report", "c1", index], f"bin/report {index} c1\n"),
+    ):
+        status, _, messages = ended(*words)
+        assert status == 2 and "the index comes first: " in messages, messages
+        assert messages.endswith(right), messages
 
 
 @pytest.mark.parametrize("name", COMMANDS)
