@@ -65,7 +65,10 @@ ERRORS: dict[str, tuple[int, str]] = {
         "the body, a line of it, or the number of lookups or captures is over the limit",
     ),
     "uri_too_long": (414, "the query string is too long; POST the lookup"),
-    "unsupported_media_type": (415, "the body is neither JSON nor JSON lines"),
+    "unsupported_media_type": (
+        415,
+        "the body is neither JSON nor JSON lines, or is JSON and sent as a form",
+    ),
     "body_timeout": (408, "the body came too slowly; the connection is closed"),
     "wrong_host": (421, "`Host` is not a name of this server; `--host-name` adds one"),
     "rate_limited": (

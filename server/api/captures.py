@@ -23,7 +23,7 @@ from dedupindex.crawls.crawl_captures import Added, add
 from dedupindex.crawls.parse_report import capture_of
 from dedupindex.crawls.store import Writing
 from dedupindex.digest import Digest
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, BadQuery, DedupError
 from dedupindex.indexer.admission import admission_filter
 from server import logs
 from server.api.request_body import LINES_TYPES, line_chunks, media_type
@@ -99,6 +99,7 @@ class Captures(Handlers):
         if media_type(environ) in LINES_TYPES:
             who = self._writers.allowed(environ, crawl)
             with self._writers.received(environ) as body, self._audited(environ, who, crawl, total):
+                _check_named(crawl)
                 for items, numbers in line_chunks(body, self._config.max_line):
                     read = [_read(item, n) for item, n in zip(items, numbers, strict=True)]
                     self._add(crawl, read, total)
@@ -108,6 +109,7 @@ class Captures(Handlers):
         given = self._writers.fields(environ, queried=True)
         crawl = crawl or text_field(given, "crawl")
         who = self._writers.allowed(environ, crawl)
+        _check_named(crawl)
         with self._audited(environ, who, crawl, total):
             self._add_batch(crawl, given, total)
         return total
@@ -161,6 +163,12 @@ class Captures(Handlers):
         self._live.crawls.counting.count_not_modified(name, done.not_modified)
         total.add(done, len(read) - len(captures))
         return done.results
+
+
+def _check_named(crawl: str) -> None:
+    """Raise `BadQuery` if a report names no crawl."""
+    if not crawl:
+        raise BadQuery("name the crawl that stored the captures: POST /captures?crawl=NAME")
 
 
 def _read(item: Any, line: int = 0) -> Capture | dict[str, Any]:

@@ -201,6 +201,9 @@ class Writers:
         with self._bodies.slot():
             body = read_body(environ, self._limit)
         if kind == FORM:
+            if body[:1] in (b"{", b"["):  # no field begins so; curl -d sends everything as a form
+                message = "the body looks like JSON: send Content-Type: application/json"
+                raise RequestError("unsupported_media_type", message)
             return _form_fields(body)
         if not body.strip():
             return {}

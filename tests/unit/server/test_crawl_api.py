@@ -131,6 +131,20 @@ def test_crawls_get_originals_of_the_index(web: FlaskClient) -> None:
     assert ask(web, 90, url="http://b.example/")["match"] == "digest"
 
 
+def test_what_curl_sends_by_mistake_is_named(web: FlaskClient) -> None:
+    form = "application/x-www-form-urlencoded"  # of curl -d
+    for path, body in (("/crawls", '{"name":"j1"}'), ("/captures?crawl=a", '[{"digest":1}]')):
+        answer = web.post(path, data=body, content_type=form)
+        assert error(answer) == (415, "unsupported_media_type")
+        assert "send Content-Type: application/json" in answer.text
+    begin(web)
+    lines = json.dumps(report())
+    for kind in ("application/json", "application/x-ndjson"):
+        answer = web.post("/captures", data=lines, content_type=kind)
+        assert error(answer) == (400, "bad_query")
+        assert "name the crawl that stored the captures: POST /captures?crawl=NAME" in answer.text
+
+
 @pytest.mark.parametrize("begun", [False, True])
 def test_a_crawl_that_was_never_begun(web: FlaskClient, begun: bool) -> None:
     if begun:
@@ -176,7 +190,7 @@ REPORTS: list[tuple[str, bytes, str, int]] = [
     ("application/json", b"[]", "a", 400),
     ("application/json", b"{", "a", 400),
     ("text/plain", b"x", "a", 415),
-    ("application/json", b"{}", "", 404),
+    ("application/json", b"{}", "", 400),
     ("application/json", b"{}", "%ff", 404),
     ("application/json", b"{}", "a&crawl=a", 400),
     ("application/json", b"{}", "a&other=1", 400),
