@@ -61,7 +61,10 @@ bin/lookup my-index --last --url http://example.com/
     "--unlabelled", type=click.Choice(list(SIZES)), help="Algorithm of digests without a label."
 )
 @option("--max-age", metavar="AGE", help="Oldest original: seconds, or 12h, 30d, 2y.")
-@option("--as-of", metavar="DATE", help="Only originals captured at that time or before.")
+@option(
+    "--as-of", metavar="DATE",
+    help="Only originals captured then or before: a year, month, day or second.",
+)  # fmt: skip
 @option("--min-size", type=COUNT, default=0, help="Smallest payload, in bytes.")
 @option(
     "--not-record",

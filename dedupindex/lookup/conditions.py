@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 
-from dedupindex.errors import BadInput, BadQuery
+from dedupindex.errors import BadDate, BadInput, BadQuery
 from dedupindex.timestamps import check_date, check_digits, date_of_digits
 
 _AGE = re.compile(r"([0-9]{1,12})([smhdy]?)")
+_PERIOD = re.compile(rb"([0-9]{4})(?:-?([0-9]{2})(?:-?([0-9]{2}))?)?")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "y": 31_557_600}
 
 MAX_NAME_LENGTH = 200  # characters
@@ -30,18 +32,32 @@ def format_age(seconds: int) -> str:
 
 
 def parse_date(text: str, *, days: bool = False) -> bytes:
-    """Return a WARC-Date for one, for 14 digits or, with `days`, for a day's end; or `BadQuery`."""
+    """Return a WARC-Date for one or for 14 digits; raises `BadQuery`.
+
+    With `days` also the last second of a year, month or day: ``2026``, ``2026-11``, ``20261120``.
+    """
     value = text.encode("utf-8", "surrogateescape")
     try:
+        if days and (period := _PERIOD.fullmatch(value)):
+            return _last_second(int(period[1]), int(period[2] or 12), int(period[3] or 0))
         if value.isdigit():
             return date_of_digits(check_digits(value))
-        return check_date(value + b"T23:59:59Z" if days and b"T" not in value else value)
+        return check_date(value)
     except BadInput:
-        day = "2026-11-20, " if days else ""
+        day = "2026, 2026-11, 2026-11-20, " if days else ""
         printable = text[:64].encode("ascii", "backslashreplace").decode()
         raise BadQuery(
             f"a date is written {day}2026-11-20T09:14:17Z or in 14 digits, not {printable!r}"
         ) from None
+
+
+def _last_second(year: int, month: int, day: int) -> bytes:
+    """Return the WARC-Date of the last second of a day, or of a month if `day` is 0."""
+    try:
+        day = day or monthrange(year, month)[1]
+    except ValueError as error:
+        raise BadDate(f"there is no month {month}") from error
+    return check_date(b"%04d-%02d-%02dT23:59:59Z" % (year, month, day))
 
 
 def check_crawl_name(name: str, what: str = "crawl") -> str:

@@ -133,7 +133,8 @@ _TABLE = (
     Parameter(
         "as_of",
         lambda value: parse_date(_text(value), days=True),
-        "Only originals captured then or before: WARC-Date, day, or 14 digits.",
+        "Only originals captured then or before: WARC-Date, 14 digits, or a year, month "
+        "or day, to its end.",
         _DATE,
     ),
     _size("min_size", "Smallest payload of an original, in bytes."),

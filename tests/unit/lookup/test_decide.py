@@ -289,3 +289,28 @@ def test_originals_with_other_digests_answer_only_with_bridge(
         assert ask(sha1(1), covers=Covers.ENTITY, bridge=True)
         for number in (2, 3):  # of the last it is not known
             assert all(ask(sha1(number), covers=covers) for covers in Covers)
+
+
+@pytest.mark.parametrize(
+    ("typed", "date"),
+    [
+        ("2026", b"2026-12-31T23:59:59Z"),
+        ("2024-02", b"2024-02-29T23:59:59Z"),
+        ("202602", b"2026-02-28T23:59:59Z"),
+        ("2026-11-20", b"2026-11-20T23:59:59Z"),
+        ("20261120", b"2026-11-20T23:59:59Z"),
+        ("20261120091417", b"2026-11-20T09:14:17Z"),
+        ("2026-11-20T09:14:17.5Z", b"2026-11-20T09:14:17.5Z"),
+    ],
+)
+def test_a_period_is_meant_to_its_end(typed: str, date: bytes) -> None:
+    assert parse_date(typed, days=True) == date
+    if len(typed) < 14:
+        with pytest.raises(BadQuery):
+            parse_date(typed)
+
+
+@pytest.mark.parametrize("typed", ["0000", "2026-13", "2026-00", "2026-02-30", "2026-1", "soon"])
+def test_what_is_no_date(typed: str) -> None:
+    with pytest.raises(BadQuery, match="a date is written 2026, 2026-11, 2026-11-20, 2026-11-20T"):
+        parse_date(typed, days=True)
