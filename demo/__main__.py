@@ -136,8 +136,9 @@ def _post_crawl(out: Path, port: int) -> list[str]:
     found = json.loads(product("verify", "--against", full, smaller, "--json"))
     product("undedup", smaller, "--out", restored)
     product("verify", "--against", full, restored, "--records", "--json")
+    again = "bin/undedup brings every record back, compressed anew"
     for place, what in ((full, "before"), (smaller, f"after, {done['revisits']} revisits"),
-                        (restored, "bin/undedup brings every record back")):  # fmt: skip
+                        (restored, again)):  # fmt: skip
         size = sum(path.stat().st_size for path in place.glob("*.warc.gz"))
         show(f"   {size:>9,} bytes  {what}")
     checks = {"revisits made": (done["revisits"], MADE), "findings": (found["findings"], {})}
