@@ -29,7 +29,7 @@ from dedupindex.errors import Damaged, as_called
 from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
-from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused_table
+from dedupindex.post_crawl.dedup_report import REASONS, DedupReport, hosts_table, refused_table
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
@@ -319,9 +319,11 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         yield f"{kept}; with that, {report.net_text()}" if report.revisits else kept
     yield from _other_files(report)
     if report.refused:
-        refused = refused_table(dry_run=report.dry_run)
+        rows = report.refused_rows()
+        refused = refused_table(rows, dry_run=report.dry_run)
         yield f"\n{refused.title}:"
-        yield from refused.text_lines(report.refused_rows())
+        yield from refused.text_lines(rows)
+        yield as_called(f"  {REASONS}")
     if report.skipped:
         copied = "" if in_place else ", not copied"
         yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"

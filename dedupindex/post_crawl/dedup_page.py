@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dedupindex.post_crawl.dedup_report import DedupReport, hosts_table, refused_table
+from dedupindex.post_crawl.dedup_report import REASONS, DedupReport, hosts_table, refused_table
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
@@ -117,10 +117,9 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         made = "would have" if dry else "have"
         yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
     if report.refused:
-        yield from refused_table(dry_run=dry).html_lines(report.refused_rows())
-        yield html_page.note(
-            "docs/post-crawl.md#manifest, #resolve and #rewrite explain each reason."
-        )
+        rows = report.refused_rows()
+        yield from refused_table(rows, dry_run=dry).html_lines(rows)
+        yield html_page.note(f"{REASONS}.")
     if report.left:
         problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
         absent = {missing.file for missing in report.absent}

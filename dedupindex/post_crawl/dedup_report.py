@@ -19,7 +19,7 @@ from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, percent
 from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.tables import amount
 from dedupindex.runtime.workers import side_by_side
@@ -287,6 +287,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "indexed": "bin/index --add --crawl NAME",
     FILE_LEFT: "see the files named above",
 }
+REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite explain each reason"
 _LEAST = "no-gain", 1  # no option allows a smaller gain
 
 
@@ -296,10 +297,13 @@ def hosts_table(*, dry_run: bool) -> Table:
     return replace(HOSTS, title=would) if dry_run else HOSTS
 
 
-def refused_table(*, dry_run: bool) -> Table:
-    """Return `REFUSED`, likewise."""
-    would = "Duplicates that would not be rewritten"
-    return replace(REFUSED, title=would) if dry_run else REFUSED
+def refused_table(rows: Sequence[Row], *, dry_run: bool) -> Table:
+    """Return `REFUSED`, likewise, without the options if no row has one."""
+    title = "Duplicates that would not be rewritten" if dry_run else REFUSED.title
+    columns = REFUSED.columns
+    if not any(row["option"] for row in rows):
+        columns = tuple(column for column in columns if column.name != "option")
+    return replace(REFUSED, title=title, columns=columns)
 
 
 def host_lines(hosts: Mapping[str, Sequence[int]]) -> Iterator[bytes]:

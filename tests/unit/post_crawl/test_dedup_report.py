@@ -6,7 +6,13 @@ from collections import Counter
 from pathlib import Path
 
 from dedupindex.post_crawl import dedup_page
-from dedupindex.post_crawl.dedup_report import DedupReport, HostNumbers, by_host, host_lines
+from dedupindex.post_crawl.dedup_report import (
+    DedupReport,
+    HostNumbers,
+    by_host,
+    host_lines,
+    refused_table,
+)
 from dedupindex.runtime.duckdb import one_thread, write_parquet
 
 
@@ -27,6 +33,13 @@ def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
     assert DedupReport(False, refused=refused).refused_rows()[0]["option"] == ""
     rows = DedupReport(False, refused=refused, min_gain=2).refused_rows()
     assert rows[0]["option"] == "a smaller --min-gain"
+
+
+def test_the_table_of_reasons_has_options_only_if_there_are_some() -> None:
+    for reason, has in (("same-second", False), ("small", True)):
+        rows = DedupReport(False, refused=Counter({reason: 1, "unused-original": 2})).refused_rows()
+        title, *_ = refused_table(rows, dry_run=True).text_lines(rows)
+        assert ("what could change it" in title) is has and "captures, %" in title
 
 
 def test_the_page_names_what_is_in_the_result_and_what_is_not() -> None:
