@@ -80,7 +80,7 @@ def _list(index: Path) -> None:
     ]
     lines = [
         f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip()
-        for name, role, crawls, namespaces in rows
+        for name, role, crawls, namespaces in ([names] if rows else []) + rows
     ]
     notes = [] if rows else [_NO_TOKENS]
     content = [dict(zip(names, row, strict=True)) for row in rows]

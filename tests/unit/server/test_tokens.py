@@ -267,6 +267,7 @@ def test_the_token_command(index: Path) -> None:
     assert json.loads(made)["token"].startswith("dedup_")
     listed, _ = typed("token", index)
     assert "nla-*" in listed and "dedup_" not in listed
+    assert listed.split("\n")[0].split() == ["name", "role", "crawls", "namespaces"]
     typed("token", index, "--remove", "a")
     rows: list[dict[str, Any]] = json.loads(typed("token", index, "--json")[0])["tokens"]
     assert rows == [{"name": "b", "role": "write", "crawls": "nla-*", "namespaces": "*"}]
