@@ -117,6 +117,12 @@ def _views(services: Services, live: LivePage) -> dict[str, Callable[..., Any]]:
     }
 
 
+_NOT_OURS = (
+    "this was not sent by a page of this server; with curl add its address as -H 'Origin: http://…'"
+    ", or use the command of the page, such as bin/report INDEX --against FILE"
+)
+
+
 class _Guard(Login):
     """Checks the token and the origin of every request to a page."""
 
@@ -126,7 +132,7 @@ class _Guard(Login):
         def answer(**values: str) -> Any:
             try:
                 if request.method == "POST" and not from_own_page(request.environ):
-                    raise RequestError("forbidden", "this was not sent by a page of this server")
+                    raise RequestError("forbidden", _NOT_OURS)
                 if not open:
                     request.environ.update(with_cookie(request.environ, COOKIE))
                     self._access.may_read(request.environ)

@@ -13,7 +13,7 @@ from dedupindex.runtime.charts import bar
 from server import commands
 from server.api.index_reports import compared
 from server.auth import NamespaceAccess
-from server.pages.login import is_own_request
+from server.pages.login import check_names, is_own_request
 from server.services import Handlers
 
 TEXTS = {
@@ -41,6 +41,7 @@ _MOST = 200  # crawls to choose from
 class ComparePage(Handlers):
     def compare(self) -> tuple[str, int]:
         """Show the form and, if it was filled in, the comparison."""
+        check_names(request.args, ("first", "second", "order"))
         first, second = (request.args.get(name, "").strip() for name in ("first", "second"))
         order = request.args.get("order", ORDERS[0])
         if order not in ORDERS:

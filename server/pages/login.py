@@ -6,6 +6,7 @@ The cookie is valid for pages only, not for the API, and browsers send it only f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from tempfile import TemporaryFile
 from typing import Any, cast
@@ -16,6 +17,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.formparser import parse_form_data
 
+from dedupindex.errors import BadQuery
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import amount
 from server.api.request_body import BodySlots
@@ -74,6 +76,13 @@ def _secure() -> bool:
     """Return whether the browser uses TLS, with the server, or with a proxy that reports it."""
     forwarded = request.environ.get("HTTP_X_FORWARDED_PROTO", "")
     return request.is_secure or forwarded.strip().lower() == "https"
+
+
+def check_names(given: Iterable[str], known: Sequence[str]) -> None:
+    """Raise `BadQuery` for a parameter that a page does not take, as the API does."""
+    for name in given:
+        if name not in known:
+            raise BadQuery(f"there is no parameter {name[:64]!r}; there are {', '.join(known)}")
 
 
 def is_own_request(environ: dict[str, Any]) -> bool:

@@ -20,7 +20,7 @@ from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
 from server import commands, logs
 from server.api.deletions import audited, counts_of
-from server.pages.login import is_own_request, read_form
+from server.pages.login import check_names, is_own_request, read_form
 from server.responses import RequestError
 from server.services import Handlers
 
@@ -44,6 +44,7 @@ class PurgePages(Handlers):
         page of another server can start it.
         """
         given = parse_qs(request.environ.get("QUERY_STRING", ""), errors="surrogateescape")
+        check_names(given, ("kind", "name"))
         kind, name = (given.get(field, [""])[0] for field in ("kind", "name"))
         found, problem, status, who = None, "", 200, "-"
         ours = is_own_request(request.environ)

@@ -466,6 +466,8 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         assert ("There is nothing of" in text) is runs
     for query in ("kind=x&name=y", "kind=crawl&name=a%00b"):
         page(web.get(f"/pages/impact?{query}"), 400)
+    shown = page(web.get("/pages/impact?container=a.warc.gz"), 400).text  # as of GET /impact
+    assert "there is no parameter 'container'; there are kind, name" in shown
     page(web.get("/pages/impact?kind=container&name=%FF%22%3Cscript%3E"))
     monkeypatch.setattr(commands, "LONGEST", 0.01)
     assert "use bin/impact itself" in page(web.get(asked), 400).text
@@ -608,7 +610,8 @@ def test_commands_are_limited_in_number_and_time(
     ],
 )
 def test_forms_of_other_sites_are_refused(web: FlaskClient, headers: dict[str, str]) -> None:
-    page(send(web, CDX, **headers), 403)
+    refused = page(send(web, CDX, **headers), 403).text
+    assert "with curl add its address as -H 'Origin: " in refused
     page(web.post("/pages/sign-in", data={"token": "x"}, headers=headers), 403)
     page(web.post("/pages/sign-out", headers=headers), 403)
 
