@@ -559,10 +559,10 @@ def test_results_of_files_may_be_below_their_directory(source: Path, dedup: Dedu
     assert {name: data for name, data in content(source).items() if name in before} == before
 
 
-def test_a_file_that_is_no_archive_is_not_verified(
+def test_a_file_that_is_only_named_like_an_archive_is_not_verified(
     tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (junk := tmp_path / "junk.bin").write_bytes(b"no archive" * 100)
+    (junk := tmp_path / "junk.warc").write_bytes(b"no archive" * 100)
     assert dedup(junk, "--out", tmp_path / "out", status=7)["verified"]["files"] == 0
     assert main(["dedup", str(junk), "--out", str(tmp_path / "out")]) == 7
     said = capsys.readouterr()

@@ -412,8 +412,8 @@ def test_policies_and_namespaces_are_shown(make_index: MakeIndex) -> None:
         ("crawl?name=a", "h.example"),
         ("host?host=h.example", "Crawls that met it"),
         ("host", "h.example"),
-        ("charts", "1 lookups"),
-        ("charts?crawl=a", "1 lookups"),
+        ("charts", "1 lookup"),
+        ("charts?crawl=a", "1 lookup"),
     ):
         assert shows in page(web.get(f"/pages/{path}")).text
         hidden = closed.get(f"/pages/{path}")
