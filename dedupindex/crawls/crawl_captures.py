@@ -193,7 +193,10 @@ def _put_entry(
 def drop_entries(
     writing: Writing, crawl: Crawl, key: bytes, gone: list[bytes], rule: MergeRule
 ) -> None:
-    """Remove entries from the cell that a crawl has under a key."""
+    """Remove entries from the cell that a crawl has under a key.
+
+    Its counts stay: they say what it has stored, also when it has been merged and swept.
+    """
     before = writing.cell(key, crawl)
     rest = [entry for entry in entries_of(before) if entry not in gone] if before else []
     cell = rule.settle(key, mark_each(rest), MergeOutcome()) if rest else None
@@ -201,8 +204,6 @@ def drop_entries(
         writing.drop_cell(key, crawl)
     else:
         writing.put_cell(key, crawl, cell)
-    sizes = [decode(key, entry, writing.container_ref).size for entry in gone]
-    writing.count(crawl, -len(gone), -sum(size for size in sizes if size > 0))
 
 
 class CrawlCapture(NamedTuple):

@@ -166,6 +166,8 @@ def test_rows_of_cdx_files_and_reports_of_crawlers_are_refuted(tmp_path: Path) -
     with asking(index) as web:
         assert not web.get(lookup).get_json()["duplicate"]
         assert web.get(lookup.replace("c.test", "a.test")).get_json()["duplicate"]
+        live = web.get("/crawls/live").get_json()
+        assert (live["captures"], live["bytes"]) == (1, len(body))  # it has stored it
 
 
 def test_files_whose_captures_were_purged_stay_away(tmp_path: Path, index: Path) -> None:
