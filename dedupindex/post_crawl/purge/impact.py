@@ -18,6 +18,7 @@ from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
+from dedupindex.index.format.file_names import row_matches
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
@@ -217,14 +218,18 @@ class ImpactSurvey:
         self._survives = self._survives or bool(successors)
         answered = set(map(cells.strip_flags, filter(cells.answers, cells.entries_of(cell))))
         sizes: dict[tuple[bytes, bytes], int] = {}  # by second and packed URL
-        for entry in sorted(taken | rows):
+        counted: dict[tuple[bytes, bytes], list[str]] = {}  # names of their files
+        for entry in sorted(taken | rows, key=lambda entry: (entry not in answered, entry)):
             size = _size(key, entry)
             capture_key = entry[2:8], cells.packed_url(entry)
             sizes[capture_key] = max(size, sizes.get(capture_key, -1))
             if entry[1] & cells.ALSO:  # it is counted under its own digest
                 continue
+            name = self._container(cells.container_of(entry)).container
+            another = _is_another(counted.setdefault(capture_key, []), name)
             if entry not in answered:
-                self.impact.copies.add(size)
+                if another:
+                    self.impact.copies.add(size)
                 continue
             self.impact.originals.add(size)
             successor = successors.get(cells.packed_url(entry))
@@ -334,6 +339,20 @@ class ImpactSurvey:
             self._on_item(item if item.left else item._replace(left=where))
         self._held.seek(0)
         self._held.truncate()
+
+
+def _is_another(names: list[str], name: str) -> bool:
+    """Return whether a capture is none of those that were counted, of the same URL and second.
+
+    One that a crawler or a CDX file names without the directory of its file is the same as the
+    record that was read. `names` are the files of those that were counted, and is changed.
+    """
+    for at, counted in enumerate(names):
+        if row_matches(counted, name) or row_matches(name, counted):
+            names[at] = max(counted, name, key=len)
+            return False
+    names.append(name)
+    return True
 
 
 class _LedgerCursor:
