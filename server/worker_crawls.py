@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,6 +48,11 @@ _UNAUTHORIZED = ("unauthorized", "forbidden")  # errors of requests that count f
 class RequestCounting(counting.LookupCounter):
     """Counts the lookups of crawls that come as requests."""
 
+    def __init__(self, read_crawls: Callable[[], None]) -> None:
+        """`read_crawls` brings `ended` up to date; lookups that see the crawls do that anyway."""
+        super().__init__()
+        self._read_crawls = read_crawls
+
     def count_answer(self, query: Query, answer: Answer | None, taken: int) -> None:
         """Count a lookup that was answered in `taken` nanoseconds."""
         if answer is not None:
@@ -64,6 +69,7 @@ class RequestCounting(counting.LookupCounter):
         """Count a lookup of a digest whose algorithm no index holds."""
         name = given.get("crawl", b"").decode("utf-8", "replace")
         if name:
+            self._read_crawls()
             strategy, url = Strategy.DIGEST_ANY.value, given.get("url", b"")
             self.count_lookup((name[:MAX_NAME_LENGTH], strategy, url, NO_ORIGINAL, -1, taken))
 
@@ -75,6 +81,7 @@ class RequestCounting(counting.LookupCounter):
             return
         given = parse_qs(query_string, errors="surrogateescape")
         for name in given.get("crawl", [])[:1]:
+            self._read_crawls()
             self.count_lookup(failed_lookup(name, given.get("url", [""])[0]))
 
 
@@ -94,23 +101,29 @@ def failed_lookup(crawl: str, url: str | bytes = "") -> CountedLookup:
 class OpenStore:
     """An open store of crawls, and its crawls as they were last read."""
 
-    def __init__(self, index: Path, *, create: bool) -> None:
+    def __init__(self, index: Path, counting: RequestCounting, *, create: bool) -> None:
         self.store = make_store(index, create=create)
         self.writer = self.store.writer()
-        self.known = NO_CRAWLS
+        self.known, self._counting = NO_CRAWLS, counting
 
     def known_in(self, reading: Reading) -> KnownCrawls:
         """Return the crawls of a state of the store, read again only if they have changed."""
         known = self.known
         if not known.is_current(reading):
-            self.known = known = known.refreshed(reading)
+            known = self._keep(known.refreshed(reading))
         return known
 
     def snapshot(self, reading: Reading) -> CrawlSnapshot:
         """Return a state of the store."""
-        snapshot = CrawlSnapshot(reading, self.known)
-        self.known = snapshot.known
+        known = self.known
+        snapshot = CrawlSnapshot(reading, known)
+        if snapshot.known is not known:
+            self._keep(snapshot.known)
         return snapshot
+
+    def _keep(self, known: KnownCrawls) -> KnownCrawls:
+        self.known, self._counting.ended = known, known.ended
+        return known
 
 
 class SnapshotContext:
@@ -168,7 +181,7 @@ class Crawls:
         self._error: DedupError | None = None  # why the store cannot be opened
         self._away_since: float | None = None  # when the open store was first found missing
         self._busy = threading.Lock()
-        self.counting = RequestCounting()
+        self.counting = RequestCounting(self._read)
         self._counted = threading.Lock()  # so that `close` waits for a write in progress
         self.answering = False
         """Whether crawls may change a hit of the index; true when in doubt. Changes by other
@@ -213,13 +226,18 @@ class Crawls:
 
     def _open(self, *, create: bool) -> None:
         try:
-            opened = OpenStore(self._index, create=create)
+            opened = OpenStore(self._index, self.counting, create=create)
             if self._shared is not None:
                 opened.store.share(self._shared.store)
             self._opened, self._error = opened, None
             self.answering = True
         except DedupError as error:
             self._error = error
+
+    def _read(self) -> None:
+        """Read the crawls again if they have changed and can be read."""
+        with suppress(DedupError), self.snapshot(refresh=False):
+            pass
 
     def open_store(self, *, refresh: bool = True) -> OpenStore | None:
         """Return the open store, None if there is none; raises why it cannot be opened.

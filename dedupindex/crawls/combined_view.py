@@ -174,6 +174,7 @@ class KnownCrawls:
     def __init__(self, origin: object, version: int, crawls: list[Crawl]) -> None:
         self._origin, self._version, self.crawls = origin, version, crawls
         self.by_name = {crawl.name: crawl for crawl in crawls}
+        self.ended = frozenset(crawl.name for crawl in crawls if crawl.state is not CrawlState.OPEN)
         # Whether crawls have captures that everybody sees; the index may not hold them yet.
         self.answering = bool(visible_crawls(crawls))
         self._visible = Cache[tuple[str, tuple[str, ...]], VisibleCrawls](_CACHE_SIZE)

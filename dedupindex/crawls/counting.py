@@ -11,7 +11,7 @@ import threading
 import time
 from calendar import timegm
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
@@ -87,12 +87,19 @@ class LookupCounter:
         self._others: deque[str] = deque()
         self.count_other = self._others.append
         """Count a lookup of others for the crawl whose capture answered it."""
+        self.ended: Collection[str] = frozenset()
+        """The crawls whose lookups are not counted any more, as last read."""
         self._clock = clock
         self._sums = StatisticsDelta()
         self._busy = threading.Lock()
 
     def count_lookup(self, lookup: CountedLookup) -> None:
-        """Count a lookup: at once if its URL and answer are long, else it is queued."""
+        """Count a lookup of a crawl that has not ended.
+
+        If its URL and answer are long, it is counted at once, else it is queued.
+        """
+        if lookup[0] in self.ended:
+            return
         answer = lookup[3]
         if len(lookup[2]) + (len(answer) if isinstance(answer, bytes) else 0) <= _SHORT:
             self._lookups.append(lookup)  # atomic, unlike incrementing a number

@@ -175,6 +175,44 @@ def test_what_has_no_host_is_counted_as_not_known(web: Web, index: Path) -> None
     assert '<bdi class="url">not known</bdi>' in web.get("/pages/crawl?name=a").text
 
 
+@pytest.mark.parametrize("how", ["commit", "cancel"])
+def test_lookups_of_a_crawl_that_has_ended_are_answered_and_not_counted(web: Web, how: str) -> None:
+    plain = f"/lookup?digest={sha1(1)}&url=http%3A%2F%2Fone.example%2Fa&crawl=a"
+    asked = {"digest": str(sha1(1)), "url": "http://one.example/a"}
+
+    def ask_all() -> list[Any]:
+        lines, kind = json.dumps(asked) + "\n{}\n", "application/x-ndjson"
+        answers = [
+            web.get("/lookup?crawl=a&digest=nonsense"),  # before any that reads the crawls
+            web.get("/lookup?" + question(1).replace("sha1%3A", "sha3%3A")),
+            web.get(plain),
+            web.get(plain, headers={"Accept": "text/plain"}),
+            web.get("/lookup?" + question(9, size=70)),
+            web.get("/lookup?" + question(2, "http://www.one.example/a", explain=1)),
+            web.get("/lookup?" + question(2, "http://one.example/" + 2100 * "a")),
+            web.post("/lookup?crawl=a", json={"lookups": [asked, {"digest": "none"}]}),
+            web.post("/lookup", json={"lookups": [{**asked, "crawl": "a"}]}),
+            web.post("/lookup?crawl=a", data=lines, content_type=kind),
+            web.get("/crawls/a/cdx?url=http://one.example/a"),
+            web.get("/cdx?url=http://one.example/a&crawl=a"),
+            web.get(f"/crawls/a/api/records/{sha1(1)}?uri=http://one.example/a"),
+        ]
+        return [(answer.status_code, answer.data) for answer in answers]
+
+    answers = ask_all()
+    before = web.report()
+    assert before["lookups"] == 12 and before["errors"] == 3
+    assert web.post(f"/crawls/a/{how}").status_code == 200
+    if how == "commit":
+        web.live.crawls.counting.ended = frozenset()  # another worker has committed it
+    assert ask_all() == answers
+    after = web.report()
+    assert found(after) == found(before)
+    assert after["last_lookup"] == before["last_lookup"]
+    web.get("/lookup?" + question(1, crawl="b"))
+    assert web.report(crawl="b")["lookups"] == 1
+
+
 def test_lookups_by_url_count_as_listed(web: Web) -> None:
     web.get("/cdx?url=http://one.example/a&crawl=a")
     web.get("/cdx?url=http://one.example/nothing&crawl=a")
