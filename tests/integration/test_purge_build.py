@@ -130,19 +130,40 @@ def test_a_file_that_is_read_anew_still_has_its_revisits(files: list[Path], engi
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-def test_revisits_of_a_purged_original_are_refused_as_purged(
+def test_revisits_of_a_purged_original_are_refused_until_its_record_is_read(
     files: list[Path], engine: str
 ) -> None:
     """It is no revisit of a revisit: the original is a response, in the copy of the file, too."""
     again = revisit(number=9, Date=LATER, Refers_To_Target_URI=URL, Refers_To_Date=DATE)
-    copy = files[0].with_name("copy.warc.gz")
+    copy, alone = (files[0].with_name(f"{name}.warc.gz") for name in ("copy", "alone"))
     for path in (files[0], copy):
         path.write_bytes(gz(response(PAYLOAD)) + gz(again))
+    alone.write_bytes(gz(again))
     index = index_of(files[:1], engine)
     purge(index, target(files[0]), force=False)
+    tally = run([alone], index, engine=engine, add=True).tally
+    assert (tally.added, dict(tally.refused)) == (0, {"purged": 1})
     tally = run([copy], index, engine=engine, add=True).tally
-    assert (tally.added, dict(tally.refused)) == (1, {"purged": 1})
+    assert (tally.added, tally.unchanged, dict(tally.refused)) == (1, 1, {})
     assert answering(index) == ["copy.warc.gz"]
+    tally = run([alone], index, engine=engine, reread=True, add=True).tally
+    assert (tally.unchanged, dict(tally.refused)) == (1, {})
+
+
+def test_revisits_of_a_record_that_is_read_again_after_a_purge_are_known(
+    files: list[Path],
+) -> None:
+    """Its crawl had reported it under the name without a directory, which was purged, too."""
+    ((_, found),) = held(index_of(files[:1]))
+    index = begin(files[0].parent / "served", settings=ANY)
+    merged_report(index, found)
+    run(files[:1], index, add=True, crawl="weekly")
+    purge(index, target(files[0]), force=True)
+    run(files[:1], index, replace=True, crawl="weekly")
+    tally = run(files[2:], index, add=True, crawl="next").tally
+    assert (tally.unchanged, dict(tally.refused)) == (1, {})
+    assert answering(index) == ["first.warc.gz"]
+    assert survey(index, target(files[0])).impact.dependents.captures == 1
 
 
 @pytest.mark.parametrize("order", ["reported first", "read first"])

@@ -13,7 +13,8 @@ Tombstones (`tombstones`) record when a digest of a URL was seen as a revisit or
 
 Only the `tombstones.MAX_READ` earliest of such seconds are kept. When there are that many, later
 rows are refused too, because tombstones that were not kept might refute them: the result must not
-depend on the order. Purged captures are refused when they are loaded again.
+depend on the order. Purged captures are refused when they are loaded again, and so are claims on
+them, unless a record of the same URL and second is there: read again, or from another file.
 
 Only the best row under a key counts, refuted or not. So at most one row and one claim can lose
 their place later, and the entries that they beat are kept in reserve behind them (`SPARE`).
@@ -88,7 +89,7 @@ class MergeRule:
         for entry in entries:
             if entry[0] & 3 == REVISIT:
                 continue
-            if tombstones.purged and tombstones.is_purged(entry, self.place_of):
+            if tombstones.purged and self._is_purged(entry, entries, tombstones):
                 outcome.purged += _counts(entry)
             else:
                 group = packed_url(entry) if self.keys.url else b""
@@ -97,6 +98,18 @@ class MergeRule:
         for _, rivals in sorted(groups.items()):
             kept += self._keep(key, rivals, tombstones, outcome)
         return cell_of(kept) if kept else None
+
+    def _is_purged(self, entry: bytes, entries: list[bytes], tombstones: Tombstones) -> bool:
+        """Return whether an entry was purged, or claims what was, and no record has it now."""
+        if not tombstones.is_purged(entry, self.place_of):
+            return False
+        return entry[0] & 3 != NAMED or not any(
+            one[0] & 3 == RECORD
+            and one[2:8] == entry[2:8]
+            and packed_url(one) == packed_url(entry)
+            and not tombstones.is_purged(one, self.place_of)
+            for one in entries
+        )
 
     def replace(
         self,
