@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.errors import BadInput, IndexExists, SettingsConflict
+from dedupindex.errors import BadInput, IndexExists, SettingsConflict, as_called
 from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
+from dedupindex.index.engine import reread
 from dedupindex.index.identity import (
     FILE,
     OPTIONS,
@@ -37,7 +39,7 @@ from dedupindex.index.identity import (
     same_engine,
 )
 from dedupindex.indexer.pipeline import Build, Built, also_names, build, source_options
-from dedupindex.runtime.tables import printable, singular
+from dedupindex.runtime.tables import names_text, printable, singular
 from dedupindex.sources import KINDS
 from dedupindex.sources.discover import NO_ZSTD
 from dedupindex.sources.source import REMARKS
@@ -51,6 +53,7 @@ _LEFT_OUT = {  # an index keeps its settings
     "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
 }
+_MAX_NAMED = 5  # crawls in a sentence
 _REASONS = "docs/formats.md#what-is-refused"
 EXAMPLES = """
 bin/index ~/warcs my-index                     # all but text, of every WARC below ~/warcs
@@ -68,7 +71,20 @@ _ACTIONS = ("check", "stats", "compact", "copy", "merge", "digest_filter")
 _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 
 
-@click.command(cls=Command, examples=EXAMPLES)
+class _IndexCommand(Command):
+    """Refuses two names of a crawl: captures would get the last one, and it cannot be seen."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        typed = args[: args.index("--")] if "--" in args else args
+        names = {two for one, two in pairwise(typed) if one == "--crawl"}
+        names.update(one.partition("=")[2] for one in typed if one.startswith("--crawl="))
+        if len(names) > 1 and not ctx.resilient_parsing:
+            listed = " and ".join(sorted(names))
+            raise click.UsageError(f"the files of one command are of one crawl, not {listed}", ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_IndexCommand, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=any_index, required=False)
 @flag("-a", "--add", help="Add to an existing index, with its own settings.")
@@ -104,7 +120,7 @@ _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 @shared_options("--zstd-dictionary")
 @shared_options("--spark")
 @flag("--replace", help="As --add; changed files replace their old captures.")
-@flag("--reread", help="As --add; reads known files again, as a repair.")
+@flag("--reread", help="As --add; reads known files again, as a repair or for another --crawl.")
 @flag("--resume", help="Resume a build that was killed.")
 @shared_options("--revisit-annotation", "--columns")
 @flag("--empty", setting=False, help="Make an empty index, for crawls to write to.")
@@ -163,7 +179,7 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with show_progress(verbose=verbose) as progress:
         built = build(job, progress)
-    return _print_result(built, sources, where)
+    return _print_result(built, sources, where, options["crawl"])
 
 
 def _take_all_types(options: dict[str, Any]) -> None:
@@ -264,7 +280,7 @@ def _check_existing(index: Path, settings: Settings, options: dict[str, Any]) ->
         )
 
 
-def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
+def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> int:
     """Print what a build did; returns the exit status."""
     warn(built.problems)
     content = {
@@ -273,9 +289,25 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path) -> int:
         "skipped": built.skipped,
         "skipped_files": built.skipped_files,
         "not_read_zstd": _zstd_files(built),
+        "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
     }
-    print_result(content, _text_of(built, sources, printable(index_name(index))))
+    text = _text_of(built, sources, printable(index_name(index)))
+    print_result(content, text, _notes(built, sources, index, crawl))
     return status_7(_left_out(built)) if built.problems else 0
+
+
+def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> Iterator[str]:
+    """Yield how known files get into `crawl` that the index has in other crawls."""
+    if count := built.elsewhere.total():
+        names = [f"crawl {name}" if name else "no crawl" for name in sorted(built.elsewhere)]
+        files = "1 known file was not read, and stays in"
+        if count > 1:
+            files = f"{count:,} known files were not read, and stay in"
+        command = as_called(reread(index_name(index), sources, crawl))
+        yield (
+            f"warning: {files} {names_text(names, _MAX_NAMED)}; if crawl {crawl} wrote "
+            f"{'it' if count == 1 else 'them'}: {command}"
+        )
 
 
 def _zstd_files(built: Built) -> int:

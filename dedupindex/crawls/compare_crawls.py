@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
 
 CHANGES = ("new", "gone", "same", "changed")  # of URLs, from the first crawl to the second
+_SIDES = ("first", "second")
 _OF_EACH = ("stored", "stored_bytes", "revisits", "revisit_bytes")
 COLUMNS = (
     *(name for change in CHANGES for name in (change, f"{change}_bytes")),
@@ -95,6 +96,9 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
             sums.add(host, *amounts)
             for column, amount in enumerate(amounts):
                 total[column] += amount
+        for side, name in zip(_SIDES, (first, second), strict=True):
+            if not total[_COLUMN[f"{side}_stored"]] + total[_COLUMN[f"{side}_revisits"]]:
+                _require_known(view, store, name)
         warnings = [] if store is None else _unread(view, store, {
             first: total[_COLUMN["first_revisits"]] + refused[0],
             second: total[_COLUMN["second_revisits"]] + refused[1],
@@ -126,13 +130,26 @@ def _sides(view: View, first: str, second: str) -> dict[int, int]:
         known.add(place.crawl)
     for name in names:
         if name not in known:
-            listed = ", ".join(sorted(known - {""})[:10]) or "none"
-            raise UnknownCrawl(
-                f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
-                "A crawl is in it when its files were indexed with --crawl, or what it reported "
-                "was committed and merged"
-            )
+            raise _unknown(name, known)
     return sides
+
+
+def _require_known(view: View, store: Store | None, name: str) -> None:
+    """Raise `UnknownCrawl` for a name that only files had that are of another crawl now."""
+    if any(container.crawl == name for container in view.containers()):
+        return
+    with store.reading() if store is not None else nullcontext() as reading:
+        if reading is None or reading.crawl_named(name) is None:
+            raise _unknown(name, {place.crawl for _, place in view.places()})
+
+
+def _unknown(name: str, known: set[str]) -> UnknownCrawl:
+    listed = ", ".join(sorted(known - {"", name})[:10]) or "none"
+    return UnknownCrawl(
+        f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
+        "A crawl is in it when its files were indexed with --crawl, or what it reported "
+        "was committed and merged"
+    )
 
 
 def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
@@ -222,7 +239,7 @@ def _changes(lines: Iterator[bytes]) -> tuple[bytes, list[int]]:
         _, side, date, digest, size, is_revisit, host = line[:-1].split(b" ", 6)
         answer = _SeenUrl(int(side), date, digest, int(size), is_revisit == b"1")
         last[answer.side] = answer
-        name = ("first", "second")[answer.side]
+        name = _SIDES[answer.side]
         kind, of_kind = ("revisits", "revisit") if answer.is_revisit else ("stored", "stored")
         amounts[_COLUMN[f"{name}_{kind}"]] += 1
         amounts[_COLUMN[f"{name}_{of_kind}_bytes"]] += max(answer.size, 0)

@@ -60,7 +60,7 @@ class Build:
     add: bool = False
     replace: bool = False
     resume: bool = False
-    reread: bool = False  # read known containers again
+    reread: bool = False  # read known containers again, for another crawl if it is one
     dropped: frozenset[str] = frozenset()  # other containers, whose captures are removed
     jobs: int = 1
     crawl: str = ""
@@ -105,6 +105,7 @@ class Built:
     problems  what was damaged and left out, by file and offset in bytes
     skipped   number of files in directories that are of no known kind
     skipped_files  paths of the first of these, at most 1,000 of each source
+    elsewhere  of the known files, how many were read for which other crawl, "" for none
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
@@ -115,6 +116,7 @@ class Built:
     problems: list[Problem]
     skipped: int
     skipped_files: list[str] = field(default_factory=list)
+    elsewhere: Counter[str] = field(default_factory=Counter)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -150,7 +152,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
-    return Built(tally, problems, found.skipped, found.skipped_files)
+    return Built(tally, problems, found.skipped, found.skipped_files, plan.elsewhere)
 
 
 def build_index(
@@ -345,7 +347,7 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
     ):
         return make_plan(
             found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names,
-            dropped=job.dropped,
+            dropped=job.dropped, crawl=job.crawl,
         )  # fmt: skip
 
 

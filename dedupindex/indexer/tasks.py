@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
-from dedupindex.index.engine import View
+from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
@@ -40,6 +42,7 @@ class BuildPlan:
     tasks: list[list[Input]] = field(default_factory=list)
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
+    elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
     dropped: set[str] = field(default_factory=set)  # those whose old captures are removed
 
 
@@ -50,17 +53,19 @@ def make_plan(
     replace: bool,
     reread: bool,
     jobs: int,
+    crawl: str = "",
     done: dict[str, tuple[int, int]],
     dropped: frozenset[str] = frozenset(),
 ) -> BuildPlan:
     """Divide the containers that were found into tasks.
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
-    change; captures of containers in `dropped` are removed. Raises `BadSource`, or
-    `ContainerChanged` before anything is read.
+    change; captures of containers in `dropped` are removed, and those of containers that are read
+    again for another `crawl`. Raises `BadSource`, or `ContainerChanged` before anything is read.
     """
     plan = BuildPlan(dropped=set(dropped))
-    inputs, known = [], list[Input]()
+    inputs, known = [], list[Input]()  # `known` could be left unread
+    moved = dict[str, str]()  # known ones -> their other crawl
     found_names = set[str]()
     for path in expanded.paths:
         if is_stream(path):
@@ -68,31 +73,48 @@ def make_plan(
             continue
         found = _input(path, expanded)
         found_names.add(found.name)
-        staged = done.get(found.name)
-        if staged not in (None, (found.size, found.modified)):
-            raise ContainerChanged(
-                f"{found.name} has changed since the build that is resumed read it; "
-                "run the command without --resume"
-            )
+        is_staged = _is_staged(found, done)
         # also for a staged container, because it may replace captures
-        is_known = view is not None and _is_known(found, view, plan, replace=replace)
-        if staged is not None:
+        before = None if view is None else _known(found, view, plan, replace=replace)
+        if before is not None and not before.purged and crawl not in ("", before.crawl):
+            moved[found.name] = before.crawl
+        if is_staged:
             continue
-        if is_known and not (reread and not _is_purged(found, view)):
-            known.append(found)
-        else:
+        if before is None:
             inputs.append(found)
+        elif before.purged:
+            plan.known += 1
+        else:
+            known.append(found)
+    _check_complete(done, found_names)
+    if reread or plan.dropped:  # captures that lost to removed ones must be read again
+        inputs += known
+        plan.dropped.update(moved)
+    else:
+        plan.known += len(known)
+        plan.elsewhere.update(moved.values())
+    plan.tasks = _divide(inputs, jobs)
+    return plan
+
+
+def _is_staged(found: Input, done: Mapping[str, tuple[int, int]]) -> bool:
+    """Return whether a container was staged; raises `ContainerChanged` if it has changed since."""
+    staged = done.get(found.name)
+    if staged not in (None, (found.size, found.modified)):
+        raise ContainerChanged(
+            f"{found.name} has changed since the build that is resumed read it; "
+            "run the command without --resume"
+        )
+    return staged is not None
+
+
+def _check_complete(done: Mapping[str, tuple[int, int]], found_names: set[str]) -> None:
+    """Raise `ContainerChanged` if a container that was staged is not found any more."""
     if missing := [name for name in done.keys() - found_names if not is_stream(name)]:
         raise ContainerChanged(
             f"{min(missing)} is not among the sources any more, and the build that is resumed has "
             "read it; run the command without --resume"
         )
-    if plan.dropped:  # captures that lost to removed ones must be read again
-        inputs += [found for found in known if not _is_purged(found, view)]
-    else:
-        plan.known = len(known)
-    plan.tasks = _divide(inputs, jobs)
-    return plan
 
 
 def _input(path: str, expanded: Expanded) -> Input:
@@ -107,34 +129,29 @@ def _input(path: str, expanded: Expanded) -> Input:
     return Input(name, status.st_size, status.st_mtime_ns)
 
 
-def _is_known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> bool:
-    """Return whether a container was indexed as it is; hash it only if its time has changed."""
+def _known(found: Input, view: View, plan: BuildPlan, *, replace: bool) -> IndexedContainer | None:
+    """Return a container that was indexed as it is; hash it only if its time has changed."""
     name, size = found.name, found.size
     before = view.container(name)
     if before is None:
-        return False
+        return None
     if before.purged:
         if replace:
             plan.dropped.add(name)
-        else:
-            plan.purged += 1
-        return not replace
+            return None
+        plan.purged += 1
+        return before
     if before.size == size and (
         before.modified == found.modified != 0 or before.content_hash == hash_of(found.path)
     ):
-        return True
+        return before
     if not replace:
         raise ContainerChanged(
             f"{name} was indexed before with other content ({before.size} bytes then, {size} now); "
             "give --replace to put its captures in place of the old ones, or rename it"
         )
     plan.dropped.add(name)
-    return False
-
-
-def _is_purged(found: Input, view: View | None) -> bool:
-    container = view.container(found.name) if view else None
-    return container is not None and container.purged
+    return None
 
 
 def _divide(inputs: list[Input], jobs: int) -> list[list[Input]]:

@@ -1,0 +1,112 @@
+"""A file that was read with a wrong name of its crawl, or with none, is moved by --reread."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.commands import typed
+from tests.support.warc_cases import gz, response, revisit, sha1
+from tests.unit.post_crawl.test_index_originals import BODIES, write
+from tests.unit.post_crawl.test_index_references import asking
+
+TYPES = ("--whitelist", "--mime", ".*")
+
+
+def second_crawl(path: Path) -> Path:
+    """A file with a revisit of each of two payloads of `BODIES`, a copy of one, and a new one."""
+    path.parent.mkdir(parents=True)
+    with open(path, "wb") as stream:
+        for at in range(2):
+            url = b"http://a.test/%d" % at
+            fields: dict[str, Any] = {
+                "Target_URI": url, "Date": b"2026-01-03T00:00:%02dZ" % at, "number": 900 + at,
+                "Payload_Digest": sha1(BODIES[at]), "Refers_To_Target_URI": url,
+                "Refers_To_Date": b"2026-01-02T00:00:%02dZ" % at,
+            }  # fmt: skip
+            stream.write(gz(revisit(**fields)))
+        for at, body in ((0, BODIES[0]), (2, b"new")):
+            date, url = b"2026-01-03T00:00:1%dZ" % at, b"http://c.test/%d" % at
+            stream.write(gz(response(body, Date=date, Target_URI=url, number=910 + at)))
+    return path
+
+
+def compared(index: Path) -> tuple[dict[str, int], list[str]]:
+    """What the second crawl has, and the warnings of the comparison."""
+    found = json.loads(
+        typed("report", index, "--crawl", "two", "--compare", "one", "--json", "--by", "host")[0]
+    )
+    names = ("new", "same", "changed", "second_stored", "second_revisits")
+    return {name: found["total"][name] for name in names}, found["warnings"]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[Path, Path]:
+    return write(tmp_path / "1.warc.gz", 2, BODIES[:2]), second_crawl(tmp_path / "two/2.warc.gz")
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("wrong", ["a-wrong", "wrong", ""])
+def test_a_file_is_moved_to_its_crawl_with_all_that_it_has(
+    tmp_path: Path, files: tuple[Path, Path], engine: str, wrong: str
+) -> None:
+    """The name that sorts first wins among captures that differ by nothing else."""
+    index, (first, second) = tmp_path / "index", files
+    typed("index", *TYPES, "--engine", engine, "--crawl", "one", first, index)
+    typed("index", "--add", *(("--crawl", wrong) if wrong else ()), second, index)
+    for option in ("--add", "--replace"):
+        text, warned = typed("index", option, "--crawl", "two", second, index)
+        assert "known before: 1" in text
+        stays = f"crawl {wrong}" if wrong else "no crawl"
+        assert f"1 known file was not read, and stays in {stays}; if crawl two wrote it: " in warned
+        assert f"index --reread --crawl two {second} {index}\n" in warned
+    said = json.loads(typed("index", "--add", "--crawl", "two", second, index, "--json")[0])
+    assert said["known_of_other_crawls"] == {wrong: 1}
+
+    for _ in range(2):  # repeated, it changes nothing
+        warned = typed("index", "--add", "--reread", "--crawl", "two", second, index)[1]
+        assert "warning" not in warned
+        assert compared(index) == (
+            {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
+        )  # fmt: skip
+    if wrong:
+        words = ("report", index, "--crawl", wrong, "--compare", "one")
+        assert "it has captures of one, two." in typed(*words, status=4)[1]
+    found = json.loads(typed("impact", index, "--container", first, "--json")[0])
+    assert [row["name"] for row in found["by_crawl"]] == ["two"]
+    typed("index", "--check", index)
+
+
+def test_a_crawl_that_reported_has_what_was_moved_to_it(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    index, (first, second) = tmp_path / "index", files
+    typed("index", *TYPES, "--crawl", "one", first, index)
+    with asking(index) as web:
+        web.post("/crawls", json={"name": "two"})
+        for at in range(2):
+            asked = f"digest={sha1(BODIES[at]).decode()}&url=http://a.test/{at}"
+            assert web.get(f"/lookup?crawl=two&{asked}").get_json()["duplicate"]
+        for at, body in ((0, BODIES[0]), (2, b"new")):
+            reported = {
+                "digest": sha1(body).decode(), "url": f"http://c.test/{at}", "status": 200,
+                "date": f"2026-01-03T00:00:1{at}Z", "container": second.name, "size": len(body),
+            }  # fmt: skip
+            assert web.post("/captures?crawl=two", json=reported).status_code == 200
+        web.post("/crawls/two/commit")
+    typed("index", "--merge", index)
+    typed("index", "--add", "--crawl", "wrong", second, index)
+    typed("index", "--add", "--reread", "--crawl", "two", second, index)
+    assert compared(index) == (
+        {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
+    )  # fmt: skip
+
+
+def test_two_names_of_a_crawl_are_refused(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    words = ("index", "--crawl", "two", files[1], tmp_path / "index")
+    assert "of one crawl, not one and two" in typed(*words, "--crawl=one", status=2)[1]
+    assert not (tmp_path / "index").exists()
+    typed(*words, "--crawl", "two")
