@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
 from mimetypes import types_map
@@ -18,6 +18,10 @@ from dedupindex.capture import Capture
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_json
+from dedupindex.crawls.store import suggestion
+from dedupindex.crawls.stores import open_store
+from dedupindex.errors import UnknownCrawl
+from dedupindex.index import open_index
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
@@ -81,12 +85,14 @@ def command(
     if csv and wants_json():
         raise click.UsageError("give one of --csv and --json")
     matches = _matcher(**conditions)
-    with closing(open_api(index_or_engine(index, engine))) as opened:
+    where = index_or_engine(index, engine)
+    with suggesting_crawls(where, crawl), closing(open_api(where)) as opened:
         if url is not None:
             captures = captures_at(opened, url, crawl)
         else:
             captures = opened.captures(prefix=prefix, digest=digest, crawl=crawl)
-        typed = {"url": url or prefix, "host": conditions["host"], "mime": conditions["mime"]}
+        names = ("host", "mime", "of_crawl")
+        typed = {"url": url or prefix, **{name: conditions[name] for name in names}}
         why = partial(why_none, opened, crawl, **{name: text or "" for name, text in typed.items()})
         return print_captures(filter(matches, captures), limit, why, csv=csv)
 
@@ -101,10 +107,33 @@ def captures_at(opened: Index, url: str, crawl: str) -> Iterator[Capture]:
     return opened.captures(full, crawl=crawl) if (full := with_path(typed)) != typed else captures
 
 
+@contextmanager
+def suggesting_crawls(index: Path, crawl: str) -> Iterator[None]:
+    """Name the crawls that there are if one is unknown; the index must be closed then."""
+    try:
+        yield
+    except UnknownCrawl:
+        store = open_store(index)
+        if store is None:
+            raise
+        with closing(store), store.reading() as reading:
+            reading.crawl_or_suggest(crawl)
+        raise
+
+
 def why_none(
-    opened: Index, crawl: str = "", *, url: str = "", host: str = "", mime: str = ""
+    opened: Index,
+    crawl: str = "",
+    *,
+    url: str = "",
+    host: str = "",
+    mime: str = "",
+    of_crawl: str = "",
 ) -> str:
-    """Return why there may be no capture of what was typed, "" if nobody knows."""
+    """Return why there may be no capture of what was typed, "" if nobody knows.
+
+    It may close the index, for which there is nothing left to list.
+    """
     if next(opened.captures(crawl=crawl), None) is None:
         return "the index is empty"
     if url and "://" not in url:
@@ -115,7 +144,21 @@ def why_none(
     if mime and "/" not in mime:
         known = types_map.get(f".{mime.lower()}", "")
         return f"--mime takes all of a media type{known and f': did you mean {known}?'}"
+    if of_crawl:
+        opened.close()  # no process may open its files twice
+        return _why_no_crawl(opened.path, of_crawl)
     return ""
+
+
+def _why_no_crawl(index: Path, name: str) -> str:
+    """Return that there is no crawl of a name, and which there are; "" if there is one."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        known = {container.crawl for container in view.containers()}
+        known.update(place.crawl for _, place in view.places())
+    if (store := open_store(index)) is not None:
+        with closing(store), store.reading() as reading:
+            known.update(crawl.name for crawl in reading.crawls())
+    return "" if name in known else suggestion(name, sorted(known - {""}))
 
 
 def _name_in(host: str) -> str:

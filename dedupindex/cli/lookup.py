@@ -18,7 +18,7 @@ from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.list import captures_at, print_captures, why_none
+from dedupindex.cli.list import captures_at, print_captures, suggesting_crawls, why_none
 from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
@@ -102,7 +102,7 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
         raise click.UsageError("give either --digest or --batch; --url alone lists a URL")
     if batch is not None:
         return _lookups(index, given, batch)
-    with open_snapshot(index) as state:
+    with suggesting_crawls(index, options["crawl"] or ""), open_snapshot(index) as state:
         return _one(state, given)
 
 
@@ -117,8 +117,8 @@ def _list(index: Path, given: Given, options: dict[str, Any]) -> int:
     if others:
         needs = f"{', '.join(sorted(others))} {'needs' if len(others) == 1 else 'need'} --digest"
         raise click.UsageError(f"{needs}; --url alone lists the captures of a URL")
-    with closing(open_api(index)) as opened:
-        url, crawl = options["url"], options["crawl"] or ""
+    url, crawl = options["url"], options["crawl"] or ""
+    with suggesting_crawls(index, crawl), closing(open_api(index)) as opened:
         why = partial(why_none, opened, crawl, url=url)
         return print_captures(captures_at(opened, url, crawl), 0, why)
 
@@ -151,7 +151,7 @@ def _last(index: Path, batch: BinaryIO | None, options: dict[str, Any]) -> int:
         raise click.UsageError("give either --url or --batch with --last")
     if batch is not None:
         return _batch(index, batch, lambda state, own: None, partial(_last_answer, given=given))
-    with open_snapshot(index) as state:
+    with suggesting_crawls(index, options["crawl"] or ""), open_snapshot(index) as state:
         last = state.last_capture(given)
         if last is None and (full := with_path(given["url"])) != given["url"]:
             last = state.last_capture({**given, "url": full})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,14 @@ ClaimTest = Callable[[Claim], bool]
 
 _G = TypeVar("_G")
 _T = TypeVar("_T")
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return that there is no crawl of a name, and the known names that are most like it."""
+    similar = sorted(known, key=lambda other: -len(os.path.commonprefix([other, name])))
+    more = " and others" if len(similar) > _SUGGESTIONS else ""
+    which = f"are {', '.join(similar[:_SUGGESTIONS])}{more}" if similar else "is none to read"
+    return f"there is no crawl {name[:200]!r}; there {which}"
 
 
 class Reading(ABC):
@@ -148,10 +156,7 @@ class Reading(ABC):
         if crawl := self.crawl_named(name):
             return crawl
         newest = (crawl.name for crawl in islice(self.newest(), _CONSIDERED) if sees(crawl))
-        similar = sorted(newest, key=lambda known: -len(os.path.commonprefix([known, name])))
-        more = " and others" if len(similar) > _SUGGESTIONS else ""
-        which = f"are {', '.join(similar[:_SUGGESTIONS])}{more}" if similar else "is none to read"
-        raise UnknownCrawl(f"there is no crawl {name[:200]!r}; there {which}")
+        raise UnknownCrawl(suggestion(name, newest))
 
     def container_ref(self, number: int) -> ContainerRef:
         """Return the container of a number, without its crawl."""

@@ -6,10 +6,14 @@ import csv
 import io
 import json
 import re
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.stores import make_store
 from dedupindex.index import ENGINES
 from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
@@ -87,6 +91,27 @@ def test_what_is_typed_amiss_is_answered_with_what_was_meant(
 ) -> None:
     name, *options = words.split()
     assert hint in typed(name, index, *options, status=10)[1]
+
+
+def test_a_crawl_that_is_typed_amiss_is_answered_with_those_that_there_are(
+    make_index: MakeIndex,
+) -> None:
+    index = make_index([capture(1, crawl="weekly", container="w.warc.gz")])
+    said = typed("list", index, "--of-crawl", "wekly", status=10)[1]
+    assert "no capture matches; there is no crawl 'wekly'; there are weekly\n" in said
+    with closing(make_store(index)) as store:
+        for name in ("monthly", "daily"):
+            store.write(partial(lifecycle.begin, name=name))
+    said = typed("list", index, "--of-crawl", "montly", status=10)[1]
+    assert "there is no crawl 'montly'; there are monthly, daily, weekly\n" in said
+    for name, words in (("monthly", ()), ("weekly", ("--status", "404"))):  # there is such a crawl
+        said = typed("list", index, "--of-crawl", name, *words, status=10)[1]
+        assert said == "no capture matches\n"
+    url = ("--url", "http://x/")
+    commands = ("list",), ("lookup", *url), ("lookup", *url, "--digest", sha1(1))
+    for command in commands:
+        said = typed(command[0], index, *command[1:], "--crawl", "montly", status=4)[1]
+        assert "there is no crawl 'montly'; there are monthly, daily\n" in said
 
 
 def test_an_empty_index_is_said_to_be_empty(make_index: MakeIndex) -> None:
