@@ -13,6 +13,7 @@ import os
 import pickle
 import re
 import secrets
+import socket
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,9 +33,18 @@ ROUND = 256 << 20  # bytes of packed tasks in one job, which the driver's JVM ho
 HINT = (
     "with --spark every executor reads the sources itself: name addresses, or paths that all mount"
 )
+CREDENTIALS = "executors need credentials of their own for the store: docs/batch.md"
 _OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
 _NODES = "docs/batch.md says what each node needs"
 _IMPORT = re.compile(r"(?:[\w.]+\.)?(?:Import|ModuleNotFound|PackageNotFound)Error: (.*)")
+_STOPPED = "stopped SparkContext"  # Java, of a call after the master has ended the application
+_ENDED = (
+    "Spark ended the application: no Spark master of this version answers there, or it has removed "
+    f"the application because executors failed, as its log says ({_NODES})"
+)
+_LOG4J = "log4j2.properties"  # ours is beside this module: Spark prints only errors
+_MASTERS = re.compile(r"spark://((?:[^,/]+:\d+,?)+)")
+_MASTER_TIMEOUT = 5.0  # seconds for a connection
 _LOST = (
     "an executor was lost while its results were fetched, and they were computed again: run the "
     "same command again"
@@ -60,8 +70,11 @@ def spark_session(master: str) -> Iterator[Cluster]:
         from pyspark import SparkConf, SparkContext  # an extra
     except ImportError as error:
         raise BadInput(f"--spark needs a package: {to_install('spark')}") from error
+    check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # not the system's
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if not has_log_settings():
+        os.environ.setdefault("LOG4J_CONFIGURATION_FILE", str(Path(__file__).with_name(_LOG4J)))
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
@@ -79,6 +92,35 @@ def spark_session(master: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         context.stop()
+
+
+def has_log_settings() -> bool:
+    """Return whether a user has settings for the log of Spark."""
+    homes = os.environ.get("SPARK_HOME"), os.environ.get("SPARK_CONF_DIR")
+    places = (Path(home) / below for home in homes if home for below in (".", "conf"))
+    return any((place / _LOG4J).exists() for place in places)
+
+
+def check_master(master: str) -> None:
+    """Raise `BadInput` if no host of ``spark://host:port,host:port`` accepts a connection.
+
+    Spark itself tries for a minute and prints a hundred lines. Other addresses are not checked.
+    """
+    if not (match := _MASTERS.fullmatch(master)):
+        return
+    reasons = []
+    for place in match[1].split(","):
+        host, _, port = place.rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _MASTER_TIMEOUT).close()
+        except OSError as error:
+            reasons.append(error.strerror or str(error))
+            continue
+        except (ValueError, OverflowError) as error:  # of a name or port that none can have
+            reasons.append(str(error))
+            continue
+        return
+    raise BadInput(f"no Spark master answers at {master}: {', '.join(dict.fromkeys(reasons))}")
 
 
 class Cluster:
@@ -286,9 +328,9 @@ def spark_errors() -> Iterator[None]:
     except DedupError:
         raise
     except Exception as error:  # of Java, or of the way to it
-        raise DedupError(
-            f"Spark failed, for the reason that it has printed: {_first_line(error)}"
-        ) from error
+        line = _first_line(error)
+        because = "" if line == _ENDED else "Spark failed, for the reason that it has printed: "
+        raise DedupError(f"{because}{line}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -299,6 +341,8 @@ def _first_line(error: Exception) -> str:
         return (
             f"a node cannot import what tasks need: {missing[1]} ({_NODES})" if missing else raised
         )
+    if _STOPPED in text:
+        return _ENDED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if "Exception" in line or "Error" in line]
     return (errors or lines or [type(error).__name__])[0].removeprefix(": ")[:400]
