@@ -27,7 +27,7 @@ from typing import Any, BinaryIO
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.object_store import is_remote
+from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.post_crawl.dedup_report import (
     DedupReport,
     VerifyJob,
@@ -42,7 +42,7 @@ from dedupindex.post_crawl.estimate_duplicates import (
     draw,
     estimate_duplicates,
 )
-from dedupindex.post_crawl.manifest.make_manifest import make
+from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, check_any_read, make
 from dedupindex.post_crawl.manifest.parquet import is_outdated, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.compare_payloads import Compare
@@ -129,6 +129,7 @@ def dedup(
     on_progress: OnProgress = lambda seen: None,
 ) -> DedupReport:
     """Run all stages; raises `DedupError`. The report names files that were left alone."""
+    _check_in_place(sources, options)
     found = find(sources)
     files = [*found.files, *found.others]
     roots = sorted({Path(file.root) for file in files})
@@ -136,8 +137,6 @@ def dedup(
         raise nothing_found(sources)
     if options.out is not None:
         check_names(files, options.out, found.searched, options.store)
-    elif objects := [file.path for file in files if is_remote(file.path)]:
-        raise BadInput(IN_PLACE.format(objects[0]))
     with working(options.work or _work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
@@ -154,7 +153,9 @@ def estimate(
 
     The lines of the sample stay in the manifest, so that a later run need not read it again.
     """
+    _check_in_place(sources, options)
     found = find(sources)
+    check_any_read(found, ManifestReport(problems=found.problems))
     sample = draw(found.files, size, seed)
     roots = sorted({Path(file.root) for file in found.files})
     with working(options.work or _work_directory(roots, options.out), sources) as work:
@@ -176,6 +177,12 @@ def estimate(
                 f"CREATE VIEW lines AS SELECT * FROM read_parquet({quoted(manifest.parquet)})"
             )
             return estimate_duplicates(database, drawn, len(found.files), total, options.criteria)
+
+
+def _check_in_place(sources: list[str], options: DedupOptions) -> None:
+    """Raise `BadInput` if results would take the place of objects; sends and leaves nothing."""
+    if options.out is None and (objects := [one for one in map(local, sources) if is_remote(one)]):
+        raise BadInput(IN_PLACE.format(redacted(objects[0])))
 
 
 def _interrupted(work: WorkDirectory, options: DedupOptions) -> str:

@@ -15,8 +15,11 @@ from typing import Any
 
 import pytest
 
+from dedupindex.capture import Problem
 from dedupindex.errors import DedupError
 from dedupindex.object_store import create_object, stores
+from dedupindex.post_crawl.manifest import make_manifest
+from dedupindex.post_crawl.manifest.record_lines import FileRead, ManifestTask
 from dedupindex.post_crawl.rewrite import rewrite_on_spark
 from dedupindex.runtime import spark as clusters
 from tests.integration.test_post_crawl_killed import collection
@@ -221,6 +224,35 @@ def test_a_store_that_fails_on_spark(stored: Stored, monkeypatch: pytest.MonkeyP
     assert stored.results("faults") == stored.planned
 
 
+@pytest.mark.parametrize("more", [[], ["--spark", "2"]], ids=["here", "spark"])
+@pytest.mark.parametrize("command", [["dedup"], ["dedup", "--dry-run"], ["manifest"]])
+def test_store_that_refuses_every_object(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, command: list[str],
+    more: list[str],
+) -> None:  # fmt: skip
+    """That is an error, not a report of nothing."""
+    run_spark_here(monkeypatch)
+    out = ("--out", f"{stored.bucket.url}/nothing", "--state", tmp_path / "state")
+    words = [*command, stored.warcs, *(out if "dedup" in command else ("-o", tmp_path / "m"))]
+    if more:  # the driver may read, executors may not
+        monkeypatch.setattr(make_manifest, "read_container", refuse)
+    else:
+        stored.bucket.server.faults[:] = [Fault(name, 99, status=403) for name in stored.planned]
+    status, output, messages = ended(*words, *ONE, *more)
+    assert (status, output) == (4, "")
+    assert messages.count("\n") == 1 and "cannot read any of the 4 files: s3://" in messages
+    why = "locate credentials (executors need credentials of their own" if more else "Forbidden"
+    assert why in messages
+    assert not stored.results("nothing")
+
+
+def refuse(task: ManifestTask, count: object) -> FileRead:
+    path = task.file.path
+    return FileRead(
+        None, [Problem(path, -1, f"{path} cannot be read: Unable to locate credentials")]
+    )
+
+
 def test_parts_of_large_objects(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -325,10 +357,14 @@ def test_killed_at_any_request(stored: Stored) -> None:
     check_killed(stored, stored.rewriting("killed"), 40, "killed", stored.planned)
 
 
-def test_refusals(stored: Stored, tmp_path: Path) -> None:
+def test_refusals(stored: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, state = stored.bucket.url, tmp_path / "state"
+    monkeypatch.chdir(tmp_path)
     for words, status, message in (
         (["dedup", stored.warcs, "--in-place"], 4, "files are not replaced"),
+        (["dedup", stored.warcs, "--in-place", "--dry-run"], 4, "files are not replaced"),
+        (["dedup", f"{url}/none/", "--in-place", "--dry-run", "--sample", "10%"], 4,
+         "files are not replaced"),
         (["rewrite", stored.plan, "--in-place"], 4, "files are not replaced"),
         (["rewrite", stored.plan, "--undo"], 4, "files are not replaced"),
         (["rewrite", stored.plan, "--out", f"{url}/x"], 2, "goes with --state"),
@@ -345,7 +381,7 @@ def test_refusals(stored: Stored, tmp_path: Path) -> None:
     ):  # fmt: skip
         code, _, messages = ended(*words)
         assert code == status and message in messages, messages
-    assert not state.exists()
+    assert not list(tmp_path.iterdir())
 
 
 ARCS = ("example.arc.gz", "example.arc", "bad.arc")  # the last one is damaged

@@ -20,7 +20,7 @@ from typing import Any
 
 from dedupindex.capture import Problem
 from dedupindex.counts import OnProgress, ProgressUpdate
-from dedupindex.errors import SettingsConflict
+from dedupindex.errors import BadSource, SettingsConflict
 from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.directory_format import check_new_or_ours
 from dedupindex.post_crawl.manifest.parquet import (
@@ -47,9 +47,16 @@ from dedupindex.post_crawl.manifest.record_lines import (
 )
 from dedupindex.runtime.duckdb import one_thread
 from dedupindex.runtime.files import exclusive, sync_directory, write_file
-from dedupindex.runtime.spark import HINT, FilePiece, PieceWriter, pieces, spark_session
+from dedupindex.runtime.spark import (
+    CREDENTIALS,
+    HINT,
+    FilePiece,
+    PieceWriter,
+    pieces,
+    spark_session,
+)
 from dedupindex.runtime.workers import read_all
-from dedupindex.sources.warc_files import SourceFile, Sources, find, status_of
+from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, status_of
 
 LOCK = "lock"
 _NUMBERED = re.compile(r"([0-9]{8,})\.parquet")
@@ -89,8 +96,8 @@ def make(
 ) -> ManifestReport:
     """Make or update the manifest in `top`, in `jobs` processes or on the Spark cluster `spark`.
 
-    Raises `BadSource`; `BadInput` if `top` is something else; `SettingsConflict` if it was made
-    with other options; `IndexBusy` if another run writes to it.
+    Raises `BadSource`, also if no file could be read; `BadInput` if `top` is something else;
+    `SettingsConflict` if it was made with other options; `IndexBusy` if another run writes to it.
     """
     begin = time.monotonic()
     found = sources if isinstance(sources, Sources) else find(sources)
@@ -107,8 +114,29 @@ def make(
         for result in results:
             run.add(result)
         run.finish()
+    check_any_read(found, report, spark=spark)
     report.seconds = time.monotonic() - begin
     return report
+
+
+def check_any_read(found: Sources, report: ManifestReport, *, spark: str = "") -> None:
+    """Raise `BadSource` with the first reason if none of the files could be read.
+
+    Empty files are not read. A damaged file was read, and one that is being written is left out.
+    """
+    whole = [problem for problem in report.problems if problem.offset < 0]
+    unread = {problem.container for problem in whole if problem.message != UNFINISHED}
+    files = {file.path for file in (*found.files, *found.others) if file.size}
+    if not files or not files <= unread:
+        return
+    first = next(problem for problem in whole if problem.container in files)
+    message = first.message
+    if not message.startswith(first.container):
+        message = f"{first.container}: {message}"
+    if spark and found.files and is_remote(first.container):
+        message += f" ({CREDENTIALS})"
+    count = "the file" if len(files) == 1 else f"any of the {len(files):,} files"
+    raise BadSource(f"cannot read {count}: {message}")
 
 
 class _ManifestRun:
