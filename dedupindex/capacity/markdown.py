@@ -9,7 +9,7 @@ from math import log10
 from dedupindex.capacity import estimates
 from dedupindex.capacity.estimates import ClusterPlan, FleetPlan
 from dedupindex.capacity.post_crawl_plan import STEPS, post_crawl_costs, post_crawl_plans
-from dedupindex.capacity.rates import Table
+from dedupindex.capacity.rates import Table, load
 
 
 def document_tables(inputs: Table) -> str:
@@ -100,14 +100,17 @@ def capture_table(plans: Sequence[ClusterPlan], inputs: Table) -> str:
 def post_crawl_table(size: float, inputs: Table) -> str:
     """Return hours and costs of each step by machines, and what does not depend on them."""
     rates, costs = inputs["post_crawl"], post_crawl_costs(size, inputs)
-    prices = inputs["documents"]
-    heads = ("machines", "instance", "Gbit/s", *(f"{step}, hours" for step in STEPS), "cost")
+    heads = (
+        "machines", "instance", "Gbit/s", *(f"{step}, hours" for step in STEPS), "total, hours",
+        "cost", "disk of a machine, GB",
+    )  # fmt: skip
     plans = post_crawl_plans(size, inputs)
     rows = [
         (
             f"{plan.machines}", plan.instance, f"{plan.gbps:g}",
             *(_hours(plan.hours[step]) for step in STEPS),
-            f"${plan.cost + costs.request_cost:,.2f}",
+            _hours(plan.total), f"${plan.cost + costs.request_cost:,.2f}",
+            f"{plan.node_disk / 1e9:,.0f}",
         )
         for plan in plans
     ]  # fmt: skip
@@ -116,25 +119,45 @@ def post_crawl_table(size: float, inputs: Table) -> str:
     pays = f", which pays for the cheapest plan in {least / monthly:.1f} months" if monthly else ""
     return "\n\n".join(
         [
-            f"{size / 1e12:,g} TB of WARC files, {costs.captures:,.0f} captures. From measured "
-            f"rates ({rates['measured']}), on a core: manifest "
-            f"{rates['manifest_mb_per_core_s']:g} MB/s, rewrite "
-            f"{rates['rewrite_mb_per_core_s']:g} MB/s of what is read first, verify "
-            f"{rates['verify_mb_per_core_s']:g} MB/s of both archives together, resolve "
-            f"{rates['resolve_rows_per_core_s']:,g} rows/s. Costs include requests:",
+            _post_crawl_rates(size, costs.captures, rates),
             _table(heads, rows),
             f"* Requests: {costs.gets:,.0f} GET and {costs.puts:,.0f} PUT cost "
             f"${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
             f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
+            f"* A dry run reads {costs.dry_run_bytes_read / 1e12:,.1f} TB, and the run after it "
+            f" {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
+            f"after a complete run reads {costs.rerun_bytes_read / 1e12:,.1f} TB and writes "
+            "nothing.\n"
+            f"* Disk of the driver: {costs.driver_disk / 1e9:,.0f} GB, "
+            f"{rates['state_bytes_per_capture']:g} bytes a capture for manifest, plan and journals "
+            f"and {rates['grouping_bytes_per_capture']:g} (assumed) while it groups. Disk of a "
+            "machine: a file and its result for each core, and up to three times the rows that "
+            "Spark keeps of a round.\n"
             f"* Storage: {costs.bytes_saved / 1e12:,.1f} TB less, ${monthly:,.2f} a month{pays}. "
             "Until the old files are deleted, both are paid for: "
-            f"${costs.bytes_written / 1e9 * prices['price_per_gb_month']:,.2f} a month.\n"
+            f"${costs.both_per_month:,.2f} a month.\n"
             f"* Extrapolated: rates grow with cores and machines, and grouping (resolve) of many "
             "more rows was not measured.\n"
             f"* Assumed: {rates['bytes_per_capture'] / 1e3:g} kB a capture, "
             f"{rates['duplicates']:.0%} of them duplicates, {rates['bytes_saved']:.0%} of the "
             f"bytes saved, files of {rates['bytes_per_file'] / 1e9:g} GB. Prices are examples.",
         ]
+    )
+
+
+def _post_crawl_rates(size: float, captures: float, rates: Table) -> str:
+    default = load()["post_crawl"]
+    same = rates["resolve_rows_per_core_s"] == default["resolve_rows_per_core_s"]
+    other = same and rates["measured"] != default["measured"]
+    resolving = " (the default, not measured there)" if other else ""
+    return (
+        f"{size / 1e12:,g} TB of WARC files, {captures:,.0f} captures. From measured "
+        f"rates ({rates['measured']}), on a core: manifest "
+        f"{rates['manifest_mb_per_core_s']:g} MB/s, rewrite "
+        f"{rates['rewrite_mb_per_core_s']:g} MB/s of what is read first, verify "
+        f"{rates['verify_mb_per_core_s']:g} MB/s of both archives together, resolve "
+        f"{rates['resolve_rows_per_core_s']:,g} rows/s{resolving}. One machine resolves, and "
+        "the others wait. Costs are those of all machines for all steps, and of requests:"
     )
 
 

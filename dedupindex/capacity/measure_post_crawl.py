@@ -62,7 +62,7 @@ def measure_post_crawl(
         }
         seconds = dict[str, float]()
         for step in STEPS:
-            say(f"measuring bin/{step}")
+            say(f"{'running' if step == 'resolve' else 'measuring'} bin/{step}")
             seconds[step] = _timed(step, words[step])
         after = sum(file.stat().st_size for file in (top / "smaller").rglob("*.warc.gz"))
     processed = {"manifest": written, "rewrite": written, "verify": written + after}

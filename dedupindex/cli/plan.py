@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,17 +30,46 @@ bin/plan --documents                                   # a petabyte: a published
 bin/plan --documents --measure --save rates.toml       # from the rates of this machine
 bin/plan --documents --rates rates.toml --svg plan.svg
 bin/plan --captures 1e9,1e10,1e11                      # an index on Cassandra
-bin/plan --post-crawl 40e12,1e15                       # rewriting WARC files in a store, in bytes
+bin/plan --post-crawl 40TB,1PB                         # rewriting WARC files in a store
 """
 
 
+_UNITS = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15} | {
+    f"{prefix}ib": 1024.0**power for power, prefix in enumerate("kmgtp", 1)
+}
+_SIZE = re.compile(r"([0-9.]+(?:e[+]?[0-9]+)?) ?([kmgtp]?i?b?)", re.IGNORECASE)
+
+
 def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[float]:
-    """Numbers with commas between them."""
+    """Numbers of captures, with commas between them."""
     with suppress(ValueError):
-        counts = [float(part) for part in value.split(",")] if value else []
-        if all(1 <= count <= 1e15 for count in counts):
-            return counts
-    raise click.BadParameter(f"{value}: write numbers with commas, as 1e9,1e10")
+        return _all_of(float, value, 1e15)
+    raise click.BadParameter(f"{value}: write numbers of captures with commas, as 1e9,1e10")
+
+
+def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[float]:
+    """Numbers of bytes, with commas between them."""
+    with suppress(ValueError):
+        return _all_of(_size, value, 1e18)
+    raise click.BadParameter(f"{value}: write numbers of bytes with commas, as 40TB,1PB or 40e12")
+
+
+def _all_of(parse: Callable[[str], float], value: str, most: float) -> list[float]:
+    """Return the numbers in a list; raises `ValueError`, also for one above `most`."""
+    counts = [parse(part) for part in value.split(",")] if value else []
+    if not all(1 <= count <= most for count in counts):
+        raise ValueError
+    return counts
+
+
+def _size(text: str) -> float:
+    """Return bytes; raises `ValueError`."""
+    match = _SIZE.fullmatch(text.strip())
+    unit = match[2].lower() if match else "?"
+    unit = unit if unit.endswith("b") or not unit else f"{unit}b"
+    if match is None or unit not in (*_UNITS, "b"):
+        raise ValueError
+    return float(match[1]) * _UNITS.get(unit, 1.0)
 
 
 @click.command(cls=Command, examples=EXAMPLES)
@@ -47,8 +78,8 @@ def _counts(ctx: click.Context, param: click.Parameter, value: str) -> list[floa
     "--captures", callback=_counts, default="", metavar="N,N…", help="Plan indexes of these sizes."
 )
 @option(
-    "--post-crawl", callback=_counts, default="", metavar="BYTES,BYTES…",
-    help="Plan rewriting of archives of these sizes in an object store.",
+    "--post-crawl", callback=_sizes, default="", metavar="BYTES,BYTES…",
+    help="Plan rewriting of archives of these sizes in an object store, such as 40TB,1PB.",
 )  # fmt: skip
 @option(
     "--rates", type=FILE, metavar="FILE",

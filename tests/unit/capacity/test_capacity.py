@@ -123,9 +123,18 @@ def test_wrong_usage() -> None:
     for words in (
         [], ["--captures", "many"], ["--captures", "0"], ["--captures", "1e9", "--measure"],
         ["--documents", "--save", "x"], ["--captures", "nan"], ["--post-crawl", "0"],
-        ["--post-crawl", "1", "--svg", "x"],
+        ["--post-crawl", "1", "--svg", "x"], ["--post-crawl", "40XB"], ["--post-crawl", "1e12,"],
+        ["--captures", "40TB"],
     ):  # fmt: skip
         assert "Usage:" in typed("plan", *words, status=2)[1]
+
+
+def test_sizes_may_have_units() -> None:
+    sizes = "40TB,40e12,40tb,40000 GB,40T,1TiB,2PB"
+    found = json.loads(typed("plan", "--post-crawl", sizes, "--json")[0])["post_crawl"]
+    assert [one["bytes"] for one in found] == [*[40e12] * 5, 1024**4, 2e15]
+    assert "numbers of bytes" in typed("plan", "--post-crawl", "40XB", status=2)[1]
+    assert "numbers of captures" in typed("plan", "--captures", "40TB", status=2)[1]
 
 
 def test_rates_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +160,8 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
         "[post_crawl]\nmanifest_mb_per_core_s = 50\nrewrite_mb_per_core_s = 40\n"
         "verify_mb_per_core_s = 90\nresolve_rows_per_core_s = 1000\nbytes_per_capture = 1e5\n"
         "bytes_per_file = 1e9\nduplicates = 0.5\nbytes_saved = 0.2\nbytes_per_get = 4e6\n"
-        "bytes_per_put = 8e6\nmachines = [1, 10]\n"
+        "bytes_per_put = 8e6\nbytes_per_original = 4e4\nmachines = [1, 10]\n"
+        "state_bytes_per_capture = 200\ngrouping_bytes_per_capture = 300\n"
     )
     found = json.loads(typed("plan", "--post-crawl", "1e12", "--rates", rates, "--json")[0])
     (costs,) = found["post_crawl"]
@@ -162,14 +172,25 @@ def test_a_plan_of_rewriting_is_worked_out_by_hand(tmp_path: Path) -> None:
         "rewrite": pytest.approx(1e12 / 40e6 / 3600),
         "verify": pytest.approx(1.8e12 / 90e6 / 3600),
     }
-    assert one["cost"] == pytest.approx(ten["cost"]) == pytest.approx(75_000 / 3600 * 0.36)
-    assert ten["hours"] == {step: pytest.approx(hour / 10) for step, hour in one["hours"].items()}
-    # Read: by manifest and rewriting 1 TB each, originals 0.2, read back 0.8, by verification 1.8.
-    assert costs["bytes_read"] == pytest.approx(4.8e12)
-    assert costs["gets"] == pytest.approx(4.8e12 / 4e6 + 5e6)
+    assert one["cost"] == pytest.approx(75_000 / 3600 * 0.36)
+    assert ten["cost"] == pytest.approx((65_000 + 10 * 10_000) / 3600 * 0.36)  # nine wait
+    assert ten["hours"] == {
+        step: pytest.approx(hour if step == "resolve" else hour / 10)
+        for step, hour in one["hours"].items()
+    }
+    # A file and its result; three times the rows of 64 files, each of 10,000 captures.
+    assert one["node_disk"] == ten["node_disk"] == pytest.approx(2e9 + 3 * 64 * 2e6)
+    assert costs["driver_disk"] == pytest.approx(1e7 * 500)
+    # Read: by manifest and rewriting 1 TB each, originals 0.2, read back 0.8, by verification 1.8
+    # and originals again, 40 kB for each of 5 million.
+    assert costs["bytes_read"] == pytest.approx(5e12)
+    assert costs["dry_run_bytes_read"] == pytest.approx(2.2e12)
+    assert costs["rerun_bytes_read"] == pytest.approx(4e12)
+    assert costs["gets"] == pytest.approx(5e12 / 4e6 + 10e6)
     assert costs["puts"] == pytest.approx(0.8e12 / 8e6 + 2000)
-    assert costs["request_cost"] == pytest.approx(6.2e6 * 1e-6 + 102_000 * 1e-5)
+    assert costs["request_cost"] == pytest.approx(11.25e6 * 1e-6 + 102_000 * 1e-5)
     assert costs["saved_per_month"] == pytest.approx(2.0)
+    assert costs["both_per_month"] == pytest.approx(18.0)
 
     slow = rates.read_text().replace("gbps = 8", "gbps = 0.08")
     rates.write_text(slow)
@@ -194,6 +215,7 @@ def test_rates_of_rewriting_are_measured(tmp_path: Path, monkeypatch: pytest.Mon
     words = ["--measure", "--work", tmp_path, "--save", save]
     out, _ = typed("plan", "--post-crawl", "1e12", *words)
     found = tomllib.loads(save.read_text())["post_crawl"]
+    assert "resolve 122,500 rows/s (the default, not measured there)" in out
     assert min(found[f"{step}_mb_per_core_s"] for step in ("manifest", "rewrite", "verify")) > 0
     assert found["measured"] in out
     assert list(tmp_path.iterdir()) == [save]
@@ -213,6 +235,15 @@ def test_the_picture_is_svg_with_a_line_for_each_kind(tmp_path: Path) -> None:
         assert len(points) == 5 and points == sorted(points)
         assert all(40 <= y <= 300 for _, y in points)
     assert all(name in text for name in ("m5.8xlarge", "m5zn.12xlarge", "Hours", "Dollars"))
+
+
+def test_the_file_of_the_docs_is_taken(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "scale.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "rates.toml").write_text(example)
+    out, _ = typed("plan", "--post-crawl", "40TB", "--rates", tmp_path / "rates.toml")
+    assert "| 12 | ours | 25 |" in out and "not measured there" not in out
+    assert "Assumed: 40 kB a capture, 45% of them duplicates, 35% of the bytes saved" in out
 
 
 def test_docs_have_the_output_of_the_command() -> None:
