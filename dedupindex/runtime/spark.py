@@ -162,7 +162,9 @@ class Cluster:
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
         """Yield the results of ``work(task)`` as rows on the executors' disks."""
-        with spark_errors():  # an unreachable master is noticed here, after a minute
+        with (
+            spark_errors()
+        ):  # a master that accepts connections and does not answer is noticed here
             rdd = self.context.parallelize(tasks, max(len(tasks), 1))
         with _kept(rdd.mapPartitionsWithIndex(partial(_run_task, partial(_each, work)))) as kept:
             yield kept

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
-from collections.abc import Callable
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -20,8 +27,11 @@ from dedupindex.post_crawl.plan.plan_file import COLUMNS, open_plan
 from tests.integration.test_post_crawl_store import Stored
 from tests.integration.test_spark_tasks import built, collection
 from tests.peers.spark import Session, spark_session
+from tests.peers.spark import spark as spark_environment
 from tests.support.commands import typed
 from tests.support.corpora import Page, archive, html
+from tests.support.paths import ROOT
+from tests.support.ports import refusing_port
 from tests.support.stores import Bucket, Fault, web
 from tests.unit.cli.test_cli import dedupindex
 from tests.unit.object_store.test_object_store import captures, containers
@@ -195,3 +205,55 @@ def _words(pid: int) -> str:
         return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
     except OSError:
         return ""
+
+
+def test_the_cluster_of_the_docs(tmp_path: Path, buckets: Callable[[], Bucket]) -> None:
+    """Master and worker by the documented commands, on this machine: an archive is read."""
+    text = (ROOT / "docs" / "batch.md").read_text()
+    lines = re.findall(r"^    (export SPARK_HOME.*|\$SPARK_HOME/bin/.*)$", text, re.MULTILINE)
+    home, master, worker = lines
+    with refusing_port() as free:
+        port = free
+    for old, new in (
+        (".venv/bin/python", sys.executable), ("master.example.org", "127.0.0.1"),
+        ("7077", str(port)), ("/scratch", str(tmp_path)),
+    ):  # fmt: skip
+        home, master, worker = (line.replace(old, new) for line in (home, master, worker))
+    bucket = buckets()
+    for path in (ROOT / "tests" / "data" / "warc").glob("example.warc*"):
+        bucket.put(f"warcs/{path.name}", path.read_bytes())
+    env = spark_environment() | {"SPARK_MASTER_WEBUI_PORT": "0", "SPARK_WORKER_WEBUI_PORT": "0"}
+    url = f"spark://127.0.0.1:{port}"
+    words = [sys.executable, "-m", "dedupindex", "manifest", f"{bucket.url}/warcs/"]
+    words += ["-o", str(tmp_path / "manifest"), "--spark", url, "--json"]
+    with ExitStack() as stack:
+        for line in (master, f"{worker} --cores 1 --host 127.0.0.1"):
+            script = f"{home}\nexec {line}"
+            stack.enter_context(in_background(["bash", "-c", script], env, tmp_path / "log"))
+            until_it_listens(port)
+        done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, done.stderr + (tmp_path / "log").read_text()[-3000:]
+    assert json.loads(done.stdout)["lines"] > 0
+    assert "WARN " not in done.stderr
+
+
+@contextmanager
+def in_background(words: list[str], env: dict[str, str], log: Path) -> Iterator[None]:
+    """Run a program until the block ends."""
+    with (
+        open(log, "ab") as out,
+        subprocess.Popen(words, env=env, stdout=out, stderr=out, start_new_session=True) as process,
+    ):
+        try:
+            yield
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+
+
+def until_it_listens(port: int) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        with suppress(OSError), closing(socket.create_connection(("127.0.0.1", port), 1)):
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"nothing listens at {port}")

@@ -30,6 +30,7 @@ ELSEWHERE = {  # of every command, of curl, of the crawlers that the docs set up
     "--primary",
     "--threads",
     "--archives",  # spark-submit
+    "--work-dir",  # a worker of Spark
     "--cdx-server",
     "--cdxserver-dedup",
     "--cdxserver-dedup-cookies",
