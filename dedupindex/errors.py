@@ -133,7 +133,7 @@ class CrawlExists(SettingsConflict, code="crawl_exists"):
 
 
 class HasDependents(SettingsConflict, code="has_dependents"):
-    """Revisits refer to captures that would be removed."""
+    """Revisits refer to captures that would be removed, or may refer to them."""
 
 
 class IndexUnavailable(DedupError, code="index_unavailable", exit_status=6, http_status=503):

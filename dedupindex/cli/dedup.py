@@ -54,6 +54,11 @@ _OUTDATED = (
     "repeat this with --update-index. Until then lookups may be answered with captures that "
     "are revisits now, and bin/purge does not know the revisits"
 )
+_REPLACED = (
+    "an index that has these files is outdated: bin/index --replace {} INDEX. Until then lookups "
+    "may be answered with captures that are revisits now, and bin/impact and bin/purge do not "
+    "know the revisits"
+)
 _OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
@@ -137,13 +142,14 @@ def command(
     if html is not None:
         page = dedup_page.lines(report, list(sources), _next(report, sources, out))
         html_page.save(html, page)
-    _print_report(report, options["index"], sent, store, in_place=in_place)
+    _print_report(report, options["index"], sent, store, sources)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
 
 def _print_report(
-    report: DedupReport, index: Path | None, sent: SentRequests, store: str, *, in_place: bool
-) -> None:
+    report: DedupReport, index: Path | None, sent: SentRequests, store: str,
+    sources: tuple[str, ...],
+) -> None:  # fmt: skip
     warn(report.left)
     for finding in report.proof.named:
         say(f"warning: {finding.file} at {finding.offset}: {finding.reason}: {finding.message}")
@@ -152,12 +158,16 @@ def _print_report(
         sys.stdout.buffer.writelines(report.as_json(sent.as_json()))
         sys.stdout.buffer.flush()
         return
-    for line in (*_text_of(report, in_place=in_place), *sent.lines()):
-        click.echo(line)
+    for line in (*_text_of(report, in_place=report.in_place), *sent.lines()):
+        click.echo(as_called(line))
     if report.indexed is not None:
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
-    elif index and report.revisits and report.proof.sound and not report.dry_run:
-        click.echo(f"next: {_OUTDATED_STORE if store else _OUTDATED}")
+    elif report.revisits and report.proof.sound and not report.dry_run:
+        if index:
+            click.echo(f"next: {_OUTDATED_STORE if store else _OUTDATED}")
+        elif report.in_place:
+            files = printable(shlex.join(sources))
+            click.echo(as_called(f"next: {_REPLACED.format(files)}"))
 
 
 def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:

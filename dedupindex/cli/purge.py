@@ -23,6 +23,7 @@ from dedupindex.post_crawl.purge.remove import (
     fingerprint,
     impact_as_json,
     item_as_json,
+    outdated_as_text,
     purge,
     survey,
     unread_as_text,
@@ -87,7 +88,7 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
-@flag("--force", setting=False, help="Remove them even if revisits refer to them.")
+@flag("--force", setting=False, help="Remove them even if revisits refer, or may refer, to them.")
 @option(
     "--expect", default="", setting=False, metavar="FINGERPRINT",
     help="Remove nothing unless bin/impact --json has this fingerprint still.",
@@ -95,8 +96,8 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 
-    Fails if revisits refer to these captures, unless --force is given. Purged captures are not
-    added again.
+    Fails if revisits refer to these captures, or may do so in files that changed since they were
+    indexed, unless --force is given. Purged captures are not added again.
     """
     target = _target(options)
     on_item = _print_item if listed else None
@@ -158,8 +159,8 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
 def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
     """Print what a purge has done, or would do."""
     absent = _not_found(target, found)
-    if unknown := unread_as_text(found):
-        say(f"warning: {unknown}")
+    for warning in filter(None, (unread_as_text(found), outdated_as_text(found))):
+        say(f"warning: {warning}")
     notes = [f"not found: {name}{_hint(target.kind, name)}" for name in absent]
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}

@@ -42,6 +42,10 @@ _TRUSTED = (
     "before you delete anything, compare with bin/verify --against SOURCE DIR --originals "
     "DIR-OF-THE-OTHER-HOST"
 )
+_REPLACED = (
+    "next: an index that has these files is outdated: bin/index --replace FILE... INDEX, or "
+    "bin/impact and bin/purge do not know the revisits"
+)
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
 bin/rewrite my-plan --out /data/rewritten --offsets moved.tsv
@@ -186,6 +190,8 @@ def _rewrite(
     sent = sent_requests(requests)
     content = {**found.as_json(), "left_alone": left, "dry_run": job.dry, **sent.as_json()}
     lines = [sums, *count_lines("not rewritten: ", found.refused), *sent.lines()]
+    if job.out is None and found.revisits and not job.dry:
+        lines.append(_REPLACED)
     print_result(content, lines)
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))

@@ -1,12 +1,15 @@
 """What removing captures from an index would do, by one pass over index and ledger in key order.
 
 For each original that would be removed: does another copy of its URL take its place, is the payload
-stored under another URL, or nowhere? And which revisits refer to it? Memory use is constant.
+stored under another URL, or nowhere? And which revisits refer to it? Memory use is constant, but
+for the numbers of the files that have such originals or their copies.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,7 +21,7 @@ from dedupindex.counts import OnProgress, silent
 from dedupindex.digest import Digest
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import row_matches
+from dedupindex.index.format.file_names import files_of, row_matches
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
@@ -31,6 +34,7 @@ from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.progress import watched
 
 _IN_MEMORY = 8 << 20  # bytes of the items of a digest
+_MAX_OTHERS = 1000  # keys of a digest of which nothing goes, whose files are remembered
 _MAX_RANGES = 1000  # digests that are looked up one by one, each in all files of the ledger
 _OF_RECORD = 32  # in an entry's flags: its size is that of the record
 SAME_URL, OTHER_URL, NOWHERE_ELSE = "same_url", "other_url", "nowhere"
@@ -98,6 +102,14 @@ class DependentRevisit(NamedTuple):
     left: str
 
 
+class OutdatedFile(NamedTuple):
+    """A file with another size than it had when the index read it, in bytes."""
+
+    file: str
+    size_indexed: int
+    size_now: int
+
+
 OnItem = Callable[[RemovedOriginal | DependentRevisit], None]
 
 
@@ -124,15 +136,34 @@ class ImpactSurvey:
         self._view, self.target, self._writer = view, target, writer
         self._rule = MergeRule(settings.keys(), settings.keep == "latest", self._container)
         self.rewrites = view.has_ledger() and target.target.kind is not TargetKind.CAPTURE
-        # Of the digest that is being read: whether an original survives, and what is undecided
-        # until that is known.
+        self._files = set[int]()  # containers of what would be removed, and of its copies
+        # Of the digest that is being read: whether an original survives, the first cells of which
+        # nothing goes, and what is undecided until that is known.
         self._digest, self._survives = b"", False
+        self._others = list[bytes]()
         self._held: IO[bytes]
         self._originals, self._revisits = Amount(), Amount()
 
     def run(self, on_progress: OnProgress = silent) -> None:
         with SpooledTemporaryFile(_IN_MEMORY) as self._held:
             self._read(on_progress)
+
+    def outdated(self) -> list[OutdatedFile]:
+        """Return the files that changed since they were indexed, after `run`, by name.
+
+        Only files of this machine with originals that would be removed, or with copies of these,
+        are looked at, and only at their sizes: rewriting in place makes a file smaller, and a file
+        that was copied or restored has another time. A revisit in them may refer to what goes.
+        """
+        places = {self._view.place_of(number).container for number in self._files - {0}}
+        names = {file for place in places for file in files_of(place) if os.path.isabs(file)}
+        found = []
+        for name in sorted(names):
+            indexed = self._view.container(name)
+            if indexed is None or (size := _size_of_file(name)) in (None, indexed.size):
+                continue
+            found.append(OutdatedFile(name, indexed.size, size))
+        return found
 
     def _container(self, number: int) -> cells.ContainerRef:
         return self._view.place_of(number) if number else cells.NOWHERE
@@ -149,6 +180,7 @@ class ImpactSurvey:
                 self._end_digest()
                 self._digest, self._survives = key[: cells.DIGEST_KEY[key[0]]], False
             if not target.may_hold(key):
+                self._add_other(cell)
                 self._survives = self._survives or any(map(cells.answers, cells.entries_of(cell)))
                 continue
             tombstones = Tombstones.among(list(cells.entries_of(cell)))
@@ -163,12 +195,18 @@ class ImpactSurvey:
             known = [*map(cells.strip_flags, entries), *copies]
             taken = {entry for entry in known if target.takes(key, entry)}
             if taken:
+                self._files.update(map(cells.container_of, known))
                 rows = set() if target.by_url else self._rows_of(known, taken)
                 self.rewrites = self.rewrites or not taken.isdisjoint(copies)
                 self._remove(key, cell, copies, taken, rows, ledger)
             else:
+                self._add_other(cell)
                 self._survives = self._survives or any(map(cells.answers, entries))
         self._end_digest()
+
+    def _add_other(self, cell: bytes) -> None:
+        if len(self._others) < _MAX_OTHERS:
+            self._others.append(cell)
 
     def _prefixes(self) -> list[bytes]:
         """Sorted prefixes of the keys to read, which are digests; none: all keys are read."""
@@ -327,6 +365,10 @@ class ImpactSurvey:
         """Count and report what was undecided until all of a digest was read."""
         where = OTHER_URL if self._survives else NOWHERE_ELSE
         self.impact.left[where].add_all(self._originals)
+        if self._originals.captures:
+            entries = chain.from_iterable(map(cells.entries_of, self._others))
+            self._files.update(map(cells.container_of, filter(cells.answers, entries)))
+        self._others.clear()
         if where is NOWHERE_ELSE:
             self.impact.broken.add_all(self._revisits)
         self._originals, self._revisits = Amount(), Amount()
@@ -384,6 +426,15 @@ class _LedgerCursor:
                 return
             self._next = next(self._found, None)
             yield body
+
+
+def _size_of_file(name: str) -> int | None:
+    """Return the bytes of a file, None if there is none that can be seen."""
+    try:
+        status = os.stat(name)
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
 def _size(key: bytes, entry: bytes) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -50,24 +50,25 @@ from dedupindex.post_crawl.purge.impact import (
     Impact,
     ImpactSurvey,
     OnItem,
+    OutdatedFile,
     RemovedOriginal,
 )
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
-from dedupindex.runtime.tables import names_text
+from dedupindex.runtime.tables import names_text, singular
 
 SCRATCH = "purging"
 LISTED = 1000  # containers and crawls in JSON
 RUN_BYTES = 32 << 20  # staged in memory, before it goes to disk
-_MAX_NAMED = 5  # crawls in a sentence
+_MAX_NAMED = 5  # crawls or files in a sentence
 _LIVE_AT_ONCE = 1000  # captures of crawls
 
 
 class _Allowed(NamedTuple):
     """What a purge may do."""
 
-    force: bool  # remove what revisits refer to
+    force: bool  # remove what revisits refer to, or may refer to
     expected: str  # only what a survey of this `fingerprint` has shown; "" for anything
 
 
@@ -77,6 +78,7 @@ class PurgeSurvey:
     live: int  # captures of crawls that are not merged yet
     found: set[int]  # texts or captures of the target, by their positions
     unread: dict[str, int]  # see `unread_crawls`
+    outdated: list[OutdatedFile] = field(default_factory=list)  # see `ImpactSurvey.outdated`
 
 
 def survey(
@@ -91,7 +93,7 @@ def survey(
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
             live, unread = _count_live(store, view, survey)
-            return PurgeSurvey(survey.impact, live, resolved.found, unread)
+            return PurgeSurvey(survey.impact, live, resolved.found, unread, survey.outdated())
 
 
 def purge(
@@ -105,9 +107,10 @@ def purge(
 ) -> PurgeSurvey:
     """Remove captures from an index and its crawls, durably.
 
-    Changes nothing, and raises `HasDependents` if a revisit refers to what would go, unless
-    `force`, and `BadInput` if `expected` is the `fingerprint` of another survey. Raises `IndexBusy`
-    while another process writes, and other `DedupError`.
+    Changes nothing, and raises `HasDependents` if a revisit refers to what would go, or a file may
+    have such revisits (`PurgeSurvey.outdated`), unless `force`. Raises `BadInput` if `expected` is
+    the `fingerprint` of another survey, `IndexBusy` while another process writes, and other
+    `DedupError`.
     """
     read_identity(index)  # before a lock file is created
     with exclusive(index / "lock", f"the index at {index}"):
@@ -165,7 +168,7 @@ def _purge(
             survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
             survey.run(on_progress)
             live, unread = _count_live(store, view, survey)
-            found = PurgeSurvey(survey.impact, live, resolved.found, unread)
+            found = PurgeSurvey(survey.impact, live, resolved.found, unread, survey.outdated())
             _check_allowed(found, allowed)
             writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
@@ -191,6 +194,10 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
         raise HasDependents(
             f"{dependents:,} revisits name captures that would be removed; "
             "bin/impact lists them, and --force purges them nevertheless"
+        )
+    if found.outdated and not allowed.force:
+        raise HasDependents(
+            f"nothing was purged: {outdated_as_text(found)}, or purge nevertheless with --force"
         )
     if allowed.expected not in ("", fingerprint(found)):
         raise BadInput(
@@ -241,6 +248,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
             {"crawl": name, "duplicates": count}
             for name, count in _largest_first(found.unread)[:LISTED]
         ],
+        "outdated": [file._asdict() for file in found.outdated[:LISTED]],
     }
 
 
@@ -253,6 +261,20 @@ def unread_as_text(found: PurgeSurvey) -> str:
         f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
         f"answered with originals: {names_text(largest, _MAX_NAMED)}. Their revisits are not "
         "counted here; read their WARCs first: bin/index --add --crawl NAME"
+    )
+
+
+def outdated_as_text(found: PurgeSurvey) -> str:
+    """A warning about files that changed since they were indexed; "" if there are none."""
+    if not found.outdated:
+        return ""
+    files = [f"{file} ({then:,} bytes then, {now:,} now)" for file, then, now in found.outdated]
+    count = singular(f"{len(files):,} files")
+    return (
+        f"{count} changed since the index read {'it' if len(files) == 1 else 'them'}, as by "
+        f"bin/dedup --in-place: {names_text(files, _MAX_NAMED)}. The copies counted there may be "
+        "revisits now, also of what would be removed; read such files again first "
+        "(bin/index --replace FILE... INDEX)"
     )
 
 
