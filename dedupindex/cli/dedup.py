@@ -207,8 +207,8 @@ def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
             f"hundred files (there are {found.files:,}), or leave --sample out"
         )
     yield (
-        f"  at least {found.at_least:.1%}, as within the sample; at most {found.at_most:.1%}, "
-        "if all payloads occur equally often"
+        f"  within the sample it is {found.at_least:.1%}, which is too low; if all payloads "
+        f"occur equally often, it is about {found.at_most:.1%}"
     )
 
 

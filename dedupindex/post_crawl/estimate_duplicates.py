@@ -16,7 +16,16 @@ for distinct values", PODS 2000). For deduplication D. Harnik et al., "Estimatin
 deduplication - from theory to practice", FAST 2016, use the same facts.
 
 Standard errors are those of the jackknife over groups of files (W. G. Cochran, "Sampling
-Techniques", 1977), since payloads of one file were not drawn independently.
+Techniques", 1977), since payloads of one file were not drawn independently. The interval has as
+many of them as Student's distribution demands.
+
+They say nothing if few files, or none, have a payload that a file drawn before them has: then no
+estimate without a group differs from another. Such repeats are rare events, and their number is
+about Poisson distributed (the rule of three is the case of none). If each file is repeated in k - 1
+others of N, n files have (k - 1) n² / 2N repeats on average, and the share of duplicates is
+1 - 1 / k; if some files are repeated once, 1/2 at most, the average is the share times n² / N. So
+the greatest average that the repeats are compatible with gives an upper end of the share, and the
+least one a lower end.
 """
 
 from __future__ import annotations
@@ -33,7 +42,9 @@ from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, insert
 from dedupindex.sources.warc_files import SourceFile
 
-CONFIDENCE = 1.96  # standard errors on each side: 95 per cent
+_CONFIDENCE = 1.96  # standard errors on each side: 95 per cent
+_FEW = 10  # repeats: with fewer the upper end is that of their number, too
+_ROWS = 10_000  # that are fetched at once
 _GROUPS = 50  # of files, for standard errors
 _LEAST = 2  # files of a sample
 _SAMPLE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%?)")
@@ -73,18 +84,12 @@ class DuplicateEstimate:
     at_most_error: float = 0.0  # standard error
     at_least: float = 0.0  # of duplicates within the sample
     at_least_error: float = 0.0
-
-    @property
-    def low(self) -> float:
-        """The lower end of the interval in which the share is, with 95 per cent confidence."""
-        return max(self.at_least - CONFIDENCE * self.at_least_error, 0.0)
-
-    @property
-    def high(self) -> float:
-        return min(self.at_most + CONFIDENCE * self.at_most_error, 1.0)
+    repeats: int = 0  # sampled files with a payload of a file drawn before
+    low: float = 0.0  # the interval in which the share is, with 95 per cent confidence
+    high: float = 1.0
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "low": self.low, "high": self.high}
+        return asdict(self)
 
 
 class _Weights(NamedTuple):
@@ -137,13 +142,86 @@ def estimate_duplicates(
     found.captures = int(
         database.execute("SELECT coalesce(sum(records), 0) FROM present").fetchall()[0][0]
     )
-    found.at_most, found.at_least = whole.shares(size)
+    found.at_most, found.at_least = (max(0.0, share) for share in whole.shares(size))
     without = [part.shares(size) for part in _without_each(database, sample, groups, whole)]
     left = 1 - found.sampled_bytes / size if size else 0.0
     found.at_most_error, found.at_least_error = (
         _jackknife([shares[at] for shares in without], left) for at in range(2)
     )
+    found.repeats, events = _repeats(database)
+    errors = _student(groups - 1)
+    found.low = max(0.0, found.at_least - errors * found.at_least_error)
+    found.high = min(1.0, found.at_most + errors * found.at_most_error)
+    if len(sample) < files:
+        part = _average_of_repeats(events)[0] / events if events else 0.0
+        found.low = min(found.low, found.at_least * part)
+        if found.repeats < _FEW:
+            others = _highest_share(found, [file.size for file in sample])
+            found.high = max(found.high, found.at_least + (1 - found.at_least) * others)
     return found
+
+
+def _repeats(database: Database) -> tuple[int, int]:
+    """Return how many sampled files have a payload of another one, but the first of each group.
+
+    Files that have payloads in common, directly or through others, are a group. The second number
+    is that of these files and all that have a payload twice.
+    """
+    inner = database.execute("SELECT DISTINCT container FROM present WHERE records > 1").fetchall()
+    database.execute("""
+        SELECT DISTINCT first, container
+        FROM (SELECT container, min(container) OVER (PARTITION BY payload) AS first FROM present)
+        WHERE first <> container""")
+    groups = dict[int, int]()  # a file to another of its group
+
+    def first_of(file: int) -> int:
+        while (other := groups.get(file, file)) != file:
+            groups[file] = groups.get(other, other)
+            file = other
+        return file
+
+    while rows := database.fetchmany(_ROWS):
+        for first, file in rows:
+            one, other = first_of(first), first_of(file)
+            if one != other:
+                groups[other] = one
+    return len(groups), len(groups.keys() | {container for (container,) in inner})
+
+
+def _average_of_repeats(count: int) -> tuple[float, float]:
+    """Return the least and the greatest average of a Poisson distribution that has `count` events.
+
+    Each with 97.5 per cent confidence, by the formula of Byar (N. Breslow and N. Day, "Statistical
+    Methods in Cancer Research", volume 2, 1987).
+    """
+
+    def end(events: int, errors: float) -> float:
+        return events * (1 - 1 / (9 * events) + errors / (3 * sqrt(events))) ** 3
+
+    least = end(count, -_CONFIDENCE) if count else 0.0
+    return max(0.0, least), end(count + 1, _CONFIDENCE)
+
+
+def _highest_share(found: DuplicateEstimate, sizes: list[int]) -> float:
+    """Return the greatest share of files of other ones that so few repeats are compatible with.
+
+    A few large files count as few files.
+    """
+    if not found.sampled_bytes:
+        return 1.0
+    effective = min(
+        found.sampled_bytes**2 / sum(size * size for size in sizes),
+        found.files * found.sampled_bytes / found.bytes,
+    )
+    share = _average_of_repeats(found.repeats)[1] * found.files / found.sampled_files / effective
+    return share if share <= 0.5 else 2 * share / (2 * share + 1)
+
+
+def _student(degrees: int) -> float:
+    """Return 97.5 per cent of Student's distribution (Abramowitz and Stegun 26.7.5)."""
+    x = _CONFIDENCE
+    second = (5 * x**5 + 16 * x**3 + 3 * x) / 96
+    return x + (x**3 + x) / (4 * degrees) + second / degrees**2
 
 
 def _weights(database: Database, sample: Sequence[SampledFile]) -> _Weights:

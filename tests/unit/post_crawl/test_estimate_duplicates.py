@@ -53,7 +53,7 @@ class Population:
         self.share = duplicates / sum(self.sizes)
 
     def estimate(self, count: int, seed: int) -> DuplicateEstimate:
-        drawn = Random(seed).sample(range(FILES), count)
+        drawn = Random(seed).sample(range(len(self.sizes)), count)
         columns = ", ".join(f'"{name}" {kind}' for name, kind in TYPES.items())
         with closing(duckdb.connect()) as database:
             database.execute(f"CREATE TABLE lines ({columns})")
@@ -67,7 +67,7 @@ class Population:
                 f"VALUES {values}"
             )
             sample = [SampledFile(file + 1, self.sizes[file]) for file in drawn]
-            return estimate_duplicates(database, sample, FILES, sum(self.sizes))
+            return estimate_duplicates(database, sample, len(self.sizes), sum(self.sizes))
 
 
 @settings(max_examples=25)
@@ -97,6 +97,50 @@ def test_the_interval_has_the_share_nineteen_times_of_twenty(kind: str) -> None:
     assert abs(sum(errors) / len(errors)) < 0.15
     if kind in ("none", "two"):  # all payloads have equally many copies: no bias
         assert abs(sum(errors) / len(errors)) < 0.03
+
+
+FILES_OF = {  # how many files there are, and in how many each file is, as a whole
+    "pairs": (40, 2), "pairs of many": (400, 2), "threes": (60, 3), "ten": (200, 10),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", sorted(FILES_OF))
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 25])
+def test_the_interval_of_a_small_sample_of_whole_copies_has_the_share(
+    kind: str, count: int
+) -> None:
+    """Files of two crawls that are the same: of most samples no two files have anything."""
+    files, copies = FILES_OF[kind]
+    population = Population("none", 1)
+    inside = 0
+    for seed in range(20):
+        random = Random(seed)
+        payloads = [at // copies for at in range(files)]
+        random.shuffle(payloads)
+        weights = [random.choice([900, 1000, 1100]) for _ in range(files // copies)]
+        population.sizes = [weights[one] for one in payloads]
+        population.rows = [(file, one, weights[one]) for file, one in enumerate(payloads)]
+        found = population.estimate(count, seed)
+        inside += found.low <= 1 - 1 / copies <= found.high
+        assert found.low < found.high
+    assert inside >= 19
+
+
+@pytest.mark.parametrize("count", [2, 5, 20, 60])
+def test_no_repeat_in_a_sample_does_not_say_that_there_is_none(count: int) -> None:
+    population = Population("none", 3)
+    found = population.estimate(count, 3)
+    assert (found.repeats, found.low, found.at_least) == (0, 0, 0)
+    assert f"{found.at_most:.3f} {found.low:.3f}" == "0.000 0.000"  # and not -0.000
+    assert found.high > {2: 0.98, 5: 0.9, 20: 0.6, 60: 0.1}[count]
+
+
+def test_duplicates_within_files_are_no_repeats_of_files() -> None:
+    population = Population("none", 4)
+    population.rows = [(file, file, 500) for file in range(FILES) for _ in range(2)]
+    population.sizes = [1000] * FILES
+    found = population.estimate(50, 4)
+    assert found.repeats == 0 and 0.3 < found.low < 0.5 < found.high
 
 
 @pytest.mark.parametrize("kind", sorted(COPIES))
@@ -146,6 +190,10 @@ def test_the_command(harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert found["low"] < 0.25 < found["high"] and found["at_most_error"] > 0
     assert main([*words, "--sample", "40"]) == 0
     assert "between 25.0% and 25.0% of the bytes" in capsys.readouterr().out
+    assert main([*words, "--sample", "2"]) == 0
+    text = capsys.readouterr().out
+    assert "this cannot tell how much would be saved: too few files were drawn" in text
+    assert "-0.0" not in text
     assert main([*words, "--json"]) == 0  # the sample need not be read again
     whole = json.loads(capsys.readouterr().out)
     assert whole["revisits"] == 100
