@@ -116,6 +116,7 @@ def command(
     tops = sorted({Path(one.root) for one in own.values()})
     if undo or discard:
         _check_local(own)
+        _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
         return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(tops, own)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
@@ -142,6 +143,16 @@ def _check_local(containers: Containers) -> None:
     for one in containers.values():
         if is_remote(one.path):
             raise BadInput(IN_PLACE.format(one.path))
+
+
+def _check_present(tops: list[Path], advice: str) -> None:
+    """Raise `BadInput` if a directory that was rewritten is not there any more."""
+    for top in tops:
+        if not top.exists():
+            raise BadInput(
+                f"{top}, whose files the plan rewrites, does not exist; if it was moved, give "
+                f"{advice}"
+            )
 
 
 def _write_lists(tops: list[Path], offsets: Path | None, cdxj: Path | None, jobs: int) -> bool:
