@@ -212,9 +212,11 @@ class _DedupRun:
         self._found, self._options, self._work = found, options, work
         self._say, self._progress = say, on_progress
         self._clock = Clock()
+        others = {file.path for file in found.others}  # which are copied, and named
         self._report = DedupReport(
-            options.dry, options.out is None, skipped=found.skipped,
-            skipped_files=found.skipped_files, work=work.top, seconds=self._clock.seconds,
+            options.dry, options.out is None, skipped=found.skipped - found.skipped_archives,
+            skipped_files=[path for path in found.skipped_files if path not in others],
+            work=work.top, seconds=self._clock.seconds,
             min_gain=options.min_gain,
         )  # fmt: skip
 

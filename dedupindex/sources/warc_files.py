@@ -46,6 +46,7 @@ class Sources:
 
     files: list[SourceFile] = field(default_factory=list)  # sorted by path
     skipped: int = 0  # files of directories and globs that are neither WARC nor ARC
+    skipped_archives: int = 0  # those among them that are in `others`, too
     skipped_files: list[str] = field(default_factory=list)  # the first of them
     problems: list[Problem] = field(default_factory=list)
     others: list[SourceFile] = field(default_factory=list)  # named like archives, but not usable
@@ -95,7 +96,10 @@ def find(named: Sequence[str]) -> Sources:
                 if path in (source, os.path.abspath(source)):
                     _check_kind(path)
                 found[path] = _source_file(root, path, expanded)
+        with_problem = {problem.container for problem in expanded.problems}
         for path in expanded.archives:
+            if path not in with_problem and not is_unfinished(path):
+                sources.skipped_archives += 1
             if path not in others and (path in expanded.remote or os.path.isfile(path)):
                 others[path] = _source_file(root, path, expanded)
                 if is_unfinished(path):

@@ -36,3 +36,21 @@ def test_an_undo_of_a_directory_that_was_moved_is_an_error(archive: Path) -> Non
     assert json.loads(out)["exact"] == 1
     moved.rename(archive)
     assert "there is nothing to undo" in typed("rewrite", plan, "--undo")[1]
+
+
+def test_a_file_that_only_has_the_name_of_an_archive_is_copied_and_not_skipped(
+    archive: Path, tmp_path: Path
+) -> None:
+    (archive / "c.warc.xz").write_bytes(b"no archive")
+    (archive / "notes.txt").write_bytes(b"neither")
+    page = tmp_path / "page.html"
+    out, said = typed("dedup", archive, "--out", tmp_path / "out", "--html", page, status=7)
+    assert (tmp_path / "out/c.warc.xz").read_bytes() == b"no archive"
+    skipped = f"not copied: 1\n  {archive / 'notes.txt'}\n"
+    assert out.startswith("3 files of 6 records\n") and skipped in out
+    assert f"not copied: 1 ({archive / 'notes.txt'})" in page.read_text()
+    assert said.count("c.warc.xz") == 1
+    found = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json", status=7)[0])
+    assert found["skipped"] == 1 and found["skipped_files"] == [str(archive / "notes.txt")]
+    assert [one["file"] for one in found["problems"]] == [str(archive / "c.warc.xz")]
+    assert found["not_copied"] == []
