@@ -173,7 +173,7 @@ def _check(name: str, status: int, messages: list[str]) -> None:
     text = messages[-1].removeprefix("dedupindex: ") if messages else f"bin/{name} gave no message"
     if status == Damaged.exit_status and name in ("report", "dedup"):
         return  # they leave out what is damaged, and report it
-    if status == _NOTHING_FOUND and name == "list":
+    if status == _NOTHING_FOUND and name in ("list", "impact", "purge"):
         return
     if status == HasDependents.exit_status and name == "purge":
         raise HasDependents(text)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 import orjson
 
-from dedupindex.cli.common import Command, print_json, print_result, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_result, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
@@ -78,12 +78,12 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
     """Report what removing captures from INDEX would change, and which revisits refer to them.
 
     Changes nothing. Reads the whole index once; for single captures usually only their digests.
+    Only captures in the index are counted, not requests, resources and refused records.
     """
     target = _target(options)
     with show_progress(prints=listed) as progress:
         found = survey(index, target, _print_item if listed else None, progress)
-    _report(target, found, purged=False)
-    return 0
+    return _report(target, found, purged=False)
 
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
@@ -105,8 +105,7 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
         found = purge(
             index, target, force=force, expected=expect, on_item=on_item, on_progress=progress
         )
-    _report(target, found, purged=True)
-    return 0
+    return _report(target, found, purged=True)
 
 
 def _target(options: dict[str, Any]) -> Target:
@@ -156,15 +155,16 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     return [name for number, name in enumerate(names) if number not in found.found]
 
 
-def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> None:
-    """Print what a purge has done, or would do."""
+def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> int:
+    """Print what a purge has done, or would do; return the exit status."""
     absent = _not_found(target, found)
     for warning in filter(None, (unread_as_text(found), outdated_as_text(found))):
         say(f"warning: {warning}")
-    notes = [f"not found: {name}{_hint(target.kind, name)}" for name in absent]
+    notes = [f"not found: {name}{_hint(target.kind, name, found)}" for name in absent]
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
+    return 0 if found.found else NOTHING_FOUND
 
 
 def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
@@ -186,10 +186,17 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
         for name, amounts in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
             yield f"  in {title} {shown}: {amounts[0]:,} revisits, {_size(Amount(*amounts))}"
+    if not purged:
+        yield (
+            "only captures in the index are counted: not the requests, resources and refused "
+            "records of a file"
+        )
 
 
-def _hint(kind: TargetKind, name: Any) -> str:
+def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
     """Return what may be wrong with a name that was not found; nothing is guessed."""
+    if kind is TargetKind.CONTAINER and name in found.unindexed:
+        return " (it was read, and nothing of it is in the index: only responses are)"
     if kind is TargetKind.URL and "*" in name:
         return " (no wildcards: with --prefix, all URLs that begin so)"
     if kind is TargetKind.URL and (full := _with_path(name)) != name:

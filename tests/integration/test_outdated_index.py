@@ -8,8 +8,10 @@ from random import Random
 
 import pytest
 
-from dedupindex.errors import HasDependents
+from dedupindex.cli.common import NOTHING_FOUND
+from dedupindex.errors import BadInput, HasDependents
 from tests.support.commands import typed
+from tests.support.warc_cases import gz, record
 from tests.unit.post_crawl.test_index_originals import index_of, write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
@@ -65,6 +67,25 @@ def test_a_purge_of_outdated_files_can_be_forced(index: Path) -> None:
     typed("dedup", index.parent / "set", "--in-place")
     out, said = typed("purge", index, "--container", "one.warc.gz", "--force")
     assert "were removed" in out and "warning: 1 file changed" in said
+
+
+def test_an_archive_of_which_nothing_is_indexed(tmp_path: Path) -> None:
+    """It is told from a name that the index does not know, and from a CDX file."""
+    index = index_of(tmp_path, write(tmp_path / "one.warc.gz", 2, BODIES))
+    post = tmp_path / "post.warc.gz"
+    post.write_bytes(gz(record(b"request", b"GET / HTTP/1.1\r\n\r\n")))
+    cdx = tmp_path / "two.cdx"
+    row = "test,a)/ 20260101000000 http://a.test/ text/html 200 {} - - {} {} two.warc.gz"
+    cdx.write_text(f" CDX N b a m s k r M S V g\n{row.format('A' * 32, 9, 0)}\n")
+    typed("index", "--add", post, cdx, index)
+    for command in ("impact", "purge"):
+        out, said = typed(command, index, "--container", post, status=NOTHING_FOUND)
+        assert out == "nothing found: the index has nothing of it\n"
+        assert f"not found: {post} (it was read, and nothing of it is in the index" in said
+        said = typed(command, index, "--container", cdx, status=BadInput.exit_status)[1]
+        assert "rows of CDX files" in said and "purged" not in said
+    out, _ = typed("impact", index, "--container", "one.warc.gz")
+    assert out.splitlines()[-1].startswith("only captures in the index are counted")
 
 
 def test_a_plan_that_is_rewritten_in_place_names_the_command(index: Path) -> None:

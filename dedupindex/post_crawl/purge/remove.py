@@ -79,6 +79,7 @@ class PurgeSurvey:
     found: set[int]  # texts or captures of the target, by their positions
     unread: dict[str, int]  # see `unread_crawls`
     outdated: list[OutdatedFile] = field(default_factory=list)  # see `ImpactSurvey.outdated`
+    unindexed: set[str] = field(default_factory=set)  # see `ResolvedTarget.unindexed`
 
 
 def survey(
@@ -93,7 +94,7 @@ def survey(
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
             live, unread = _count_live(store, view, survey)
-            return PurgeSurvey(survey.impact, live, resolved.found, unread, survey.outdated())
+            return _surveyed(survey, live, unread)
 
 
 def purge(
@@ -168,7 +169,7 @@ def _purge(
             survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
             survey.run(on_progress)
             live, unread = _count_live(store, view, survey)
-            found = PurgeSurvey(survey.impact, live, resolved.found, unread, survey.outdated())
+            found = _surveyed(survey, live, unread)
             _check_allowed(found, allowed)
             writer.flush()
             sample = spot_check.sample_purge(view, settings, writer.paths)
@@ -185,6 +186,13 @@ def _purge(
                     while store.write(partial(_drop_statistics, name=name)):
                         pass
     return found, sample
+
+
+def _surveyed(survey: ImpactSurvey, live: int, unread: dict[str, int]) -> PurgeSurvey:
+    target = survey.target
+    return PurgeSurvey(
+        survey.impact, live, target.found, unread, survey.outdated(), target.unindexed
+    )
 
 
 def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
@@ -378,7 +386,7 @@ def _remove_visits(store: Store, resolved: ResolvedTarget) -> None:
             (key, crawl.number)
             for crawl in reading.crawls()
             for key, body in reading.visits(crawl.number)
-            if resolved.takes_url(Visit.parse(body).url)
+            if resolved.takes_visit(Visit.parse(body).url)
         )
         while batch := list(islice(found, merge_crawls.DROPPED_AT_ONCE)):
             store.write(partial(_drop_visits, batch=batch))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +17,8 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.index.format.visits import VISIT, Visit
 from dedupindex.timestamps import digits_of_date
+
+_ARCHIVE = re.compile(r"\.(w?arc(\.(gz|zst))?|wacz)$", re.IGNORECASE)
 
 
 class TargetKind(Enum):
@@ -79,13 +82,18 @@ class ResolvedTarget:
             self._captures.setdefault(pack(capture.url), []).append((number, capture))
 
     def check(self) -> None:
-        """Raise `BadInput` for a file that was read but has no captures of its own."""
+        """Raise `BadInput` for a CDX file or crawl log: it has no captures of its own."""
         for number, name in self.without_captures.items():
-            if number not in self.found:
+            if number not in self.found and not _ARCHIVE.search(name):
                 raise BadInput(
                     f"the index has no capture of {name} itself: rows of CDX files and crawl logs "
-                    "are captures of the files that they name; give those. Nothing was purged"
+                    "are captures of the files that they name; give those"
                 )
+
+    @property
+    def unindexed(self) -> set[str]:
+        """The texts that name archives which were read, and of which nothing is in the index."""
+        return {self.target.texts[number] for number in self.without_captures}
 
     def texts_of(self, name: str) -> list[int]:
         """The texts that mean a crawl, or a container."""
@@ -130,8 +138,18 @@ class ResolvedTarget:
         if body[0] == cells.DEPENDENT:
             return self.takes_dependent(body)
         if body[0] == VISIT:  # it says no more than that there was such an answer
-            return self.by_url and self.takes_url(Visit.parse(body).url)
+            return self.by_url and self.takes_visit(Visit.parse(body).url)
         return self.may_hold(key) and self.takes(key, body)
+
+    def takes_visit(self, url: bytes) -> bool:
+        """Whether a visit of a URL goes; updates `found`, as that may be all there is of it."""
+        taken = self.takes_url(url)
+        if taken:
+            self.found.update(
+                at for at, one in enumerate(self.target.urls)
+                if url == one or (self.target.kind is TargetKind.PREFIX and url.startswith(one))
+            )  # fmt: skip
+        return taken
 
     def takes_url(self, url: bytes) -> bool:
         if self.target.kind is TargetKind.PREFIX:

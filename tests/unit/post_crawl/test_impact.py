@@ -688,7 +688,7 @@ def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
             ("--url", "http://example.com/?q=1", ""),
             ("--container", "ghost.warc.gz", ""),
         ):
-            out, talk = typed(command, index, option, name)
+            out, talk = typed(command, index, option, name, status=10)
             assert out == "nothing found: the index has nothing of it\n"
             assert talk.startswith(f"not found: {name}") and hint in talk
             assert (" (" in talk) == bool(hint)
