@@ -5,7 +5,8 @@ place records its options and files in the working directory before it begins to
 finished, its plan is used again, because the files that the plan was made from are changing, and a
 run with other options or files is refused. The working directory has
 
-    dedup.json     format, sources, and the options of a run in place that has not finished
+    dedup.json     format, sources, whether a run in place began to write (ever), and the options of
+                   one that has not finished
     files.jsonl    the files that this run in place began with, a path a line
     lock           held by a running process
     manifest/      updated by each run
@@ -216,8 +217,7 @@ class _DedupRun:
         self._report = DedupReport(
             options.dry, options.out is None, skipped=found.skipped - found.skipped_archives,
             skipped_files=[path for path in found.skipped_files if path not in others],
-            work=work.top, seconds=self._clock.seconds,
-            min_gain=options.min_gain,
+            work=work.top, seconds=self._clock.seconds, min_gain=options.min_gain,
         )  # fmt: skip
 
     def report(self) -> DedupReport:
@@ -416,6 +416,7 @@ class WorkDirectory:
 
     def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
         """Record the options and files of a run in place that begins."""
+        self._fields["rewritten"] = True  # its plan undoes it
         with atomic_file(self.top / _FILES) as stream:
             stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
         self._write(options)
@@ -471,23 +472,31 @@ def _named(paths: set[str], what: str) -> str:
 @contextmanager
 def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
     """Create or open the working files of these sources, and lock them; raises `DedupError`."""
-    named = sorted({_absolute(source) for source in sources})
+    named = _all_absolute(sources)
     check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
     top.mkdir(parents=True, exist_ok=True)
     with exclusive(top / _LOCK, f"the working files {top}"):
         if not (top / _FILE).exists():
             WorkDirectory(top, {"sources": named}).end()
         fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
-        if (sources := fields.get("sources", [])) != named:
-            raise SettingsConflict(
-                f"{top} has the working files of other sources ({', '.join(sources)}): "
-                "name those, or another directory with --work"
-            )
+        if (before := _all_absolute(fields.get("sources", []))) != named:
+            if fields.get("begun") or fields.get("rewritten"):
+                raise SettingsConflict(
+                    f"{top} has the plan of a run in place of other sources "
+                    f"({', '.join(before)}), by which bin/rewrite --undo restores them: name "
+                    "those, or another directory with --work"
+                )
+            work = WorkDirectory(top, {"sources": named})  # nothing depends on those
+            for directory in (work.manifest, work.plan):
+                shutil.rmtree(directory, ignore_errors=True)
+            work.end()
+            fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
         yield WorkDirectory(top, fields)
 
 
-def _absolute(source: str) -> str:
-    return source if is_remote(source) else os.path.abspath(source)
+def _all_absolute(sources: Iterable[str]) -> list[str]:
+    """Return sources, sorted, so that two ways to write them are the same."""
+    return sorted({one.rstrip("/") if is_remote(one) else os.path.abspath(one) for one in sources})
 
 
 def copy(file: SourceFile, place: ResultPlace, *, dry: bool = False) -> None:

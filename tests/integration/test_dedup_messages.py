@@ -8,7 +8,8 @@ from random import Random
 
 import pytest
 
-from dedupindex.errors import BadInput
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.post_crawl.dedup_all import working
 from tests.support.commands import typed
 from tests.unit.post_crawl.test_index_originals import write
 
@@ -54,3 +55,26 @@ def test_a_file_that_only_has_the_name_of_an_archive_is_copied_and_not_skipped(
     assert found["skipped"] == 1 and found["skipped_files"] == [str(archive / "notes.txt")]
     assert [one["file"] for one in found["problems"]] == [str(archive / "c.warc.xz")]
     assert found["not_copied"] == []
+
+
+def test_working_files_of_a_dry_run_with_other_sources_are_replaced(
+    archive: Path, tmp_path: Path
+) -> None:
+    other = write(tmp_path / "other/x.warc.gz", 4, BODIES).parent
+    typed("dedup", other, "--out", archive, "--dry-run")  # meant the other way round
+    assert (tmp_path / "archive.dedup/plan").exists()
+    out, said = typed("dedup", archive, "--in-place", "--json")
+    assert json.loads(out)["revisits"] == 3 and said == ""
+    said = typed("dedup", other, "--out", archive, "--dry-run", status=5)[1]
+    assert "has the plan of a run in place of other sources" in said and str(archive) in said
+    typed("rewrite", tmp_path / "archive.dedup/plan", "--undo")
+
+
+def test_the_same_sources_may_be_written_with_a_slash(tmp_path: Path) -> None:
+    with working(tmp_path / "w", ["s3://b/warcs", str(tmp_path)]) as work:
+        work.begin({}, [])
+        work.end()
+    with working(tmp_path / "w", [f"{tmp_path}/", "s3://b/warcs/"]):
+        pass
+    with pytest.raises(SettingsConflict), working(tmp_path / "w", ["s3://b/other"]):
+        pass
