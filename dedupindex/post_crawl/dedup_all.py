@@ -57,7 +57,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     is_as_scanned,
     opened_source,
 )
-from dedupindex.post_crawl.rewrite.rewrite_all import check_names, rewrite
+from dedupindex.post_crawl.rewrite.rewrite_all import check_names, needed_space, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     ANOTHER,
     RewriteJob,
@@ -70,6 +70,7 @@ from dedupindex.runtime.atomic_replace import (
     being_written,
     copy_metadata,
     identity,
+    lack_of_space,
     open_part,
     part_path,
     remove_stale_parts,
@@ -241,6 +242,8 @@ class _DedupRun:
                 done = self._rewrite(job, cluster)
                 self._report_missing(job, done)
             report.count_left()
+            if options.dry:
+                self._warn_of_space(job, 0 if cluster else options.jobs)
             if not options.dry:
                 with self._clock("verifying"):
                     self._verify(job, done, cluster)
@@ -325,6 +328,12 @@ class _DedupRun:
             if self._copy_unreadable(file, job):
                 done.add(file.path)
         return done
+
+    def _warn_of_space(self, job: RewriteJob, processes: int) -> None:
+        """Say of a dry run that the real one would fill the disk."""
+        for place, needed in needed_space(job, processes).items():
+            if lack := lack_of_space(place, needed):
+                self._say(f"warning: {lack}: the real run would write nothing")
 
     def _report_missing(self, job: RewriteJob, done: set[str]) -> None:
         """Add the files that are not in the directory of results, and the size of the journals."""

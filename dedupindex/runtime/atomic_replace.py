@@ -357,10 +357,15 @@ def free_space(path: Path) -> int:
 
 def check_free_space(path: Path, needed: int) -> None:
     """Raise `DedupError` unless `needed` bytes fit on the disk."""
-    if (free := free_space(path)) < needed:
-        raise DedupError(
-            f"{path}: {amount(needed)} may be written, {amount(free)} are free; nothing was written"
-        )
+    if lack := lack_of_space(path, needed):
+        raise DedupError(f"{lack}; nothing was written")
+
+
+def lack_of_space(path: Path, needed: int) -> str:
+    """Say that `needed` bytes do not fit on the disk; "" if they do."""
+    if (free := free_space(path)) >= needed:
+        return ""
+    return f"{path}: {amount(needed)} may be written, {amount(free)} are free"
 
 
 def open_for_reading(path: str | os.PathLike[str]) -> BinaryIO:

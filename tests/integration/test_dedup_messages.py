@@ -78,3 +78,16 @@ def test_the_same_sources_may_be_written_with_a_slash(tmp_path: Path) -> None:
         pass
     with pytest.raises(SettingsConflict), working(tmp_path / "w", ["s3://b/other"]):
         pass
+
+
+def test_a_dry_run_warns_if_the_real_one_would_find_no_space(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    needed = sum(path.stat().st_size for path in archive.iterdir())
+    for free in (needed, needed - 1):
+        monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _, n=free: n)
+        said = typed("dedup", archive, "--out", out, "--dry-run")[1]
+        assert ("the real run would write nothing" in said) == (free < needed)
+    assert "nothing was written" in typed("dedup", archive, "--out", out, status=3)[1]
+    assert not out.exists()

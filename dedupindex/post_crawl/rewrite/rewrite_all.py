@@ -99,7 +99,8 @@ def rewrite(
         yield from _outcomes(job, containers, processes, cluster)
         return
     places = [job.out] if job.out else sorted({Path(file.root) for file in containers})
-    _check_free_space(job, containers, processes)
+    for place, needed in needed_space(job, processes).items():
+        check_free_space(place, needed)
     for place in places:
         (place / DIRECTORY).mkdir(parents=True, exist_ok=True)
     with locked(places), _related_locked([] if job.out else containers, places):
@@ -287,20 +288,18 @@ def check_names(
             raise BadInput(f"{out} is in {root}, where the next scan would read it")
 
 
-def _check_free_space(job: RewriteJob, containers: list[ManifestContainer], processes: int) -> None:
-    """Raise `DedupError` if the run would fill the disk."""
+def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
+    """Return the bytes that a run may write at most, by the directories where it does."""
+    containers = sorted(job.containers().values(), key=lambda file: -file.size)
     if job.out is None:
         largest = sum(file.size for file in containers[:processes])
         stored = job.plan.stored_copies(job.urls.host)
-        needed = {Path(file.root): largest + stored for file in containers}
-    elif job.store:  # each file of a process, and a copy of its source
-        needed = {job.out: 2 * sum(file.size for file in containers[:processes])}
-    else:
-        targets = [job.out / file.name for file in containers]
-        written = sum(path.stat().st_size for path in targets if path.exists())
-        needed = {job.out: sum(file.size for file in containers) - written + job.reserved}
-    for place, count in needed.items():
-        check_free_space(place, count)
+        return {Path(file.root): largest + stored for file in containers}
+    if job.store:  # each file of a process, and a copy of its source
+        return {job.out: 2 * sum(file.size for file in containers[:processes])}
+    targets = [job.out / file.name for file in containers]
+    written = sum(path.stat().st_size for path in targets if path.exists())
+    return {job.out: sum(file.size for file in containers) - written + job.reserved}
 
 
 def _with_corrections(
