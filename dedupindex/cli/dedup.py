@@ -324,7 +324,8 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
             "the removed records"
         )
     if report.journal:
-        kept = f"in {DIRECTORY}/, to undo {'it' if report.revisits else 'earlier runs'}: "
+        place = printable(report.journal_place)
+        kept = f"in {place}, to undo {'it' if report.revisits else 'earlier runs'}: "
         kept += amount(report.journal)
         yield f"{kept}; with that, {report.net_text()}" if report.revisits else kept
     yield from _other_files(report)

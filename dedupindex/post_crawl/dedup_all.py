@@ -218,7 +218,8 @@ class _DedupRun:
         self._report = DedupReport(
             options.dry, options.out is None, skipped=found.skipped - found.skipped_archives,
             skipped_files=[path for path in found.skipped_files if path not in others],
-            work=work.top, seconds=self._clock.seconds, min_gain=options.min_gain,
+            work=work.top, state=options.out if options.store else None,
+            seconds=self._clock.seconds, min_gain=options.min_gain,
         )  # fmt: skip
 
     def report(self) -> DedupReport:

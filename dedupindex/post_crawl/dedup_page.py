@@ -70,7 +70,9 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     if report.journal:
         until = " until --commit" if report.in_place else ""
         kept = "Would be kept to undo it" if report.dry_run else "Kept to undo it"
-        yield Figure(kept, amount(report.journal), f"in .rewrite/{until}; {report.net_text()}")
+        yield Figure(
+            kept, amount(report.journal), f"in {report.journal_place}{until}; {report.net_text()}"
+        )
     if report.left:
         names = {problem.container for problem in report.left}
         yield Figure("Files with problems", number(len(names)), "named below")

@@ -14,7 +14,7 @@ import orjson
 from dedupindex.capture import Problem
 from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
-from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
@@ -391,6 +391,7 @@ class DedupReport:
     proof: Proof = field(default_factory=Proof)
     indexed: int | None = None  # files that an index read again; None: no index was updated
     work: Path = Path()
+    state: Path | None = None  # where the journals are, if the results are in a store
     seconds: dict[str, float] = field(default_factory=dict)
     _known: set[Problem] = field(default_factory=set)
     _files: set[str] = field(default_factory=set)
@@ -455,6 +456,11 @@ class DedupReport:
     def bytes_saved(self) -> int:
         """Bytes by which all files are smaller, with those that are kept to undo the run."""
         return self.bytes_before - self.bytes_after - self.journal
+
+    @property
+    def journal_place(self) -> str:
+        """Where the bytes are that are kept to undo runs."""
+        return f"{self.state / DIRECTORY if self.state else DIRECTORY}/"
 
     def net_text(self) -> str:
         """Say what is saved with the bytes that are kept to undo the run."""

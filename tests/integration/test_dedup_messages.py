@@ -8,8 +8,11 @@ from random import Random
 
 import pytest
 
+from dedupindex.cli.dedup import _text_of
 from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import working
+from dedupindex.post_crawl.dedup_report import DedupReport
 from tests.support.commands import typed
 from tests.unit.post_crawl.test_index_originals import write
 
@@ -91,3 +94,16 @@ def test_a_dry_run_warns_if_the_real_one_would_find_no_space(
         assert ("the real run would write nothing" in said) == (free < needed)
     assert "nothing was written" in typed("dedup", archive, "--out", out, status=3)[1]
     assert not out.exists()
+
+
+def test_the_report_names_where_journals_of_a_store_are(tmp_path: Path) -> None:
+    report = DedupReport(False, revisits=1, journal=9, state=tmp_path / "state")
+    page = "".join(dedup_page.lines(report, ["s3://b/warcs"]))
+    assert f"in {tmp_path}/state/.rewrite/; " in page
+    assert any(f"in {tmp_path}/state/.rewrite/, to undo it" in line for line in text_of(report))
+    report.state = None
+    assert any(line.startswith("in .rewrite/, to undo it") for line in text_of(report))
+
+
+def text_of(report: DedupReport) -> list[str]:
+    return list(_text_of(report, in_place=False))
