@@ -29,7 +29,13 @@ from dedupindex.errors import Damaged, as_called
 from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
-from dedupindex.post_crawl.dedup_report import REASONS, DedupReport, hosts_table, refused_table
+from dedupindex.post_crawl.dedup_report import (
+    REASONS,
+    DedupReport,
+    hosts_table,
+    hosts_without_revisits,
+    refused_table,
+)
 from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
@@ -341,7 +347,11 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         yield from file_lines(report.skipped_files, report.skipped)
     hosts = hosts_table(dry_run=report.dry_run)
     yield f"\n{hosts.title}:"
-    yield from hosts.text_lines(host.as_row() for host in report.hosts)
+    saving = [host for host in report.hosts if host.revisits or host.bytes_saved]
+    if saving:
+        yield from hosts.text_lines(host.as_row() for host in saving)
+    if others := hosts_without_revisits(report.hosts):
+        yield singular(f"  {others:,} {'others' if saving else 'hosts'} with nothing")
     seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from dedupindex.post_crawl.dedup_report import REASONS, DedupReport, hosts_table, refused_table
+from dedupindex.post_crawl.dedup_report import (
+    REASONS,
+    DedupReport,
+    hosts_table,
+    hosts_without_revisits,
+    refused_table,
+)
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
 from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
@@ -115,7 +121,7 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     saving = [host for host in report.hosts if host.revisits]
     if saving:
         yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in saving)
-    if others := len(report.hosts) - len(saving):
+    if others := hosts_without_revisits(report.hosts):
         made = "would have" if dry else "have"
         yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
     if report.refused:

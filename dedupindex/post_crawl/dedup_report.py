@@ -344,6 +344,13 @@ def by_host(
     return [*first, rest] if any(rest[1:]) else first
 
 
+def hosts_without_revisits(hosts: Sequence[HostNumbers]) -> int:
+    """Return how many hosts of a report have no revisit, also among those that are one row."""
+    without = [host.host for host in hosts if not (host.revisits or host.bytes_saved)]
+    rest = [int(name.split()[0].replace(",", "")) for name in without if name.endswith(" others")]
+    return len(without) - len(rest) + sum(rest)
+
+
 def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
     query = f"SELECT host, captures, revisits, saved FROM hosts {order}"
     for host, *counts in fetch_rows(database, query):

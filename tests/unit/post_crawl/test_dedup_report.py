@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+from dedupindex.cli.dedup import _text_of
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import (
     DedupReport,
@@ -26,6 +27,17 @@ def test_hosts_with_unusual_characters_are_counted(tmp_path: Path) -> None:
     most = [HostNumbers('a"b', 2, 1, 30), HostNumbers("c", 1, 1, 5)]
     rest = HostNumbers("1 others", 0, 1, 2)
     assert by_host(str(lines), spool, 2, "1GB") == [*most, rest]
+
+
+def test_hosts_that_save_nothing_are_counted_only() -> None:
+    none = [HostNumbers(name, 4, 0, 0) for name in ("b.test", "c.test", "1,200 others")]
+    report = DedupReport(False, hosts=[HostNumbers("a.test", 2, 1, 30), *none])
+    lines = list(_text_of(report, in_place=False))
+    assert "  1,202 others with nothing" in lines
+    assert not any("b.test" in line or "200 others" in line for line in lines)
+    assert "1,202 hosts that have no revisit" in "".join(dedup_page.lines(report, ["in"]))
+    report.hosts = none
+    assert "  1,202 hosts with nothing" in _text_of(report, in_place=False)
 
 
 def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
