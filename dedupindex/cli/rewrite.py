@@ -282,7 +282,7 @@ def print_restored(results: Iterator[Restored]) -> int:
     line = (
         f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
         f"files bit for bit, {counts['records']:,} record for record, "
-        f"{counts['copied']:,} copied, {there}{counts['left_alone']:,} left alone"
+        f"{counts['copied']:,} copied as they are, {there}{counts['left_alone']:,} left alone"
     )
     print_result({**counts, "restored": restored}, [singular(line)])
     return Damaged.exit_status if counts["left_alone"] or counts["damaged"] else 0

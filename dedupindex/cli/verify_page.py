@@ -98,7 +98,8 @@ def lines(
 
     def body() -> Iterator[str]:
         if reasons:
-            yield from html_page.split("Findings by level", counts, _FINDINGS)
+            title = "Findings by level" + ("" if drawn == LEVELS else ", without remarks")
+            yield from html_page.split(title, counts, _FINDINGS)
             yield from BY_REASON.html_lines(rows(reasons))
             yield html_page.note("docs/post-crawl.md#verify explains each reason.")
         if first:

@@ -53,6 +53,7 @@ from dedupindex.verify.locate_originals import (
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, RecordHead
 from dedupindex.verify.walk_file import Container, is_named
 
+_UNFINISHED = (".open", ".part")  # endings of names of files that are still being written
 _CHANGED = frozenset((b"warc-type", b"content-length", b"warc-block-digest"))
 _ADDED = {  # fields of a revisit that the record may not have had
     name.lower(): name
@@ -470,6 +471,8 @@ class Against:
             pairs += [(old, path) for path in there]
             if not there:
                 message = f"{old} is in none of the places given"
+                if name.endswith(_UNFINISHED):
+                    message += "; bin/dedup leaves out what is still being written by its name"
                 findings.append(Finding("file-missing", f"{self._new[0]}/{name}", -1, "", message))
         for files in after:
             for name, path in files.items():

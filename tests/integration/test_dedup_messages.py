@@ -107,3 +107,15 @@ def test_the_report_names_where_journals_of_a_store_are(tmp_path: Path) -> None:
 
 def text_of(report: DedupReport) -> list[str]:
     return list(_text_of(report, in_place=False))
+
+
+def test_verifying_says_why_an_unfinished_file_is_missing(archive: Path, tmp_path: Path) -> None:
+    (archive / "new.warc.gz.open").write_bytes((archive / "crawl2.warc.gz").read_bytes())
+    typed("dedup", archive, "--out", tmp_path / "out", status=7)
+    page = tmp_path / "page.html"
+    words = ("verify", "--against", archive, tmp_path / "out", "--html", page)
+    line = typed(*words, status=8)[0]
+    assert "file-missing" in line and "bin/dedup leaves out what is still being written" in line
+    assert "Findings by level, without remarks" in page.read_text()
+    out, _ = typed("undedup", tmp_path / "out", "--out", tmp_path / "again")
+    assert "1 record for record, 1 copied as they are, " in out.replace("1 file", "1")

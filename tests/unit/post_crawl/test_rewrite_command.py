@@ -330,8 +330,8 @@ def test_the_totals_of_undoing_add_up(source: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["rewrite", "p", "--undo"]) == 0
     assert capsys.readouterr().out == (
-        "2 files: 19 records restored; 1 file bit for bit, 0 record for record, 0 copied, "
-        "1 there already, 0 left alone\n"
+        "2 files: 19 records restored; 1 file bit for bit, 0 record for record, "
+        "0 copied as they are, 1 there already, 0 left alone\n"
     )
     assert content(source) == before
 
