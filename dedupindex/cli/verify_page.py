@@ -11,7 +11,7 @@ from typing import Any
 
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent
 from dedupindex.runtime.tables import names_text, singular
 from dedupindex.verify.compare_files import REBUILT
 from dedupindex.verify.file_bytes import Place
@@ -69,7 +69,7 @@ def rows(reasons: Mapping[str, int]) -> list[dict[str, Any]]:
             "reason": reason,
             "level": REASONS[reason],
             "findings": reasons[reason],
-            "findings_percent": percent(reasons[reason], total),
+            "findings_percent": exact_percent(reasons[reason], total),
         }
         for reason in ordered
     ]

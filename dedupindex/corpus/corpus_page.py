@@ -9,7 +9,7 @@ from typing import Any
 from dedupindex.corpus.extract_report import GROUPS, CorpusReport
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import MOST, ChartPart, Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent
 from dedupindex.runtime.tables import amount, names_text
 
 _ROWS = 50  # of a table
@@ -74,7 +74,7 @@ def _rows(by: str, report: CorpusReport, most: int) -> list[dict[str, Any]]:
 
 
 def _share(count: int, report: CorpusReport) -> dict[str, Any]:
-    return {"captures": count, "captures_percent": percent(count, report.entries)}
+    return {"captures": count, "captures_percent": exact_percent(count, report.entries)}
 
 
 def _pictures(by: str, report: CorpusReport) -> Iterator[str]:

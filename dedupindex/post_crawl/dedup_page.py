@@ -14,7 +14,7 @@ from dedupindex.post_crawl.dedup_report import (
 )
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import ChartPart, Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent, share_text
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent, share_text
 from dedupindex.runtime.tables import amount, names_text, number, singular
 from dedupindex.verify.issues import level_words
 
@@ -51,7 +51,7 @@ def _headline(report: DedupReport) -> str:
     if not report.proof.sound:
         return "Verification failed: do not use the result, and keep what it was made from."
     smaller = report.bytes_before - report.bytes_after
-    share = percent(abs(smaller), report.bytes_before)
+    share = exact_percent(abs(smaller), report.bytes_before)
     would = "would be" if report.dry_run else "are"
     become = "could become" if report.dry_run else "became"
     captures = f"{report.revisits:,} of {report.captures:,} captures {become} revisits"
@@ -70,7 +70,7 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     commit = ", free after --commit" if report.in_place and report.revisits else ""
     saved = "Would be saved in files" if report.dry_run else "Saved in files"
     yield Figure(saved, amount(smaller), f"{before} before, {after} after{commit}")
-    share = percent(report.revisits, report.captures)
+    share = exact_percent(report.revisits, report.captures)
     revisits = "Would become revisits" if report.dry_run else "Revisits"
     yield Figure(revisits, number(report.revisits), f"{share_text(share)} of the captures")
     if report.journal:

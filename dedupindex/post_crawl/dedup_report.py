@@ -19,7 +19,7 @@ from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
-from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
 from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.tables import amount
 from dedupindex.runtime.workers import side_by_side
@@ -254,7 +254,7 @@ class HostNumbers(NamedTuple):
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of `HOSTS`."""
-        return {**self._asdict(), "revisits_percent": percent(self.revisits, self.captures)}
+        return {**self._asdict(), "revisits_percent": exact_percent(self.revisits, self.captures)}
 
 
 HOSTS = Table(
@@ -453,7 +453,7 @@ class DedupReport:
             {
                 "reason": reason,
                 "captures": count,
-                "captures_percent": percent(count, self.captures),
+                "captures_percent": exact_percent(count, self.captures),
                 "option": "" if (reason, self.min_gain) == _LEAST else _OPTIONS.get(reason, ""),
             }
             for reason, count in sorted(self.refused.items(), key=lambda one: (-one[1], one[0]))

@@ -17,7 +17,7 @@ from dedupindex import __version__
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.page_style import POLICY, STYLE
-from dedupindex.runtime.report_table import ReportColumn, Row, percent, share_text
+from dedupindex.runtime.report_table import ReportColumn, Row, exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, printable
 
 MOST = 12  # rows of a ranking
@@ -104,7 +104,7 @@ def split(
         (
             part,
             f"{part.label}: {column.text(value)}"
-            + (f" ({share_text(percent(value or 0, whole))})" if with_shares else ""),
+            + (f" ({share_text(exact_percent(value or 0, whole))})" if with_shares else ""),
         )
         for part, value in parts
     ]

@@ -16,6 +16,7 @@ import orjson
 
 from dedupindex.runtime.tables import UNKNOWN, amount, csv_lines, printable
 
+_DIGITS = 2  # of per cents in JSON and CSV
 _SHORT = 6  # characters of texts other than the heading, in text
 Row = Mapping[str, Any]
 """Values by the names of columns."""
@@ -50,6 +51,12 @@ class ReportColumn(NamedTuple):
     def title(self) -> str:
         """The label, as it stands above a column of a page."""
         return self.label[:1].upper() + self.label[1:]
+
+    def value(self, row: Row) -> Any:
+        """Return the value of a row as it is in JSON and CSV."""
+        value = row[self.name]
+        is_share = self.unit is Unit.PERCENT and value is not None
+        return round(value, _DIGITS) if is_share else value
 
     def text(self, value: Any) -> str:
         """Return a value with its unit, on one line."""
@@ -97,7 +104,7 @@ class Table:
 
     def as_json(self, row: Row) -> dict[str, Any]:
         """Return a row as an object with all columns."""
-        return {column.name: row[column.name] for column in self.columns}
+        return {column.name: column.value(row) for column in self.columns}
 
     def json_items(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield the rows as items of a JSON array, with commas: they may not fit in memory."""
@@ -114,7 +121,7 @@ class Table:
             {**row, heading.name: heading.absent} if row[heading.name] is None else row
             for row in rows
         )
-        return csv_lines([column.name for column in self.columns], named)
+        return csv_lines([column.name for column in self.columns], map(self.as_json, named))
 
     def text_lines(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield a line with labels and one for each row, without line ends.
@@ -160,10 +167,18 @@ def _class_of(column: ReportColumn) -> str:
 
 
 def share_text(share: float) -> str:
-    """Return a share of `percent` as all text and pages show it."""
+    """Return a share of `exact_percent` as all text and pages show it."""
     return f"{share:.1f} %"
 
 
 def percent(part: float, whole: float) -> float:
-    """Return a share in per cent, 0 if the whole is 0."""
-    return round(100 * part / whole, 2) if whole else 0.0
+    """Return a share in per cent for JSON, 0 if the whole is 0.
+
+    It is rounded, so text must not be made from it: 3.846 is 3.85 then, and in text 3.9.
+    """
+    return round(exact_percent(part, whole), _DIGITS)
+
+
+def exact_percent(part: float, whole: float) -> float:
+    """Return a share in per cent for rows and `share_text`, which round it once."""
+    return 100 * part / whole if whole else 0.0

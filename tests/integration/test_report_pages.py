@@ -100,7 +100,7 @@ def test_a_comparison_claims_no_more_than_it_compared(archive: Path, tmp_path: P
 
 
 def test_a_share_is_rounded_once() -> None:
-    """A share of 0.1536 % is 0.15 in JSON; headline, figures and legends show the same."""
+    """A share of 0.1536 % is 0.15 in JSON; headline, figures and legends show 0.2."""
     report = DedupReport(True, files=1, bytes_before=1_000_000, bytes_after=1_000_000 - 1536)
     html = "".join(dedup_page.lines(report, ["in"]))
-    assert set(re.findall(r"\b0\.[12] %", html)) == {"0.1 %"}
+    assert set(re.findall(r"\b0\.[12] %", html)) == {"0.2 %"}
