@@ -345,6 +345,17 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         copied = "" if in_place else ", not copied"
         yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"
         yield from file_lines(report.skipped_files, report.skipped)
+    yield from _hosts(report)
+    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
+    yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
+    if not report.dry_run:
+        yield _verified_line(report)
+    if in_place:
+        yield from _undo(report)
+
+
+def _hosts(report: DedupReport) -> Iterator[str]:
+    """Yield the hosts that save something, and how many others there are."""
     hosts = hosts_table(dry_run=report.dry_run)
     yield f"\n{hosts.title}:"
     saving = [host for host in report.hosts if host.revisits or host.bytes_saved]
@@ -352,12 +363,6 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         yield from hosts.text_lines(host.as_row() for host in saving)
     if others := hosts_without_revisits(report.hosts):
         yield singular(f"  {others:,} {'others' if saving else 'hosts'} with nothing")
-    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
-    yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
-    if not report.dry_run:
-        yield _verified_line(report)
-    if in_place:
-        yield from _undo(report)
 
 
 def _undo(report: DedupReport) -> Iterator[str]:
