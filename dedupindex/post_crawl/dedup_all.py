@@ -5,7 +5,7 @@ place records its options and files in the working directory before it begins to
 finished, its plan is used again, because the files that the plan was made from are changing, and a
 run with other options or files is refused. The working directory has
 
-    dedup.json     format, sources, whether a run in place began to write (ever), and the options of
+    dedup.json     format, sources, whether a run began to write (ever), and the options of
                    one that has not finished
     files.jsonl    the files that this run in place began with, a path a line
     lock           held by a running process
@@ -304,7 +304,9 @@ class _DedupRun:
         return open_plan(work.plan)
 
     def _begin(self) -> None:
-        """Record that a run in place begins to write; all checks have passed."""
+        """Record that a run begins to write; all checks have passed."""
+        if self._options.out is not None:
+            self._work.mark_real()
         if self._work.unfinished_options is None and self._options.out is None:
             files = (file.path for file in self._found.files)
             self._work.begin(self._options.decisive(), files)
@@ -424,9 +426,14 @@ class WorkDirectory:
         found: dict[str, Any] | None = self._fields.get("begun")
         return found
 
+    def mark_real(self) -> None:
+        """Record that this was no dry run: other sources must not take these files."""
+        self._fields["rewritten"] = True
+        self._write(self.unfinished_options)
+
     def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
         """Record the options and files of a run in place that begins."""
-        self._fields["rewritten"] = True  # its plan undoes it
+        self._fields["rewritten"] = True
         with atomic_file(self.top / _FILES) as stream:
             stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
         self._write(options)
@@ -492,9 +499,9 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
         if (before := _all_absolute(fields.get("sources", []))) != named:
             if fields.get("begun") or fields.get("rewritten"):
                 raise SettingsConflict(
-                    f"{top} has the plan of a run in place of other sources "
-                    f"({', '.join(before)}), by which bin/rewrite --undo restores them: name "
-                    "those, or another directory with --work"
+                    f"{top} has the working files of a run with other sources "
+                    f"({', '.join(before)}), and its plan, by which bin/rewrite --undo restores "
+                    "what was rewritten in place: name those, or another directory with --work"
                 )
             work = WorkDirectory(top, {"sources": named})  # nothing depends on those
             for directory in (work.manifest, work.plan):

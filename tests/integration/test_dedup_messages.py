@@ -69,7 +69,7 @@ def test_working_files_of_a_dry_run_with_other_sources_are_replaced(
     out, said = typed("dedup", archive, "--in-place", "--json")
     assert json.loads(out)["revisits"] == 3 and said == ""
     said = typed("dedup", other, "--out", archive, "--dry-run", status=5)[1]
-    assert "has the plan of a run in place of other sources" in said and str(archive) in said
+    assert "has the working files of a run with other sources" in said and str(archive) in said
     typed("rewrite", tmp_path / "archive.dedup/plan", "--undo")
 
 
