@@ -162,8 +162,8 @@ def test_tables_of_crawls_fit_a_desk_and_a_phone(window: Browser, make_index: Ma
     with serving(make_index([capture(1)], ALL), "--workers", "1") as server:
         for name in ("weekly-20261120", "weekly-20261121"):
             post(server, "/crawls", name=name)
-            post(server, f"/crawls/{name}/commit")
             server.get(f"/lookup?digest={sha1(1)}&crawl={name}&url=http%3A%2F%2Fexample.com%2Fa")
+            post(server, f"/crawls/{name}/commit")
         window.show(1280)
         crawl = "/pages/crawl?name=weekly-20261120"
         until(lambda: _shows(window, at(server, crawl), "example.com"))
