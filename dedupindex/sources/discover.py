@@ -145,8 +145,9 @@ def is_unfinished(path: str) -> bool:
 
 
 def is_archive_name(path: str) -> bool:
-    """Return whether a file is named like a WARC or ARC file."""
-    return _ARCHIVES.search(os.path.basename(path)) is not None
+    """Return whether a file is named like a WARC, ARC or WACZ file."""
+    name = os.path.basename(path).lower()
+    return name.endswith(".wacz") or _ARCHIVES.search(name) is not None
 
 
 def check_regular_file(path: str) -> str:
