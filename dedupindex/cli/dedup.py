@@ -356,6 +356,8 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
 
 def _hosts(report: DedupReport) -> Iterator[str]:
     """Yield the hosts that save something, and how many others there are."""
+    if not report.hosts:
+        return
     hosts = hosts_table(dry_run=report.dry_run)
     yield f"\n{hosts.title}:"
     saving = [host for host in report.hosts if host.revisits or host.bytes_saved]

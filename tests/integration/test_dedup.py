@@ -567,6 +567,7 @@ def test_a_file_that_is_only_named_like_an_archive_is_not_verified(
     assert main(["dedup", str(junk), "--out", str(tmp_path / "out")]) == 7
     said = capsys.readouterr()
     assert "verified: 0 files; not verified, because" in said.out
+    assert "By host" not in said.out
     assert "the result has them with that damage" in said.err
 
 
