@@ -17,6 +17,7 @@ from flask.testing import FlaskClient
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from dedupindex.cli.common import NOTHING_FOUND
 from dedupindex.client.answers import Last, read_last
 from dedupindex.crawls.merge_crawls import merge
 from dedupindex.index import open_index
@@ -28,7 +29,7 @@ from server.config import Config
 from server.live_index import LiveIndex
 from tests.support.budgets import examples
 from tests.support.captures import sha1
-from tests.support.commands import typed
+from tests.support.commands import ended
 
 START = 1_709_251_200  # 2024-03-01T00:00:00Z
 KINDS = ("etag", "both", "date", "restored", "none", "liar")
@@ -205,7 +206,7 @@ class World:
             self.waiting[name] = [item for item in items if item["url"] != url]
         self.kept = {key: crawls for key, crawls in self.kept.items() if key[0] != url}
         self.stop()
-        typed("purge", self.index, "--url", url)
+        assert ended("purge", self.index, "--url", url)[0] in (0, NOTHING_FOUND)
         self.start()
 
     def do(self, what: str, *given: Any) -> None:
