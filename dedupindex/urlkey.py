@@ -176,6 +176,17 @@ def with_path(url: bytes) -> bytes:
     return _NO_PATH.sub(rb"\1/", url)
 
 
+def meant_url(typed: str) -> str:
+    """Return the URL that a user may have meant: with a scheme, and ``/`` for no path.
+
+    >>> meant_url("example.com")
+    'http://example.com/'
+    """
+    url = typed if "://" in typed else f"http://{typed}"
+    full = with_path(url.encode("utf-8", "surrogateescape"))
+    return full.decode("utf-8", "backslashreplace")
+
+
 def is_at(host: bytes, name: bytes) -> bool:
     """Return whether a host has a name, or is below it."""
     return host == name or host.endswith(b"." + name)

@@ -152,15 +152,26 @@ def _options_of(command: click.Command) -> set[str]:
 
 def _unexpected(ctx: click.Context, command: click.Command, rest: Sequence[str]) -> str:
     """Return the message for arguments that a command does not take."""
-    from dedupindex.index.identity import FILE  # only mistakes need it
-
     index, other = ctx.params.get("index"), rest[0]
-    if isinstance(index, Path) and (Path(other) / FILE).is_file() and not (index / FILE).exists():
-        option = _option_for(command, str(index))
-        right = " ".join(filter(None, (ctx.command_path, other, option, str(index))))
-        return f"{other} is an index, and {index} is not; the index comes first: {right}"
+    if isinstance(index, Path) and (
+        wrong := wrong_order(ctx, index, other, _option_for(command, str(index)))
+    ):
+        return wrong
     option = _option_for(command, other)
     return f"unexpected argument {other}" + (f"; did you mean {option} {other}?" if option else "")
+
+
+def wrong_order(ctx: click.Context, index: Path, other: str, option: str = "") -> str:
+    """Return that `other` is an index, and what was named before it is not; "" if that is wrong.
+
+    `option` is the one that `index` was meant for, if any.
+    """
+    from dedupindex.index.identity import FILE  # only mistakes need it
+
+    if not (Path(other) / FILE).is_file() or (index / FILE).exists():
+        return ""
+    right = " ".join(filter(None, (ctx.command_path, other, option, str(index))))
+    return f"{other} is an index, and {index} is not; the index comes first: {right}"
 
 
 def _option_for(command: click.Command, text: str) -> str:

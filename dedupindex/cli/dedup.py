@@ -360,7 +360,7 @@ def _hosts(report: DedupReport) -> Iterator[str]:
         return
     hosts = hosts_table(dry_run=report.dry_run)
     yield f"\n{hosts.title}:"
-    saving = [host for host in report.hosts if host.revisits or host.bytes_saved]
+    saving = [host for host in report.hosts if host.saves]
     if saving:
         yield from hosts.text_lines(host.as_row() for host in saving)
     if others := hosts_without_revisits(report.hosts):

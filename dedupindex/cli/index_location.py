@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dedupindex.cli.common import TYPED, check_no_address, setting_source
+from dedupindex.cli.common import TYPED, check_no_address, setting_source, wrong_order
 from dedupindex.cli.options import option
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, home_of, refer_to
@@ -84,13 +84,9 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
 
 def check_order(index: Path, others: Sequence[str]) -> None:
     """Raise `UsageError` if INDEX is none, and an argument behind it is one."""
-    for name in others:
-        if (Path(name) / FILE).is_file() and not given_address() and not (index / FILE).exists():
-            command = click.get_current_context().command_path
-            raise click.UsageError(
-                f"{name} is an index, and {index} is not; the index comes first: "
-                f"{command} {name} {index}"
-            )
+    for name in [] if given_address() else others:
+        if wrong := wrong_order(click.get_current_context(), index, name):
+            raise click.UsageError(wrong)
 
 
 def index_name(index: Path) -> str:

@@ -25,7 +25,7 @@ from dedupindex.index import open_index
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
-from dedupindex.urlkey import host_name, host_of, is_at, with_path
+from dedupindex.urlkey import host_name, host_of, is_at, meant_url, with_path
 
 LIMIT = 100
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
@@ -137,8 +137,7 @@ def why_none(
     if next(opened.captures(crawl=crawl), None) is None:
         return "the index is empty"
     if url and "://" not in url:
-        meant = _shown(with_path(_bytes(f"http://{url}")))
-        return f"{url} has no scheme: did you mean {meant}?"
+        return f"{url} has no scheme: did you mean {meant_url(url)}?"
     if host and (name := _name_in(host)):
         return f"--host takes a name without scheme, port and path: {name}"
     if mime and "/" not in mime:

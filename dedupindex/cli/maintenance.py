@@ -159,13 +159,11 @@ def _stats(engine: Engine, index: Path, found: dict[str, Any]) -> dict[str, Any]
     with engine.view() as view:
         crawls = _crawls(view)
     stored = None if is_cluster(held["engine"]) else _size(index)
-    total, by = (
-        summary.known_bytes(found["total"]),
-        {
-            name: {**groups, "rows": [summary.known_bytes(row) for row in groups["rows"]]}
-            for name, groups in found["by"].items()
-        },
-    )
+    total = summary.known_bytes(found["total"])
+    by = {
+        name: {**groups, "rows": [summary.known_bytes(row) for row in groups["rows"]]}
+        for name, groups in found["by"].items()
+    }
     hosts = sorted(by["host"]["rows"], key=lambda row: (-row["captures"], row["host"] or ""))
     return {
         **held,

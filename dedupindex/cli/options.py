@@ -26,26 +26,30 @@ class Number(click.IntRange):
     """A whole number of at least `min`, and at most `max` unless that is None."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            int(value)
-        except ValueError:
-            most = "" if self.max is None else f" and at most {self.max:,}"
-            self.fail(f"{value!r} is not a number of at least {self.min}{most}", param, ctx)
+        _check_number(self, int, value, param, ctx)
         return super().convert(value, param, ctx)
 
 
 class RealNumber(click.FloatRange):
-    """A number with decimals, of at least `min`, and at most `max` unless that is None."""
+    """A number with decimals, likewise."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        try:
-            float(value)
-        except ValueError:
-            most = "" if self.max is None else f" and at most {self.max:g}"
-            self.fail(f"{value!r} is not a number of at least {self.min:g}{most}", param, ctx)
+        _check_number(self, float, value, param, ctx)
         return super().convert(value, param, ctx)
+
+
+def _check_number(
+    kind: Number | RealNumber, parse: Callable[[Any], float], value: Any,
+    param: click.Parameter | None, ctx: click.Context | None,
+) -> None:  # fmt: skip
+    """Refuse what is no number at all, and say between which bounds it must be."""
+    try:
+        parse(value)
+    except ValueError:
+        most = "" if kind.max is None else f" and at most {kind.max:,}"
+        kind.fail(f"{value!r} is not a number of at least {kind.min:,}{most}", param, ctx)
 
 
 COUNT, POSITIVE = Number(0), Number(1)

@@ -31,7 +31,7 @@ from dedupindex.post_crawl.purge.remove import (
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable
 from dedupindex.timestamps import check_date
-from dedupindex.urlkey import with_path
+from dedupindex.urlkey import meant_url
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
@@ -199,17 +199,13 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return " (it was read, and nothing of it is in the index: only responses are)"
     if kind is TargetKind.URL and "*" in name:
         return " (no wildcards: with --prefix, all URLs that begin so)"
-    if kind is TargetKind.URL and (full := _with_path(name)) != name:
-        return f" (did you mean {full}?)"
     if kind in (TargetKind.URL, TargetKind.PREFIX) and "://" not in name:
-        return f" (it has no scheme: did you mean {_with_path(f'http://{name}')}?)"
+        return f" (it has no scheme: did you mean {meant_url(name)}?)"
+    if kind is TargetKind.URL and (full := meant_url(name)) != name:
+        return f" (did you mean {full}?)"
     if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
         return f" (no wildcards: give --{kind.value} for each)"
     return ""
-
-
-def _with_path(url: str) -> str:
-    return with_path(url.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
 def _line(title: str, what: Amount, about: str) -> str:

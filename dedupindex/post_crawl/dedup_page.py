@@ -118,7 +118,7 @@ def _pictures(report: DedupReport) -> Iterator[str]:
 def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     yield from _pictures(report)
     dry = report.dry_run
-    saving = [host for host in report.hosts if host.revisits]
+    saving = [host for host in report.hosts if host.saves]
     if saving:
         yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in saving)
     if others := hosts_without_revisits(report.hosts):

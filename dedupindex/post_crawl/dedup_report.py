@@ -251,6 +251,12 @@ class HostNumbers(NamedTuple):
     captures: int
     revisits: int
     bytes_saved: int  # in files
+    hosts: int = 1  # that are one row
+
+    @property
+    def saves(self) -> bool:
+        """Whether it has revisits, or its files are smaller."""
+        return bool(self.revisits or self.bytes_saved)
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of `HOSTS`."""
@@ -340,15 +346,14 @@ def by_host(
             SELECT count(*), sum(captures), sum(revisits), sum(saved)
             FROM (SELECT * FROM hosts {_HOST_ORDER} OFFSET {most})"""
         count, *others = next(fetch_rows(database, query))
-    rest = HostNumbers(f"{count:,} others", *(int(value or 0) for value in others))
-    return [*first, rest] if any(rest[1:]) else first
+    captures, revisits, saved = (int(value or 0) for value in others)
+    rest = HostNumbers(f"{count:,} others", captures, revisits, saved, count)
+    return [*first, rest] if captures or rest.saves else first
 
 
 def hosts_without_revisits(hosts: Sequence[HostNumbers]) -> int:
     """Return how many hosts of a report have no revisit, also among those that are one row."""
-    without = [host.host for host in hosts if not (host.revisits or host.bytes_saved)]
-    rest = [int(name.split()[0].replace(",", "")) for name in without if name.endswith(" others")]
-    return len(without) - len(rest) + sum(rest)
+    return sum(host.hosts for host in hosts if not host.saves)
 
 
 def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:

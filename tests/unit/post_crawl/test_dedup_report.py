@@ -30,7 +30,8 @@ def test_hosts_with_unusual_characters_are_counted(tmp_path: Path) -> None:
 
 
 def test_hosts_that_save_nothing_are_counted_only() -> None:
-    none = [HostNumbers(name, 4, 0, 0) for name in ("b.test", "c.test", "1,200 others")]
+    none = [HostNumbers(name, 4, 0, 0) for name in ("b.test", "c.test")]
+    none.append(HostNumbers("1,200 others", 4, 0, 0, hosts=1200))
     report = DedupReport(False, hosts=[HostNumbers("a.test", 2, 1, 30), *none])
     lines = list(_text_of(report, in_place=False))
     assert "  1,202 others with nothing" in lines
