@@ -404,7 +404,7 @@ def test_archives_are_converted_where_they_are(stored: Stored, arcs: Path, tmp_p
     url = stored.bucket.url
     chains = [
         (["convert"], arcs, f"{url}/arcs", "converted", 7),
-        (["convert", "--back"], tmp_path / "converted", f"{url}/converted", "back", 0),
+        (["convert", "--back"], tmp_path / "converted", f"{url}/converted", "as-arc", 0),
         (["convert", "--to", "zstd"], stored.source, stored.warcs, "zstd", 7),
         (["convert", "--to", "gzip"], tmp_path / "zstd", f"{url}/zstd", "gzip", 0),
     ]
@@ -419,7 +419,7 @@ def test_archives_are_converted_where_they_are(stored: Stored, arcs: Path, tmp_p
         output, _ = typed(*words, there, "--out", f"{url}/{name}", *ONE, "--json", status=status)
         assert json.loads(output)["existing"] == sent["put"]
         assert json.loads(output)["requests"]["put"] == 0
-    assert content(tmp_path / "back").keys() == {*ARCS[:2]}
+    assert content(tmp_path / "as-arc").keys() == {*ARCS[:2]}
     typed("convert", f"{url}/arcs/{ARCS[0]}", "--out", tmp_path / "one", *ONE)
     typed("convert", arcs / ARCS[0], "--out", f"{url}/one", *ONE)
     assert content(tmp_path / "one") == stored.results("one")
