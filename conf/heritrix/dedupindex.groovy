@@ -4,8 +4,9 @@
 // Whatever goes wrong, the response is stored in full: neither an answer of the server nor the lack of one can keep Heritrix from
 // storing a payload that was not found.
 //
-// Even in statically compiled classes Groovy calls some operators dynamically: == of enums, a string as a condition, intdiv,
-// array[i]. Java needs seconds to make such calls fast, so they are avoided in what runs for each new response.
+// Even in statically compiled classes Groovy calls some operators dynamically: casts, also those of values from collections
+// (map.get, for of a list, ThreadLocal.get), == of enums, a string as a condition, intdiv, array[i], closures, "as". Java needs
+// seconds to make such calls fast, so what runs for each response has none of them; tests/peers/heritrix checks that.
 
 import groovy.transform.CompileStatic
 import groovy.transform.stc.POJO
@@ -21,6 +22,7 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
 import java.util.concurrent.ScheduledExecutorService
+import java.util.concurrent.ThreadFactory
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicLong
 import java.util.logging.Level
@@ -105,16 +107,32 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private volatile int failures                      // in a row
     private long since, until                          // the first of them, and when the next probe may be sent
 
-    private final ArrayDeque<Capture> waiting = new ArrayDeque<Capture>()   // to be reported; its own lock
+    private final Object waiting = new Object()        // the lock of the captures to be reported:
+    private Capture oldest, newest
+    private int count
+    private long sent                                  // captures that are not among them any more
     private final Set<String> waitingDigests = ConcurrentHashMap.newKeySet()
-    private long sent                                  // captures that left it; under its lock
     private final Object reporting = new Object()      // one report at a time
 
     @CompileStatic
     @POJO
     private static class Capture {
         final String digest, json
+        Capture next
         Capture(String digest, String json) { this.digest = digest; this.json = json }
+    }
+
+    @CompileStatic
+    @POJO
+    private static class Daemons implements ThreadFactory {
+        final String name
+        Daemons(String name) { this.name = name }
+
+        Thread newThread(Runnable work) {
+            Thread thread = new Thread(work, name)
+            thread.setDaemon(true)
+            return thread
+        }
     }
 
     /** The server refuses the token, or that there is none. */
@@ -175,7 +193,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private String setting(String name, String otherwise = '') { settings.getProperty(name, otherwise).trim() }
 
-    private static String encoded(String value) { URLEncoder.encode(value, 'UTF-8') }
+    static String encoded(String value) { URLEncoder.encode(value, 'UTF-8') }
 
     /**
      * What the digest of a response covers if that differs from what the crawl says of all: without a transfer coding
@@ -187,17 +205,17 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /**
-     * The original of a response as the headers of its revisit record; empty if there is none, null if nobody knows.
+     * The original of a response; `Original.NONE` if there is none, null if nobody knows.
      * Captures that wait to be reported are reported first if one has this digest: the server then decides about them, too.
      */
-    Map<String, String> original(CrawlURI curi, String digest) {
+    Original original(CrawlURI curi, String digest) {
         if (filter != null && begun && filter.lacks(digest, curi.getContentDigest())) {
             answeredByFilter.incrementAndGet()
             lookups.incrementAndGet()
-            return new HashMap<String, String>()
+            return Original.NONE
         }
         if (failures == 0 && waitingDigests.contains(digest)) flush()
-        Map<String, String> found = null
+        Original found = null
         try {
             if (mayTry()) {
                 if (!begun) begin()
@@ -206,7 +224,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 if (covers != null) path.append('&covers=').append(covers)
                 if (mime != null) path.append('&mime=').append(encoded(mime))
                 path.append('&size=').append(curi.getContentSize())     // with headers, as in Heritrix's own reports
-                found = headers(lookup(path.append(crawlParameters).toString()))
+                found = Original.read(lookup(path.append(crawlParameters).toString()))
                 answered()
             }
         } catch (Exception e) {
@@ -217,23 +235,24 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             return null
         }
         lookups.incrementAndGet()
-        if (!found.isEmpty()) duplicates.incrementAndGet()
+        if (found.exists()) duplicates.incrementAndGet()
         return found
     }
 
     /**
-     * The conditions on which a URL need not be fetched again, and the headers of the revisit that a 304 becomes; null if
-     * there are none, or nobody knows: then it is fetched in full.
+     * What `Original.read` reads: the conditions on which a URL need not be fetched again, and the original of the revisit
+     * that a 304 becomes. Null if there are none, or nobody knows: then it is fetched in full.
      */
-    Map<String, String> last(String url) {
+    String last(String url) {
         if (!keepsLast) return null
         try {
             if (!mayTry()) return null
             if (!begun) begin()
             StringBuilder path = new StringBuilder('/last?url=').append(encoded(url)).append('&crawl=').append(crawl)
-            Map<String, String> found = headers(lookup(path.append(parameter('max_age', 'maxAge')).toString()))
+            String found = lookup(path.append(parameter('max_age', 'maxAge')).toString())
+            Original.read(found)                       // it is whole
             answered()
-            return found.isEmpty() ? null : found
+            return found
         } catch (Refused e) {
             answered()
             if (e.status != 409) {
@@ -251,7 +270,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** As `send`, but over the connection that this thread keeps, if the answer is as simple as those of our server. */
     private String lookup(String path) {
         Answer answer = connections?.get(path, LOOKUP_TIMEOUT)
-        if (answer == null) return send(new HttpGet(server + path))
+        if (answer == null) return send(new HttpGet(server.concat(path)))
         return content(answer.status, answer.text, 'GET', path)
     }
 
@@ -259,31 +278,27 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     void report(String digest, byte[] raw, Row capture) {
         if (raw != null) filter?.add(digest, raw)
         synchronized (waiting) {
-            if (waiting.size() >= MOST_WAITING) {
+            if (count >= MOST_WAITING) {
                 notReported.incrementAndGet()
                 return
             }
-            waiting.add(new Capture(digest, capture.json()))
+            Capture added = new Capture(digest, capture.json())
+            if (newest == null) oldest = added
+            else newest.next = added
+            newest = added
+            count = count + 1
             waitingDigests.add(digest)
             if (reporter == null) {
-                reporter = daemon('dedupindex reporter')
-                reporter.scheduleWithFixedDelay({ flush() } as Runnable, REPORT_EVERY, REPORT_EVERY, TimeUnit.MILLISECONDS)
+                reporter = Executors.newSingleThreadScheduledExecutor(new Daemons('dedupindex reporter'))
+                reporter.scheduleWithFixedDelay(this::flush, REPORT_EVERY, REPORT_EVERY, TimeUnit.MILLISECONDS)
             }
-        }
-    }
-
-    private static ScheduledExecutorService daemon(String name) {
-        return Executors.newSingleThreadScheduledExecutor { Runnable work ->
-            Thread thread = new Thread(work, name)
-            thread.daemon = true
-            return thread
         }
     }
 
     /** Fetch the filter now, and renew it while the crawl runs; no lookup waits for it. */
     private void startFilter() {
-        renewer = daemon('dedupindex filter')
-        renewer.scheduleWithFixedDelay({ renew() } as Runnable, 0L, filter.renewMilliseconds, TimeUnit.MILLISECONDS)
+        renewer = Executors.newSingleThreadScheduledExecutor(new Daemons('dedupindex filter'))
+        renewer.scheduleWithFixedDelay(this::renew, 0L, filter.renewMilliseconds, TimeUnit.MILLISECONDS)
     }
 
     private void renew() {
@@ -292,8 +307,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (!filter.exists() && logged.add(-2)) {
                 log(Level.WARNING, 'the server has no digest filter (bin/index --digest-filter makes one); until it has, every response is looked up')
             }
-            String counts = form(selfReport())
-            if (begun && counts != countsSent) post('/crawls/' + crawl + '/counts', counts, FORM)
+            String counts = selfReport().text()
+            if (begun && !counts.equals(countsSent)) post('/crawls/' + crawl + '/counts', counts, FORM)
             countsSent = counts
         } catch (Exception e) {                        // the filter is as it was, and in the end not used any more
             if (logged.add(-1)) log(Level.WARNING, 'the digest filter was not renewed; further failures are not logged: ' + e)
@@ -301,10 +316,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** What only this client knows of the crawl. */
-    private Map<String, Object> selfReport() {
-        Map<String, Object> counts = new LinkedHashMap<String, Object>()
-        counts.put('not_looked_up', notLookedUp)
-        counts.put('not_reported', notReported)
+    private Form selfReport() {
+        Form counts = new Form().put('not_looked_up', notLookedUp).put('not_reported', notReported)
         if (filter != null) counts.put('answered_by_filter', answeredByFilter)
         return counts
     }
@@ -316,44 +329,55 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     void flush() {
         int before = failures
         long last
-        synchronized (waiting) { last = sent + waiting.size() }
+        synchronized (waiting) { last = sent + count }
         synchronized (reporting) {
             if (failures > before) return              // the thread that was waited for has just met the failure
             while (true) {
-                List<Capture> batch = new ArrayList<Capture>()
+                int size = 0
+                StringBuilder lines = new StringBuilder()
                 synchronized (waiting) {
                     if (sent >= last) return           // also by the thread that was waited for
-                    for (Capture capture : waiting) if (batch.size() < BATCH) batch.add(capture) else break
+                    for (Capture capture = oldest; capture != null && size < BATCH; capture = capture.next) {
+                        lines.append(capture.json).append('\n')
+                        size++
+                    }
                 }
-                if (!sendReport(batch)) return
-                synchronized (waiting) {
-                    for (int left = batch.size(); left > 0; left--) waiting.remove()
-                    sent = sent + batch.size()
-                    Set<String> others = new HashSet<String>()
-                    for (Capture capture : waiting) others.add(capture.digest)
-                    for (Capture capture : batch) if (!others.contains(capture.digest)) waitingDigests.remove(capture.digest)
-                }
+                if (!sendReport(lines.toString(), size)) return
+                synchronized (waiting) { forget(size) }
             }
         }
     }
 
+    /** Take away the oldest captures that wait; the caller has their lock. */
+    private void forget(int size) {
+        Capture next = oldest
+        for (int left = size; left > 0; left--) next = next.next
+        Set<String> others = new HashSet<String>()
+        for (Capture capture = next; capture != null; capture = capture.next) others.add(capture.digest)
+        for (Capture capture = oldest; capture !== next; capture = capture.next) {
+            if (!others.contains(capture.digest)) waitingDigests.remove(capture.digest)
+        }
+        oldest = next
+        if (next == null) newest = next                // null itself would be cast
+        count = count - size
+        sent = sent + size
+    }
+
     /** Report a batch; false if it must wait. */
-    private boolean sendReport(List<Capture> batch) {
+    private boolean sendReport(String lines, int size) {
         if (!mayTry()) return false
         try {
             if (!begun) begin()
-            StringBuilder lines = new StringBuilder()
-            for (Capture capture : batch) lines.append(capture.json).append('\n')
-            JSONObject answer = new JSONObject(post('/captures?crawl=' + crawl, lines.toString(), LINES))
+            JSONObject answer = new JSONObject(post('/captures?crawl='.concat(crawl), lines, LINES))
             answered()
             long bad = answer.optLong('bad')
             notReported.addAndGet(bad)
-            reported.addAndGet(batch.size() - bad)
+            reported.addAndGet(size - bad)
             return true
         } catch (Exception e) {
             failed('not reported', e)
             if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
-            notReported.addAndGet(batch.size())
+            notReported.addAndGet(size)
             return true
         }
     }
@@ -369,9 +393,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (begun) return
             if (failures > before) throw new IOException('another thread has just failed to begin the crawl')
             if (crawl == null) identify()
-            Map<String, String> fields = [name: crawl, seen_by: setting('seenBy', 'own'), digest_covers: covers]
+            Form fields = new Form().put('name', crawl).put('seen_by', setting('seenBy', 'own')).put('digest_covers', covers)
             if (!namespace.isEmpty()) fields.put('namespace', namespace)
-            post('/crawls', form(fields), FORM)
+            post('/crawls', fields.text(), FORM)
             begun = true
             if (filter != null && renewer == null) startFilter()
         }
@@ -383,7 +407,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private void identify() {
         // FetchHTTP takes its digest with the chunk framing of the transfer, FetchHTTP2 without.
         covers = setting('digestCovers', 'auto')
-        if (covers == 'auto') covers = isFetchHttp2() ? 'entity' : 'stored'
+        if ('auto'.equals(covers)) covers = isFetchHttp2() ? 'entity' : 'stored'
         // A launch has its own id, so no two launches of a job are taken for one crawl.
         String name = (jobName() + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
         crawlParameters = '&crawl=' + name + parameter('strategy', 'searchStrategy') + parameter('max_age', 'maxAge')
@@ -393,7 +417,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String jobName() { ((CrawlMetadata) context.getBean('metadata')).getJobName() }
 
     private boolean isFetchHttp2() {
-        for (String name : context.beanDefinitionNames) if (context.getType(name)?.simpleName == 'FetchHTTP2') return true
+        for (String name : context.beanDefinitionNames) if ('FetchHTTP2'.equals(context.getType(name)?.simpleName)) return true
         return false
     }
 
@@ -463,12 +487,6 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     private static final String FORM = 'application/x-www-form-urlencoded', LINES = 'application/x-ndjson'
 
-    private static String form(Map<String, ?> fields) {
-        List<String> pairs = new ArrayList<String>()
-        for (Map.Entry<String, Object> field : fields.entrySet()) pairs.add(field.key + '=' + encoded(field.value as String))
-        return pairs.join('&')
-    }
-
     private static RequestConfig timeouts(int milliseconds) {
         return RequestConfig.custom().setConnectTimeout(LOOKUP_TIMEOUT).setSocketTimeout(milliseconds)
             .setConnectionRequestTimeout(LOOKUP_TIMEOUT).build()
@@ -526,22 +544,6 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
-    private static Map<String, String> headers(String text) {
-        Map<String, String> found = new HashMap<String, String>()
-        if (text == null) return found
-        StringTokenizer lines = new StringTokenizer(text, '\r\n')
-        while (lines.hasMoreTokens()) {
-            String line = lines.nextToken()
-            int colon = line.indexOf(': ')
-            if (colon > 0) found.put(line.substring(0, colon), line.substring(colon + 2))
-        }
-        // Without its last line end the answer was cut, by a proxy that states no length, perhaps within a URL or date.
-        if (!text.endsWith('\n') || !found.get('WARC-Refers-To-Target-URI') || !found.get('WARC-Refers-To-Date')) {
-            throw new IOException('no original in the answer ' + text.take(200))
-        }
-        return found
-    }
-
     /** Let each of our processors run once for a response, also if the profile was edited twice. No thread crawls yet. */
     private void dropRepeated() {
         for (Map.Entry<String, ProcessorChain> bean : context.getBeansOfType(ProcessorChain).entrySet()) {
@@ -558,14 +560,14 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** What is stored is reported when the crawl pauses; at its end it answers everybody, or is taken back. */
     void onApplicationEvent(CrawlStateEvent event) {
         String state = event.state.name()
-        if (state == 'PREPARING') {                    // earlier there is no alerts.log
+        if ('PREPARING'.equals(state)) {                    // earlier there is no alerts.log
             dropRepeated()
-            if (filter == null && (setting('digestFilter') ?: '0') != '0') {
+            if (filter == null && !'0'.equals(setting('digestFilter') ?: '0')) {
                 log(Level.WARNING, 'every response is looked up: a crawl in a namespace cannot use the digest filter')
             }
         }
-        if (state == 'PAUSED' || state == 'STOPPING') flush()
-        if (state != 'FINISHED') return
+        if ('PAUSED'.equals(state) || 'STOPPING'.equals(state)) flush()
+        if (!'FINISHED'.equals(state)) return
         // Heritrix may exit as soon as the crawl is finished, without waiting for us; this makes it wait.
         CountDownLatch ended = new CountDownLatch(1)
         Thread hook = new Thread({ ended.await(LONGEST_END, TimeUnit.SECONDS) } as Runnable)
@@ -614,9 +616,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         flush()
         synchronized (reporting) {                     // when no report is on its way
             synchronized (waiting) {                   // what could not be reported
-                notReported.addAndGet(waiting.size())
-                sent = sent + waiting.size()
-                waiting.clear()
+                notReported.addAndGet(count)
+                forget(count)
             }
         }
         String missed = missed()
@@ -628,9 +629,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String cancelOn = setting('cancelOn')
         boolean cancel = !cancelOn.isEmpty() && reason =~ cancelOn
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
-        Map<String, Object> fields = selfReport()
-        fields.put('exit', reason)
-        String outcome = form(fields)
+        String outcome = selfReport().put('exit', reason).text()
         for (int left = ATTEMPTS; left > 0; left--) {
             try {
                 post(step, outcome, FORM)
@@ -692,11 +691,63 @@ class Row {
         if (value == null) return this
         if (text.length() > 1) text.append(',')
         text.append('"').append(name).append('":')
-        if (value instanceof Number) text.append(value) else text.append(JSONObject.quote(value.toString()))
+        if (value instanceof Number) text.append(value) else text.append(JSONObject.quote(String.valueOf(value)))
         return this
     }
 
-    String json() { text.toString() + '}' }
+    String json() { text.toString().concat('}') }
+}
+
+/** The fields of a form, as they are sent. */
+@CompileStatic
+@POJO
+class Form {
+    private final StringBuilder fields = new StringBuilder()
+
+    Form put(String name, Object value) {
+        if (fields.length() > 0) fields.append('&')
+        fields.append(name).append('=').append(DedupClient.encoded(String.valueOf(value)))
+        return this
+    }
+
+    String text() { fields.toString() }
+}
+
+/** What the server says of an original, as headers of revisit records. */
+@CompileStatic
+@POJO
+class Original {
+    static final Original NONE = new Original()
+    String url, date, id, digest, mime, size, etag, modified      // null: not said
+
+    boolean exists() { this !== NONE }
+
+    /** Read an answer; null if there was no original. Raises IOException if it is not whole. */
+    static Original read(String text) {
+        if (text == null) return NONE
+        Original found = new Original()
+        StringTokenizer lines = new StringTokenizer(text, '\r\n')
+        while (lines.hasMoreTokens()) {
+            String line = lines.nextToken()
+            int colon = line.indexOf(': ')
+            if (colon > 0) found.take(line.substring(0, colon), line.substring(colon + 2))
+        }
+        // Without its last line end the answer was cut, by a proxy that states no length, perhaps within a URL or date.
+        boolean whole = text.endsWith('\n') && found.url != null && found.date != null
+        if (!whole || found.url.isEmpty() || found.date.isEmpty()) throw new IOException('no original in the answer ' + text.take(200))
+        return found
+    }
+
+    private void take(String name, String value) {
+        if ('WARC-Refers-To-Target-URI'.equals(name)) url = value
+        else if ('WARC-Refers-To-Date'.equals(name)) date = value
+        else if ('WARC-Refers-To'.equals(name)) id = value.startsWith('<') && value.endsWith('>') ? value.substring(1, value.length() - 1) : value
+        else if ('WARC-Payload-Digest'.equals(name)) digest = value
+        else if ('Dedup-Original-Type'.equals(name)) mime = value
+        else if ('Dedup-Original-Size'.equals(name)) size = value
+        else if ('If-None-Match'.equals(name)) etag = value
+        else if ('If-Modified-Since'.equals(name)) modified = value
+    }
 }
 
 /** The answer to a request. */
@@ -710,8 +761,8 @@ class Answer {
 }
 
 /**
- * A connection for each thread, over which it sends its requests. HttpClient takes half a millisecond of processor time for
- * a request, this a tenth of it, and understands no more than our server sends: what else comes is left to HttpClient.
+ * Kept connections, each for one request at a time; the last used is the next. HttpClient takes half a millisecond of processor
+ * time for a request, this a tenth of it, and understands no more than our server sends: what else comes is left to HttpClient.
  */
 @CompileStatic
 @POJO
@@ -721,9 +772,9 @@ class KeptConnections {
     private final String host, base, headers
     private final int port, connectTimeout
     private final boolean secure
-    private final ThreadLocal<Connection> own = new ThreadLocal<Connection>()
-    private final Set<Connection> all = ConcurrentHashMap.newKeySet()
-    private volatile boolean closed
+    private final Object pool = new Object()           // the lock of:
+    private Connection free                            // the last used of those that wait for a request
+    private boolean closed
 
     @CompileStatic
     @POJO
@@ -731,9 +782,11 @@ class KeptConnections {
         final Socket socket
         final OutputStream output
         final InputStream input, wire                  // what has come, decrypted, and as it came
-        final byte[] buffer = new byte[ROOM]
+        final byte[] buffer
         int filled                                     // bytes of the answer in `buffer`
-        Connection(Socket socket, Socket wire) {
+        Connection next                                // that waits for a request
+        Connection(Socket socket, Socket wire, byte[] buffer) {
+            this.buffer = buffer
             this.socket = socket
             this.wire = wire.inputStream
             output = socket.outputStream
@@ -742,7 +795,7 @@ class KeptConnections {
 
         /** Read on; raises IOException if nothing comes. */
         void more() {
-            int count = input.read(buffer, filled, ROOM - filled)
+            int count = input.read(buffer, filled, buffer.length - filled)
             if (count < 0) throw new EOFException('the server closed the connection')
             filled = filled + count
         }
@@ -760,23 +813,25 @@ class KeptConnections {
 
     /** The answer to GET, within milliseconds; null if HttpClient must ask. Raises IOException. */
     Answer get(String path, int timeout) {
-        return answer(('GET ' + base + path + headers + '\r\n').getBytes('ISO-8859-1'), timeout)
+        StringBuilder request = new StringBuilder('GET ').append(base).append(path).append(headers).append('\r\n')
+        return answer(request.toString().getBytes('ISO-8859-1'), timeout)
     }
 
     /** The answer to POST, as for `get`. It may be sent twice, as a kept connection can end after the server has read it. */
     Answer post(String path, byte[] body, String kind, int timeout) {
-        String head = 'POST ' + base + path + headers + 'Content-Type: ' + kind + '\r\nContent-Length: ' + body.length + '\r\n\r\n'
-        byte[] start = head.getBytes('ISO-8859-1')
+        StringBuilder head = new StringBuilder('POST ').append(base).append(path).append(headers)
+        head.append('Content-Type: ').append(kind).append('\r\nContent-Length: ').append(body.length).append('\r\n\r\n')
+        byte[] start = head.toString().getBytes('ISO-8859-1')
         byte[] request = Arrays.copyOf(start, start.length + body.length)
         System.arraycopy(body, 0, request, start.length, body.length)
         return answer(request, timeout)
     }
 
     private Answer answer(byte[] request, int timeout) {
-        Connection kept = own.get()
+        Connection kept = taken()
         if (kept != null) {
             // Not an answer to this request, whatever it is; a further record of TLS may be a ticket, or the end.
-            if (kept.input.available() > 0 || kept.wire.available() > 0) discard(kept)
+            if (kept.input.available() > 0 || kept.wire.available() > 0) kept.socket.close()
             else try {
                 return exchange(kept, request, timeout)
             } catch (SocketTimeoutException e) {
@@ -788,9 +843,23 @@ class KeptConnections {
         return exchange(connect(timeout), request, timeout)
     }
 
-    private void discard(Connection connection) {
-        own.remove()
-        all.remove(connection)
+    /** A connection that waits for a request; null if there is none. */
+    private Connection taken() {
+        synchronized (pool) {
+            Connection first = free
+            if (first != null) free = first.next
+            return first
+        }
+    }
+
+    private void giveBack(Connection connection) {
+        synchronized (pool) {
+            if (!closed) {
+                connection.next = free
+                free = connection
+                return
+            }
+        }
         connection.socket.close()
     }
 
@@ -800,11 +869,7 @@ class KeptConnections {
             socket.setTcpNoDelay(true)
             socket.setSoTimeout(timeout)
             socket.connect(new InetSocketAddress(host, port), connectTimeout)
-            Connection connection = new Connection(secure ? secured(socket) : socket, socket)
-            all.add(connection)
-            own.set(connection)
-            if (closed) throw new SocketException('the job has ended')
-            return connection
+            return new Connection(secure ? secured(socket) : socket, socket, new byte[ROOM])
         } catch (IOException e) {
             socket.close()
             throw e
@@ -830,7 +895,8 @@ class KeptConnections {
             connection.output.write(request)
             answer = read(connection)
         } finally {
-            if (answer == null || answer.last) discard(connection)
+            if (answer == null || answer.last) connection.socket.close()
+            else giveBack(connection)
         }
         return answer
     }
@@ -869,12 +935,24 @@ class KeptConnections {
     /** The number at a place of a line; -1 if there is another. */
     private static int number(String head, int at) {
         String digits = head.substring(at, head.indexOf('\r', at)).trim()
-        return digits.length() < 6 && digits.isInteger() ? Integer.parseInt(digits) : -1
+        if (digits.isEmpty() || digits.length() > 5) return -1
+        int number = 0
+        for (int i = 0; i < digits.length(); i++) {
+            int digit = Character.digit(digits.charAt(i), 10)
+            if (digit < 0) return -1
+            number = 10 * number + digit
+        }
+        return number
     }
 
     void close() {
-        closed = true
-        for (Connection connection : all) connection.socket.close()
+        Connection first
+        synchronized (pool) {
+            closed = true
+            first = free
+            free = null
+        }
+        for (Connection connection = first; connection != null; connection = connection.next) connection.socket.close()
     }
 }
 
@@ -891,14 +969,15 @@ class DedupFilter {
     private static final int TABLE = 1 << 16, BITS = 12                       // bytes of the first table; bits for a digest
     private static final long GRACE = 30_000L          // milliseconds beyond three intervals after which it is not used
     private static final List<String> ALGORITHMS = ['', 'md5', 'sha1', 'sha256', 'sha512', 'blake3']
-    private static final int[] SALTS = salts('47b6137b 44974d91 8824ad5b a2b7289d 705495c7 2df1424b 9efc4947 5c6bfb31')
+    private static final ByteBuffer SALTS = salts('47b6137b 44974d91 8824ad5b a2b7289d 705495c7 2df1424b 9efc4947 5c6bfb31')
 
     final long renewMilliseconds
     private final DedupClient client
-    private volatile List<Part> parts = null           // null: there is no filter
+    private volatile Part[] parts = null               // null: there is no filter
     private volatile long compared                     // with the server's manifest; milliseconds
-    private final List<ByteBuffer> reported = new ArrayList<ByteBuffer>()     // what this crawl has stored; its own lock
-    private int room                                   // digests that the last of these takes
+    private final Object reported = new Object()       // the lock of:
+    private Table newest                               // of what this crawl has stored
+    private int room                                   // digests that it still takes
 
     @CompileStatic
     @POJO
@@ -906,7 +985,15 @@ class DedupFilter {
         String id
         long blocks
         int algorithms
-        List<ByteBuffer> segments
+        ByteBuffer[] segments
+    }
+
+    @CompileStatic
+    @POJO
+    private static class Table {
+        final ByteBuffer bytes
+        final Table older
+        Table(int size, Table older) { bytes = ByteBuffer.allocate(size).order(ByteOrder.LITTLE_ENDIAN); this.older = older }
     }
 
     DedupFilter(DedupClient client, long seconds) {
@@ -914,10 +1001,9 @@ class DedupFilter {
         renewMilliseconds = seconds * 1000L
     }
 
-    private static int[] salts(String hexadecimal) {
-        String[] words = hexadecimal.split(' ')
-        int[] found = new int[words.length]
-        for (int i = 0; i < words.length; i++) found[i] = Integer.parseUnsignedInt(words[i], 16)
+    private static ByteBuffer salts(String hexadecimal) {
+        ByteBuffer found = ByteBuffer.allocate(32)
+        for (String word : hexadecimal.split(' ')) found.putInt(Integer.parseUnsignedInt(word, 16))
         return found
     }
 
@@ -925,8 +1011,7 @@ class DedupFilter {
     private static int algorithm(String digest, byte[] raw) {
         int colon = digest.indexOf(':')
         if (colon < 1 || raw == null || raw.length < 16) return 0
-        int end = raw.length
-        if (raw[end - 1] == 0 && raw[end - 2] == 0 && raw[end - 3] == 0 && raw[end - 4] == 0) return 0    // it may have been cut
+        if (ByteBuffer.wrap(raw).getInt(raw.length - 4) == 0) return 0    // it may have been cut
         return Math.max(0, ALGORITHMS.indexOf(digest.substring(0, colon).toLowerCase(Locale.ROOT).replace('-', '')))
     }
 
@@ -935,17 +1020,17 @@ class DedupFilter {
 
     /** Whether neither the index has a digest nor this crawl has stored it; false if the server must be asked. */
     boolean lacks(String digest, byte[] raw) {
-        List<Part> known = parts
+        Part[] known = parts
         if (known == null || DedupClient.milliseconds() - compared > 3L * renewMilliseconds + GRACE) return false
         int number = algorithm(digest, raw)
         if (number == 0) return false
         long key = ByteBuffer.wrap(raw).getLong()
         for (Part part : known) {
-            if ((part.algorithms >>> number & 1) == 1 && has(part.segments, HEADER, part.blocks, key)) return false
+            if ((part.algorithms >>> number & 1) == 1 && has(part, key)) return false
         }
         synchronized (reported) {
-            for (ByteBuffer table : reported) {
-                if (has([table], 0, Math.floorDiv(table.capacity(), BLOCK), key)) return false
+            for (Table table = newest; table != null; table = table.older) {
+                if (areSet(table.bytes, start(table, key), key)) return false
             }
         }
         return true
@@ -953,14 +1038,21 @@ class DedupFilter {
 
     private static long blockOf(long key, long blocks) { (key >>> 32) * blocks >>> 32 }
 
-    private static int bitOf(long key, int word) { ((int) key) * SALTS[word] >>> 27 }
+    private static int start(Table table, long key) { (int) (BLOCK * blockOf(key, Math.floorDiv(table.bytes.capacity(), BLOCK))) }
 
-    private static boolean has(List<ByteBuffer> segments, int header, long blocks, long key) {
-        long at = header + BLOCK * blockOf(key, blocks)
-        ByteBuffer segment = segments.get((int) (at >>> 30))
-        int start = (int) (at & (SEGMENT - 1))
+    private static boolean has(Part part, long key) {
+        long at = HEADER + BLOCK * blockOf(key, part.blocks)
+        int number = (int) (at >>> 30)
+        for (ByteBuffer segment : part.segments) if (number-- == 0) return areSet(segment, (int) (at & (SEGMENT - 1)), key)
+        return true                                    // the server must be asked
+    }
+
+    private static int bitOf(long key, int word) { ((int) key) * SALTS.getInt(4 * word) >>> 27 }
+
+    /** Whether all bits of a digest are set in the block at a place. */
+    private static boolean areSet(ByteBuffer blocks, int start, long key) {
         for (int word = 0; word < 8; word++) {
-            if ((segment.getInt(start + 4 * word) >>> bitOf(key, word) & 1) == 0) return false
+            if ((blocks.getInt(start + 4 * word) >>> bitOf(key, word) & 1) == 0) return false
         }
         return true
     }
@@ -971,16 +1063,14 @@ class DedupFilter {
         long key = ByteBuffer.wrap(raw).getLong()
         synchronized (reported) {
             if (room == 0) {
-                int size = reported.isEmpty() ? TABLE : Math.min(2 * reported.last().capacity(), SEGMENT)
-                reported.add(ByteBuffer.allocate(size).order(ByteOrder.LITTLE_ENDIAN))
-                room = (int) (size * 8L).intdiv(BITS)
+                int size = newest == null ? TABLE : Math.min(2 * newest.bytes.capacity(), SEGMENT)
+                newest = new Table(size, newest)
+                room = (int) Math.floorDiv(size * 8L, BITS)
             }
             room = room - 1
-            ByteBuffer table = reported.last()
-            int start = (int) (BLOCK * blockOf(key, Math.floorDiv(table.capacity(), BLOCK)))
             for (int word = 0; word < 8; word++) {
-                int place = start + 4 * word
-                table.putInt(place, table.getInt(place) | 1 << bitOf(key, word))
+                int place = start(newest, key) + 4 * word
+                newest.bytes.putInt(place, newest.bytes.getInt(place) | 1 << bitOf(key, word))
             }
         }
     }
@@ -996,7 +1086,7 @@ class DedupFilter {
             }
             List<Part> found = partsOf(new JSONObject(new String(manifest, 'UTF-8')))
             if (found != null) {
-                parts = found
+                parts = found.toArray(new Part[0])
                 compared = began
                 return
             }
@@ -1008,7 +1098,7 @@ class DedupFilter {
     private List<Part> partsOf(JSONObject manifest) {
         if (manifest.getInt('version') != 1) throw new IOException('the digest filter has another version')
         Map<String, Part> held = new HashMap<String, Part>()
-        List<Part> before = parts
+        Part[] before = parts
         if (before != null) for (Part part : before) held.put(part.id, part)
         JSONArray rows = manifest.getJSONArray('parts')
         long size = 0L
@@ -1055,11 +1145,12 @@ class DedupFilter {
         try {
             Part part = new Part()
             part.id = id
-            part.segments = new ArrayList<ByteBuffer>()
+            List<ByteBuffer> segments = new ArrayList<ByteBuffer>()
             for (long at = 0L; at < size; at += SEGMENT) {
-                part.segments.add(channel.map(FileChannel.MapMode.READ_ONLY, at, Math.min((long) SEGMENT, size - at)).order(ByteOrder.LITTLE_ENDIAN))
+                segments.add(channel.map(FileChannel.MapMode.READ_ONLY, at, Math.min((long) SEGMENT, size - at)).order(ByteOrder.LITTLE_ENDIAN))
             }
-            ByteBuffer head = part.segments.get(0)
+            part.segments = segments.toArray(new ByteBuffer[0])
+            ByteBuffer head = segments.get(0)
             byte[] magic = new byte[8]
             for (int i = 0; i < 8; i++) magic[i] = head.get(i)
             part.blocks = head.getInt(12) & 0xFFFFFFFFL
@@ -1091,17 +1182,16 @@ class DedupLookup extends Processor {
     @Override
     protected void innerProcess(CrawlURI curi) {
         String digest = curi.getContentDigestSchemeString()
-        Map<String, String> original = client.original(curi, digest)
+        Original original = client.original(curi, digest)
         if (original == null) return                   // nobody knows: stored, and not reported
-        if (original.isEmpty()) {
+        if (!original.exists()) {
             curi.getContentDigestHistory()             // makes the writer note there what it wrote; DedupStore reads it
             return
         }
         IdenticalPayloadDigestRevisit revisit = new IdenticalPayloadDigestRevisit(digest)
-        revisit.setRefersToTargetURI(original.get('WARC-Refers-To-Target-URI'))
-        revisit.setRefersToDate(original.get('WARC-Refers-To-Date'))
-        String id = original.get('WARC-Refers-To')
-        if (id) revisit.setRefersToRecordID(id.startsWith('<') && id.endsWith('>') ? id.substring(1, id.length() - 1) : id)
+        revisit.setRefersToTargetURI(original.url)
+        revisit.setRefersToDate(original.date)
+        if (original.id != null && !original.id.isEmpty()) revisit.setRefersToRecordID(original.id)
         curi.setRevisitProfile(revisit)
         curi.getAnnotations().add('Revisit:IdenticalPayloadDigest')
         curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
@@ -1120,7 +1210,7 @@ class DedupLookup extends Processor {
 @CompileStatic
 @POJO
 class DedupConditions extends Processor {
-    /** What the server said of the last capture, in the data of a URL while it is fetched. */
+    /** Under which the server's answer about the last capture is in the data of a URL while it is fetched. */
     static final String LAST = 'dedup-last'
     private final DedupClient client
     private final Pattern inFull                       // media types; null: none
@@ -1144,27 +1234,27 @@ class DedupConditions extends Processor {
         client.conditional = true
         forget(curi)
         if (DedupNotModified.isDistrusted(curi.getURI())) return
-        Map<String, String> last = client.last(curi.getURI())
-        if (last == null) return
-        String mime = last.get('Dedup-Original-Type')
-        if (mime == null || (inFull != null && inFull.matcher(mime).find())) return
+        String answer = client.last(curi.getURI())
+        if (answer == null) return
+        Original last = Original.read(answer)
+        if (last.mime == null || (inFull != null && inFull.matcher(last.mime).find())) return
         HashMap<String, Object> before = new HashMap<String, Object>()
         before.put(RecrawlAttributeConstants.A_STATUS, Integer.valueOf(200))
-        before.put(RecrawlAttributeConstants.A_ETAG_HEADER, last.get('If-None-Match'))
-        before.put(RecrawlAttributeConstants.A_LAST_MODIFIED_HEADER, last.get('If-Modified-Since'))
-        String size = last.get('Dedup-Original-Size')
-        if (size != null) before.put(RecrawlAttributeConstants.A_REFERENCE_LENGTH, Long.valueOf(size))
+        before.put(RecrawlAttributeConstants.A_ETAG_HEADER, last.etag)
+        before.put(RecrawlAttributeConstants.A_LAST_MODIFIED_HEADER, last.modified)
+        if (last.size != null) before.put(RecrawlAttributeConstants.A_REFERENCE_LENGTH, Long.valueOf(last.size))
         HashMap<String, Object>[] history = new HashMap[2]
         Arrays.fill(history, 0, 1, before)
         curi.setFetchHistory(history)
-        curi.getData().put(LAST, last)
+        curi.getData().put(LAST, answer)
     }
 
-    /** Leave nothing from which a later fetch of the URL would make conditions. */
-    static Map<String, String> forget(CrawlURI curi) {
-        Map<String, String> last = (Map<String, String>) curi.getData().remove(LAST)
-        if (last != null) curi.getData().remove(RecrawlAttributeConstants.A_FETCH_HISTORY)
-        return last
+    /** Leave nothing from which a later fetch of the URL would make conditions; returns what was said of its last capture. */
+    static Original forget(CrawlURI curi) {
+        Object answer = curi.getData().remove(LAST)
+        if (answer == null) return Original.NONE
+        curi.getData().remove(RecrawlAttributeConstants.A_FETCH_HISTORY)
+        return Original.read(String.valueOf(answer))
     }
 }
 
@@ -1175,15 +1265,13 @@ class NotModifiedRevisit extends ServerNotModifiedRevisit {
     final String url, mime
     final long size                                    // of the payload that was not fetched, -1 not known
 
-    NotModifiedRevisit(Map<String, String> last, String etag, String modified) {
-        url = last.get('WARC-Refers-To-Target-URI')
-        mime = last.get('Dedup-Original-Type')
-        String bytes = last.get('Dedup-Original-Size')
-        size = bytes == null ? -1L : Long.parseLong(bytes)
-        setRefersToDate(last.get('WARC-Refers-To-Date'))
-        String id = last.get('WARC-Refers-To')
-        if (id != null) setRefersToRecordID(id.startsWith('<') && id.endsWith('>') ? id.substring(1, id.length() - 1) : id)
-        setPayloadDigest(last.get('WARC-Payload-Digest'))
+    NotModifiedRevisit(Original last, String etag, String modified) {
+        url = last.url
+        mime = last.mime
+        size = last.size == null ? -1L : Long.parseLong(last.size)
+        setRefersToDate(last.date)
+        if (last.id != null) setRefersToRecordID(last.id)
+        setPayloadDigest(last.digest)
         setETag(etag)
         setLastModified(modified)
     }
@@ -1218,9 +1306,9 @@ class DedupNotModified extends Processor {
 
     @Override
     protected void innerProcess(CrawlURI curi) {
-        Map<String, String> last = DedupConditions.forget(curi)
+        Original last = DedupConditions.forget(curi)
         if (curi.getFetchStatus() != 304) return
-        String asked = last.get('If-None-Match'), since = last.get('If-Modified-Since')
+        String asked = last.etag, since = last.modified
         if (!wasAsked(curi, 'If-None-Match', asked) && !wasAsked(curi, 'If-Modified-Since', since)) return
         String etag = curi.getHttpResponseHeader('ETag'), modified = curi.getHttpResponseHeader('Last-Modified')
         if (contradicts(etag, modified, asked, since)) {

@@ -27,6 +27,10 @@ def timeout = Integer.parseInt(args[2])
 def connections = loader.loadClass('KeptConnections').newInstance(new URI(args[1]), 'secret', timeout)
 def body = 'née=1'.getBytes('UTF-8')
 for (request in args[3..-1]) {
+    if (request == 'unasked') {
+        while (connections.@free.wire.available() == 0) Thread.sleep(1)
+        continue
+    }
     try {
         def (method, path) = request.split(' ')
         def answer = method == 'GET' ? connections.get(path, timeout) : connections.post(path, body, 'text/x', timeout)
@@ -36,6 +40,7 @@ for (request in args[3..-1]) {
     }
 }
 """  # noqa: E501
+UNASKED = "unasked"
 HIT = b"WARC-Refers-To-Date: 2020\nWARC-Refers-To-Target-URI: http://a.example/\xc3\xa9\n"
 TEXT = HIT.decode().replace("\n", "|")
 
@@ -143,6 +148,7 @@ def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Ge
     driver.write_text(DRIVER)
 
     def get(*names: str, method: str = "GET") -> tuple[list[str], list[tuple[int, bytes]]]:
+        """Ask for the names; `UNASKED` waits until more has come than was asked for."""
         odd = Odd(tls)
         try:
             words = [
@@ -155,7 +161,7 @@ def getter(tmp_path: Path, tls: ssl.SSLContext | None, options: list[str]) -> Ge
                 SCRIPT,
                 odd.url,
             ]
-            requests = [f"{method} /{name}" for name in names]
+            requests = [name if name == UNASKED else f"{method} /{name}" for name in names]
             done = subprocess.run(
                 [*words, str(TIMEOUT), *requests], stdout=subprocess.PIPE, text=True, check=True
             )
@@ -205,7 +211,7 @@ def test_what_is_posted_arrives_once_more_if_a_kept_connection_ends(get: Get) ->
 
 def test_what_comes_unasked_is_no_answer(get: Get) -> None:
     """The second of two answers to one request is read neither now nor for the next."""
-    answers, requests = get("one-too-many", "miss", "hit")
+    answers, requests = get("one-too-many", UNASKED, "miss", "hit")
     assert answers[1:] == ["204 ", f"200 {TEXT}"]
     assert [number for number, _ in requests] == [1, 2, 2]
 
@@ -249,9 +255,9 @@ client.@connections = connections
 client.@reporter = java.util.concurrent.Executors.newScheduledThreadPool(1)
 3.times { connections.add() }
 client.flush()
-println([connections.reports, client.reported, client.@waiting.size(), client.@waitingDigests])
+println([connections.reports, client.reported, client.@count, client.@waitingDigests])
 client.flush()
-println([connections.reports, client.reported, client.@waiting.size(), client.@waitingDigests])
+println([connections.reports, client.reported, client.@count, client.@waitingDigests])
 client.@reporter.shutdown()
 """
 
