@@ -76,7 +76,18 @@ def granian_config(form: str = "text") -> dict[str, Any]:
 
 
 _RESULTS = (  # fields of an answer that its audit has
-    *("crawl", "name", "state", "added", "unchanged", "bad", "refused", "broken_off", "denied"),
+    *(
+        "crawl",
+        "name",
+        "state",
+        "added",
+        "unchanged",
+        "revisits",
+        "bad",
+        "refused",
+        "broken_off",
+        "denied",
+    ),
     *("duplicate", "claimed", "released", "found"),
     *("purge", "force", "intended", "removed", "unmerged"),
 )
@@ -94,6 +105,8 @@ def audit(
     """Log one write, done or refused: client, token, request and result."""
     content = {"crawl": crawl, **content} if crawl else content
     results = {name: content[name] for name in _RESULTS if content.get(name, {}) != {}}
+    if not results.get("revisits"):  # few crawlers report them
+        results.pop("revisits", None)
     result = " ".join(f"{name}={_result_text(value)}" for name, value in results.items())
     text = f"audit {_address(environ)} token={who} {request_line(environ)} {result}"
     _log(logging.INFO, "audit", environ, text, {"token": who, **results})

@@ -6,7 +6,7 @@
 //
 // Even in statically compiled classes Groovy calls some operators dynamically: casts, also those of values from collections
 // (map.get, for of a list, ThreadLocal.get), == of enums, a string as a condition, intdiv, array[i], closures, "as". Java needs
-// seconds to make such calls fast, so what runs for each response has none of them; tests/peers/heritrix checks that.
+// seconds to make such calls fast, so what runs for each response has none of them.
 
 import groovy.transform.CompileStatic
 import groovy.transform.stc.POJO
@@ -544,12 +544,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
     }
 
-    /** Let each of our processors run once for a response, also if the profile was edited twice. No thread crawls yet. */
-    private void dropRepeated() {
+    /** Find our processors in the chains, and let each run once for a response, also if the profile was edited twice. No thread crawls yet. */
+    private void arrange() {
         for (Map.Entry<String, ProcessorChain> bean : context.getBeansOfType(ProcessorChain).entrySet()) {
             List<Processor> kept = new ArrayList<Processor>()
             for (Processor processor : bean.value.getProcessors()) {
                 boolean repeated = ours.contains(processor) && kept.contains(processor)
+                if (processor instanceof DedupConditions) conditional = true
                 if (!repeated) kept.add(processor)
                 else log(Level.WARNING, processor.getBeanName() + ' stands more than once in ' + bean.key + ' of crawler-beans.cxml; it runs once for each response. Remove the others')
             }
@@ -561,7 +562,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     void onApplicationEvent(CrawlStateEvent event) {
         String state = event.state.name()
         if ('PREPARING'.equals(state)) {                    // earlier there is no alerts.log
-            dropRepeated()
+            arrange()
             if (filter == null && !'0'.equals(setting('digestFilter') ?: '0')) {
                 log(Level.WARNING, 'every response is looked up: a crawl in a namespace cannot use the digest filter')
             }
@@ -587,13 +588,17 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     /** The counts of the crawl, as one line. */
     String counts() {
-        String filtered = filter == null ? '' : ', answered by the filter ' + answeredByFilter
-        String unchanged = conditional ? '; not modified ' + notModified + ', bytes not fetched ' + notFetched : ''
-        return 'looked up ' + lookups + ', of these duplicates ' + duplicates + filtered + unchanged + '; reported ' + reported + missed()
+        StringBuilder text = new StringBuilder('looked up ').append(lookups).append(', of these duplicates ').append(duplicates)
+        if (filter != null) text.append(', answered by the filter ').append(answeredByFilter)
+        if (conditional) text.append('; not modified ').append(notModified).append(', bytes not fetched ').append(notFetched)
+        return text.append('; reported ').append(reported).append(missed()).toString()
     }
 
     private String missed() {
-        return (notLookedUp.get() ? '; not looked up ' + notLookedUp : '') + (notReported.get() ? '; not reported ' + notReported : '')
+        StringBuilder text = new StringBuilder()
+        if (notLookedUp.get() > 0L) text.append('; not looked up ').append(notLookedUp)
+        if (notReported.get() > 0L) text.append('; not reported ').append(notReported)
+        return text.toString()
     }
 
     /** What to do about captures that the server does not know. */
@@ -638,12 +643,19 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 return
             } catch (IOException e) {
                 // Logged at once: when Heritrix exits, its log is closed before we are done.
+                boolean referred = cancel && e instanceof Refused && ((Refused) e).status == 409
                 if (left == ATTEMPTS) {
                     log(Level.SEVERE, 'crawl ' + crawl + ' is still open: ' + e)
-                    log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome))
+                    if (referred) {
+                        log(Level.SEVERE, 'revisits of other crawls may refer to what it stored: commit it by hand: ' + byHand('/crawls/' + crawl + '/commit', outcome))
+                        log(Level.SEVERE, 'or, if its WARCs and those revisits are thrown away, cancel it: ' + byHand(step, outcome + '&force=true'))
+                    } else {
+                        log(Level.SEVERE, 'if no line "done" follows, do it by hand: ' + byHand(step, outcome))
+                    }
                     log(Level.SEVERE, 'then bin/report INDEX --crawl ' + crawl + ' prints the report that is missing in reports/')
                     if (missed) log(Level.SEVERE, 'crawl ' + crawl + missed + later())
                 }
+                if (referred) return
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
         }
@@ -1231,7 +1243,6 @@ class DedupConditions extends Processor {
 
     @Override
     protected void innerProcess(CrawlURI curi) {
-        client.conditional = true
         forget(curi)
         if (DedupNotModified.isDistrusted(curi.getURI())) return
         String answer = client.last(curi.getURI())

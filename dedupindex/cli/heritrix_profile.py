@@ -259,6 +259,11 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
         )
     chosen["strategy"] = Strategy.parse(chosen["strategy"]).value
     name = job.resolve().name
+    if len(name.split()) != 1:
+        raise click.UsageError(
+            f"{printable(name)!r} has spaces: Heritrix's start script takes its parts for several "
+            "words; name another directory"
+        )
     make_job(heritrix, job, HeritrixJob(name=name, delay=not no_delay, **chosen))
     not_compiled = compile_script(heritrix, job)
     if not_compiled:

@@ -35,7 +35,7 @@ from dedupindex.lookup.savings_report import (
 )
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, hidden, share_text
+from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit, hidden, share_text
 from dedupindex.runtime.tables import amount, number, printable, singular
 
 FORMATS = ("text", "json", "csv", "html")
@@ -110,10 +110,18 @@ _MOST = {
 }  # of `statistics.ORDERS`
 
 
-def group_table(by: str, order: str = "") -> Table:
-    """Return the groups of a crawl, by one of `statistics.BY`; `order` is their headings' if ""."""
+def group_table(by: str, order: str = "", not_modified: int = 0) -> Table:
+    """Return the groups of a crawl, by one of `statistics.BY`; `order` is their headings' if "".
+
+    What was not modified is shown if there are any of it.
+    """
     most = f", {_MOST[order]} first" if order else ""
-    return Table(f"By {heading(by).label}{most}", (heading(by), *_COUNTS), order or by)
+    shown = ("not_modified", "not_modified_bytes") if not_modified else ()
+    counts = (
+        column._replace(shown=Shown.EVERYWHERE) if column.name in shown else column
+        for column in _COUNTS
+    )
+    return Table(f"By {heading(by).label}{most}", (heading(by), *counts), order or by)
 
 
 class ReportRequest(NamedTuple):
@@ -134,7 +142,8 @@ class CrawlReport(NamedTuple):
 
     def table(self) -> Table | None:
         """Return the table of its groups, if it has any."""
-        return group_table(self.by, self.order) if self.by else None
+        found = self.summary["not_modified"]
+        return group_table(self.by, self.order, found) if self.by else None
 
 
 def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFacts) -> CrawlReport:
@@ -153,13 +162,19 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     """Return the settings, counts and totals of a crawl."""
     captures, size = reading.counts(crawl)
     total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
+    own = self_report_of(reading, crawl)._asdict()
+    # What a filter answered stated no size to the server.
+    unstated = (
+        ("stated_bytes", "duplicate_stated_bytes_percent") if own["answered_by_filter"] else ()
+    )
     return {
         "crawl": crawl.name,
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
         "bytes": known_bytes(captures, size),
         **total.as_json(),
-        **self_report_of(reading, crawl)._asdict(),
+        **dict.fromkeys(unstated),
+        **own,
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "average_lookup_ms": round(1000 * times.average, 4),
@@ -294,13 +309,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield from duplicate_lines(content)
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
-    if content["stated_bytes"]:
-        stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
-        share = content["duplicate_stated_bytes_percent"]
-        yield (
-            f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, "
-            f"{share_text(share)}"
-        )
+    yield from _stated_lines(content)
     yield from class_lines(content, "bytes stored")
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
@@ -322,6 +331,16 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     note = "captures of this crawl not included" if content["captures"] else ""
     note = "" if content["merged"] else note
     yield from ("", *index_lines(content["index"], searched, note))
+
+
+def _stated_lines(content: dict[str, Any]) -> Iterator[str]:
+    """Yield the bytes of duplicates as the crawler counts, and of all lookups if known."""
+    stated, duplicate = content["stated_bytes"], content["duplicate_stated_bytes"]
+    if stated:
+        share = share_text(content["duplicate_stated_bytes_percent"])
+        yield f"  as the crawler counts: {bytes_text(duplicate)} of {bytes_text(stated)}, {share}"
+    elif duplicate:
+        yield f"  as the crawler counts: {bytes_text(duplicate)}"
 
 
 def _of_crawler(count: int | None, and_so: str) -> str:

@@ -388,7 +388,7 @@ def index_lines(facts: IndexFacts, strategy: str, note: str = "") -> Iterator[st
     yield f"  Search strategy:    {strategy}"
     yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
     yield f"  Records in index:   {facts['records_in_index']:,}{note and f' ({note})'}"
-    yield "  BloomFilter size:   none (none is needed: a miss costs one seek)"
+    yield "  BloomFilter size:   none in the server (a miss costs one seek)"
     yield "  BloomFilter hits:   none"
 
 

@@ -621,6 +621,8 @@ def test_the_scripts_are_compiled_once_for_all_threads(
     loaded = "".join(path.read_text() for path in tmp_path.glob("classes-*.log"))
     (source,) = re.findall(r" DedupClient source: (.*)", loaded)
     assert ("dedup-classes" in source) == compiled, source
+    if compiled:  # the part of Groovy's runtime that loads its compiler is not needed
+        assert "FormatHelper source:" not in loaded
     records = crawl.records()
     assert {one.url for one in records} >= payloads.keys()
     check_revisits(records, records)
@@ -748,3 +750,38 @@ def test_checkpoint_and_pause_report_what_waits_and_terminate_takes_it_back(
     assert "SEVERE" not in crawl.alerts()
     kinds = [one.kind for one in stored(site, crawl.records())]
     assert len(kinds) >= 4 and set(kinds) == {"response"}
+
+
+def test_a_crawl_that_answered_others_is_not_cancelled(heritrix: Heritrix, tmp_path: Path) -> None:
+    """Its log says how to commit it, or to cancel it nevertheless."""
+    held, go_on = Event(), Event()
+
+    def hold(path: str) -> None:
+        if path == "/2.html":
+            held.set()
+            assert go_on.wait(DEADLINE)
+
+    with closing(Site()) as site, serving(empty_index(tmp_path)) as server:
+        links = b"".join(b'<a href="/%d.html">' % number for number in (1, 2))
+        site.pages = {"/": Page(links * 9), "/1.html": Page(b"<p>1"), "/2.html": Page(b"<p>2")}
+        site.before = hold
+        job = heritrix.make("shared", site, f"http://127.0.0.1:{server.port}")
+        beans = job / "dedup-beans.xml"
+        beans.write_text(beans.read_text().replace("seenBy=own", "seenBy=all"))
+        digest = "sha1:" + b32encode(sha1(links * 9).digest()).decode()
+
+        def during(port: int) -> None:
+            assert held.wait(DEADLINE)
+            send(server.port, "POST", "/crawls", {"name": "other"})
+            path = f"/lookup?digest={digest}&crawl=other"
+            assert until(lambda: send(server.port, "GET", path)["duplicate"])
+            tell(port, "shared", "terminate")
+            go_on.set()
+
+        crawl = heritrix.run(job, during)
+        assert crawl_of(server, crawl.name)["state"] == "open"
+        alerts = crawl.alerts()
+        (command,) = re.findall(r"commit it by hand: (curl .*/commit')", alerts)
+        assert f"/crawls/{crawl.name}/cancel'" in alerts and "&force=true'" in alerts
+        subprocess.run(command, shell=True, check=True, stdout=subprocess.DEVNULL)
+        assert crawl_of(server, crawl.name)["state"] == "committed"

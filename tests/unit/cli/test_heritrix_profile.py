@@ -240,3 +240,10 @@ def test_every_setting_of_the_beans_is_in_the_manual() -> None:
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*names, "shouldProcessRule"}
     used = set(re.findall(r"(?:setting\(|parameter\('\w+', )'(\w+)'", (CONF / SCRIPT).read_text()))
     assert used == set(names)
+
+
+def test_a_name_with_a_space_is_refused(heritrix: Path, tmp_path: Path) -> None:
+    """Heritrix's start script would take it for two words."""
+    words = ("heritrix-profile", heritrix, tmp_path / "my job", "--seed", "http://a.example/")
+    _, messages = typed(*words, "--contact", "http://a.example/", status=2)
+    assert "'my job' has spaces" in messages and not (tmp_path / "my job").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -525,6 +526,10 @@ def test_reports_count_what_was_not_fetched(web: FlaskClient) -> None:
     assert (report["not_modified"], report["not_modified_bytes"], report["lookups"]) == (2, 100, 0)
     hosts = {group["host"]: group["not_modified"] for group in report["groups"]}
     assert hosts == {"example.org": 1, "b.example": 1}
+    text = web.get("/crawls/a/report?by=host&format=text").text
+    assert re.search(r"looked up .* not modified \(304\) +payload not fetched", text), text
+    page = web.get("/pages/crawl?name=a").text
+    assert "<dt>Not modified (304), not fetched</dt><dd>2<" in page and "100 B of payload" in page
 
 
 def test_rules_on_validators_do_not_concern_lookups() -> None:

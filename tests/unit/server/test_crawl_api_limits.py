@@ -235,11 +235,13 @@ def test_the_audit_of_every_write_names_its_crawl(web: FlaskClient, audits: list
     web.post("/api/records", json=[RECORD])
     unfit = [report(3, status=""), report(4, status=404), report(5, url="ftp://a.example/"), {}]
     web.post("/captures", json={"crawl": "a", "captures": unfit})
+    web.post("/captures", json={"crawl": "a", **report(), "revisit": "identical-payload-digest"})
     assert [line.partition("token=- ")[2] for line in audits[1:]] == [
         "POST /captures crawl=a added=1 unchanged=0 bad=0",
         "POST /claims crawl=a duplicate=False claimed=True",
         "POST /api/records crawl=doppelganger added=1 unchanged=0",
         "POST /captures crawl=a added=0 unchanged=0 bad=1 refused=status:2,not-http:1",
+        "POST /captures crawl=a added=0 unchanged=0 revisits=1 bad=0",
     ]
 
 

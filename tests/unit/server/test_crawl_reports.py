@@ -473,6 +473,16 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     assert [one["status"] for one in json.loads(out)["groups"]] == ["200"]
 
 
+def test_no_share_of_sizes_that_the_server_was_not_told(web: Web) -> None:
+    """A lookup that a filter answers states no size, so the bytes of all lookups are not known."""
+    web.get("/lookup?" + question(1, size=100))
+    web.post("/crawls/a/commit", json={"answered_by_filter": 1})
+    report = web.report()
+    assert report["duplicate_stated_bytes"] == 100
+    assert report["stated_bytes"] is report["duplicate_stated_bytes_percent"] is None
+    assert "  as the crawler counts: 100 (100 B)\n" in web.report("format=text")
+
+
 def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
     """The server answered two with an error, and their crawler says that it lacks two."""
     for _ in range(2):
