@@ -176,6 +176,16 @@ def test_all_pages_have_the_same_payload_saved(web: FlaskClient) -> None:
     assert [cell for cell in cells if "B" in cell] == ["0 B", "2.0 kB", "2.0 kB"]
 
 
+def test_the_page_of_a_crawl_says_where_its_captures_are(web: FlaskClient) -> None:
+    ends = {"commit": "in the store of crawls, not yet merged", "cancel": "removed when it was"}
+    for end, text in ends.items():
+        web.post("/crawls", json={"name": end})
+        assert card(web, f"/pages/crawl?name={end}", "Duplicates") == "0"  # and no share of none
+        web.post(f"/crawls/{end}/{end}")
+        place = card(web, f"/pages/crawl?name={end}", "Captures that it reported")
+        assert place.startswith(text)
+
+
 def test_a_crawl_can_be_compared_with_the_one_before(web: FlaskClient) -> None:
     for name in ("weekly-1", "other-5", "weekly-2"):
         web.post("/crawls", json={"name": name})
