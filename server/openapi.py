@@ -230,7 +230,7 @@ def _crawls() -> dict[str, Schema]:
         **{name: BEGIN[name] for name in ("name", "seen_by", "digest_covers", "policy")},
         "state": _enum(item.value for item in CrawlState),
         "begun": _TEXT,
-        "merged": _BOOLEAN,
+        **dict.fromkeys(("merged", "deleted"), _BOOLEAN),
         **dict.fromkeys(("captures", "lookups", "duplicates", "errors"), _INTEGER),
         **dict.fromkeys(("bytes", "duplicate_bytes"), _INTEGER_OR_NULL),
         "answered_others": _INTEGER,

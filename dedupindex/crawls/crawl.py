@@ -75,6 +75,7 @@ class Crawl:
             "ended": self.ended or None,
             "exit": self.exit or None,
             "merged": self.merged,
+            "deleted": self.dropped,
         }
 
 

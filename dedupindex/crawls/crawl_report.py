@@ -98,6 +98,7 @@ _FACTS = (
     ReportColumn("strategy", "strategy", Unit.TEXT),
     ReportColumn("namespace", "namespace", Unit.TEXT),
     ReportColumn("merged", "merged into the index", Unit.TEXT),
+    ReportColumn("deleted", "deleted", Unit.TEXT),
 )
 
 
@@ -160,7 +161,7 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFac
 
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     """Return the settings, counts and totals of a crawl."""
-    captures, size = reading.counts(crawl)
+    captures, size = statistics.captures(reading, crawl)
     total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
     own = self_report_of(reading, crawl)._asdict()
     # What a filter answered stated no size to the server.
@@ -301,7 +302,8 @@ def _text(found: CrawlReport, rows: Iterator[dict[str, Any]]) -> Iterator[str]:
 def _totals(content: dict[str, Any]) -> Iterator[str]:
     ended = f", ended {content['ended']}" if content["ended"] else ""
     reason = f" ({printable(content['exit'])})" if content["exit"] else ""
-    yield f"Crawl:                {content['crawl']}, {content['state']}"
+    deleted = ", deleted" if content["deleted"] else ""
+    yield f"Crawl:                {content['crawl']}, {content['state']}{deleted}"
     yield f"                      begun {content['begun']}{ended}{reason}"
     if content["warning"]:
         yield f"Warning:              {content['warning']}"

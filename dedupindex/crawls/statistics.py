@@ -98,6 +98,11 @@ def others(reading: Reading, crawl: Crawl) -> int:
     return amounts[0] if amounts else 0
 
 
+def captures(reading: Reading, crawl: Crawl) -> tuple[int, int]:
+    """Return how many captures a crawl has reported and their bytes; none of a dropped crawl."""
+    return (0, 0) if crawl.dropped else reading.counts(crawl)
+
+
 def rows(reading: Reading, crawl: Crawl, by: str, after: bytes | None = None) -> Iterator[Headed]:
     """Yield the rows of a crawl by one of `BY`, in order, from after a heading on."""
     if by not in BY:

@@ -216,7 +216,7 @@ def crawl_json(live: LiveIndex, name: str) -> dict[str, Any]:
 
 
 def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
-    captures, size = reading.counts(crawl)
+    captures, size = statistics.captures(reading, crawl)
     total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
     return {
         **crawl.as_json(),

@@ -591,6 +591,8 @@ def test_dropped_and_purged_crawls_have_no_statistics(web: Web, index: Path) -> 
 def test_crawls_dropped_or_purged_after_their_end_have_no_statistics(
     web: Web, index: Path, how: str
 ) -> None:
+    stored = {"digest": str(sha1(9)), "url": "http://x.example/", "date": "2026-11-20T09:14:17Z"}
+    assert web.post("/captures?crawl=a", json={**stored, "size": 900}).status_code == 200
     if how == "dropped":
         assert web.post("/crawls/a/cancel").status_code == 200
         assert web.delete("/crawls/a").status_code == 200
@@ -599,8 +601,15 @@ def test_crawls_dropped_or_purged_after_their_end_have_no_statistics(
         dedupindex("index", "--merge", index)
         dedupindex("purge", index, "--crawl", "a", "--force")
     web.get("/lookup?" + question(1, crawl="a"))
-    assert found(web.report()) == StatisticsRow()
-    assert web.get("/crawls/a").get_json()["first_lookup"] is None
+    report = web.report()
+    assert found(report) == StatisticsRow()
+    assert (report["captures"], report["bytes"], report["deleted"]) == (0, 0, True)
+    assert web.report("format=text").startswith("Crawl:                a, c")
+    assert ", deleted\n" in web.report("format=text")
+    crawl = web.get("/crawls").get_json()["crawls"][1]
+    assert crawl["first_lookup"] is None
+    assert (crawl["name"], crawl["captures"], crawl["bytes"]) == ("a", 0, 0)
+    assert re.search(r'class="state \w+">\w+, deleted<', web.get("/pages/crawls").text)
 
 
 def test_counts_of_unknown_crawls_are_left_out(tmp_path: Path) -> None:
