@@ -49,6 +49,11 @@ class Crawl:
     policy: Policy = NO_POLICY  # of its lookups
     namespace: str = ""  # only crawls of the same namespace see it; it is never merged
 
+    @property
+    def kept(self) -> bool:
+        """Whether it counts in sums over crawls: a cancelled one has stored and saved nothing."""
+        return self.state is not CrawlState.CANCELLED
+
     def stored(self) -> dict[str, Any]:
         """Return what a store keeps, for JSON; `restored` reads it."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -125,7 +125,8 @@ class Charts(Handlers):
                     visible.require(known)
                     crawls = iter([known])
                 else:
-                    crawls = filter(visible.sees, reading.crawls())
+                    known_crawls = filter(visible.sees, reading.crawls())
+                    crawls = (crawl for crawl in known_crawls if crawl.kept)
                 first = min(sums)
                 for unit, row in statistics.over_time(reading, crawls, span.by, since=first):
                     unit = unit[: span.width]

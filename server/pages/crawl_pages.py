@@ -113,9 +113,9 @@ def _host(reading: Reading, name: str, visible: NamespaceAccess) -> dict[str, An
     known: list[tuple[Crawl, StatisticsRow]] = []
     for host in _spellings(name):
         known += (row for row in statistics.at_host(reading, host) if visible.sees(row[0]))
-    total = StatisticsRow.sum_of(row for _, row in known)
+    total = StatisticsRow.sum_of(row for crawl, row in known if crawl.kept)
     most = max((row.lookups for _, row in known), default=0)
-    rows = [{**table_row(b"", row, most), "crawl": crawl.name} for crawl, row in reversed(known)]
+    rows = [{**table_row(b"", row, most), "crawl": crawl} for crawl, row in reversed(known)]
     return {"rows": rows, **_sums(total)}
 
 

@@ -141,7 +141,8 @@ class LivePage(Handlers):
             total = open_ones = last_hour(reading, [], now)
             for crawl in shown:
                 minutes = last_hour(reading, [crawl], now)
-                total = [one.plus(other) for one, other in zip(total, minutes, strict=True)]
+                if name or crawl.kept:
+                    total = [one.plus(other) for one, other in zip(total, minutes, strict=True)]
                 if name or crawl.state is CrawlState.OPEN:
                     pairs = zip(open_ones, minutes, strict=True)
                     open_ones = [one.plus(other) for one, other in pairs]

@@ -63,10 +63,11 @@ class Overview(Handlers):
         visible = NamespaceAccess(self._access, request.environ)
         with self._live.crawls.snapshot() as snapshot:
             known = [crawl for crawl in snapshot.known.crawls if visible.sees(crawl)]
+            kept = [crawl for crawl in known if crawl.kept]
             states = Counter(crawl.state for crawl in known)
             total = StatisticsRow()
             if snapshot.reading is not None:
-                latest = known[-_SUMMED:]
+                latest = kept[-_SUMMED:]
                 ready = snapshot.reading.with_statistics(latest)
                 total = StatisticsRow.sum_of(statistics.total(ready, crawl) for crawl in latest)
         return render_template(
@@ -82,7 +83,7 @@ class Overview(Handlers):
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
             saved=total.as_json(),
-            summed=_SUMMED,
+            summed=_SUMMED if len(kept) > _SUMMED else 0,
             **self._lookups(),
         )
 

@@ -360,6 +360,20 @@ def test_hosts_of_crawls(web: FlaskClient) -> None:
         page(web.get(f"/pages/crawl?name=a&{query}"), 400)
 
 
+def test_sums_over_crawls_leave_cancelled_ones_out(web: FlaskClient) -> None:
+    report(web, "a", "http://one.example/1", size=3000)
+    report(web, "b", "http://one.example/2", size=3000)
+    host = "/pages/host?host=one.example"
+    assert all("4 lookups" in web.get(path).text for path in ("/pages/charts", "/pages/live"))
+    web.post("/crawls/b/cancel", json={"force": True})
+    assert card(web, "/", "Payload saved") == "3.0 kB (50.0 %)"
+    assert card(web, host, "Payload saved") == "3.0 kB"
+    assert "cancelled: not in the sums" in page(web.get(host)).text
+    for path in ("/pages/charts", "/pages/live"):
+        assert "4 lookups" not in web.get(path).text
+        assert "2 lookups" in page(web.get(f"{path}?crawl=b")).text  # chosen, it is shown
+
+
 def test_charts_have_the_numbers_of_crawls(web: FlaskClient) -> None:
     assert "Nothing was counted in these 48 hours" in page(web.get("/pages/charts")).text
     report(web, "a", "http://one.example/1", "http://one.example/2")
