@@ -20,7 +20,8 @@ from dedupindex.crawls.store import Reading
 from dedupindex.lookup.savings import IndexFacts
 from dedupindex.lookup.savings_report import (
     DUPLICATES,
-    FOUND,
+    FOUND_BY_CRAWL,
+    HANDLED_BY_CRAWL,
     INDEX,
     PARTS,
     as_json,
@@ -46,9 +47,9 @@ _COUNTS = (  # of a crawl, a strategy or a group
     *DUPLICATES,
     ReportColumn("stored", "stored"),
     ReportColumn("stored_bytes", "payload stored", Unit.BYTES),
-    *FOUND,
+    *FOUND_BY_CRAWL,
     *hidden(
-        ReportColumn("handled_bytes", "payload", Unit.BYTES),
+        ReportColumn("handled_bytes", f"payload of {HANDLED_BY_CRAWL}", Unit.BYTES),
         ReportColumn("listed", "listed by URL only"),
         ReportColumn("errors", "lookups that the server answered with an error"),
         ReportColumn("unsized", "hits of unknown size"),
@@ -252,7 +253,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     saved = (
         f"{share_text(head['duplicates_percent'])} of its lookups were duplicates"
         if share is None
-        else f"{share_text(share)} of the payload that it fetched was not stored again"
+        else f"{share_text(share)} of the payload of {HANDLED_BY_CRAWL} was not stored again"
     )
     unasked = not_asked(head)
     more = f"; {unasked}" if unasked else ""
@@ -281,7 +282,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
-    figures = [*saved_figures(head, "lookups", "stored"), stored]
+    figures = [*saved_figures(head, "lookups", "stored", HANDLED_BY_CRAWL), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
 
@@ -308,7 +309,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
     yield f"Total handled:        {content['lookups']:,}"
-    yield from duplicate_lines(content)
+    yield from duplicate_lines(content, HANDLED_BY_CRAWL)
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
     yield from _stated_lines(content)

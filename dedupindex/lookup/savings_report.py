@@ -35,6 +35,8 @@ PARTS = (
     ChartPart("new", "no original"),
 )
 """What a lookup found, in the order and with the colours of all pictures."""
+HANDLED_BY_CRAWL = "hits and stored captures"
+"""Whose payload the bytes of a crawl are: lookups that found nothing state no size."""
 HEADINGS = {"mime": "media type", "status": "HTTP status"}
 DUPLICATES = (
     ReportColumn("duplicates", "duplicates"),
@@ -42,14 +44,24 @@ DUPLICATES = (
     ReportColumn("duplicate_bytes", "payload saved", Unit.BYTES),
     ReportColumn("duplicate_bytes_percent", "saved, %", Unit.PERCENT),
 )
-FOUND = tuple(
-    column
-    for name, label in PARTS
-    for column in (
-        *on_pages(ReportColumn(name, label)),
-        *hidden(ReportColumn(f"{name}_bytes", f"{label}, payload", Unit.BYTES)),
+STORED_PARTS = (*PARTS[:-1], ChartPart("new", "stored"))
+"""Of what the payload of a crawl is, with the colours of `PARTS`."""
+
+
+def _found_columns(parts: Iterable[ChartPart]) -> tuple[ReportColumn, ...]:
+    """Return the columns of what lookups found; `parts` say of what the bytes are."""
+    return tuple(
+        column
+        for (name, label), (_, payload) in zip(PARTS, parts, strict=True)
+        for column in (
+            *on_pages(ReportColumn(name, label)),
+            *hidden(ReportColumn(f"{name}_bytes", f"{payload}, payload", Unit.BYTES)),
+        )
     )
-)
+
+
+FOUND = _found_columns(PARTS)
+FOUND_BY_CRAWL = _found_columns(STORED_PARTS)
 _LOOKED_UP = ReportColumn("handled", "looked up")
 _PAYLOAD = ReportColumn("handled_bytes", "payload", Unit.BYTES)
 _UNSIZED = ReportColumn("unsized", "of unknown size")
@@ -172,11 +184,15 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
     yield "]}\n"
 
 
-def duplicate_lines(head: Row) -> Iterator[str]:
-    """Yield the lines of hits and misses, with the names of the DeDuplicator's report."""
+def duplicate_lines(head: Row, handled: str = "") -> Iterator[str]:
+    """Yield the lines of hits and misses, with the names of the DeDuplicator's report.
+
+    `handled` says whose bytes the total is, if not those of all that was looked up.
+    """
     found = share_text(head["duplicates_percent"])
     yield f"Duplicates found:     {head['duplicates']:,} ({found})"
-    yield f"Bytes total:          {bytes_text(head['handled_bytes'])}"
+    of_what = f", of {handled}" if handled and head["handled_bytes"] is not None else ""
+    yield f"Bytes total:          {bytes_text(head['handled_bytes'])}{of_what}"
     share = head["duplicate_bytes_percent"]
     percent = "" if share is None else f", {share_text(share)}"
     yield f"Bytes duplicate:      {bytes_text(head['duplicate_bytes'])}{percent}"
@@ -294,9 +310,11 @@ def pictures(
         f"{what} by what was found", [(part, head[part.name] or 0) for part in PARTS], _LOOKED_UP
     )
     if head["handled_bytes"]:
-        parts = [(part, head[f"{part.name}_bytes"]) for part in PARTS]
+        of_crawl = looked_up == "lookups"
+        drawn_parts = STORED_PARTS if of_crawl else PARTS
+        parts = [(part, head[f"{part.name}_bytes"]) for part in drawn_parts]
         shares = head["duplicate_bytes_percent"] is not None
-        title = "Payload by what was found"
+        title = f"Payload of {HANDLED_BY_CRAWL}" if of_crawl else "Payload by what was found"
         yield from html_page.split(title, parts, _PAYLOAD, with_shares=shares)
     groups = groups[: html_page.MOST]
     drawn, names = drawn_columns(groups if looked_up == "handled" else [])
@@ -332,11 +350,10 @@ def _of_group(group: Row, looked_up: str) -> str:
 
 
 def saved_figures(
-    head: Row, of_what: str = "captures", new_bytes: str = "of payload"
+    head: Row, of_what: str = "captures", new_bytes: str = "of payload", handled: str = ""
 ) -> list[Figure]:
     """Return the figures of a page: what was saved, in per cent and bytes."""
-    share = head["duplicate_bytes_percent"]
-    of = "" if share is None else f"{share_text(share)} of {amount(head['handled_bytes'])}"
+    of = share_of_handled(head, handled)
     new = "" if head["new_bytes"] is None else f"{amount(head['new_bytes'])} {new_bytes}"
     captures = f"{share_text(head['duplicates_percent'])} of {of_what}"
     return [
@@ -344,6 +361,18 @@ def saved_figures(
         Figure("Duplicates", f"{head['duplicates']:,}", captures),
         Figure("No original", f"{head['new']:,}", new),
     ]
+
+
+def share_of_handled(head: Row, handled: str = "") -> str:
+    """Return the share of payload saved and of how many bytes, "" if it is not known.
+
+    `handled` is that of `duplicate_lines`.
+    """
+    share = head["duplicate_bytes_percent"]
+    if share is None:
+        return ""
+    of_what = f", of {handled}" if handled else ""
+    return f"{share_text(share)} of {amount(head['handled_bytes'])}{of_what}"
 
 
 def _share(head: Row, what: str) -> str:

@@ -15,6 +15,7 @@ from dedupindex.crawls.crawl_report import date, group_table
 from dedupindex.crawls.statistics_keys import LONGEST, StatisticsRow
 from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
+from dedupindex.lookup.savings_report import HANDLED_BY_CRAWL, share_of_handled
 from dedupindex.runtime.charts import bar
 from server.api.crawls import crawl_json, crawls_json
 from server.auth import NamespaceAccess
@@ -69,6 +70,7 @@ class CrawlPages(Handlers):
             earlier=earlier,
             now=date(int(time.time())),
             times=times,
+            share_saved=share_of_handled(total.as_json(), HANDLED_BY_CRAWL),
             index=None if brief else self._live.index_facts(),
             by=by,
             order=order,

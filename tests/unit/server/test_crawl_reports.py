@@ -247,6 +247,23 @@ def test_stored_captures_count_once(web: Web) -> None:
     assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 2)
 
 
+def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
+    sent = {"digest": str(sha1(5)), "url": "http://new.example/", "date": "2026-11-20T09:14:17Z"}
+    web.post(
+        "/captures?crawl=a", json={**sent, "size": 1000, "status": 200}
+    )  # without a lookup before
+    handled = "of hits and stored captures"
+    assert f"Bytes total:          1,000 (1.0 kB), {handled}\n" in web.report("format=text")
+    web.get("/lookup?" + question(5, "http://new.example/"))
+    for text in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
+        assert f"50.0 % of 2.0 kB, {handled}<" in text
+        assert not re.search(r"looked up<|Lookups</dt><dd>[^/]+payload", text.split("<table")[0])
+    html = web.report("format=html")
+    assert f"50.0 % of the payload {handled} was not stored again" in html
+    assert f"<dt>Payload {handled}</dt>" in html and f">Payload {handled}<" in html
+    assert ">1.0 kB stored</td>" in web.get("/pages/crawl?name=a").text
+
+
 def test_records_count_for_their_crawl(web: Web) -> None:
     spelled = str(sha1(7)).removeprefix("sha1:")
     record = {"id": spelled, "uri": "http://new.example/", "date": 20261120091417}
