@@ -234,6 +234,7 @@ def _crawls() -> dict[str, Schema]:
         **dict.fromkeys(("captures", "lookups", "duplicates", "errors"), _INTEGER),
         **dict.fromkeys(("bytes", "duplicate_bytes"), _INTEGER_OR_NULL),
         "answered_others": _INTEGER,
+        "refused": {**_object({}), "additionalProperties": _INTEGER},
         "duplicate_bytes_percent": _NUMBER_OR_NULL,
         **dict.fromkeys(NAMES, _INTEGER_OR_NULL),
         **dict.fromkeys(("strategy", "namespace", "ended", "exit", "warning"), _TEXT_OR_NULL),

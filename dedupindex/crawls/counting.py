@@ -76,6 +76,7 @@ class StatisticsDelta:
     rows: dict[_Heading, list[int]] = field(default_factory=dict)
     times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `statistics_keys`
     others: Counter[str] = field(default_factory=Counter)  # by crawl
+    refused: Counter[tuple[str, str]] = field(default_factory=Counter)  # by crawl and reason
 
 
 class LookupCounter:
@@ -125,6 +126,12 @@ class LookupCounter:
             for item in captures
         )
 
+    def count_refused(self, crawl: str, reasons: Mapping[str, int]) -> None:
+        """Count captures that the index has refused, by reason, each time they are reported."""
+        if reasons:
+            with self._busy:
+                self._sums.refused.update({(crawl, key): n for key, n in reasons.items()})
+
     def count_not_modified(self, crawl: str, captures: Iterable[Capture]) -> None:
         """Count revisits whose payloads the server did not send, as they had not changed."""
         with self._busy:
@@ -157,10 +164,11 @@ class LookupCounter:
         parts = [
             StatisticsDelta(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)
         ]
-        if taken.others and not parts:
+        if (taken.others or taken.refused) and not parts:
             parts.append(StatisticsDelta())
         if parts:
             parts[0].times, parts[0].others = taken.times, taken.others
+            parts[0].refused = taken.refused
         return parts
 
     def give_back(self, part: StatisticsDelta) -> None:
@@ -173,6 +181,7 @@ class LookupCounter:
                 row = self._row((crawl, unit[:_HOUR], *rest))  # type: ignore[arg-type]
                 row[:] = map(int.__add__, row, amounts)
             self._sums.others.update(part.others)
+            self._sums.refused.update(part.refused)
             for crawl, times in part.times.items():
                 mine = self._sums.times.get(crawl) or self._new_times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
@@ -257,6 +266,9 @@ def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     for name, count in counted.others.items():
         if number := _number(writing, name, numbers):
             writing.add(key_of(number, StatisticsKind.OTHERS), [count])
+    for (name, reason), count in counted.refused.items():
+        if number := _number(writing, name, numbers):
+            writing.add(key_of(number, StatisticsKind.REFUSED, reason.encode()), [count])
 
 
 def minute_of(now: float) -> bytes:

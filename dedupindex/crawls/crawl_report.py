@@ -6,7 +6,7 @@ The fields are those of the Processors Report of Heritrix's DeDuplicator, and mo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from heapq import nlargest
 from itertools import islice
@@ -92,6 +92,7 @@ _FACTS = (
     *(column for column in _COUNTS if column.name not in ("stored", "stored_bytes")),
     ReportColumn("captures", "captures stored"),
     ReportColumn("bytes", "payload stored", Unit.BYTES),
+    ReportColumn("refused", "reported but refused", Unit.TEXT),
     *_SELF_REPORT,
     ReportColumn("first_lookup", "first lookup", Unit.TEXT),
     ReportColumn("last_lookup", "time of the last lookup", Unit.TEXT),
@@ -174,6 +175,7 @@ def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **{name: value for name, value in crawl.as_json().items() if name != "name"},
         "captures": captures,
         "bytes": known_bytes(captures, size),
+        "refused": statistics.refused(reading, crawl),
         **total.as_json(),
         **dict.fromkeys(unstated),
         **own,
@@ -203,14 +205,23 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
 
 
 def not_asked(head: dict[str, Any]) -> str:
-    """Say what the shares of a crawl leave out, as its crawlers report it; "" for nothing."""
+    """Say what was not looked up, reported or taken from a crawl; "" for nothing."""
     failed, missing, found = head["not_looked_up"] or 0, head["not_reported"] or 0, list[str]()
     if failed:
         were = "was" if failed == 1 else "were"
         found.append(f"{failed:,} more {were} not looked up, so stored in full")
     if missing:
         found.append(f"{missing:,} stored {'was' if missing == 1 else 'were'} not reported")
+    if head["refused"] and not head["captures"]:
+        found.append(f"all that it reported was refused: {refused_text(head['refused'])}")
     return ", ".join(found)
+
+
+def refused_text(refused: Mapping[str, int]) -> str:
+    """Return how many captures were refused, with the reasons, those of most captures first."""
+    reasons = sorted(refused.items(), key=lambda item: (-item[1], item[0]))
+    more = ", ".join(f"{printable(reason)} {count:,}" for reason, count in reasons)
+    return f"{sum(refused.values()):,}" + (f" ({more})" if more else "")
 
 
 def date(seconds: int) -> str | None:
@@ -255,7 +266,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if share is None
         else f"{share_text(share)} of the payload of {HANDLED_BY_CRAWL} was not stored again"
     )
-    unasked = not_asked(head)
+    unasked, refused = not_asked(head), refused_text(head["refused"])
     more = f"; {unasked}" if unasked else ""
     headline = (
         f"{saved}: "
@@ -278,7 +289,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield from html_page.over_time("Lookups over time, UTC", PARTS, parts, looked_up)
         if table is not None:
             yield from table.html_lines(rows)
-        yield from html_page.facts("In all", _FACTS, head)
+        yield from html_page.facts("In all", _FACTS, {**head, "refused": refused})
         yield from html_page.facts("The index", INDEX, head["index"])
 
     sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
@@ -317,6 +328,9 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["listed"]:
         yield f"Listed by URL only:   {content['listed']:,}"
     yield f"Stored:               {content['captures']:,}, bytes: {bytes_text(content['bytes'])}"
+    if content["refused"]:
+        none = "" if content["captures"] else "; nothing that it reported was stored"
+        yield f"Reported but refused: {refused_text(content['refused'])}{none}"
     if content["not_modified"]:
         size = bytes_text(content["not_modified_bytes"])
         yield f"Not modified (304):   {content['not_modified']:,}, bytes not fetched: {size}"

@@ -98,6 +98,12 @@ def others(reading: Reading, crawl: Crawl) -> int:
     return amounts[0] if amounts else 0
 
 
+def refused(reading: Reading, crawl: Crawl) -> dict[str, int]:
+    """Return how many captures that a crawl reported the index has refused, by reason."""
+    found = reading.statistics(key_of(crawl.number, StatisticsKind.REFUSED))
+    return {reason.decode(): count for reason, (count,) in found}
+
+
 def captures(reading: Reading, crawl: Crawl) -> tuple[int, int]:
     """Return how many captures a crawl has reported and their bytes; none of a dropped crawl."""
     return (0, 0) if crawl.dropped else reading.counts(crawl)

@@ -8,6 +8,7 @@ A store maps ``crawl number (4), kind (1), heading`` to amounts, as u64:
                                                    nanoseconds of the last lookup
     self-report                                 -> `parse_report.SelfReport`; heading: the process
     others                                      -> lookups of others that its captures answered
+    refused                                     -> captures refused; heading: the reason
     minute                                      -> minutes since 1970, `StatisticsRow`, sum of
                                                    nanoseconds, histogram by doublings
 
@@ -51,6 +52,7 @@ class StatisticsKind(Enum):
     SELF_REPORT = b"u"
     OTHERS = b"v"
     MINUTE = b"w"
+    REFUSED = b"x"
 
 
 class StatisticsRow(NamedTuple):
@@ -142,7 +144,7 @@ WIDTH = len(StatisticsRow._fields)
 COLUMN = {name: place for place, name in enumerate(StatisticsRow._fields)}
 _ROW = struct.Struct(f">{WIDTH}Q")
 _TIMES = struct.Struct(f">{3 + BUCKETS + 1}Q")
-_OTHERS = struct.Struct(">Q")
+_COUNT = struct.Struct(">Q")
 _MINUTE = struct.Struct(f">{1 + WIDTH + 1 + DOUBLINGS}Q")
 
 Amounts = Sequence[int]
@@ -204,7 +206,8 @@ def _codec(
 CODECS = {
     **dict.fromkeys((kind.value for kind in StatisticsKind), _codec(_ROW)),
     StatisticsKind.TIMES.value: _codec(_TIMES, combine_times),
-    StatisticsKind.OTHERS.value: _codec(_OTHERS),
+    StatisticsKind.OTHERS.value: _codec(_COUNT),
+    StatisticsKind.REFUSED.value: _codec(_COUNT),
     StatisticsKind.MINUTE.value: _codec(_MINUTE, _latest_minute),
     StatisticsKind.SELF_REPORT.value: AmountCodec(_unpack_self_report, _pack_self_report, _greater),
 }

@@ -222,6 +222,7 @@ def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         **crawl.as_json(),
         "captures": captures,
         "bytes": reports.known_bytes(captures, size),
+        "refused": statistics.refused(reading, crawl),
         "lookups": total.lookups,
         "duplicates": total.duplicates,
         "duplicate_bytes": known(total.duplicate_bytes, total.duplicates, total.unsized),

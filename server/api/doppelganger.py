@@ -164,6 +164,7 @@ class Records(Handlers):
 
         name, done = self._live.crawls.write(change, make=True)
         self._live.crawls.counting.count_stored(name, done.held)
+        self._live.crawls.counting.count_refused(name, done.refused)
         counts = {"added": done.added, "unchanged": done.unchanged, "refused": done.refused}
         return {"crawl": name, **counts}
 

@@ -9,7 +9,7 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from dedupindex.crawls.crawl_report import not_asked
+from dedupindex.crawls.crawl_report import not_asked, refused_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
@@ -37,6 +37,7 @@ def configure_templates(app: App) -> None:
         visible=printable,
         unit=unit,
         not_asked=not_asked,
+        refused_text=refused_text,
     )
 
 

@@ -63,6 +63,10 @@ def index(make_index: MakeIndex) -> Path:
 
 @pytest.fixture
 def web(index: Path) -> Web:
+    return served(index)
+
+
+def served(index: Path) -> Web:
     live = LiveIndex(index)
     live.refresh()
     app = create_app(Config(index), live)
@@ -245,6 +249,24 @@ def test_stored_captures_count_once(web: Web) -> None:
     assert (group["host"], group["stored"], group["stored_bytes"]) == ("new.example", 2, 300)
     [by_mime] = web.report("by=mime")["groups"]
     assert (by_mime["mime"], by_mime["stored"]) == ("image/png", 2)
+
+
+def test_refused_captures_are_counted_by_reason(make_index: MakeIndex) -> None:
+    web = served(make_index([], Settings(mime="text/html", whitelist=True)))
+    assert web.report()["refused"] == {}
+    assert "refused" not in web.report("format=text")
+    sent = {"digest": str(sha1(5)), "url": "http://a.example/", "date": "2026-11-20T09:14:17Z"}
+    for refused, mime in enumerate(("image/png", "image/png", "text/html")):
+        text = web.report("format=text")
+        assert ("; nothing that it reported was stored\n" in text) == (refused > 0)
+        warned = f"all that it reported was refused: {refused}" in web.get("/pages/crawls").text
+        assert warned == (refused > 0)
+        web.post("/captures?crawl=a", json={**sent, "mime": mime, "status": 200})
+    assert web.report()["refused"] == {"mime": 2} == web.get("/crawls/a").get_json()["refused"]
+    assert "\nReported but refused: 2 (mime 2)\n" in web.report("format=text")
+    for text in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
+        assert "<dt>Reported but refused</dt><dd>2 (mime 2)</dd>" in text
+    assert "was refused: 2" not in web.get("/pages/crawl?name=a").text
 
 
 def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
