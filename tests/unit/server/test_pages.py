@@ -362,6 +362,16 @@ def test_hosts_of_crawls(web: FlaskClient) -> None:
         page(web.get(f"/pages/crawl?name=a&{query}"), 400)
 
 
+def test_times_of_lookups_say_of_what_they_are(web: FlaskClient) -> None:
+    report(web, "a", "http://one.example/1")
+    live, crawl = web.get("/pages/live?crawl=a").text, web.get("/pages/crawl?name=a").text
+    assert "99 of 100 in 0.00 ms" not in live and "99 of 100 in at most 0.00 ms" not in live
+    assert live.count(": no lookups<") >= 57  # of 60 minutes
+    assert "rounded up, to at most twice the true time" in live
+    assert "99 of 100 in at most" in live and "99 of 100 in at most" in crawl
+    assert "Lookup time, of all its lookups" in crawl
+
+
 def test_sums_over_crawls_leave_cancelled_ones_out(web: FlaskClient) -> None:
     report(web, "a", "http://one.example/1", size=3000)
     report(web, "b", "http://one.example/2", size=3000)
