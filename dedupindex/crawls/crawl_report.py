@@ -142,6 +142,7 @@ class CrawlReport(NamedTuple):
     summary: dict[str, Any]
     groups: Iterator[statistics.Headed]
     order: str = ""  # the column by which groups come, "" for their headings
+    is_whole: bool = True  # whether all groups are here, not one page of them
 
     def table(self) -> Table | None:
         """Return the table of its groups, if it has any."""
@@ -258,7 +259,10 @@ def _groups(found: CrawlReport) -> Iterator[dict[str, Any]]:
 
 
 def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the report as a page."""
+    """Yield the report as a page, with all groups in the order of the picture above them."""
+    if found.is_whole and not found.order and found.by not in ("", "hour", "day"):
+        found = found._replace(order="lookups")
+        rows = sorted(rows, key=lambda row: -row["lookups"])
     head, table = found.summary, found.table()
     share = head["duplicate_bytes_percent"]
     saved = (

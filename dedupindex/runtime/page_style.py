@@ -65,7 +65,7 @@ caption { padding: .5rem .75rem; text-align: left }
 th, td { padding: .35rem .6rem; border-top: 1px solid var(--line); text-align: left }
 th, td { vertical-align: top; font-weight: 400; overflow-wrap: break-word }
 thead th { border-top: 0; font-weight: 600; vertical-align: bottom }
-tbody th { min-width: 14rem; max-width: 30rem; font-weight: 500; overflow-wrap: anywhere }
+tbody th { min-width: 10rem; max-width: 30rem; font-weight: 500; overflow-wrap: anywhere }
 td:last-child:not(.n) { min-width: 12rem; overflow-wrap: anywhere }
 th.n, td.n { text-align: right }
 td.n { white-space: nowrap }

@@ -166,7 +166,8 @@ class CrawlRoutes(Handlers):
             last = groups[most - 1][0].decode("utf-8", "surrogateescape")
             follow = _next_page(f"/crawls/{quote(name, '')}/report", given, last)
             groups = groups[:most]
-        report = report._replace(groups=iter(groups))
+        is_whole = follow is None and "after" not in given
+        report = report._replace(groups=iter(groups), is_whole=is_whole)
         form = given.get("format", "json")
         if form == "json":
             report.summary["next"] = follow

@@ -372,6 +372,17 @@ def test_the_top_of_a_report(web: Web) -> None:
     assert web.report("by=host&top=1&order=stored")["groups"][0]["stored"] == 0
 
 
+def test_the_page_of_a_report_has_its_groups_in_the_order_of_the_picture(web: Web) -> None:
+    for number, host in enumerate(("a.example", "c.example", "b.example")):
+        for _ in range(number + 1):
+            web.get("/lookup?" + question(1, f"http://{host}/"))
+    heading = re.compile(r'<tr><th scope="row">(.)\.example<')
+    html = web.report("by=host&format=html")
+    assert heading.findall(html) == ["b", "c", "a"]
+    assert "<caption>By host, most lookups first</caption>" in html
+    assert heading.findall(web.report("by=host&format=html&limit=2")) == ["a", "b"]  # of three
+
+
 def test_invalid_report_requests(web: Web) -> None:
     for query in (
         *("by=moon", "top=3", "by=host&top=0", "by=host&top=3&after=x", "by=host&limit=99999"),
