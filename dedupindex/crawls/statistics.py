@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dedupindex.crawls.counting import bound_of
 from dedupindex.crawls.crawl import Crawl
-from dedupindex.crawls.parse_report import self_report_of
+from dedupindex.crawls.parse_report import SelfReport, self_report_of
 from dedupindex.crawls.statistics_keys import MOST, StatisticsKind, StatisticsRow, key_of
 from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadQuery, Damaged
@@ -52,13 +52,16 @@ class Times(NamedTuple):
     latest: float = 0.0  # seconds that the last lookup took; 0: not known
 
 
-def total(reading: Reading, crawl: Crawl) -> StatisticsRow:
+def total(reading: Reading, crawl: Crawl, self_report: SelfReport | None = None) -> StatisticsRow:
     """Return the totals of a crawl; raises `Damaged` if they are lost.
+
+    `self_report` is read if it is not given.
 
     Its lookups are also those that the digest filters of its crawlers have answered, of which the
     rows of `rows` know nothing.
     """
-    row, by_filter = _asked(reading, crawl), self_report_of(reading, crawl).answered_by_filter
+    row = _asked(reading, crawl)
+    by_filter = (self_report or self_report_of(reading, crawl)).answered_by_filter
     return row._replace(lookups=min(row.lookups + by_filter, MOST)) if by_filter else row
 
 

@@ -218,7 +218,9 @@ def crawl_json(live: LiveIndex, name: str) -> dict[str, Any]:
 
 def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = statistics.captures(reading, crawl)
-    total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
+    self_report = self_report_of(reading, crawl)
+    total = statistics.total(reading, crawl, self_report)
+    times = statistics.times(reading, crawl)
     return {
         **crawl.as_json(),
         "captures": captures,
@@ -230,7 +232,7 @@ def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
         "duplicate_bytes_percent": total.as_json()["duplicate_bytes_percent"],
         "errors": total.errors,
         "answered_others": statistics.others(reading, crawl),
-        **self_report_of(reading, crawl)._asdict(),
+        **self_report._asdict(),
         "first_lookup": date(times.first),
         "last_lookup": date(times.last),
         "warning": warning(crawl, total),
