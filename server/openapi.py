@@ -320,7 +320,8 @@ def _deletions() -> dict[str, Schema]:
     deletion = dict.fromkeys(("digest", "url", "date"), _TEXT)
     deletions = {"captures": _list(_object(deletion)), "force": _BOOLEAN, **deletion}
     amount = {"captures": _INTEGER, "bytes": _INTEGER_OR_NULL, "unsized": _INTEGER}
-    amounts = ("originals", "same_url", "other_url", "nowhere", "copies", "dependents", "broken")
+    where = ("same_url", "other_url", "nowhere")
+    amounts = ("originals", *where, "copies", "revisits", "dependents", "broken")
     lists = ("not_found", "by_container", "by_crawl", "unread", "outdated", "listed")
     impact = {
         **dict.fromkeys(("found", "unmerged"), _INTEGER),

@@ -17,7 +17,7 @@ from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.purge.impact import Amount, DependentRevisit, RemovedOriginal
+from dedupindex.post_crawl.purge.impact import Amount, Item
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
     fingerprint,
@@ -29,7 +29,7 @@ from dedupindex.post_crawl.purge.remove import (
     unread_as_text,
 )
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
-from dedupindex.runtime.tables import amount, printable
+from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import check_date
 from dedupindex.urlkey import meant_url
 
@@ -63,7 +63,7 @@ def _target_options(command: _Command) -> _Command:
             ),
             once(
                 "--list", "listed", is_flag=True,
-                help="First print a JSON line for each original and revisit.",
+                help="First print a JSON line for each original and revisit, with its file.",
             ),
             shared_options("--json"),
         )
@@ -77,7 +77,8 @@ def _target_options(command: _Command) -> _Command:
 def impact(index: Path, listed: bool, **options: Any) -> int:
     """Report what removing captures from INDEX would change, and which revisits refer to them.
 
-    Changes nothing. Reads the whole index once; for single captures usually only their digests.
+    Changes nothing. Captures of what is named that are revisits themselves are counted apart.
+    Reads the whole index once; for single captures usually only their digests.
     Only captures in the index are counted, not requests, resources and refused records.
     """
     target = _target(options)
@@ -95,6 +96,9 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 )  # fmt: skip
 def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
+
+    The WARC files are not changed: whoever can read them can still read the payload. Remove or
+    rewrite the files that bin/impact --list names to take it down.
 
     Fails if revisits refer to these captures, or may do so in files that changed since they were
     indexed, unless --force is given. Purged captures are not added again.
@@ -140,7 +144,7 @@ def _captures(stream: BinaryIO) -> tuple[CaptureTarget, ...]:
     return tuple(found)
 
 
-def _print_item(item: RemovedOriginal | DependentRevisit) -> None:
+def _print_item(item: Item) -> None:
     print_json(item_as_json(item))
 
 
@@ -164,6 +168,8 @@ def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> int:
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
+    if purged and found.found:
+        say("the index forgot these captures; the WARC files are unchanged and still have them")
     return 0 if found.found else NOTHING_FOUND
 
 
@@ -178,6 +184,7 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("  other URL", impact.left["other_url"], "are stored under other URLs only")
     yield _line("  nowhere", impact.left["nowhere"], "are stored nowhere else")
     yield _line("copies", impact.copies, f"not used as originals; they {verb}, too")
+    yield _line("revisits", impact.revisits, f"are captures of what was named, too; they {verb}")
     if found.live:
         yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
     yield _line("dependents", impact.dependents, "are revisits that refer to these originals")
@@ -185,7 +192,8 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, amounts in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
-            yield f"  in {title} {shown}: {amounts[0]:,} revisits, {_size(Amount(*amounts))}"
+            count = singular(f"{amounts[0]:,} revisits")
+            yield f"  in {title} {shown}: {count}, {_size(Amount(*amounts))}"
     if not purged:
         yield (
             "only captures in the index are counted: not the requests, resources and refused "

@@ -309,7 +309,7 @@ def test_a_purge_while_a_node_is_down_is_seen_once_that_is_back(
     load(index, copies[::2], [revisit_of(first[3], b"http://example.com/b", 9)])
     nodes.nodes[2].kill()
     refused = command("purge", index, "--container", file)
-    assert "1 revisits name" in refused.communicate(timeout=DEADLINE)[1]
+    assert "1 revisit names" in refused.communicate(timeout=DEADLINE)[1]
     patient("purge", index, "--container", file, "--force")
     nodes.mend()
     nodes.await_all()

@@ -25,6 +25,7 @@ from dedupindex.index.format.file_names import files_of, row_matches
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
+from dedupindex.index.format.visits import CODE as VISIT_CODE
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
 from dedupindex.index.load.runs import RunWriter
@@ -73,6 +74,7 @@ class Impact:
     left: dict[str, Amount] = field(
         default_factory=lambda: {name: Amount() for name in (SAME_URL, OTHER_URL, NOWHERE_ELSE)}
     )  # the originals, by where their payload would still be stored
+    revisits: Amount = field(default_factory=Amount)  # of the target itself, that would be removed
     dependents: Amount = field(default_factory=Amount)  # revisits that refer to what would go
     broken: Amount = field(default_factory=Amount)  # of these, whose payload would be nowhere
     by_container: Sums = field(default_factory=lambda: Sums(3))  # the fields of `Amount`
@@ -102,6 +104,15 @@ class DependentRevisit(NamedTuple):
     left: str
 
 
+class RemovedRevisit(NamedTuple):
+    """A revisit that would be removed itself, whatever it refers to."""
+
+    digest: Digest
+    dependent: Dependent
+    container: str
+    crawl: str
+
+
 class OutdatedFile(NamedTuple):
     """A file with another size than it had when the index read it, in bytes."""
 
@@ -110,7 +121,8 @@ class OutdatedFile(NamedTuple):
     size_now: int
 
 
-OnItem = Callable[[RemovedOriginal | DependentRevisit], None]
+Item = RemovedOriginal | DependentRevisit | RemovedRevisit
+OnItem = Callable[[Item], None]
 
 
 class _Remainder(NamedTuple):
@@ -125,7 +137,8 @@ class ImpactSurvey:
     """Goes through an index once; `impact` is complete after `run`.
 
     With a `writer` it stages the load that removes the captures; `rewrites` is then whether the
-    ledger may hold some of them. `on_item` gets each original and each revisit.
+    ledger may hold some of them. `on_item` gets each original and each revisit, and each capture
+    of the target that is a revisit.
     """
 
     def __init__(
@@ -171,7 +184,7 @@ class ImpactSurvey:
     def _read(self, on_progress: OnProgress) -> None:
         view, prefixes, target = self._view, self._prefixes(), self.target
         found, total = view.cells_by_digest(), view.counts().captures
-        ledger = _LedgerCursor(view.ledger_by_digest(), view.position)
+        ledger = _LedgerCursor(self._count_revisits(view.ledger_by_digest()), view.position)
         if prefixes:
             found, total = chain.from_iterable(map(view.cells, prefixes)), 0
             ledger = _LedgerCursor(chain.from_iterable(map(view.ledger, prefixes)))
@@ -203,6 +216,31 @@ class ImpactSurvey:
                 self._add_other(cell)
                 self._survives = self._survives or any(map(cells.answers, entries))
         self._end_digest()
+        ledger.finish()
+
+    def _count_revisits(self, found: Iterator[bytes]) -> Iterator[bytes]:
+        """Count the revisits among all items of the ledger that go themselves; yield all items.
+
+        Each file that has such a revisit counts; one in a log is that of the file which it names.
+        """
+        lengths, last, names = self._rule.keys.lengths(), b"", dict[bytes, list[str]]()
+        for item in found:
+            yield item
+            if item[:1] == VISIT_CODE:
+                continue
+            end = lengths[item[0]]
+            if item[end] != cells.DEPENDENT or not self.target.takes_dependent(item[end:]):
+                continue
+            body = item[end:]
+            if (second := item[: end + 7]) != last:  # of its key
+                last, names = second, {}
+            revisit = Dependent.of(body)
+            place = self._container(revisit.container)
+            if not _is_another(names.setdefault(revisit.url, []), place.container):
+                continue
+            self.impact.revisits.add(revisit.size)
+            if self._on_item is not None:
+                self._on_item(RemovedRevisit(cells.digest_of_key(item[:end]), revisit, *place))
 
     def _add_other(self, cell: bytes) -> None:
         if len(self._others) < _MAX_OTHERS:
@@ -418,6 +456,11 @@ class _LedgerCursor:
     def dependents(self, key: bytes) -> Iterator[bytes]:
         """The dependents under a key, after its copies."""
         return self._under(key, copies=False)
+
+    def finish(self) -> None:
+        """Read what is left."""
+        for _ in self._found:
+            pass
 
     def _under(self, key: bytes, *, copies: bool) -> Iterator[bytes]:
         while self._next is not None and self._next.startswith(key):

@@ -46,12 +46,13 @@ from dedupindex.indexer import spot_check
 from dedupindex.lookup.render_json import original_as_json, url_as_json
 from dedupindex.post_crawl.purge.impact import (
     Amount,
-    DependentRevisit,
     Impact,
     ImpactSurvey,
+    Item,
     OnItem,
     OutdatedFile,
     RemovedOriginal,
+    RemovedRevisit,
 )
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
@@ -200,8 +201,10 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
     dependents = found.impact.dependents.captures
     if dependents and not allowed.force:
         raise HasDependents(
-            f"{dependents:,} revisits name captures that would be removed; "
-            "bin/impact lists them, and --force purges them nevertheless"
+            singular(f"{dependents:,} revisits ")
+            + ("names" if dependents == 1 else "name")
+            + " captures that would be removed; bin/impact lists them, and --force purges them "
+            "nevertheless"
         )
     if found.outdated and not allowed.force:
         raise HasDependents(
@@ -247,6 +250,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
         "originals": impact.originals.as_json(),
         **{name: amount.as_json() for name, amount in impact.left.items()},
         "copies": impact.copies.as_json(),
+        "revisits": impact.revisits.as_json(),
         "unmerged": found.live,
         "dependents": impact.dependents.as_json(),
         "broken": impact.broken.as_json(),
@@ -301,28 +305,29 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
     ]
 
 
-def item_as_json(item: RemovedOriginal | DependentRevisit) -> dict[str, Any]:
-    """JSON of an original that is removed, or of a revisit that refers to one."""
+def item_as_json(item: Item) -> dict[str, Any]:
+    """JSON of an original or a revisit that is removed, or of a revisit that refers to one."""
     if isinstance(item, RemovedOriginal):
         successor = original_as_json(item.successor) if item.successor else None
         original = original_as_json(item.capture)
         return {"original": original, "payload": item.left, "next_original": successor}
     revisit = item.dependent
-    return {
-        "dependent": {
-            **url_as_json(revisit.url),
-            "date": revisit.date.decode(),
-            "digest": str(item.digest),
-            "container": item.container or None,
-            "crawl": item.crawl or None,
-            "size": item.size if item.size >= 0 else None,
-            "refers_to": {
-                **url_as_json(revisit.names_url),
-                "date": revisit.names_date.decode() or None,
-            },
+    size = revisit.size if isinstance(item, RemovedRevisit) else item.size
+    content = {
+        **url_as_json(revisit.url),
+        "date": revisit.date.decode(),
+        "digest": str(item.digest),
+        "container": item.container or None,
+        "crawl": item.crawl or None,
+        "size": size if size >= 0 else None,
+        "refers_to": {
+            **url_as_json(revisit.names_url),
+            "date": revisit.names_date.decode() or None,
         },
-        "payload": item.left,
     }
+    if isinstance(item, RemovedRevisit):
+        return {"revisit": content}
+    return {"dependent": content, "payload": item.left}
 
 
 def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:

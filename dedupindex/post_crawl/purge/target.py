@@ -74,6 +74,7 @@ class ResolvedTarget:
             urls = tuple(capture.url for capture in self.target.captures)
         self._spellings = [spellings(text) for text in self.target.texts]
         self._packed = {pack(url): number for number, url in enumerate(urls)}
+        self._packed_ends = tuple(self._packed)
         self._tails = frozenset(self.keys.tail(url) for url in urls)
         # By URL: what goes stays away, whatever container it comes from.
         self.by_url = kind in (TargetKind.URL, TargetKind.PREFIX, TargetKind.CAPTURE)
@@ -127,11 +128,13 @@ class ResolvedTarget:
         return bool(numbers)
 
     def takes_dependent(self, dependent: bytes) -> bool:
-        """Whether the revisit of a ledger item (without its key) goes."""
+        """Whether the revisit of a ledger item (without its key) goes; updates `found`."""
         if self.target.kind is TargetKind.CAPTURE:
             return False
+        if self.target.kind is TargetKind.URL and not dependent.endswith(self._packed_ends):
+            return False  # its own URL comes last; so most need not be parsed
         if self.by_url:
-            return self.takes_url(Dependent.of(dependent).url)
+            return self._takes_and_finds(Dependent.of(dependent).url)
         return cells.container_of(dependent) in self.containers
 
     def takes_item(self, key: bytes, body: bytes) -> bool:
@@ -143,6 +146,9 @@ class ResolvedTarget:
 
     def takes_visit(self, url: bytes) -> bool:
         """Whether a visit of a URL goes; updates `found`, as that may be all there is of it."""
+        return self._takes_and_finds(url)
+
+    def _takes_and_finds(self, url: bytes) -> bool:
         taken = self.takes_url(url)
         if taken:
             self.found.update(

@@ -34,7 +34,7 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
-from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, RemovedOriginal
+from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, Item, RemovedOriginal
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.conftest import ENGINES, On
@@ -55,7 +55,7 @@ def container(*names: str) -> Target:
 def listed(
     index: Path, target: Target
 ) -> tuple[PurgeSurvey, list[RemovedOriginal], list[DependentRevisit]]:
-    seen: list[RemovedOriginal | DependentRevisit] = []
+    seen: list[Item] = []
     found = survey(index, target, seen.append)
     return (
         found,
@@ -434,6 +434,34 @@ def test_the_commands_impact_and_purge(index: Path) -> None:
     assert done["originals"]["captures"] == 3 and len(held(index)) == 2
     run("impact", index, "--container", "a", "--url", "b", status=2)
     run("impact", index, "--crawl", "a", "--prefix", status=2)
+
+
+def test_captures_of_a_url_that_are_revisits_are_counted_and_listed(index: Path) -> None:
+    first = capture(1, A, 1, container=FIRST)
+    again = [revisit_of(first, A, day, f"/w/later-{day}.warc.gz") for day in (4, 5)]
+    load(index, [], [*again, revisit_of(first, A, 5, "/copy/later-5.warc.gz")])
+    report = json.loads(run("impact", index, "--url", A.decode(), "--json"))
+    assert report["revisits"]["captures"] == 5  # two more are in /w/r.warc.gz
+    lines = run("impact", index, "--url", A.decode(), "--list").splitlines()
+    going = [json.loads(line)["revisit"] for line in lines if line.startswith(b'{"revisit"')]
+    files = {one["container"] for one in going}
+    assert files == {f"/w/{name}.warc.gz" for name in ("r", "later-4", "later-5")} | {
+        "/copy/later-5.warc.gz"
+    }
+    text = run("purge", index, "--url", A.decode(), "--force").decode()
+    assert "revisits                 5" in text and "unchanged" not in text
+    run("impact", index, "--url", A.decode(), status=10)
+
+
+def test_a_url_that_has_only_revisits_is_found(index: Path) -> None:
+    url = b"http://example.com/only-revisits"
+    load(index, [], [revisit_of(capture(2, B, 1, container=FIRST), url, 7)])
+    target = Target(TargetKind.URL, (url.decode(),))
+    found, going, depending = listed(index, target)
+    assert found.found == {0} and found.impact.revisits.captures == 1
+    assert not going and not depending
+    purge(index, target, force=False)
+    assert not survey(index, target).found
 
 
 @of_files
