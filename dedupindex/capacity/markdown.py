@@ -125,7 +125,7 @@ def post_crawl_table(size: float, inputs: Table) -> str:
             f"${costs.request_cost:,.2f}; {costs.bytes_read / 1e12:,.1f} TB are read and "
             f"{costs.bytes_written / 1e12:,.1f} TB written.\n"
             f"* A dry run reads {costs.dry_run_bytes_read / 1e12:,.1f} TB, and the run after it "
-            f" {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
+            f"reads {costs.bytes / 1e12:,.1f} TB less than without one; the same command "
             f"after a complete run reads {costs.rerun_bytes_read / 1e12:,.1f} TB and writes "
             "nothing.\n"
             f"* Disk of the driver: {costs.driver_disk / 1e9:,.0f} GB, "

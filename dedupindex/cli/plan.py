@@ -37,6 +37,7 @@ bin/plan --post-crawl 40TB,1PB                         # rewriting WARC files in
 _UNITS = {"": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15} | {
     f"{prefix}ib": 1024.0**power for power, prefix in enumerate("kmgtp", 1)
 }
+_LEAST = 1e6  # bytes that need no unit; 40 alone is most likely a slip
 _SIZE = re.compile(r"([0-9.]+(?:e[+]?[0-9]+)?) ?([kmgtp]?i?b?)", re.IGNORECASE)
 
 
@@ -51,7 +52,10 @@ def _sizes(ctx: click.Context, param: click.Parameter, value: str) -> list[float
     """Numbers of bytes, with commas between them."""
     with suppress(ValueError):
         return _all_of(_size, value, 1e18)
-    raise click.BadParameter(f"{value}: write numbers of bytes with commas, as 40TB,1PB or 40e12")
+    raise click.BadParameter(
+        f"{value}: write numbers of bytes with commas, as 40TB,1PB or 40e12 "
+        "(a number below a megabyte needs its unit)"
+    )
 
 
 def _all_of(parse: Callable[[str], float], value: str, most: float) -> list[float]:
@@ -69,7 +73,10 @@ def _size(text: str) -> float:
     unit = unit if unit.endswith("b") or not unit else f"{unit}b"
     if match is None or unit not in (*_UNITS, "b"):
         raise ValueError
-    return float(match[1]) * _UNITS.get(unit, 1.0)
+    size = float(match[1]) * _UNITS.get(unit, 1.0)
+    if not unit and size < _LEAST:
+        raise ValueError
+    return size
 
 
 @click.command(cls=Command, examples=EXAMPLES)

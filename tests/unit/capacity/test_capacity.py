@@ -134,6 +134,7 @@ def test_sizes_may_have_units() -> None:
     found = json.loads(typed("plan", "--post-crawl", sizes, "--json")[0])["post_crawl"]
     assert [one["bytes"] for one in found] == [*[40e12] * 5, 1024**4, 2e15]
     assert "numbers of bytes" in typed("plan", "--post-crawl", "40XB", status=2)[1]
+    assert "needs its unit" in typed("plan", "--post-crawl", "40", status=2)[1]
     assert "numbers of captures" in typed("plan", "--captures", "40TB", status=2)[1]
 
 
