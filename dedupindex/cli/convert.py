@@ -78,7 +78,7 @@ class _Run:
         Of nothing but files that are not converted it says that none `made`.
         """
         outcomes = convert_all(tasks, self.out, self.jobs, work, self.store)
-        left_alone = _print_outcomes(outcomes, tasks, found.skipped, counted, made, self.requests)
+        left_alone = _print_outcomes(outcomes, tasks, found, counted, made, self.requests)
         sound = True
         if self.cdxj is not None:
             sound = write_cdxj(_names(tasks, left_alone, self.out), self.cdxj, self.jobs)
@@ -193,12 +193,16 @@ def _names(tasks: list[ConvertTask], left_alone: set[str], out: Path) -> dict[st
 
 
 def _print_outcomes(
-    outcomes: Iterator[ConvertOutcome], tasks: list[ConvertTask], skipped: int,
+    outcomes: Iterator[ConvertOutcome], tasks: list[ConvertTask], found: Sources,
     counted: tuple[str, ...], made: str, requests: CountedRequests,
 ) -> set[str]:  # fmt: skip
-    """Print the outcome of each file and the totals; returns the files that were left alone."""
+    """Print the outcome of each file and the totals; returns the files that were left alone.
+
+    Records and bytes are those of files that were converted. Files that could not be opened were
+    named before, and count as left alone.
+    """
     states: Counter[str] = Counter()
-    left_alone = set[str]()
+    skipped, left_alone = found.skipped, set[str]()
     totals = dict.fromkeys((*counted, "bytes_before", "bytes_after", "kept"), 0)
     with show_progress() as progress:
         for outcome in finished(outcomes, "converting", len(tasks), progress):
@@ -206,24 +210,28 @@ def _print_outcomes(
                 skipped += 1
                 continue
             states[outcome.state] += 1
-            for name in totals:
-                totals[name] += getattr(outcome, name)
             if outcome.state == "left_alone":
                 left_alone.add(outcome.name)
                 say(f"warning: {outcome.name} was left alone: {outcome.problem}")
             else:
+                for name in totals:
+                    totals[name] += getattr(outcome, name)
                 sizes = f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
                 which = f"{states.total():,} of {len(tasks):,}: {outcome.name}"
                 say(f"{which}: {outcome.state}, {sizes}")
     if not states:
         say(singular(f"nothing was written: of {skipped:,} files none ") + made)
+    unusable = {file.path for file in found.others} & {one.container for one in found.problems}
+    whole = states.total() > states["left_alone"]
+    if unusable:
+        states["left_alone"] += len(unusable)
     counts = ", ".join(f"{number:,} {state}" for state, number in sorted(states.items()))
     counts = counts.replace("_", " ")
-    lines = [
-        f"files: {counts or 'none'}; "
-        + singular(", ".join(f"{totals[one]:,} {_LABELS.get(one, one)}" for one in counted) + "; ")
-        + f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
-    ]
+    lines = [f"files: {counts or 'none'}"]
+    if whole:
+        records = ", ".join(f"{totals[one]:,} {_LABELS.get(one, one)}" for one in counted)
+        sizes = f"{amount(totals['bytes_before'])} to {amount(totals['bytes_after'])}"
+        lines[0] += f"; {singular(records)}; {sizes}"
     if totals["kept"]:
         lines.append(f"  gzip members kept unchanged: {amount(totals['kept'])}")
     if skipped:

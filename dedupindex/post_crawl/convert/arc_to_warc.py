@@ -400,8 +400,8 @@ def conversion_tasks(
         target = out / (_SUFFIX.sub("", file.name) + (".warc.gz" if zipped else ".warc"))
         if target in tasks:
             raise BadInput(
-                f"{file.path} and {tasks[target].path} would both become {target}: convert them "
-                "in two runs"
+                f"{file.path} and {tasks[target].path} would both become {target}: convert one "
+                "of them by itself into another directory (--out), and the others without it"
             )
         tasks[target] = ConvertTask(file.path, target, keep, file.size)
     return sorted(tasks.values(), key=lambda task: -task.size), found

@@ -171,8 +171,8 @@ def recompress_tasks(
         target = out / (_SUFFIX.sub("", file.name) + ENDINGS[kind])
         if target in tasks:
             raise BadInput(
-                f"{file.path} and {tasks[target].path} would both become {target}: convert them "
-                "in two runs"
+                f"{file.path} and {tasks[target].path} would both become {target}: convert one "
+                "of them by itself into another directory (--out), and the others without it"
             )
         offsets = None if maps is None else maps / str(number)
         tasks[target] = ConvertTask(

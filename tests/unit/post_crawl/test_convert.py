@@ -335,6 +335,9 @@ def test_the_command(tmp_path: Path) -> None:
         1,
     )
     assert "c.arc.gz was left alone" in talk and "cut short" in talk
+    sizes = report["bytes_before"], report["bytes_after"]  # of the two that were converted
+    assert sizes[0] == len(good) + len(GOOD)
+    assert sizes[1] == sum(path.stat().st_size for path in warcs.rglob("*.warc*"))
     made = {str(path.relative_to(warcs)) for path in warcs.rglob("*") if path.is_file()}
     assert made == {"below/a.warc.gz", "b.warc"}
     assert (warcs / "b.warc").stat().st_mtime == 1
@@ -357,7 +360,14 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.arc", "a.arc.gz"):
         (tmp_path / name).write_bytes(GOOD)
     _, talk = typed("convert", tmp_path, "--out", tmp_path / "out", status=4)
-    assert "would both become" in talk
+    assert "would both become" in talk and "another directory (--out)" in talk
+
+
+def test_sizes_of_files_that_were_left_alone_are_not_shown(tmp_path: Path) -> None:
+    arc = tmp_path / "a.arc.gz"
+    arc.write_bytes((gz(header()) + gz(document()))[:-3])
+    shown, _ = typed("convert", arc, "--out", tmp_path / "out", status=7)
+    assert shown.strip() == "files: 1 left alone"
 
 
 def test_no_existing_file_is_replaced(tmp_path: Path) -> None:

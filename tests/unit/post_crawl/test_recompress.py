@@ -370,6 +370,21 @@ def test_a_record_larger_than_memory_takes_little(kind: str, tmp_path: Path) -> 
     tracemalloc.stop()
 
 
+def test_each_file_is_in_one_count(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    plain(folder / "whole.warc", [page(1)])
+    plain(folder / "cut.warc.gz", [gz(page(1))[:-3]])
+    plain(folder / "x.arc", [GOOD])
+    (folder / "odd.warc.zst").write_bytes(zst(page(2), trained()))  # its dictionary is elsewhere
+    report, talk = typed("convert", "--to", "zstd", folder, "--out", tmp_path / "out", "--json",
+                         status=7)  # fmt: skip
+    counts = json.loads(report)
+    assert (counts["converted"], counts["left_alone"], counts["skipped"]) == (1, 2, 1)
+    assert counts["bytes_before"] == (folder / "whole.warc").stat().st_size
+    assert "odd.warc.zst" in talk
+
+
 def test_the_command_writes_a_map_of_offsets(tmp_path: Path) -> None:
     folder, out = tmp_path / "in", tmp_path / "out"
     records = harvest(30)
