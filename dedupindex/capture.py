@@ -157,6 +157,9 @@ class Problem(NamedTuple):
     offset: int  # bytes; for text sources the line number
     message: str
 
+    def as_json(self) -> dict[str, str | int]:
+        return {"file": self.container, "offset": self.offset, "why": self.message}
+
 
 Item = Capture | Revisit | Refusal | Problem
 """What a source yields: one of the first three for each record, and problems between them."""

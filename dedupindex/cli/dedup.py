@@ -25,7 +25,7 @@ from dedupindex.cli.options import PATH, flag, option, results_of, shared_option
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
-from dedupindex.errors import Damaged, as_called
+from dedupindex.errors import BadInput, Damaged, as_called
 from dedupindex.object_store import counted_requests
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
@@ -36,7 +36,7 @@ from dedupindex.post_crawl.dedup_report import (
     hosts_without_revisits,
     refused_table,
 )
-from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate
+from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_sample
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
@@ -140,8 +140,9 @@ def command(
     with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         if sample:
             found = estimate(list(sources), sample, seed, chosen, progress)
+            warn(found.left)
             print_result(found.as_json(), _estimate_lines(found))
-            return 0
+            return status_7("the files named above are damaged or unusable") if found.left else 0
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
@@ -194,15 +195,23 @@ def _check_sample(sample: str, html: Path | None, *, dry_run: bool) -> None:
         raise click.UsageError("--sample goes with --dry-run")
     if sample and html is not None:
         raise click.UsageError("--html is a page of a whole run: leave --sample out")
+    try:
+        parse_sample(sample or "1")
+    except BadInput as error:
+        raise click.UsageError(str(error)) from error
 
 
 def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
     yield (
         f"sample: {found.sampled_files:,} of {found.files:,} files, "
-        f"{amount(found.sampled_bytes)} of {amount(found.bytes)}, "
-        f"{found.captures:,} captures that could become revisits"
+        f"{amount(found.sampled_bytes)} of {amount(found.bytes_before)}, "
+        f"{found.sampled_captures:,} captures, {found.sampled_duplicates:,} of them duplicates"
     )
-    low, high = (amount(round(share * found.bytes)) for share in (found.low, found.high))
+    yield "  not all duplicates can become revisits: without --sample, --dry-run says how many"
+    low, high = (amount(round(share * found.bytes_before)) for share in (found.low, found.high))
+    if found.sampled_files == found.files:
+        yield f"duplicates in all files: {found.at_least:.1%} of the bytes, {low}"
+        return
     yield (
         f"duplicates in all files: between {found.low:.1%} and {found.high:.1%} of the bytes, "
         f"{low} to {high}, with 95 % confidence"
@@ -309,7 +318,8 @@ def _verified_line(report: DedupReport) -> str:
 
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     would = "would become" if report.dry_run else "became"
-    yield singular(f"{report.files:,} files of {report.records:,} records")
+    damaged = f" and {report.damaged:,} damaged places" if report.damaged else ""
+    yield singular(f"{report.files:,} files of {report.records:,} records") + singular(damaged)
     yield singular(
         f"{report.captures:,} captures: {report.unique:,} without a duplicate, "
         f"{report.originals:,} originals, {report.revisits:,} revisits, "

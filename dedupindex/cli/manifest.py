@@ -23,7 +23,7 @@ from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import SIZES
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.make_manifest import ManifestReport, make
-from dedupindex.post_crawl.manifest.parquet import Manifest, open_manifest
+from dedupindex.post_crawl.manifest.parquet import DAMAGED, Manifest, open_manifest
 from dedupindex.post_crawl.manifest.record_lines import ManifestOptions
 from dedupindex.post_crawl.plan.warcsum_format import VERDICTS, TextCheck, text_line
 from dedupindex.runtime.tables import amount, printable, singular
@@ -149,7 +149,8 @@ def _text_of(made: ManifestReport, output: Path, checked: TextCheck | None) -> I
     yield f"{printable(str(output))}: " + singular(
         f"{made.lines:,} lines of {amount(made.bytes)} of files"
     )
-    yield from count_lines("", made.records)
+    places = {DAMAGED: "places in which no record could be read"}
+    yield from count_lines("", made.records, places)
     yield from count_lines("remark: ", made.remarks, REMARKS)
     if made.skipped:
         yield f"  files skipped, neither WARC nor ARC: {made.skipped:,}"

@@ -30,6 +30,7 @@ from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.post_crawl.dedup_report import (
+    NO_ARCHIVE,
     DedupReport,
     VerifyJob,
     by_host,
@@ -158,27 +159,32 @@ def estimate(
     _check_in_place(sources, options)
     found = find(sources)
     check_any_read(found, ManifestReport(problems=found.problems))
-    sample = draw(found.files, size, seed)
+    files = [*found.files, *found.others]
+    sample = draw(files, size, seed)
     roots = sorted({Path(file.root) for file in found.files})
     with working(options.work or _work_directory(roots, options.out), sources) as work:
         if work.unfinished_options is not None:
             raise SettingsConflict(f"a run in place was interrupted ({work.top}): finish it first")
         if is_outdated(work.manifest):
             shutil.rmtree(work.manifest)
-        made = replace(found, files=sample)
-        make(
-            made, work.manifest, ManifestOptions(), jobs=options.jobs, spark=options.spark,
+        unusable = {file.path for file in found.others}
+        readable = replace(found, files=[file for file in sample if file.path not in unusable])
+        made = make(
+            readable, work.manifest, ManifestOptions(), jobs=options.jobs, spark=options.spark,
             on_progress=on_progress,
         )  # fmt: skip
         manifest = open_manifest(work.manifest)
         numbers = {one.path: one.number for one in manifest.containers().values()}
         drawn = [SampledFile(numbers.get(file.path, 0), file.size) for file in sample]
-        total = sum(file.size for file in found.files)
+        total, report = sum(file.size for file in files), DedupReport(dry_run=True)
+        report.add_found(found, made.problems)
+        report.add_manifest(manifest)
         with open_database(work.top, options.memory, 0) as (database, _):
             database.execute(
                 f"CREATE VIEW lines AS SELECT * FROM read_parquet({quoted(manifest.parquet)})"
             )
-            return estimate_duplicates(database, drawn, len(found.files), total, options.criteria)
+            estimated = estimate_duplicates(database, drawn, len(files), total, options.criteria)
+        return replace(estimated, sampled_captures=report.captures, left=report.left)
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:
@@ -368,7 +374,7 @@ class _DedupRun:
             self._report.leave(file.path, UNFINISHED)
             return False
         if not self._report.names(file.path):  # otherwise there is a better message
-            self._report.leave(file.path, "it cannot be read as WARC or ARC")
+            self._report.leave(file.path, NO_ARCHIVE)
         if job.out is not None:
             try:
                 copy(file, job.place, dry=job.dry)

@@ -23,6 +23,7 @@ from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exac
 from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.tables import amount
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.warc_files import Sources
 from dedupindex.verify.block_facts import timestamp14
 from dedupindex.verify.compare_files import ComparedPart, verify_pair
 from dedupindex.verify.file_bytes import Joined, Place, UnreadableFile
@@ -30,6 +31,7 @@ from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
 FILE_LEFT = "file-left-alone"
+NO_ARCHIVE = "it cannot be read as WARC or ARC"
 _NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _HOST_OF_URL = f"""coalesce(
@@ -384,6 +386,7 @@ class DedupReport:
     skipped: int = 0  # files that are neither WARC nor ARC
     skipped_files: list[str] = field(default_factory=list)  # the first of them
     records: int = 0  # of all types
+    damaged: int = 0  # places in which no record could be read
     captures: int = 0  # responses among them
     unique: int = 0  # captures without an equal
     originals: int = 0
@@ -421,10 +424,19 @@ class DedupReport:
         """Whether there is a problem of this file."""
         return file in self._files
 
+    def add_found(self, found: Sources, problems: Iterable[Problem]) -> None:
+        """Add the problems of reading files, and the files that are no archives."""
+        for path, offset, message in (*found.problems, *problems):
+            self.leave(path, message, offset)
+        for file in found.others:
+            if not self.names(file.path):
+                self.leave(file.path, NO_ARCHIVE)
+
     def add_manifest(self, manifest: Manifest) -> None:
         for entry in manifest.entries.values():
             self.captures += entry.lines
-            self.records += sum(entry.records.values())
+            self.records += entry.readable
+            self.damaged += entry.damaged
             self.revisits_before += entry.records.get("revisit", 0)
             for path, offset, message in entry.located_problems():
                 self.leave(path, message, offset)
@@ -492,7 +504,7 @@ class DedupReport:
 
     def _without_hosts(self) -> dict[str, Any]:
         numbers = (
-            "dry_run", "files", "skipped", "records", "captures", "unique", "originals",
+            "dry_run", "files", "skipped", "records", "damaged", "captures", "unique", "originals",
             "revisits", "revisits_before", "bytes_before", "bytes_after",
         )  # fmt: skip
         return {
@@ -501,7 +513,7 @@ class DedupReport:
             "journal_bytes": self.journal,
             "bytes_saved": self.bytes_saved,
             "refused": dict(sorted(self.refused.items())),
-            "problems": [{"file": file, "offset": at, "why": why} for file, at, why in self.left],
+            "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],
             "outside": dict(sorted((+self.outside).items())),
             "verified": {
@@ -510,5 +522,7 @@ class DedupReport:
             },
             "indexed": self.indexed,
             "work": str(self.work),
-            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+            "seconds": {
+                name.replace(" ", "_"): round(value, 3) for name, value in self.seconds.items()
+            },
         }

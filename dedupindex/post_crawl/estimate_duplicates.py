@@ -32,11 +32,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import sqrt
 from random import Random
 from typing import Any, NamedTuple
 
+from dedupindex.capture import Problem
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.runtime.duckdb import Database, insert
@@ -50,16 +51,22 @@ _LEAST = 2  # files of a sample
 _SAMPLE = re.compile(r"([0-9]+(?:\.[0-9]+)?)(%?)")
 
 
+def parse_sample(size: str) -> tuple[float, bool]:
+    """Return a number of files, or per cent of them and true; raises `BadInput`."""
+    match = _SAMPLE.fullmatch(size)
+    number = float(match[1]) if match else 0.0
+    if match is None or not number or (number > 100 if match[2] else "." in match[1]):
+        raise BadInput(f"--sample {size}: give a number of files, or a share of them such as 10%")
+    return number, bool(match[2])
+
+
 def draw(files: Sequence[SourceFile], size: str, seed: int) -> list[SourceFile]:
     """Return a random sample of files; `size` is a number, or a share as ``10%``.
 
     Raises `BadInput` if that is neither, or less than two files.
     """
-    match = _SAMPLE.fullmatch(size)
-    if match is None or (float(match[1]) > 100 if match[2] else "." in match[1]):
-        raise BadInput(f"--sample {size}: give a number of files, or a share of them such as 10%")
-    number = float(match[1])
-    count = min(round(len(files) * number / 100) if match[2] else int(number), len(files))
+    number, is_share = parse_sample(size)
+    count = min(round(len(files) * number / 100) if is_share else int(number), len(files))
     if count < _LEAST:
         several = f"--sample {size} of {len(files):,} files: it has {count}"
         raise BadInput(f"{several}, and an estimate needs at least two")
@@ -76,10 +83,11 @@ class DuplicateEstimate:
     """Shares are of the bytes of all files; duplicates are whole records but the first of each."""
 
     files: int  # of the set
-    bytes: int
+    bytes_before: int  # of these files
     sampled_files: int
     sampled_bytes: int
-    captures: int = 0  # of the sample that could become revisits
+    sampled_captures: int = 0
+    sampled_duplicates: int = 0  # captures with a payload that another one has, but one of each
     at_most: float = 0.0  # of duplicates in the set, if all payloads have equally many copies
     at_most_error: float = 0.0  # standard error
     at_least: float = 0.0  # of duplicates within the sample
@@ -87,9 +95,12 @@ class DuplicateEstimate:
     repeats: int = 0  # sampled files with a payload of a file drawn before
     low: float = 0.0  # the interval in which the share is, with 95 per cent confidence
     high: float = 1.0
+    left: list[Problem] = field(default_factory=list)  # files of the set, damage in the sample
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        content = asdict(self)
+        del content["left"]
+        return {**content, "problems": [one.as_json() for one in self.left]}
 
 
 class _Weights(NamedTuple):
@@ -139,9 +150,9 @@ def estimate_duplicates(
         SELECT payload, count(*) AS files, sum(bytes) / sum(records) AS weight
         FROM present GROUP BY payload""")
     whole = _weights(database, sample)
-    found.captures = int(
-        database.execute("SELECT coalesce(sum(records), 0) FROM present").fetchall()[0][0]
-    )
+    counts = "(SELECT coalesce(sum(records), 0) FROM present), (SELECT count(*) FROM payloads)"
+    records, payloads = database.execute(f"SELECT {counts}").fetchall()[0]
+    found.sampled_duplicates = int(records) - int(payloads)
     found.at_most, found.at_least = (max(0.0, share) for share in whole.shares(size))
     without = [part.shares(size) for part in _without_each(database, sample, groups, whole)]
     left = 1 - found.sampled_bytes / size if size else 0.0
@@ -211,7 +222,7 @@ def _highest_share(found: DuplicateEstimate, sizes: list[int]) -> float:
         return 1.0
     effective = min(
         found.sampled_bytes**2 / sum(size * size for size in sizes),
-        found.files * found.sampled_bytes / found.bytes,
+        found.files * found.sampled_bytes / found.bytes_before,
     )
     share = _average_of_repeats(found.repeats)[1] * found.files / found.sampled_files / effective
     return share if share <= 0.5 else 2 * share / (2 * share + 1)

@@ -132,6 +132,7 @@ def header_hash(header: bytes | memoryview) -> bytes:
 
 
 _IS_TEXT = [name in TEXTS for name in TYPES]
+DAMAGED = "damaged"  # among the types of records: places in which none could be read
 
 
 @dataclass
@@ -143,6 +144,16 @@ class ManifestEntry:
     records: dict[str, int] = field(default_factory=dict)  # by type, responses among them
     problems: list[tuple[int, str]] = field(default_factory=list)  # offset and message
     remarks: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def damaged(self) -> int:
+        """Places in which a record was expected and none could be read."""
+        return self.records.get(DAMAGED, 0)
+
+    @property
+    def readable(self) -> int:
+        """Records of all types."""
+        return sum(self.records.values()) - self.damaged
 
     def located_problems(self) -> list[Problem]:
         return [Problem(self.container.path, *problem) for problem in self.problems]

@@ -186,10 +186,12 @@ def test_the_command(harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     words = ["dedup", str(harvest), "--out", str(out), "--dry-run"]
     assert main([*words, "--sample", "50%", "--seed", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert (found["files"], found["sampled_files"], found["captures"]) == (40, 20, 200)
+    assert (found["files"], found["sampled_files"], found["sampled_captures"]) == (40, 20, 200)
     assert found["low"] < 0.25 < found["high"] and found["at_most_error"] > 0
     assert main([*words, "--sample", "40"]) == 0
-    assert "between 25.0% and 25.0% of the bytes" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "400 captures, 100 of them duplicates" in text
+    assert "duplicates in all files: 25.0% of the bytes" in text and "too low" not in text
     assert main([*words, "--sample", "2"]) == 0
     text = capsys.readouterr().out
     assert "this cannot tell how much would be saved: too few files were drawn" in text
@@ -199,3 +201,31 @@ def test_the_command(harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert whole["revisits"] == 100
     assert not out.exists()
     assert main(["dedup", str(harvest), "--out", str(out), "--sample", "9"]) == 2
+    for size in ("abc", "200%", "0", "0%"):
+        assert main([*words, "--sample", size]) == 2
+
+
+def test_a_sample_of_all_files_has_the_counts_and_problems_of_a_dry_run(
+    harvest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (harvest / "no-archive.warc.gz").write_bytes(b"nothing of the kind" * 50)
+    damaged = bytearray((harvest / "00.warc.gz").read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    (harvest / "00.warc.gz").write_bytes(damaged)
+    words = ["dedup", str(harvest), "--out", str(tmp_path / "out"), "--dry-run", "--json"]
+    assert main(words) == 7
+    whole = json.loads(capsys.readouterr().out)
+    assert main([*words, "--sample", "100%", "--work", str(tmp_path / "work")]) == 7
+    estimated = json.loads(capsys.readouterr().out)
+    for name in ("files", "bytes_before"):
+        assert estimated[name] == whole[name], name
+    assert estimated["sampled_captures"] == whole["captures"]
+    assert estimated["sampled_files"] == 41
+    main(["verify", str(harvest), "--json"])
+    lines = capsys.readouterr().out.splitlines()
+    assert json.loads(lines[-1])["records"] == whole["records"] and whole["damaged"] > 0
+
+    def order(problem: dict[str, object]) -> str:
+        return str(problem)
+
+    assert sorted(estimated["problems"], key=order) == sorted(whole["problems"], key=order)
