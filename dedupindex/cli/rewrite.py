@@ -34,6 +34,7 @@ from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS
 
 Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
@@ -263,10 +264,13 @@ def restore_file(_: None, task: Undo) -> Restored:
         ) from error
 
 
+_DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in it"}
+
+
 def print_restored(results: Iterator[Restored]) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(
-        ("files", "exact", "records", "copied", "existing", "left_alone", "damaged"), 0
+        ("files", "exact", "records", "copied", "existing", "left_alone", "damaged", "defective"), 0
     )
     restored = 0
     for result in results:
@@ -276,8 +280,9 @@ def print_restored(results: Iterator[Restored]) -> int:
         if result.state == "left_alone":
             say(f"warning: {result.name} was left alone: {result.problem}")
         elif result.problem:
-            counts["damaged"] += 1
-            say(f"warning: {result.name} has damage that was copied: {result.problem}")
+            level = result.level or DAMAGE
+            counts["damaged" if level == DAMAGE else "defective"] += 1
+            say(f"warning: {result.name} was copied with {_DEFECTS[level]}: {result.problem}")
     there = f"{counts['existing']:,} there already, " if counts["existing"] else ""
     line = (
         f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
@@ -285,7 +290,8 @@ def print_restored(results: Iterator[Restored]) -> int:
         f"{counts['copied']:,} copied as they are, {there}{counts['left_alone']:,} left alone"
     )
     print_result({**counts, "restored": restored}, [singular(line)])
-    return Damaged.exit_status if counts["left_alone"] or counts["damaged"] else 0
+    wrong = counts["left_alone"] or counts["damaged"] or counts["defective"]
+    return Damaged.exit_status if wrong else 0
 
 
 def _commit(roots: list[Path], containers: Containers) -> int:

@@ -36,7 +36,7 @@ from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import is_index
 from dedupindex.verify.block_facts import CUT_AT_ZERO
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.issues import DAMAGE, Finding
+from dedupindex.verify.issues import DAMAGE, LEVELS, Finding
 from dedupindex.verify.walk_file import is_named
 
 EXAMPLES = """
@@ -205,16 +205,20 @@ def _restored(task: Undo) -> Restored:
     assert task.out is not None
     target = task.out / task.name
     if result.state in ("copied", "records") and is_named(target):
-        found = [one for one in Collection([target]).findings() if _is_damage(one)]
+        found = [one for one in Collection([target]).findings() if _is_defect(one)]
         if found:
-            first = found[0]
+            first = min(found, key=lambda one: LEVELS.index(one.level))
             more = f" (and {len(found) - 1:,} more)" if found[1:] else ""
+            result.level = first.level
             result.problem = f"{first.reason} at {first.offset}: {first.message}{more}"
     return result
 
 
-def _is_damage(finding: Finding) -> bool:
-    """Whether content may be damaged; a digest that its writer cut does not show that it is."""
+def _is_defect(finding: Finding) -> bool:
+    """Whether bytes cannot be read, or are not those of their digest.
+
+    A digest that its writer cut does not show that.
+    """
     if finding.reason in ("block-digest", "payload-digest"):
         return finding.message != CUT_AT_ZERO
     return finding.level == DAMAGE

@@ -371,6 +371,7 @@ class Restored:
     records: int = 0
     problem: str = ""
     bytes_after: int = 0
+    level: str = ""  # of the worst finding of `verify` in what was copied; "" if there is none
 
 
 def rewritten_files(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:

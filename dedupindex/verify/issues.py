@@ -19,9 +19,9 @@ def level_words(levels: Mapping[str, int]) -> list[str]:
     for level in LEVELS:
         if count := levels.get(level, 0):
             many = "s" * (count > 1)
+            of = "broken replay" if level == BROKEN else level
             found.append(
-                f"{count:,} "
-                + (f"remark{many}" if level == REMARK else f"finding{many} of {level}")
+                f"{count:,} " + (f"remark{many}" if level == REMARK else f"finding{many} of {of}")
             )
     return found
 

@@ -347,7 +347,7 @@ def test_undedup_does_not_call_a_cut_digest_damage(tmp_path: Path) -> None:
     typed("verify", "--against", source, tmp_path / "back", "--records")
     write(tmp_path / "out" / "c.warc.gz", [page(5, Payload_Digest=stated(body))])
     _, err = typed("undedup", tmp_path / "out", "--out", tmp_path / "back", status=7)
-    assert "c.warc.gz has damage that was copied: payload-digest" in err
+    assert "c.warc.gz was copied with what is broken in it: payload-digest" in err
 
 
 def test_a_corpus_never_groups_cut_digests(tmp_path: Path) -> None:

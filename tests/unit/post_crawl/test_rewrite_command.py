@@ -100,7 +100,7 @@ def test_undedup_names_damage_in_copied_files(
     (out / "notes.txt").write_text("no archive")
     assert main(["undedup", str(out), "--out", str(back)]) == 7
     output = capsys.readouterr()
-    assert "a.warc.gz has damage that was copied: damaged-member at " in output.err
+    assert "a.warc.gz was copied with its damage: damaged-member at " in output.err
     assert f"bin/verify --against BEFORE {back} --records" in output.out
     assert (back / "a.warc.gz").read_bytes() == data
 
