@@ -18,6 +18,15 @@ bin/rehearse ~/warcs --work /data/rehearsal               # seven steps; ~/warcs
 bin/rehearse ~/warcs --work /data/rehearsal --sample 1000 --seed 7
 """
 
+_UNITS = {  # of numbers whose names do not say what they count
+    **dict.fromkeys(("copied", "converted", "undone", "committed"), "files"),
+    "not_read": "files",
+    "damaged": "places in which no record can be read",
+    "names_taken": "files, copied since the sources have the name of their WARC",
+    **dict.fromkeys(("gone", "new"), "records"),
+    **dict.fromkeys(("sample", "replayed"), "revisits"),
+}
+
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, required=True, metavar="SOURCE...")
@@ -53,6 +62,7 @@ def _text_of(step: Step) -> Iterator[str]:
             text = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
         elif isinstance(value, int):
             text = amount(value) if name.startswith("bytes") else f"{value:,}"
+            text += f" {unit}" if (unit := _UNITS.get(name)) else ""
         yield f"  {name.replace('_', ' '):<14} {text}"
     for problem in step.problems:
         yield f"  ! {printable(problem)}"

@@ -196,13 +196,18 @@ class _Rehearsal:
         listed = self._manifest("before", self._found).entries.values()
         step.numbers = {
             "files": len(listed),
-            "records": sum(sum(entry.records.values()) for entry in listed),
+            "not_read": len(self._files) - len(listed),
+            "records": sum(entry.readable for entry in listed),
+            "damaged": sum(entry.damaged for entry in listed),
             "captures": sum(entry.lines for entry in listed),
         }
 
     def _convert(self, step: Step) -> None:
         names = {self._copy / file.name for file in self._files}
         tasks, _ = conversion_tasks(self._sources, self._copy, keep=True)
+        clashes = [task for task in tasks if task.target in names]
+        for task in clashes:
+            self._say(f"{task.path} is copied, not converted: the sources have {task.target.name}")
         tasks = [task for task in tasks if task.target not in names]
         outcomes = convert_all(tasks, self._copy, self._options.jobs, convert)
         converted = {outcome.name: outcome for outcome in outcomes if not outcome.problem}
@@ -216,7 +221,8 @@ class _Rehearsal:
                     step.fail(f"{file.path}: {left}")
         self._resources = sum(outcome.resources for outcome in converted.values())
         step.numbers = {
-            "copied": copied, "converted": len(converted), "resources": self._resources,
+            "copied": copied, "converted": len(converted), "names_taken": len(clashes),
+            "resources": self._resources,
         }  # fmt: skip
 
     def _validate(self, step: Step) -> None:

@@ -388,7 +388,7 @@ def _write(
                 "(bin/convert)"
             )
         if targets.setdefault(path, source) is not source and not source.single:
-            raise BadInput(f"two files would both become {path}: export them in two runs")
+            raise BadInput(f"two files would both become {path}: export them into two directories")
         needed += span.stored
     for path in targets:
         if os.path.lexists(path):

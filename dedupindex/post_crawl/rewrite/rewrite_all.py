@@ -274,7 +274,7 @@ def check_names(
         if other is not file:
             raise BadInput(
                 f"{file.path} and {other.path} would both become {out / file.name}: "
-                "name the folder above both, or rewrite them in two runs"
+                "name the folder above both, or rewrite them into two directories"
             )
     target = out.resolve()
     roots = {file.root for file in files if not is_remote(file.root)}

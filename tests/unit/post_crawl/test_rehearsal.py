@@ -56,10 +56,24 @@ def test_all_steps_of_sound_sources(source: Path, tmp_path: Path, rehearse: Rehe
     assert steps["commit"]["undone"] == steps["commit"]["committed"] == 2
     assert steps["manifest"]["captures"] == steps["validate"]["captures"] == 27
     assert steps["convert"]["converted"] == 1 and steps["convert"]["copied"] == 4
+    assert steps["convert"]["names_taken"] == 0
+    assert steps["test"]["files"] == steps["manifest"]["files"] + steps["manifest"]["not_read"]
     work = tmp_path / "work"
     assert (work / "copy" / "example.warc").exists()
     assert content(work / "copy") == content(work / "out")
     assert all(step["sound"] for step in rehearse("--sample", 0).values())  # once more
+
+
+def test_an_arc_file_whose_name_is_taken_is_named_and_counters_have_units(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source / "a.arc").write_bytes((DATA / "example.arc").read_bytes())
+    (source / "a.warc").write_bytes(response(b"of the same name", number=901))
+    assert main(["rehearse", str(source), "--work", str(tmp_path / "work")]) == 0
+    shown = capsys.readouterr()
+    assert "a.arc is copied, not converted: the sources have a.warc" in shown.err
+    assert "names taken    1 files, copied since" in shown.out
+    assert "undone         2 files\n" in shown.out and "gone           19 records\n" in shown.out
 
 
 def test_in_a_relative_directory(
