@@ -62,7 +62,7 @@ def _text_of(step: Step) -> Iterator[str]:
             text = ", ".join(f"{what} {count:,}" for what, count in value.items()) or "none"
         elif isinstance(value, int):
             text = amount(value) if name.startswith("bytes") else f"{value:,}"
-            text += f" {unit}" if (unit := _UNITS.get(name)) else ""
+            text = singular(f"{text} {_UNITS[name]}") if name in _UNITS else text
         yield f"  {name.replace('_', ' '):<14} {text}"
     for problem in step.problems:
         yield f"  ! {printable(problem)}"

@@ -72,7 +72,7 @@ def test_an_arc_file_whose_name_is_taken_is_named_and_counters_have_units(
     assert main(["rehearse", str(source), "--work", str(tmp_path / "work")]) == 0
     shown = capsys.readouterr()
     assert "a.arc is copied, not converted: the sources have a.warc" in shown.err
-    assert "names taken    1 files, copied since" in shown.out
+    assert "names taken    1 file, copied since" in shown.out
     assert "undone         2 files\n" in shown.out and "gone           19 records\n" in shown.out
 
 
