@@ -140,9 +140,7 @@ def command(
     with counted_requests() as requests, show_progress(verbose=verbose) as progress:
         if sample:
             found = estimate(list(sources), sample, seed, chosen, progress)
-            warn(found.left)
-            print_result(found.as_json(), _estimate_lines(found))
-            return status_7("the files named above are damaged or unusable") if found.left else 0
+            return _print_estimate(found)
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
@@ -199,6 +197,13 @@ def _check_sample(sample: str, html: Path | None, *, dry_run: bool) -> None:
         parse_sample(sample or "1")
     except BadInput as error:
         raise click.UsageError(str(error)) from error
+
+
+def _print_estimate(found: DuplicateEstimate) -> int:
+    """Print an estimate, and return the exit status."""
+    warn(found.left)
+    print_result(found.as_json(), _estimate_lines(found))
+    return status_7("the files named above are damaged or unusable") if found.left else 0
 
 
 def _estimate_lines(found: DuplicateEstimate) -> Iterator[str]:
