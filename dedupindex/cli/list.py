@@ -227,11 +227,11 @@ def print_captures(
         return NOTHING_FOUND
     shown = islice(chain([first], captures), limit or None)
     if csv:
-        for line in csv_lines(_COLUMNS, map(original_as_json, shown)):
+        for line in csv_lines(_COLUMNS, map(_as_json, shown)):
             click.echo(line, nl=False)
     elif wants_json():
         for capture in shown:
-            print_json(original_as_json(capture))
+            print_json(_as_json(capture))
     else:
         click.echo(_TITLES)
         for capture in shown:
@@ -241,13 +241,20 @@ def print_captures(
     return 0
 
 
+def _as_json(capture: Capture) -> dict[str, Any]:
+    return original_as_json(capture) | {"digest": _labelled(capture)}
+
+
+def _labelled(capture: Capture) -> str:
+    """Return the digest as its record spells it, but always with the label that lookups need."""
+    digest = capture.digest.spelled(capture.spelling)
+    return digest if ":" in digest else f"{capture.digest.algorithm}:{digest}"
+
+
 def line_of(capture: Capture) -> str:
     """Return a capture as a line: date, status, mime, size, digest, URL, container."""
     size = amount(capture.size) if capture.size >= 0 and not capture.size_of_record else "-"
     mime = capture.mime.decode("latin-1") or "-"
-    digest = capture.digest.spelled(capture.spelling)
-    if ":" not in digest:  # the source has no label, but bin/lookup needs one
-        digest = f"{capture.digest.algorithm}:{digest}"
-    url = _shown(capture.url)
+    digest, url = _labelled(capture), _shown(capture.url)
     date, container = capture.date.decode(), capture.container or "-"
     return printable(_LINE.format(date, capture.status or "-", mime, size, digest, url, container))

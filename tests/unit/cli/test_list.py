@@ -14,6 +14,7 @@ import pytest
 
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.stores import make_store
+from dedupindex.digest import Spelling
 from dedupindex.index import ENGINES
 from dedupindex.index.identity import Settings
 from tests.conftest import MakeIndex
@@ -152,6 +153,16 @@ def test_csv_has_the_fields_of_json_and_no_formulas(make_index: MakeIndex) -> No
     shown = json.loads(typed("list", index, "--json")[0])
     assert row.keys() == shown.keys()
     assert row["url"] == shown["url"] and row["mime"] == "'=cmd()"
+
+
+def test_lookups_take_the_digests_that_are_listed(make_index: MakeIndex) -> None:
+    """Rows of CDX files spell digests without a label."""
+    index = make_index([capture(1, URLS[0])._replace(spelling=Spelling(0, 0))])
+    (row,) = csv.DictReader(io.StringIO(typed("list", index, "--csv")[0]))
+    shown = json.loads(typed("list", index, "--json")[0])
+    assert row["digest"] == shown["digest"] == str(sha1(1))
+    assert f" {shown['digest']} " in typed("list", index)[0]
+    typed("lookup", index, "--digest", shown["digest"])
 
 
 def test_wrong_choices_are_refused(index: Path) -> None:
