@@ -30,7 +30,7 @@ from dedupindex.index.identity import FILE, read_identity
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.copy_index import Copied, copy_to_engine
-from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.files import data_files, exclusive, size_on_disk
 from dedupindex.runtime.progress import measured
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable, singular
 from dedupindex.runtime.workers import Count, read_all
@@ -115,9 +115,9 @@ def stats(index: Path) -> int:
     with closing(open_index(index)) as engine:
         with show_progress() as progress:
             found = summary.summarize(engine, progress)
+        with suppress(OSError):  # an index on a medium that cannot be written to
+            summary.write_summary(index, found)  # it counts for the size on disk
         content = _stats(engine, index, found)
-    with suppress(OSError):  # an index on a medium that cannot be written to
-        summary.write_summary(index, found)
     print_result(content, _stats_lines(content))
     return 0
 
@@ -406,9 +406,4 @@ def _crawls_too(index: Path, target: Path, repair: str) -> int:
 
 
 def _size(index: Path) -> int:
-    """Return the bytes of all files, also while others come and go."""
-    total = 0
-    for path in index.rglob("*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
+    return sum(map(size_on_disk, data_files(index)))

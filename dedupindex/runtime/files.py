@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from stat import S_ISREG
 from typing import IO, BinaryIO
 
 from dedupindex.errors import BadInput, IndexBusy
@@ -65,6 +66,23 @@ def named_errors(path: Path) -> Iterator[None]:
         if error.errno in _FULL and error.filename is None:
             error.filename = str(path)
         raise
+
+
+def data_files(directory: Path) -> Iterator[os.stat_result]:
+    """Yield the status of all files below a directory, also while others come and go.
+
+    Lock files are left out: their size says nothing, and readers write them.
+    """
+    for path in directory.rglob("*"):
+        with suppress(OSError):
+            status = path.stat()
+            if S_ISREG(status.st_mode) and not path.name.endswith("lock"):
+                yield status
+
+
+def size_on_disk(file: os.stat_result) -> int:
+    """Return the bytes of a file without its holes, which files of LMDB may have."""
+    return min(file.st_size, file.st_blocks * 512)
 
 
 def require_directory(path: Path) -> None:

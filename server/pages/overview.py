@@ -17,6 +17,7 @@ from dedupindex.crawls.statistics_keys import StatisticsRow
 from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
+from dedupindex.runtime.files import data_files, size_on_disk
 from server.api.crawls import crawls_json
 from server.auth import NamespaceAccess
 from server.metrics import CELLS, lookups_by_class
@@ -118,14 +119,9 @@ class Overview(Handlers):
 def _on_disk(index: Path) -> tuple[int, str]:
     """Return the bytes of an index on disk, and its last change as a WARC-Date, "" for none."""
     size, changed = 0, 0.0
-    for path in index.rglob("*"):
-        try:
-            status = path.stat()
-        except OSError:  # it is being replaced
-            continue
-        if path.is_file() and not path.name.endswith("lock"):  # readers write it
-            size += status.st_blocks * 512  # crawls.mdb and others may have holes
-            changed = max(changed, status.st_mtime)
+    for status in data_files(index):
+        size += size_on_disk(status)
+        changed = max(changed, status.st_mtime)
     latest = datetime.fromtimestamp(changed, UTC)
     return size, latest.strftime("%Y-%m-%dT%H:%M:%SZ") if changed else ""
 

@@ -17,6 +17,7 @@ from flask.testing import FlaskClient
 from dedupindex.crawls.crawl_report import group_table as crawl_table
 from dedupindex.lookup.savings_report import group_table
 from dedupindex.runtime.report_table import Unit
+from dedupindex.runtime.tables import amount
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -182,6 +183,15 @@ def test_a_crawl_that_asked_has_the_numbers_of_its_files(
     ]:
         assert {name: shown[name] for name, _ in pairs} == {one: right[same] for one, same in pairs}
     assert counted["sizes"] == {"stated": 7, "of_original": 10, "unknown": 0}
+
+
+def test_the_size_on_disk_is_that_of_the_files(harvest: dict[str, Path], tmp_path: Path) -> None:
+    size = json.loads(typed("index", "--stats", harvest["index"], "--json")[0])["bytes"]
+    files = [path for path in harvest["index"].rglob("*") if path.is_file()]
+    locks = {path for path in files if path.name.endswith("lock")}
+    assert locks and size == sum(path.stat().st_size for path in files if path not in locks)
+    client, _ = serving(harvest["index"], tmp_path)
+    assert f"<dt>Size on disk</dt><dd>{amount(size)}</dd>" in client.get("/").text
 
 
 def serving(index: Path, home: Path) -> tuple[FlaskClient, LiveIndex]:
