@@ -149,6 +149,9 @@ SKIPPED = frozenset(
 )
 """Reasons of refusals by type alone: reports count such records and rows as skipped."""
 
+UNRESOLVED = "unresolved-revisit"
+"""The reason for a revisit that names no original: it is kept, but adds none."""
+
 
 class Problem(NamedTuple):
     """Input that is damaged or unreadable; it is shown, and the exit status is not 0."""

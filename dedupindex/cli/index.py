@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from dedupindex.capture import SKIPPED
+from dedupindex.capture import SKIPPED, UNRESOLVED
 from dedupindex.cli.common import (
     Command,
     count_lines,
@@ -53,6 +53,8 @@ _LEFT_OUT = {  # an index keeps its settings
     "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
 }
+_UNRESOLVED_TEXT = "revisits that add no original"
+_ACROSS_FILES = "known only when all files are merged, so none is named"
 _MAX_NAMED = 5  # crawls in a sentence
 _REASONS = "docs/formats.md#what-is-refused"
 EXAMPLES = """
@@ -330,9 +332,15 @@ def _with_files(reasons: Iterable[str], files: Mapping[str, str]) -> dict[str, s
     """Return what reasons mean, with a file in which such records are."""
     found = {}
     for reason in reasons:
-        file = f"as in {printable(files[reason])}" if reason in files else ""
+        file = f"as in {printable(files[reason])}" if reason in files else _ACROSS_FILES
         found[reason] = ", ".join(filter(None, (_LEFT_OUT.get(reason, ""), file)))
     return found
+
+
+def _unresolved_text(count: int, files: Mapping[str, str]) -> str:
+    """Return that revisits name no original; they are read and kept all the same."""
+    file = _with_files([UNRESOLVED], files)[UNRESOLVED]
+    return f"  {_UNRESOLVED_TEXT}: {count:,}  ({UNRESOLVED}), {file}"
 
 
 def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str]:
@@ -350,10 +358,13 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     outcomes = {name: getattr(tally, name) for name in _OUTCOMES}
     skipped = {name: count for name, count in tally.refused.items() if name in SKIPPED}
     refused = tally.refused - Counter(skipped)
+    unresolved = refused.pop(UNRESOLVED, 0)
     yield from count_lines("", outcomes, _OUTCOMES)
     yield from count_lines("skipped: ", skipped)
     yield from count_lines("refused: ", refused, _with_files(refused, tally.refused_in))
-    if refused:
+    if unresolved:
+        yield _unresolved_text(unresolved, tally.refused_in)
+    if refused or unresolved:
         yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)
     if zstd := _zstd_files(built):
@@ -369,6 +380,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         count = f"{refused[most]:,} of {refused.total():,} responses were refused"
         what = _LEFT_OUT.get(most, f"see {_REASONS}")
         yield f"nothing was added: {count} as {most!r} ({what})"
+    elif unresolved:
+        yield f"nothing was added: {_UNRESOLVED_TEXT}: {unresolved:,}"
     elif built.problems and not tally.records:
         yield "nothing was added: no file could be read; the warnings say why"
     else:

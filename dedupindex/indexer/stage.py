@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dedupindex.capture import Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
+from dedupindex.capture import UNRESOLVED, Capture, Evidence, Item, Problem, Refusal, Revisit, Rows
 from dedupindex.counts import BuildTally
 from dedupindex.digest import CUT_DIGEST, is_cut
 from dedupindex.index import open_index
@@ -259,7 +259,7 @@ class _Stager:
             self.dependents.append(dependent(revisit, self._keys, number, refused=refused))
         original = None if cut else named_original(revisit)
         if original is None:  # a cut digest may be that of another payload than the original's
-            self.tally.refused[CUT_DIGEST if cut else "unresolved-revisit"] += 1
+            self.tally.refused[CUT_DIGEST if cut else UNRESOLVED] += 1
             return
         reason = self._refuse(original)
         if reason:

@@ -11,7 +11,16 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from dedupindex.capture import Capture, Covers, Evidence, Item, Problem, Refusal, Revisit
+from dedupindex.capture import (
+    UNRESOLVED,
+    Capture,
+    Covers,
+    Evidence,
+    Item,
+    Problem,
+    Refusal,
+    Revisit,
+)
 from dedupindex.digest import CUT_DIGEST, EMPTY, Digest, Hash, is_cut, new_hash
 from dedupindex.sources.source import DEFAULTS, GROWING, Source, SourceOptions
 from dedupindex.urlkey import is_http, unbracket
@@ -305,7 +314,7 @@ class Responses:
         except Refused:
             stated = None
         if stated is None:
-            raise Refused("unresolved-revisit")
+            raise Refused(UNRESOLVED)
         original = refers_to(fields)
         resolved = (
             says_identical(fields)

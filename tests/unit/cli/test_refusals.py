@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,8 @@ from tests.conftest import MakeIndex
 from tests.support.captures import capture
 from tests.support.commands import ended, typed
 from tests.support.rewriting import small_set
+from tests.support.warc_cases import revisit
+from tests.unit.indexer.test_never_originals import write
 from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 
@@ -66,6 +69,25 @@ def test_what_can_be_changed_is_named_before_what_cannot(tmp_path: Path) -> None
     source.write_text(HEADER + "".join(bad))
     last = typed("index", source, tmp_path / "other")[0].splitlines()[-1]
     assert last.startswith("nothing was added: 2 of 2 responses were refused as 'bad-date'"), last
+
+
+def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Path) -> None:
+    """Those of wget name it by its record id only, and are counted all the same."""
+    fields: dict[str, Any] = {"Refers_To_Target_URI": None, "Refers_To_Date": None}
+    source, index = tmp_path / "x.warc", tmp_path / "index"
+    source.write_bytes(revisit(Refers_To=b"<urn:uuid:1>", **fields))
+    out = typed("index", "--all", source, index)[0]
+    assert "  revisits that add no original: 1  (unresolved-revisit), as in" in out
+    assert "refused: " not in out
+    assert out.splitlines()[-1] == "nothing was added: revisits that add no original: 1"
+    assert json.loads(typed("index", "--stats", index, "--json")[0])["total"]["revisits"] == 1
+
+
+def test_what_no_file_has_alone_is_said_to_be_so(tmp_path: Path) -> None:
+    """A row of a record that was read and refused is known when both are merged."""
+    out = typed("index", "--all", *write(tmp_path, "truncated"), tmp_path / "index")[0]
+    (line,) = (line for line in out.splitlines() if "refused: contradicted" in line)
+    assert line.split("  ")[-1] == "known only when all files are merged, so none is named"
 
 
 def test_sources_that_cannot_be_read_make_no_index(tmp_path: Path) -> None:
