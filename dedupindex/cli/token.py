@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from dedupindex.cli.common import Command, print_result
 from dedupindex.cli.index_location import any_index
@@ -54,11 +55,13 @@ def command(
 
     Without tokens a server answers anyone who reaches it, and listens on loopback only.
     """
-    read_identity(index)
     if add and remove:
         raise click.UsageError("give either --add or --remove")
+    if not add and (unused := _typed("role", "crawls", "namespaces")):
+        raise click.UsageError(f"--{unused[0]} needs --add")
     if add and role == "admin" and (crawls, namespaces) != ("*", "*"):
         raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
+    read_identity(index)
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
         note = "send it as  Authorization: Bearer <token>; it is not shown again"
@@ -70,6 +73,12 @@ def command(
     else:
         _list(index)
     return 0
+
+
+def _typed(*options: str) -> list[str]:
+    """Return those of some options that were given on the command line."""
+    source = click.get_current_context().get_parameter_source
+    return [name for name in options if source(name) is ParameterSource.COMMANDLINE]
 
 
 def _list(index: Path) -> None:

@@ -59,6 +59,8 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         ("lookup IDX sha1:X", "unexpected argument sha1:X; did you mean --digest sha1:X?"),
         (f"list IDX {'A' * 32}", f"did you mean --digest {'A' * 32}?"),
         ("serve IDX 8484", "unexpected argument 8484; did you mean --port 8484?"),
+        ("token IDX --role admin", "--role needs --add\n"),
+        ("token IDX --remove x --crawls y", "--crawls needs --add\n"),
         ("token IDX crawl", "unexpected argument crawl\n"),
         ("lookup IDX --host x", "no such option: --host; did you mean bin/list --host?"),
         ("lookup IDX --xyz x", "--xyz"),
