@@ -31,10 +31,10 @@ _TAKEN = (
 _LABELS = {
     "new": "new", "gone": "gone", "same": "same", "changed": "changed", "new_bytes": "new payload",
     "gone_bytes": "gone payload", "same_bytes": "same payload", "changed_bytes": "changed payload",
-    "first_stored_bytes": "stored before", "second_stored_bytes": "stored after",
-    "second_revisits": "revisits after",
+    "first_stored_bytes": "stored, earlier", "second_stored_bytes": "stored, later",
+    "second_revisits": "revisits, later",
 }  # fmt: skip
-_COUNTED = "Until then a URL that has not changed is counted as new or gone, or not at all."
+_COUNTED = "Without them a URL that has not changed is counted as new or gone, or not at all."
 _PARTS = [html_page.ChartPart(change, change) for change in CHANGES]
 
 
@@ -113,7 +113,7 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
     headline = f"Of {urls:,} URLs, {total['same']:,} answered the same in both crawls."
     if found.warnings:  # what looks new or gone may have answered the same
         figures = [figure._replace(value=UNKNOWN, note="") for figure in figures]
-        headline = "What is new, gone, the same and changed is not known: WARCs were not read."
+        headline = "What is new, gone, the same and changed is not known: the warning says why."
 
     def body() -> Iterator[str]:
         for warning in found.warnings:
@@ -125,7 +125,7 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
         yield from table.html_lines(rows)
 
     return html_page.page(
-        f"From crawl {found.first} to crawl {found.second}",
+        f"Earlier crawl {found.first}, later crawl {found.second}",
         headline,
         figures,
         body(),
@@ -149,8 +149,8 @@ def _pictures(total: Mapping[str, int], rows: Sequence[dict[str, Any]]) -> Itera
 
 def _text(found: CrawlComparison) -> Iterator[str]:
     total = found.total
-    yield f"From crawl:           {printable(found.first)}"
-    yield f"To crawl:             {printable(found.second)}"
+    yield f"Earlier crawl:        {printable(found.first)}"
+    yield f"Later crawl:          {printable(found.second)}"
     for warning in found.warnings:
         yield f"Warning:              {printable(warning)}"
     if found.warnings:
@@ -162,7 +162,7 @@ def _text(found: CrawlComparison) -> Iterator[str]:
             continue
         payload = amount(total[f"{change}_bytes"])
         yield f"{f'URLs {change}:':<22}{total[change]:,}, bytes of payload: {payload}"
-    for name, label in (("first", "The first"), ("second", "The second")):
+    for name, label in (("first", "Earlier"), ("second", "Later")):
         saved, size = total[f"{name}_revisit_bytes"], total[f"{name}_stored_bytes"]
         yield (
             f"{f'{label} stored:':<22}{total[f'{name}_stored']:,}, {amount(size)}; "

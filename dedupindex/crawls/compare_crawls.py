@@ -167,10 +167,15 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
             row, told = statistics.total(reading, crawl), self_report_of(reading, crawl)
             missing = row.duplicates + row.not_modified - known
             found = []
+            advice = "Read its WARCs:"
             if missing > 0 and name in read:
                 found.append(
                     f"duplicates found by its lookups that have no revisit in the files read: "
-                    f"{missing:,} (other files, or its crawler has stored them)"
+                    f"{missing:,}"
+                )
+                advice = (
+                    "If all its WARCs were read, its crawler has stored them in full: no "
+                    "revisit is missing, and the numbers are right. If not, read the others:"
                 )
             elif missing > 0:
                 found.append(f"revisits that were not read: {missing:,}")
@@ -179,9 +184,7 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 found.append(f"captures that it did not report: {stored:,}")
             if found:
                 command = f"bin/index --add --crawl {shlex.quote(name)} WARCS INDEX"
-                warnings.append(
-                    as_called(f"crawl {name}: {', '.join(found)}. Read its WARCs: {command}")
-                )
+                warnings.append(as_called(f"crawl {name}: {', '.join(found)}. {advice} {command}"))
     return warnings
 
 

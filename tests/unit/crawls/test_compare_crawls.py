@@ -110,7 +110,7 @@ def test_the_formats_of_the_command_agree(tmp_path: Path) -> None:
     text, page = typed(*words)[0], typed(*words, "--format", "html", "--limit", "1")[0]
     for change in CHANGES:
         assert f"URLs {change}:".ljust(22) + f"{found['total'][change]}," in text
-    assert "all 2 others" in page and "From crawl old to crawl new" in page
+    assert "all 2 others" in page and "Earlier crawl old, later crawl new" in page
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -155,10 +155,12 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
         assert says in shown and remedy in shown
     assert twice == "" and "URLs by what has changed" not in page
     assert "URLs gone:            not known (counted without them: 1)" in text
-    assert "is not known: WARCs were not read" in page and ">not known</dd>" in page
+    assert "is not known: the warning says why" in page and ">not known</dd>" in page
 
-    load(index, [two._replace(container="/new.warc.gz", offset=9)],
-         [revisit_of(one, one.url, 5, "/new.warc.gz", "new")])  # fmt: skip
+    load(index, [two._replace(container="/new.warc.gz", offset=9)])
+    text, _ = typed(*words)
+    assert "no revisit in the files read: 1. If all its WARCs were read, its crawler" in text
+    load(index, [], [revisit_of(one, one.url, 5, "/newer.warc.gz", "new")])
     text, warned = typed(*words)
     assert "URLs same:            1," in text and "Warning" not in text + warned
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
