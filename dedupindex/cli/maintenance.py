@@ -62,7 +62,7 @@ def check(index: Path) -> int:
         wrong, counts = ["a page is damaged: reading it killed the process"], None
     counted = dict.fromkeys(IndexCounts._fields) if counts is None else counts._asdict()
     result = singular(f"{len(wrong):,} problems") if wrong else "no problem found"
-    checked = "" if counts is None else singular(f"{counts.captures:,} captures checked, ")
+    checked = "" if counts is None else singular(f"{counts.captures:,} originals checked, ")
     lines = [*wrong, f"{index_name(index)}: {checked}{result}"]
     print_result({"ok": not wrong, "problems": wrong, **counted}, map(printable, lines))
     return Damaged.exit_status if wrong else 0

@@ -102,7 +102,7 @@ def command(index: Path | None, engine: str, **chosen: Any) -> int:
         captures, workers = started.counts.captures, started.workers
         about = {"index": printable(name), "captures": captures, "workers": workers}
         print_result({"url": started.url, **about})
-        held, processes = singular(f"{captures:,} captures"), singular(f"{workers} workers")
+        held, processes = singular(f"{captures:,} originals"), singular(f"{workers} workers")
         log(f"serving {name} ({held}) at {started.url} with {processes}")
 
     for_all = chosen.pop("for_all")

@@ -399,7 +399,7 @@ _FACTS = (
     ReportColumn("average_lookup_ms", "average lookup", Unit.MILLISECONDS),
 )  # fmt: skip
 INDEX = (
-    ReportColumn("records_in_index", "records in the index"),
+    ReportColumn("records_in_index", "originals in the index"),
     ReportColumn("url_indexed", "URLs", Unit.TEXT),
     ReportColumn("canonical_url_available", "canonical URLs", Unit.TEXT),
     ReportColumn("digest_indexed", "digests", Unit.TEXT),
@@ -416,7 +416,7 @@ def index_lines(facts: IndexFacts, strategy: str, note: str = "") -> Iterator[st
     yield f"  Canonical URL available: {flags['canonical_url_available']}"
     yield f"  Search strategy:    {strategy}"
     yield f"  Digest in index includes hashing algorithm: {flags['digest_includes_algorithm']}"
-    yield f"  Records in index:   {facts['records_in_index']:,}{note and f' ({note})'}"
+    yield f"  Originals in index: {facts['records_in_index']:,}{note and f' ({note})'}"
     yield "  BloomFilter size:   none in the server (a miss costs one seek)"
     yield "  BloomFilter hits:   none"
 

@@ -380,7 +380,7 @@ def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
         "Total handled", "Duplicates found", "Bytes total", "Bytes duplicate", "New (no hits)",
         "Exact URL hits", "Canonical URL hits", "Digest hits", "Average lookup time",
         "Last lookup time", "URL indexed", "Digest indexed", "Canonical URL available",
-        "Search strategy", "Digest in index includes hashing algorithm", "Records in index",
+        "Search strategy", "Digest in index includes hashing algorithm", "Originals in index",
         "BloomFilter size", "BloomFilter hits",
     ):  # fmt: skip
         assert field in text, field

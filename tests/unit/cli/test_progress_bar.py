@@ -172,5 +172,5 @@ def test_a_terminal_has_a_bar_that_leaves_nothing_behind(
 def test_a_command_shows_its_result_once(make_index: MakeIndex) -> None:
     """Typed as by a user; the check runs in a process of its own."""
     shown = on_terminal(["bin/index", "--check", str(make_index())], 40, {"TERM": "xterm"})
-    assert screen(shown)[0].endswith("0 captures checked, no problem found")
+    assert screen(shown)[0].endswith("0 originals checked, no problem found")
     assert screen(shown)[1:] == [""]

@@ -490,7 +490,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
         "  URL indexed:        yes",
         "  Canonical URL available: yes",
         "  Search strategy:    as each lookup states",
-        "  Records in index:   3",
+        "  Originals in index: 3",
     ):
         assert line in text.splitlines(), text
     unasked = "7 more were not looked up, so stored in full"
@@ -516,7 +516,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     one = {"digest": str(sha1(5)), "url": "http://a.example/", "date": "2026-11-20T09:14:17Z"}
     web.post("/captures?crawl=b", json={**one, "status": 200, "size": 5})
     other, _ = dedupindex("report", index, "--crawl", "b")
-    assert "  Records in index:   3 (captures of this crawl not included)\n" in other
+    assert "  Originals in index: 3 (captures of this crawl not included)\n" in other
     never, _ = dedupindex("report", index, "--crawl", "b")
     assert "Warning:              begun, no lookup yet" in never
     out, _ = dedupindex("report", index, "--crawl", "a", "--by", "status", "--top", "1", "--json")
