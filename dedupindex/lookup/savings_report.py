@@ -76,11 +76,6 @@ STRATEGIES = Table(
     ),
     order="captures",
 )
-_LABELS = {
-    "exact_url": "Exact URL hits",
-    "canonical_url": "Canonical URL hits",
-    "digest": "Digest hits",
-}
 
 
 def heading(by: str) -> ReportColumn:
@@ -185,17 +180,17 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
 
 
 def duplicate_lines(head: Row, handled: str = "") -> Iterator[str]:
-    """Yield the lines of hits and misses, with the names of the DeDuplicator's report.
+    """Yield the lines of hits and misses, with the names that pages have.
 
     `handled` says whose bytes the total is, if not those of all that was looked up.
     """
     found = share_text(head["duplicates_percent"])
-    yield f"Duplicates found:     {head['duplicates']:,} ({found})"
+    yield f"Duplicates:           {head['duplicates']:,} ({found})"
     of_what = f", of {handled}" if handled and head["handled_bytes"] is not None else ""
-    yield f"Bytes total:          {bytes_text(head['handled_bytes'])}{of_what}"
+    yield f"Payload:              {bytes_text(head['handled_bytes'])}{of_what}"
     share = head["duplicate_bytes_percent"]
     percent = "" if share is None else f", {share_text(share)}"
-    yield f"Bytes duplicate:      {bytes_text(head['duplicate_bytes'])}{percent}"
+    yield f"Payload saved:        {bytes_text(head['duplicate_bytes'])}{percent}"
 
 
 def class_lines(head: Row, new_bytes: str = "bytes") -> Iterator[str]:
@@ -203,9 +198,10 @@ def class_lines(head: Row, new_bytes: str = "bytes") -> Iterator[str]:
 
     `new_bytes` names the bytes in the line of misses: those of a crawl are what it stored.
     """
-    yield f"New (no hits):        {head['new']:,}, {new_bytes}: {number(head['new_bytes'])}"
-    for name, label in _LABELS.items():
-        yield f"{label + ':':<22}{head[name]:,}, bytes: {number(head[f'{name}_bytes'])}"
+    for name, label in PARTS:
+        what = new_bytes if name == "new" else "bytes"
+        found = f"{head[name]:,}, {what}: {number(head[f'{name}_bytes'])}"
+        yield f"{label[:1].upper() + label[1:] + ':':<22}{found}"
     sizes = head["sizes"]
     if any(sizes.values()):
         yield f"Sizes of payloads:    {sizes_text(sizes)}"
@@ -241,7 +237,7 @@ def against_lines(head: dict[str, Any], groups: Iterable[Row]) -> Iterator[str]:
     yield f"Records read:         {head['records']:,}"
     for name, count in head["refused"].items():
         yield f"  not looked up: {name:<26}{count:>12,}"
-    yield f"Total handled:        {head['handled']:,}"
+    yield f"Looked up:            {head['handled']:,}"
     yield from duplicate_lines(head)
     full, full_bytes = head["stored_duplicates"], head["stored_duplicates_bytes"]
     revisits, size = head["duplicates"] - full, head["duplicate_bytes"]

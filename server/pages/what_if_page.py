@@ -15,6 +15,8 @@ from dedupindex.lookup.savings_report import (
     STRATEGIES,
     drawn_columns,
     group_table,
+    heading,
+    sizes_text,
     strategy_rows,
 )
 from dedupindex.runtime.charts import bar
@@ -62,6 +64,9 @@ class WhatIf(Handlers):
             "what_if.html",
             report=report,
             groups=list(GROUPS),
+            labels={by: heading(by).label for by in GROUPS},
+            found=PARTS,
+            sizes="" if report is None else sizes_text(report["sizes"]),
             strategies=[] if report is None else strategy_rows(report["filters"][0]),
             strategy_table=STRATEGIES,
             table=None if report is None else group_table(report),

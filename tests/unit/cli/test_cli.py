@@ -377,8 +377,8 @@ def test_report_formats_agree(make_index: MakeIndex, tmp_path: Path) -> None:
     assert rows["h1.example"]["exact_url"] == rows["h2.example"]["digest"] == "1"
     text, _ = typed("report", index, "--against", crawl)
     for field in (
-        "Total handled", "Duplicates found", "Bytes total", "Bytes duplicate", "New (no hits)",
-        "Exact URL hits", "Canonical URL hits", "Digest hits", "Average lookup time",
+        "Looked up", "Duplicates", "Payload", "Payload saved", "No original",
+        "Same URL", "Same canonical URL", "Another URL", "Average lookup time",
         "Last lookup time", "URL indexed", "Digest indexed", "Canonical URL available",
         "Search strategy", "Digest in index includes hashing algorithm", "Originals in index",
         "BloomFilter size", "BloomFilter hits",
@@ -467,7 +467,7 @@ def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     typed("report", tmp_path / "i", new, "--html", page)
     assert "would not have been stored again" in page.read_text()
     assert "0 stated, 0 those of their originals, 1 not known" in out
-    assert "Bytes total:          not known\n" in out
+    assert "Payload:              not known\n" in out
 
 
 def test_a_copy_is_not_made_inside_the_index(make_index: MakeIndex) -> None:

@@ -115,7 +115,7 @@ def test_ages_are_compared(index: Path, crawl: Path) -> None:
         f"  all media types, from 0 bytes, originals at most {age} old" for age in ("36h", "2y")
     )
     assert lines == [f"{first} (all other figures are of these)", second]
-    assert "Duplicates found:     1 " in text
+    assert "Duplicates:           1 " in text
 
 
 def test_namespaces_answer_where_they_are_named(index: Path, crawl: Path) -> None:
@@ -262,8 +262,8 @@ def test_a_match_class_without_a_known_size_has_no_bytes(
     exact = content["filters"][0]["strategies"]["EXACT_URL"]
     assert (exact["captures"], exact["bytes"]) == (1, None)
     text, _ = typed("report", index, "--against", path)
-    assert "Exact URL hits:       1, bytes: not known\n" in text
-    assert "Duplicates found:     299 (100.0 %)\n" in text and "(298.6 kB), 100.0 %\n" in text
+    assert "Same URL:             1, bytes: not known\n" in text
+    assert "Duplicates:           299 (100.0 %)\n" in text and "(298.6 kB), 100.0 %\n" in text
     page, _ = typed("report", index, "--against", path, "--format", "html")
     assert ">same URL: not known<" in page and "another URL: 298.6 kB<" in page
 

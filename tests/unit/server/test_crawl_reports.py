@@ -153,7 +153,7 @@ def test_a_match_class_without_a_known_size_has_no_bytes(web: Web, index: Path) 
         assert (row["canonical_url"], row["canonical_url_bytes"]) == (1, None)
         assert (row["exact_url_bytes"], row["digest_bytes"], row["unsized"]) == (1001, 1002, 1)
         assert row["duplicate_bytes"] == 2003
-    assert "Canonical URL hits:   1, bytes: not known\n" in web.report("format=text")
+    assert "Same canonical URL:   1, bytes: not known\n" in web.report("format=text")
     page = web.report("format=html")
     assert "same canonical URL: not known<" in page and "same URL: 1.0 kB<" in page  # no shares
     shown = web.get("/pages/crawl?name=a").text
@@ -474,12 +474,12 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     for line in (
         "Crawl:                a, committed",
         "Total handled:        3",
-        "Duplicates found:     2 (66.7 %)",
-        "Exact URL hits:       1, bytes: 1,001",
-        "Digest hits:          1, bytes: 1,002",
-        "New (no hits):        1, bytes stored: not known",
-        "Bytes total:          not known",
-        "Bytes duplicate:      2,003 (2.0 kB)",
+        "Duplicates:           2 (66.7 %)",
+        "Same URL:             1, bytes: 1,001",
+        "Another URL:          1, bytes: 1,002",
+        "No original:          1, bytes stored: not known",
+        "Payload:              not known",
+        "Payload saved:        2,003 (2.0 kB)",
         "  as the crawler counts: 200 (200 B) of 300 (300 B), 66.7 %",
         "Sizes of payloads:    0 stated, 2 those of their originals, 1 not known (they add no "
         "bytes)",

@@ -553,9 +553,11 @@ CDX = (
 def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
     shown = page(send(web, content)).text
     assert "crawl.cdx: 1 of 2 captures saved" in shown
-    assert "1 have that of their original, and of 1 it is not known" in shown
+    assert "Sizes of payloads: 0 stated, 1 those of their originals, 1 not known" in shown
+    assert "no original" in shown
     assert "<script>x" in shown and r"C:\logs" not in shown
-    assert "image/png" in page(send(web, content, "mime")).text
+    by_type = page(send(web, content, "mime")).text
+    assert "image/png" in by_type and "By media type, the " in by_type
 
 
 def test_shares_have_one_decimal(web: FlaskClient) -> None:
