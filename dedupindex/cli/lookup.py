@@ -25,7 +25,7 @@ from dedupindex.digest import SIZES, no_label
 from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
-from dedupindex.lookup.last_capture import LastCapture, last_as_json
+from dedupindex.lookup.last_capture import LastCapture, last_as_json, why_in_full
 from dedupindex.lookup.params import (
     LAST_PARAMETERS,
     UnknownAlgorithm,
@@ -177,7 +177,7 @@ def _last_text(last: LastCapture | None) -> Iterator[str]:
     for name, text in last.conditions.items():
         yield f"send {name}: {text}"
     if not last.conditions:
-        yield "fetch it in full"
+        yield f"fetch it in full: {why_in_full(last)}"
 
 
 def _batch(

@@ -143,7 +143,7 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     yield f"options: {content['options'] or 'all at their defaults'}"
     for row in content["crawls"]:
         counts = singular(f"{row['files']:,} files, {row['records']:,} records")
-        yield f"crawl {printable(row['crawl']) or '(no name)'}: {counts}"
+        yield f"crawl {printable(row['crawl']) or '(not named)'}: {counts}"
     if not content["largest_hosts"]:
         yield "hosts: 0"
         return

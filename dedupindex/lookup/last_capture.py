@@ -159,6 +159,20 @@ def _conditions(visit: Visit, etag: bytes, modified: bytes) -> dict[str, str]:
     return found
 
 
+def why_in_full(last: LastCapture) -> str:
+    """Return why there are no conditions for the next request of a URL."""
+    if last.original is None:
+        return "its last answer has no original that a revisit could refer to"
+    if not last.etag and not last.last_modified:
+        return "it stated neither ETag nor Last-Modified"
+    modified = last.last_modified
+    if not last.etag and _HTTP_DATE.fullmatch(modified) and not _settled(modified, last.visit.date):
+        return (
+            f"Last-Modified is less than {_SETTLED} s before the capture: it may have changed since"
+        )
+    return "its validators are malformed, of two payloads or another URL, or distrusted by policy"
+
+
 def _settled(modified: bytes, captured: bytes) -> bool:
     try:
         stated = parsedate_to_datetime(modified.decode("ascii")).timestamp()

@@ -90,7 +90,7 @@ class ContentPages(Handlers):
             rows, is_complete = [orjson.loads(line) for line in lines], output.is_complete
         return render_template(
             "captures.html",
-            given=[(HEADINGS[name], text or "not known") for name, text in given.items()],
+            given=[(HEADINGS[name], text or _absent(name)) for name, text in given.items()],
             link=given,
             rows=rows,
             ours=ours,
@@ -218,3 +218,8 @@ def _size_options(text: str) -> list[str]:
     if text != summary.LARGEST:
         raise BadQuery(f"there is no size {text[:64]!r}")
     return [f"--min-size={least}"]
+
+
+def _absent(name: str) -> str:
+    """Return what stands for a value that captures do not have: crawls may have no name."""
+    return "not named" if name == "crawl" else "not known"

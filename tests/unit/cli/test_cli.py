@@ -543,7 +543,7 @@ def test_stats_count_files_and_records_by_crawl(tmp_path: Path) -> None:
     ]
     out, _ = typed("index", "--stats", index)
     assert "crawl spring: 1 file, 1 record\n" in out
-    assert "crawl (no name): 2 files, 5 records\n" in out
+    assert "crawl (not named): 2 files, 5 records\n" in out
 
 
 def test_a_report_streams_its_groups(make_index: MakeIndex, tmp_path: Path) -> None:

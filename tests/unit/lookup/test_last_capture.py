@@ -714,3 +714,20 @@ def test_the_last_visit_and_the_last_with_validators_are_kept(
                     for v in kept
                 )
     assert len(kept) <= 2 * len({number for number, _, _ in seen})
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"Last_Modified": b"Thu, 29 Feb 2024 23:59:30 GMT"}, "less than 60 s before the capture"),
+        ({}, "it stated neither ETag nor Last-Modified"),
+        ({"ETag": b"no quotes"}, "its validators are malformed, of two payloads"),
+        ({"status": b"404 Not Found"}, "its last answer has no original"),
+    ],
+)
+def test_the_command_says_why_to_fetch_in_full(
+    fields: dict[str, bytes], why: str, tmp_path: Path
+) -> None:
+    site = Site(tmp_path, [page(b"one", 1, **fields)])  # type: ignore[arg-type]
+    shown = typed("lookup", site.index, "--last", "--url", URL)[0].splitlines()
+    assert shown[-1].startswith("fetch it in full: ") and why in shown[-1]
