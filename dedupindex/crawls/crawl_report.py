@@ -323,7 +323,7 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield f"                      begun {content['begun']}{ended}{reason}"
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
-    yield f"Total handled:        {content['lookups']:,}"
+    yield f"Looked up:            {content['lookups']:,}"
     yield from duplicate_lines(content, HANDLED_BY_CRAWL)
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"

@@ -262,7 +262,7 @@ def test_the_report_is_beside_heritrixs_own(harvests: Harvests) -> None:
         text = (crawl.launch / "reports" / "dedupindex-report.txt").read_text()
         report = harvests.reports[crawl.name]
         assert text.startswith(f"Crawl:                {crawl.name}, committed\n")
-        assert f"Total handled:        {report['lookups']:,}\n" in text
+        assert f"Looked up:            {report['lookups']:,}\n" in text
         assert f"Duplicates:           {report['duplicates']:,} (" in text
         assert f"Stored:               {report['captures']:,}, bytes: " in text
         assert text.rstrip().endswith(report["groups"][0]["host"])

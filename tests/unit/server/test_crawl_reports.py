@@ -275,7 +275,7 @@ def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
         "/captures?crawl=a", json={**sent, "size": 1000, "status": 200}
     )  # without a lookup before
     handled = "of hits and stored captures"
-    assert f"Bytes total:          1,000 (1.0 kB), {handled}\n" in web.report("format=text")
+    assert f"Payload:              1,000 (1.0 kB), {handled}\n" in web.report("format=text")
     web.get("/lookup?" + question(5, "http://new.example/"))
     for text in (web.report("format=html"), web.get("/pages/crawl?name=a").text):
         assert f"50.0 % of 2.0 kB, {handled}<" in text
@@ -473,7 +473,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     text, _ = dedupindex("report", index, "--crawl", "a")
     for line in (
         "Crawl:                a, committed",
-        "Total handled:        3",
+        "Looked up:            3",
         "Duplicates:           2 (66.7 %)",
         "Same URL:             1, bytes: 1,001",
         "Another URL:          1, bytes: 1,002",
