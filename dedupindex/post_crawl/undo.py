@@ -136,7 +136,8 @@ class OriginalFinder:
     def __init__(
         self, hosts: Mapping[str, Path], stores: Mapping[Path, str], *, final: bool = False
     ) -> None:
-        self._hosts, self._stores, self._final = hosts, stores, final
+        self._hosts, self._final = hosts, final
+        self._stores = {os.path.realpath(one): store for one, store in stores.items()}
         self._files = ExitStack()
         self._open: dict[Path, tuple[BinaryIO, list[RewriteRun]]] = {}
         self._copies: dict[Path, PartialCopy] = {}  # of files in stores
@@ -178,7 +179,7 @@ class OriginalFinder:
             path, address = Path("/", entry.root, entry.name), f"{entry.root}/{entry.name}"
         else:
             root = self._root(written)
-            path, store = root / entry.name, self._stores.get(root)
+            path, store = root / entry.name, self._stores.get(os.path.realpath(root))
             address = f"{store}/{entry.name}" if store else ""
         if address and path not in self._open:
             self._make_room()

@@ -141,6 +141,23 @@ def test_as_on_one_machine(stored: Stored) -> None:
     assert stored.results("warcs") == before
 
 
+def test_a_state_is_found_however_it_is_written(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    smaller = f"{stored.bucket.url}/states"
+    typed("dedup", stored.warcs, "--out", smaller, "--state", "st", *ONE, status=7)
+    (tmp_path / "link").symlink_to("st")
+    typed("undedup", stored.local, "--out", "local", *ONE, status=7)
+    expected = content(tmp_path / "local")
+    for number, state in enumerate(("st", "./st/", tmp_path / "st", "link")):
+        for out in (f"{stored.bucket.url}/states-{number}", tmp_path / f"back-{number}"):
+            words = ("undedup", smaller, "--state", state, "--out", out, *ONE, "--json")
+            output, _ = typed(*words, status=7)  # an empty file is named
+            assert json.loads(output)["restored"] == 9
+        assert stored.results(f"states-{number}") == content(out) == expected  # type: ignore[arg-type]
+
+
 def journals_of(state: Path) -> dict[str, list[object]]:
     """The lines of all journals by the name of the file, without times."""
     found = {}
