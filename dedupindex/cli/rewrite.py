@@ -118,7 +118,9 @@ def command(
     if undo or discard:
         _check_local(own)
         _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
-        return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(tops, own)
+        if discard:
+            return _commit(plan, tops, own)
+        return undo_all(tops, lambda: _rewritten(own), jobs)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
@@ -294,8 +296,11 @@ def print_restored(results: Iterator[Restored]) -> int:
     return Damaged.exit_status if wrong else 0
 
 
-def _commit(roots: list[Path], containers: Containers) -> int:
+def _commit(plan: Path, roots: list[Path], containers: Containers) -> int:
+    from dedupindex.post_crawl.dedup_all import check_finished  # slow: all stages
+
     with _locked_and_cleaned(roots):
+        check_finished(plan, roots)
         tasks = _rewritten(containers)[0]
         with show_progress() as progress:
             results = list(finished(map(commit, tasks), "committing", len(tasks), progress))

@@ -475,6 +475,25 @@ class WorkDirectory:
         write_file(self.top / _FILE, json.dumps(self._fields, indent=1).encode("ascii") + b"\n")
 
 
+def check_finished(plan: Path, roots: Iterable[Path]) -> None:
+    """Raise `SettingsConflict` if a run in place of `plan` or in `roots` was interrupted.
+
+    Resumed, it needs the removed records of the files that it has replaced. Working files that
+    `--work` keeps elsewhere are found if the plan is in them.
+    """
+    for top in (plan.resolve().parent, *(_work_directory([root], None) for root in roots)):
+        if not (top / _FILE).is_file():
+            continue
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        if fields.get("begun") is not None:
+            words = [*_all_absolute(fields["sources"]), "--in-place", "--work", str(top)]
+            raise SettingsConflict(
+                f"a run in place was interrupted ({top}) and needs the removed records; nothing "
+                f"was changed: finish it first with bin/dedup {printable(shlex.join(words))} and "
+                "the options that it started with, or restore the files with --undo"
+            )
+
+
 def _difference(name: str, before: Any, now: Any) -> str:
     """Describe how an option has changed; empty if it has not."""
     if before == now:

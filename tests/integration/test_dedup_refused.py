@@ -74,6 +74,27 @@ def test_an_interrupted_run_in_place_is_finished_with_its_own_options_only(
     ]  # a run of its own, with its own options
 
 
+@pytest.mark.parametrize("work", ["in.dedup", "elsewhere"])
+def test_an_interrupted_run_in_place_is_not_committed(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str], work: str
+) -> None:
+    plan, there = tmp_path / work / "plan", ("--work", tmp_path / work)
+    out = dedup(source, "--out", tmp_path / "out")
+    interrupted(source, *there)
+    begun, kept = content(source), sorted((source / ".rewrite").glob("*.dropped"))
+    (tmp_path / "link").symlink_to(plan)
+    for one in (plan, tmp_path / "link"):
+        assert main(["rewrite", str(one), "--commit"]) == 5
+        err = capsys.readouterr().err
+        assert f"bin/dedup {source} --in-place --work {tmp_path / work}" in err, err
+    assert content(source) == begun and sorted((source / ".rewrite").glob("*.dropped")) == kept
+    if work == "in.dedup":  # another plan of the same files
+        assert main(["rewrite", str(tmp_path / "out.dedup" / "plan"), "--commit"]) == 5
+    done = dedup(source, "--in-place", *there)
+    assert test_dedup.numbers(done) == test_dedup.numbers(out)
+    assert main(["rewrite", str(plan), "--commit"]) == 0
+
+
 def test_an_interrupted_run_in_place_is_finished_with_its_own_files_only(
     source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
 ) -> None:
