@@ -253,7 +253,12 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
         return UNSOUND
     if report.left:
         if in_place:
-            return status_7("the files named above were left alone, or keep their damage")
+            would = "would be" if report.dry_run else "were"
+            return status_7(f"the files named above {would} left alone, or keep their damage")
+        if report.dry_run:
+            return status_7(
+                "the files named above would be left alone, or copied with their damage"
+            )
         others = ", except those not copied" if report.absent else ""
         return status_7(
             "the files named above were left alone or have damage; the result has them with "
@@ -341,14 +346,15 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     if in_place and report.revisits:
         until = "would be free" if report.dry_run else "is free"
         yield (
-            f"their space {until} only after bin/rewrite --commit: until then {DIRECTORY}/ keeps "
-            "the removed records"
+            f"the space of the removed records {until} only after bin/rewrite --commit: until then "
+            f"{DIRECTORY}/ keeps them"
         )
+    place, earlier = printable(report.journal_place), report.earlier_text()
     if report.journal:
-        place = printable(report.journal_place)
-        kept = f"in {place}, to undo {'it' if report.revisits else 'earlier runs'}: "
-        kept += amount(report.journal)
-        yield f"{kept}; with that, {report.net_text()}" if report.revisits else kept
+        kept = f"in {place}, to undo it: {amount(report.journal)}"
+        yield f"{kept}; with that, {report.net_text()}{earlier and f' ({earlier})'}"
+    elif report.journals:
+        yield f"in {place}, to undo earlier runs: {amount(report.journals)}"
     yield from _other_files(report)
     if report.refused:
         rows = report.refused_rows()

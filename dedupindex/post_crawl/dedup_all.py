@@ -57,6 +57,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     ResultPlace,
     is_as_scanned,
     opened_source,
+    store_of_state,
 )
 from dedupindex.post_crawl.rewrite.rewrite_all import check_names, needed_space, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import (
@@ -86,7 +87,6 @@ from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
-_JOURNAL_SUFFIXES = (".jsonl", ".dropped", ".committed")
 _SHOWN = 20  # hosts of a report
 _FORMAT = 2  # format 1 has neither the files nor all options of a run in place
 _FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
@@ -219,7 +219,7 @@ class _DedupRun:
     ) -> None:  # fmt: skip
         self._found, self._options, self._work = found, options, work
         self._say, self._progress = say, on_progress
-        self._clock = Clock()
+        self._clock, self._new_journals = Clock(), 0  # bytes of what no earlier run has kept
         others = {file.path for file in found.others}  # which are copied, and named
         self._report = DedupReport(
             options.dry, options.out is None, skipped=found.skipped - found.skipped_archives,
@@ -247,6 +247,7 @@ class _DedupRun:
         with spark_session(options.spark) if options.spark else nullcontext() as cluster:
             with self._clock("rewriting"):
                 done = self._rewrite(job, cluster)
+                self._report_journals(job)
                 self._report_missing(job, done)
             report.count_left()
             if options.dry:
@@ -324,6 +325,7 @@ class _DedupRun:
         with open(self._work.top / _HOSTS, "wb") as hosts:
             for outcome in rewrite(job, self._options.jobs, self._begin, cluster):
                 self._report.add_file(outcome)
+                self._new_journals += outcome.journal if outcome.state != "existing" else 0
                 hosts.writelines(host_lines(outcome.hosts))
                 seen += outcome.bytes_before
                 self._progress(ProgressUpdate("rewriting", seen, total, self._report.revisits))
@@ -344,14 +346,20 @@ class _DedupRun:
             if lack := lack_of_space(place, needed):
                 self._say(f"warning: {lack}: the real run would write nothing")
 
-    def _report_missing(self, job: RewriteJob, done: set[str]) -> None:
-        """Add the files that are not in the directory of results, and the size of the journals."""
-        report, out = self._report, job.out
-        roots = {out or Path(file.root) for file in job.plan.containers().values()}
+    def _report_journals(self, job: RewriteJob) -> None:
+        """Add the size of all that is kept to undo runs: in a dry run, what would be."""
+        report = self._report
+        roots = {job.out or Path(file.root) for file in job.plan.containers().values()}
         files = [path for root in roots for path in (root / DIRECTORY).glob("*")]
         report.undoable = any(path.suffix == ".dropped" for path in files)
-        sizes = (path.stat().st_size for path in files if path.suffix in _JOURNAL_SUFFIXES)
-        report.journal += sum(sizes)  # in a dry run, those of earlier runs
+        report.journals = sum(path.stat().st_size for path in files if path.suffix != ".part")
+        if job.dry:
+            first = job.store and store_of_state(job.place.state) != job.store
+            report.journals += self._new_journals + (len(job.store.encode()) if first else 0)
+
+    def _report_missing(self, job: RewriteJob, done: set[str]) -> None:
+        """Add the files that are not in the directory of results."""
+        report, out = self._report, job.out
         if out is None:
             return
         planned = {file.path for file in job.plan.containers().values()}

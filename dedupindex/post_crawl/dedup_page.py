@@ -58,8 +58,8 @@ def _headline(report: DedupReport) -> str:
     than = "smaller" if smaller >= 0 else "larger"
     free = ""
     if report.in_place and report.revisits:
-        free = " Their space would be" if report.dry_run else " Their space is"
-        free += " free only after bin/rewrite --commit."
+        is_free = "would be" if report.dry_run else "is"
+        free = f" The space of the removed records {is_free} free only after bin/rewrite --commit."
     net = f" With what is kept to undo it, {report.net_text()}." if report.journal else ""
     return f"The files {would} {share_text(share)} {than}: {captures}.{net}{free}"
 
@@ -76,9 +76,8 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     if report.journal:
         until = " until --commit" if report.in_place else ""
         kept = "Would be kept to undo it" if report.dry_run else "Kept to undo it"
-        yield Figure(
-            kept, amount(report.journal), f"in {report.journal_place}{until}; {report.net_text()}"
-        )
+        notes = (f"in {report.journal_place}{until}", report.net_text(), report.earlier_text())
+        yield Figure(kept, amount(report.journal), "; ".join(filter(None, notes)))
     if report.left:
         names = {problem.container for problem in report.left}
         yield Figure("Files with problems", number(len(names)), "named below")

@@ -394,7 +394,8 @@ class DedupReport:
     revisits_before: int = 0  # records that were revisits already
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
-    journal: int = 0  # bytes that are kept to undo this run and earlier ones
+    journal: int = 0  # bytes that are kept to undo this run
+    journals: int = 0  # bytes that are kept to undo this run and earlier ones
     undoable: bool = False  # whether a run in place keeps removed records
     min_gain: int = 1  # bytes that a revisit had to save
     refused: Counter[str] = field(default_factory=Counter)  # have an equal but stay, by reason
@@ -478,8 +479,13 @@ class DedupReport:
 
     @property
     def bytes_saved(self) -> int:
+        """Bytes by which all files are smaller."""
+        return self.bytes_before - self.bytes_after
+
+    @property
+    def bytes_saved_net(self) -> int:
         """Bytes by which all files are smaller, with those that are kept to undo the run."""
-        return self.bytes_before - self.bytes_after - self.journal
+        return self.bytes_saved - self.journal
 
     @property
     def journal_place(self) -> str:
@@ -487,11 +493,16 @@ class DedupReport:
         return f"{self.state / DIRECTORY if self.state else DIRECTORY}/"
 
     def net_text(self) -> str:
-        """Say what is saved with the bytes that are kept to undo the run."""
-        net, dry = self.bytes_saved, self.dry_run
-        if net <= 0:
-            return f"{amount(-net)} more than before"
-        return f"{amount(net)} {'would be' if dry else 'are'} saved"
+        """Say what the files take with the bytes that are kept to undo the run."""
+        if not (net := self.bytes_saved_net):
+            return "as much as before"
+        return f"{amount(abs(net))} {'less' if net > 0 else 'more'} than before"
+
+    def earlier_text(self) -> str:
+        """Say what is kept to undo earlier runs, too; empty if there is nothing."""
+        if self.journals <= self.journal:
+            return ""
+        return f"{amount(self.journals)} with what is kept to undo earlier runs"
 
     def as_json(self, more: Mapping[str, Any] | None = None) -> Iterator[bytes]:
         """Yield one JSON object in pieces, with `more` fields."""
@@ -510,8 +521,10 @@ class DedupReport:
         return {
             **{name: getattr(self, name) for name in numbers},
             "skipped_files": self.skipped_files,
-            "journal_bytes": self.journal,
+            "journal_bytes": self.journals,
+            "journal_bytes_added": self.journal,
             "bytes_saved": self.bytes_saved,
+            "bytes_saved_net": self.bytes_saved_net,
             "refused": dict(sorted(self.refused.items())),
             "problems": [problem.as_json() for problem in self.left],
             "not_copied": [absent._asdict() for absent in self.absent],

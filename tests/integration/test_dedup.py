@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shlex
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from dedupindex.post_crawl import dedup_all as stages
 from dedupindex.post_crawl.dedup_report import Proof
 from dedupindex.post_crawl.rewrite import rewrite_all, rewrite_file
 from dedupindex.runtime.atomic_replace import Untouched
+from dedupindex.runtime.tables import amount
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
 from dedupindex.verify.issues import Finding
 from tests.support.commands import typed
@@ -37,6 +39,7 @@ Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
     "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
     "bytes_after", "refused", "hosts", "problems", "not_copied", "outside", "skipped_files",
+    "bytes_saved",
 )  # fmt: skip
 
 
@@ -73,13 +76,19 @@ def numbers(report: dict[str, Any]) -> dict[str, Any]:
     return {name: report[name] for name in NUMBERS}
 
 
+def kept_below(folder: Path) -> int:
+    """The bytes of all that is kept in a directory to undo runs."""
+    return sum(path.stat().st_size for path in (folder / ".rewrite").iterdir())
+
+
 def check(report: dict[str, Any]) -> None:
     refused = sum(report["refused"].values())
     known = report["unique"] + report["originals"] + report["revisits"] + refused
     assert report["captures"] == known == sum(host["captures"] for host in report["hosts"])
     assert report["revisits"] == sum(host["revisits"] for host in report["hosts"])
     saved = sum(host["bytes_saved"] for host in report["hosts"])
-    assert report["bytes_before"] - report["bytes_after"] == saved
+    assert report["bytes_before"] - report["bytes_after"] == saved == report["bytes_saved"]
+    assert report["bytes_saved_net"] == saved - report["journal_bytes_added"]
 
 
 def test_a_run_to_a_directory_equals_its_dry_run(
@@ -90,9 +99,8 @@ def test_a_run_to_a_directory_equals_its_dry_run(
     assert not (tmp_path / "out").exists() and content(source) == before
     done = dedup(source, "--out", tmp_path / "out")
     assert numbers(dry) == numbers(done)
-    assert dry["journal_bytes"] == done["journal_bytes"] > 0
-    smaller = done["bytes_before"] - done["bytes_after"]
-    assert dry["bytes_saved"] == done["bytes_saved"] == smaller - done["journal_bytes"]
+    kept = kept_below(tmp_path / "out")
+    assert dry["journal_bytes"] == done["journal_bytes"] == done["journal_bytes_added"] == kept
     assert (done["files"], done["captures"], done["revisits"]) == (4, 27, 19)
     assert done["hosts"][0]["host"] == "example.com" and done["hosts"][0]["revisits"] == 19
     check(done)
@@ -102,8 +110,9 @@ def test_a_run_to_a_directory_equals_its_dry_run(
     assert sizes == [done["bytes_before"], done["bytes_after"]]
     assert done["verified"] == {"files": 4, "findings": {}}
     assert main(["verify", "--against", str(source), str(tmp_path / "out")]) == 0
-    assert numbers(dedup(source, "--out", tmp_path / "out")) == numbers(done)
-    assert content(tmp_path / "out") == after
+    for more in ((), ("--dry-run",)):
+        assert numbers(dedup(source, "--out", tmp_path / "out", *more)) == numbers(done)
+    assert content(tmp_path / "out") == after and kept_below(tmp_path / "out") == kept
     assert main(["undedup", str(tmp_path / "out"), "--out", str(tmp_path / "back")]) == 0
     for name in before:
         assert records_of(tmp_path / "back" / name) == records_of(source / name)
@@ -125,8 +134,36 @@ def test_a_run_in_place_equals_one_to_a_directory(
     again = dedup(source, "--in-place")
     assert (again["revisits"], again["bytes_after"]) == (0, done["bytes_after"])
     assert again["revisits_before"] == done["revisits"] and not done["revisits_before"]
+    kept = kept_below(source)
+    assert done["journal_bytes"] == done["journal_bytes_added"] == again["journal_bytes"] == kept
+    assert again["bytes_saved"] == again["bytes_saved_net"] == again["journal_bytes_added"] == 0
     assert main(["undedup", str(source), "--in-place"]) == 0
     assert content(source) == before
+
+
+def test_a_second_run_in_place_counts_what_it_adds(
+    source: Path, tmp_path: Path, dedup: Dedup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = dedup(source, "--in-place")
+    for day in (8, 9):
+        write(source / f"more{day}.warc.gz", day, [Random(7).randbytes(1500)])
+    words, more = ("--in-place",), tmp_path / "more"
+    shutil.copytree(source, more)
+    page = tmp_path / "page.html"
+    assert main(["dedup", str(more), *words, "--html", str(page)]) == 0
+    text = capsys.readouterr().out
+    dry = dedup(source, *words, "--dry-run")
+    second = dedup(source, *words)
+    check(second)
+    kept = kept_below(source)
+    assert second["revisits"] and dry["journal_bytes"] == second["journal_bytes"] == kept
+    added = kept - first["journal_bytes"]
+    assert dry["journal_bytes_added"] == second["journal_bytes_added"] == added
+    said = f"{amount(kept_below(more))} with what is kept to undo earlier runs"
+    assert said in text and said in page.read_text()
+    assert main(["rewrite", str(tmp_path / "in.dedup" / "plan"), "--commit"]) == 0
+    committed = dedup(source, *words)
+    assert committed["journal_bytes"] == kept_below(source) and not committed["bytes_saved_net"]
 
 
 def test_a_run_in_place_prints_the_undo_command(
@@ -254,8 +291,7 @@ def test_a_second_run_with_an_earlier_file(
     write(source / "b.warc.gz", 2, bodies)
     write(source / "c.warc.gz", 3, bodies)
     first = dedup(source, "--out", out)
-    journal = sum(path.stat().st_size for path in (out / ".rewrite").glob("*.jsonl"))
-    assert first["journal_bytes"] == journal > 0 and not first["not_copied"]
+    assert first["journal_bytes"] == kept_below(out) > 0 and not first["not_copied"]
     write(source / "a.warc.gz", 1, bodies)
     argv = ["dedup", str(source), "--out", str(out)]
     assert main(argv) == 7
@@ -700,14 +736,14 @@ def test_a_run_in_place_does_not_claim_free_space_before_commit(
 
     text, html = run("--dry-run")
     assert "would be free only after bin/rewrite --commit" in text
-    assert "Their space would be free only after bin/rewrite --commit." in html
+    assert "The space of the removed records would be free only after bin/rewrite --commit." in html
     assert "Would be saved in files" in html and "Would become revisits" in html
     assert "would not be rewritten" in html and "not rewritten:" not in html
     assert "Bytes that would be saved" in html and "those that would save the most" in html
     text, html = run()
     assert "is free only after bin/rewrite --commit" in text and "with that, " in text
     assert "not verified, because not changed: 2 files" in text
-    assert "Their space is free only after bin/rewrite --commit." in html
+    assert "The space of the removed records is free only after bin/rewrite --commit." in html
     text, html = run()  # nothing is left to do
     assert "19 revisits were there before; " in text
     assert "0 captures became revisits" in text and "to undo earlier runs" in text

@@ -108,10 +108,14 @@ def stored(made: Stored, monkeypatch: pytest.MonkeyPatch) -> Stored:
 def test_as_on_one_machine(stored: Stored) -> None:
     url, state, before = stored.bucket.url, stored.top / "state", stored.results("warcs")
     into = ("--out", f"{url}/smaller", "--state", state, *ONE)
+    output, _ = typed("dedup", stored.warcs, *into, "--json", "--dry-run", status=7)
+    dry = json.loads(output)
     output, _ = typed("dedup", stored.warcs, *into, "--json", status=7)
     report, sent = json.loads(output), json.loads(output)["requests"]
     assert stored.results("smaller") == stored.expected
-    other = {"seconds", "requests", "problems", "work"}  # times, and paths
+    kept = sum(path.stat().st_size for path in (state / ".rewrite").iterdir())
+    assert dry["journal_bytes"] == report["journal_bytes"] == kept  # with the address
+    other = {"seconds", "requests", "problems", "work", "journal_bytes"}  # times, and paths
     assert {name: report[name] for name in report.keys() - other} == {
         name: stored.report[name] for name in stored.report.keys() - other
     }
@@ -189,7 +193,7 @@ def test_on_spark_as_in_one_process(
         assert json.loads(output)["revisits"] == 9 and not (state / ".rewrite").exists()
         output, _ = typed(*words, *ONE, *more, "--json", status=7)
         report = json.loads(output)
-        other = {"seconds", "requests", "problems", "work"}
+        other = {"seconds", "requests", "problems", "work", "journal_bytes"}
         assert {key: report[key] for key in report.keys() - other} == {
             key: stored.report[key] for key in stored.report.keys() - other
         }

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import filecmp
 import json
 import os
 from array import array
@@ -69,8 +70,6 @@ def protect(directory: Path, name: str, records: Mapping[OriginalFile, Set[bytes
     """
     referrer = _referrer(directory, name)
     for original, keys in records.items():
-        if is_remote(original.root):  # objects are not rewritten in place
-            continue
         data = b"".join(key + referrer for key in sorted(keys))
         root = Path(original.root) if original.root else directory
         path = _real_path(root, original.name)
@@ -341,6 +340,20 @@ class Journal:
     def offsets(self) -> OffsetMap:
         return OffsetMap(entries(self.lines))
 
+    def originals(self) -> set[tuple[str, str, int]]:
+        """Return root, name and offset of what the revisits refer to; empty without a journal.
+
+        All of that is protected.
+        """
+        with suppress(FileNotFoundError, Damaged):
+            return {(one.root, one.name, one.original) for one in entries(self.lines)}
+        return set()
+
+    def size(self, originals: int) -> int:
+        """Return the bytes that are kept of a file whose revisits refer to so many originals."""
+        kept = (path.stat().st_size for path in (self.lines, self.dropped) if path.exists())
+        return sum(kept) + originals * _ENTRY
+
     def refused(self) -> Counter[str]:
         """Return the records of the plan that stayed, by reason; none in an older journal."""
         with open(self.lines, "rb") as lines:
@@ -356,32 +369,24 @@ def adopt(directory: Path, name: str, made: Path) -> None:
     As `JournalWriter`, first what its revisits refer to, then its journal, if it has revisits.
     """
     journal, referrer = Journal(directory, name), _referrer(directory, name)
+    lines = made / DIRECTORY / journal.lines.name
+    if journal.exists() and lines.exists() and filecmp.cmp(lines, journal.lines, shallow=False):
+        return  # of an earlier run, which has recorded the same
     for path in sorted((made / DIRECTORY).glob("*.pins")):
         keys = sorted({entry[:_HASH] for entry in _entries_of(path)})
         _append(directory / DIRECTORY / path.name, b"".join(key + referrer for key in keys))
-    lines = made / DIRECTORY / journal.lines.name
     if lines.exists():
         os.replace(lines, journal.lines)
         sync_directory(journal.directory)
 
 
-class JournalWriter:
-    """Writes the journal of a file; it is valid once `finish` has returned."""
+class JournalSize:
+    """Counts the bytes that a `JournalWriter` writes, for a dry run."""
 
-    def __init__(self, journal: Journal, before: FileBefore, *, keep_dropped: bool) -> None:
-        """Open the files under temporary names."""
-        journal.directory.mkdir(exist_ok=True)
-        journal.discard_parts()
-        self._journal, self._count = journal, 0
+    def __init__(self, before: FileBefore, *, keep_dropped: bool) -> None:
+        self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
         self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected
-        self._lines = _new(journal.lines)
-        self._dropped = None
-        try:
-            self._dropped = _new(journal.dropped) if keep_dropped else None
-            self._put({"format": _FORMAT, **before._asdict()})
-        except BaseException:
-            self.close()
-            raise
+        self._put({"format": _FORMAT, **before._asdict()})
 
     def add(
         self, entry: JournalEntry, source: BinaryIO, original: bytes,
@@ -393,13 +398,12 @@ class JournalWriter:
         is device and inode of the original's file if that is not of the set.
         """
         self._put(entry._asdict())
-        if not entry.host:
+        if not (entry.host or is_remote(entry.root)):  # objects are not rewritten in place
             self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
         self._count += 1
         if self._count % _BATCH == 0:
             self._protect()
-        if self._dropped is not None:
-            self._dropped.copy(source, entry.offset, entry.stored)
+        self.size += entry.stored if self._keep_dropped else 0
 
     def refuse(self, refused: Counter[str]) -> None:
         """Write which records of the plan stayed, after the last entry; older versions skip it."""
@@ -409,6 +413,46 @@ class JournalWriter:
         """Force all to disk and rename it; `size` is that of the new file. Raises as `protect`."""
         self._protect()
         self._put(FileAfter(self._count, size)._asdict())
+
+    def _protect(self) -> None:
+        self.size += sum(_ENTRY * len(keys) for keys in self._originals.values())
+        self._originals.clear()
+
+    def _put(self, value: dict[str, Any]) -> None:
+        self.size += len(_line(value))
+
+
+class JournalWriter(JournalSize):
+    """Writes the journal of a file; it is valid once `finish` has returned."""
+
+    def __init__(self, journal: Journal, before: FileBefore, *, keep_dropped: bool) -> None:
+        """Open the files under temporary names."""
+        journal.directory.mkdir(exist_ok=True)
+        journal.discard_parts()
+        self._journal = journal
+        self._recorded = defaultdict[OriginalFile, set[bytes]](set)  # by the journal before
+        self._earlier = journal.originals()
+        self._lines = _new(journal.lines)
+        self._dropped = None
+        try:
+            self._dropped = _new(journal.dropped) if keep_dropped else None
+            super().__init__(before, keep_dropped=keep_dropped)
+        except BaseException:
+            self.close()
+            raise
+
+    def add(
+        self, entry: JournalEntry, source: BinaryIO, original: bytes,
+        outside: tuple[int, int] | None,
+    ) -> None:  # fmt: skip
+        if (entry.root, entry.name, entry.original) in self._earlier:
+            self._recorded[OriginalFile(entry.root, entry.name, outside)].add(original)
+        super().add(entry, source, original, outside)
+        if self._dropped is not None:
+            self._dropped.copy(source, entry.offset, entry.stored)
+
+    def finish(self, size: int) -> None:
+        super().finish(size)
         journal = self._journal
         for sink, path in ((self._dropped, journal.dropped), (self._lines, journal.lines)):
             if sink is not None:
@@ -428,38 +472,13 @@ class JournalWriter:
         if self._originals:  # first what tells the next run which entries to remove
             os.fsync(self._lines.file.fileno())
             sync_directory(self._journal.directory)
-        protect(self._journal.directory.parent, self._journal.name, self._originals)
-        self._originals.clear()
+        missing = {file: keys - self._recorded[file] for file, keys in self._originals.items()}
+        protect(self._journal.directory.parent, self._journal.name, missing)
+        super()._protect()
 
     def _put(self, value: dict[str, Any]) -> None:
+        super()._put(value)
         self._lines.write(_line(value))
-
-
-class JournalSize:
-    """Counts the bytes that a `JournalWriter` would write, for a dry run."""
-
-    def __init__(self, before: FileBefore, *, keep_dropped: bool) -> None:
-        self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
-        self._put({"format": _FORMAT, **before._asdict()})
-
-    def add(
-        self, entry: JournalEntry, source: BinaryIO, original: bytes,
-        outside: tuple[int, int] | None,
-    ) -> None:  # fmt: skip
-        """Count an entry, and its member if members are kept."""
-        del source, original, outside
-        self._put(entry._asdict())
-        self._count += 1
-        self.size += entry.stored if self._keep_dropped else 0
-
-    def refuse(self, refused: Counter[str]) -> None:
-        self._put({"refused": refused})
-
-    def finish(self, size: int) -> None:
-        self._put(FileAfter(self._count, size)._asdict())
-
-    def _put(self, value: dict[str, Any]) -> None:
-        self.size += len(_line(value))
 
 
 def _line(value: dict[str, Any]) -> bytes:

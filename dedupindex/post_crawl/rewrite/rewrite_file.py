@@ -136,7 +136,7 @@ class RewriteOutcome:
     outside: dict[str, int] = field(default_factory=dict)  # revisits by files of an index
     original_files: list[int] = field(default_factory=list)  # that its revisits refer to
     trusted: int = 0  # revisits whose originals were not read
-    journal: int = 0  # bytes that its journal would take, in a dry run
+    journal: int = 0  # bytes that are kept to undo it
 
     def add(self, other: RewriteOutcome) -> None:
         for name in _COUNTS:
@@ -289,9 +289,7 @@ class _Rewriter:
             return self._dry()
         return self._in_place() if job.out is None else self._to_directory(job.out)
 
-    def _write(
-        self, sink: Sink, journal: JournalWriter | JournalSize | None = None
-    ) -> RewriteOutcome:
+    def _write(self, sink: Sink, journal: JournalSize) -> RewriteOutcome:
         """Write the new file and the journal; raises `Damaged` if a revisit reads back wrong."""
         job, container = self._job, self._container
         outcome = outcome_of(container, "rewritten")
@@ -317,10 +315,8 @@ class _Rewriter:
                     "written; nothing was replaced. Is the disk sound?"
                 )
             outside = number in job.plan.outside()
-            if journal is not None:
-                entry = self._entry(planned, found, start)
-                other = found.identity if outside else None
-                journal.add(entry, self._source, found.original, other)
+            other = found.identity if outside else None
+            journal.add(self._entry(planned, found, start), self._source, found.original, other)
             position = line.offset + line.stored
             if job.urls.is_here(job.plan.container(number)):
                 files.add(number)
@@ -332,8 +328,7 @@ class _Rewriter:
             sink.copy(self._source, position, container.size - position)
         if outcome.revisits:
             outcome.bytes_after = sink.size
-            if journal is not None:
-                journal.refuse(outcome.refused)
+            journal.refuse(outcome.refused)
         else:
             outcome.state = "kept"
         return outcome
@@ -349,14 +344,18 @@ class _Rewriter:
             "" if here else file.root, file.name, original.offset, original.stored, file.size, host,
         )  # fmt: skip
 
-    def _counted(self) -> RewriteOutcome:
+    def _counted(self, into: DrySink | None = None) -> RewriteOutcome:
         journal = JournalSize(self._file_before(), keep_dropped=self._job.out is None)
-        with closing(DrySink()) as sink:
+        with closing(into or DrySink()) as sink:
             outcome = self._write(sink, journal)
+        self._finish(journal, outcome)
+        return outcome
+
+    def _finish(self, journal: JournalSize, outcome: RewriteOutcome) -> None:
+        """Finish the journal of a file that has revisits, and count its bytes."""
         if outcome.revisits:
             journal.finish(outcome.bytes_after)
             outcome.journal = journal.size
-        return outcome
 
     def _dry(self) -> RewriteOutcome:
         """Return what a real run would; that leaves an existing file with another content alone."""
@@ -368,7 +367,7 @@ class _Rewriter:
         except FileNotFoundError:
             return self._counted()
         with existing, closing(ComparingSink(existing)) as comparing:
-            outcome = self._write(comparing)
+            outcome = self._counted(comparing)
             if not comparing.same:
                 raise _other_content(self._job.place, name)
         outcome.state = "existing"
@@ -390,8 +389,7 @@ class _Rewriter:
                     outcome.state = "existing"
             except FileExistsError as error:
                 raise _other_content(place, name) from error
-            if outcome.revisits:
-                writer.finish(outcome.bytes_after)
+            self._finish(writer, outcome)
             if outcome.state == "existing":
                 return outcome
             try:
@@ -444,6 +442,7 @@ class _Rewriter:
             path = outside.get(planned.original.container, "")
             done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
         done.refused = journal.refused()
+        done.journal = journal.size(len(journal.originals()))
         done.records, done.bytes_after = done.revisits + done.refused.total(), size
         return done
 
@@ -462,7 +461,7 @@ class _Rewriter:
             with reader:
                 if journal.exists():
                     journal.set_aside()  # that of a run with --out, needed to undo that
-                writer.finish(outcome.bytes_after)
+                self._finish(writer, outcome)
                 try:
                     self._check_undo(part)
                     check_settled(self._container, self._source, self._before)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.post_crawl.rewrite.journal import Journal
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from tests.support.rewriting import (
     EARLY,
@@ -56,6 +56,10 @@ def test_copies_become_revisits_and_nothing_else_changes(tmp_path: Path) -> None
         assert os.stat(out / container.name).st_mtime_ns == container.mtime_ns
 
 
+def kept_below(out: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (out / DIRECTORY).iterdir()}
+
+
 @pytest.mark.parametrize("processes", [1, 2])
 def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, processes: int) -> None:
     source, out = tmp_path / "in", tmp_path / "out"
@@ -64,12 +68,13 @@ def test_dry_run_gives_the_same_numbers_and_writes_nothing(tmp_path: Path, proce
     dry = run(RewriteJob(plan, out, dry=True), processes)
     assert not out.exists()
     done = run(RewriteJob(plan, out), processes)
-    assert [replace(one, journal=0) for one in dry] == done
-    journals = [Journal(out, one.name).lines for one in done]
-    sizes = [path.stat().st_size if path.exists() else 0 for path in journals]
-    assert [one.journal for one in dry] == sizes and sum(sizes) > 0
-    again = run(RewriteJob(plan, out), processes)
-    assert [one.state for one in again] == ["existing"] * 3
+    assert dry == done
+    kept = kept_below(out)
+    assert sum(one.journal for one in done) == sum(map(len, kept.values())) > 0
+    for dry_run in (False, True):
+        again = run(RewriteJob(plan, out, dry=dry_run), processes)
+        assert again == [replace(one, state="existing") for one in done]
+        assert kept_below(out) == kept
 
 
 def test_files_keep_mode_times_and_attributes(tmp_path: Path) -> None:
