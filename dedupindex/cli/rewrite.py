@@ -35,6 +35,7 @@ from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS
+from dedupindex.verify.walk_file import is_named
 
 Containers = Mapping[int, ManifestContainer]
 Undoable = tuple[list[Undo], list[Restored]]  # files to restore, and files that cannot be
@@ -272,13 +273,14 @@ _DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in i
 def print_restored(results: Iterator[Restored]) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(
-        ("files", "exact", "records", "copied", "existing", "left_alone", "damaged", "defective"), 0
-    )
-    restored = 0
+        ("files", "archives", "records", "exact", "rebuilt", "copied", "existing", "left_alone",
+         "damaged", "defective"), 0,
+    )  # fmt: skip
     for result in results:
         counts["files"] += 1
+        counts["archives"] += is_named(Path(result.name))
+        counts["records"] += result.records
         counts[result.state] += 1
-        restored += result.records
         if result.state == "left_alone":
             say(f"warning: {result.name} was left alone: {result.problem}")
         elif result.problem:
@@ -286,12 +288,14 @@ def print_restored(results: Iterator[Restored]) -> int:
             counts["damaged" if level == DAMAGE else "defective"] += 1
             say(f"warning: {result.name} was copied with {_DEFECTS[level]}: {result.problem}")
     there = f"{counts['existing']:,} there already, " if counts["existing"] else ""
+    others = counts["files"] - counts["archives"]
+    named = f", {others:,} of them not named as archives" if others else ""
     line = (
-        f"{counts['files']:,} files: {restored:,} records restored; {counts['exact']:,} "
-        f"files bit for bit, {counts['records']:,} record for record, "
+        f"{counts['files']:,} files{named}: {counts['records']:,} records restored; "
+        f"{counts['exact']:,} files bit for bit, {counts['rebuilt']:,} record for record, "
         f"{counts['copied']:,} copied as they are, {there}{counts['left_alone']:,} left alone"
     )
-    print_result({**counts, "restored": restored}, [singular(line)])
+    print_result(counts, [singular(line)])
     wrong = counts["left_alone"] or counts["damaged"] or counts["defective"]
     return Damaged.exit_status if wrong else 0
 

@@ -204,7 +204,7 @@ def _restored(task: Undo) -> Restored:
     result = restore_file(None, task)
     assert task.out is not None
     target = task.out / task.name
-    if result.state in ("copied", "records") and is_named(target):
+    if result.state in ("copied", "rebuilt", "existing") and is_named(target):
         found = [one for one in Collection([target]).findings() if _is_defect(one)]
         if found:
             first = min(found, key=lambda one: LEVELS.index(one.level))

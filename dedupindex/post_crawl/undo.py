@@ -35,7 +35,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     names_of,
     summary,
 )
-from dedupindex.post_crawl.rewrite.result_place import place_of
+from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, place_of
 from dedupindex.post_crawl.rewrite.revisit_record import END
 from dedupindex.runtime.atomic_replace import (
     DrySink,
@@ -367,7 +367,7 @@ class Restored:
     """What became of it."""
 
     name: str
-    # exact (bit for bit), records (each bit for bit), copied, existing, committed or left_alone
+    # exact (bit for bit), rebuilt (each record is), copied, existing, committed or left_alone
     state: str
     records: int = 0
     problem: str = ""
@@ -392,14 +392,15 @@ def check_space_for(tasks: Sequence[Undo], processes: int) -> None:
     """Raise `DedupError` if restoring would fill the disk.
 
     In place each file needs space only until it has replaced another and its dropped members are
-    deleted; in a directory all files do.
+    deleted, and one that is compared with an existing file until then; others need it for good.
     """
-    needed: dict[Path, list[int]] = {}
+    needed: dict[Path, tuple[list[int], list[int]]] = {}
     for task in tasks:
-        needed.setdefault(task.out or task.directory, []).append(_restored_size(task))
-    at_once = processes if any(task.out is None for task in tasks) else None
-    for place, sizes in needed.items():
-        check_free_space(place, sum(sorted(sizes, reverse=True)[:at_once]))
+        passing = task.out is None or (task.out / task.name).exists()
+        sizes = needed.setdefault(task.out or task.directory, ([], []))
+        sizes[passing].append(_restored_size(task))
+    for place, (for_good, until_then) in needed.items():
+        check_free_space(place, sum(for_good) + sum(sorted(until_then)[-processes:]))
 
 
 def _restored_size(task: Undo) -> int:
@@ -410,8 +411,6 @@ def _restored_size(task: Undo) -> int:
         if task.out is None:
             before = Journal(task.directory, task.name).summary()[0].size
             return before if before != size else 0  # equal: restored by a run that was killed
-        if (task.out / task.name).exists():
-            return 0
         runs = rewrite_runs(path, size)
         return runs[-1].before.size if runs else size
     except (Damaged, OSError):
@@ -500,8 +499,8 @@ def _to_directory(task: Undo) -> Restored:
     target.parent.mkdir(parents=True, exist_ok=True)
     part = part_path(target)
     remove_stale_parts([target])
-    if os.path.lexists(target):
-        raise Untouched(f"{target} exists already")
+    if os.path.lexists(target) and not target.is_file():
+        raise Untouched(f"{target} exists already, and is no file")
     journal, place = Journal(task.directory, task.name), place_of(task.store, task.directory)
     with removing(part), place.opened(task.name) as source, open_part(part) as file:
         size = os.fstat(source.fileno()).st_size
@@ -518,12 +517,15 @@ def _to_directory(task: Undo) -> Restored:
         else:
             write_records(revisits(runs), source, FileSink(file), task)
             _finish(source, file, runs[-1].before)
-            restored.state = "records"
+            restored.state = "rebuilt"
         restored.bytes_after = os.fstat(file.fileno()).st_size
         try:
-            create_file(part, file, target)
-        except FileExistsError as error:  # written by another process since
-            raise Untouched(f"{target} exists already") from error
+            if DirectoryPlace(task.out).has(file, task.name):
+                restored.state = "existing"
+            else:
+                create_file(part, file, target)
+        except FileExistsError as error:  # or written by another process since
+            raise Untouched(f"{target} exists already, with other content") from error
     return restored
 
 

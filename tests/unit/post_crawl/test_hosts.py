@@ -129,7 +129,7 @@ def test_one_plan_of_two_machines_with_one_layout(
     assert (status, found["left_alone"]) == (7, 1)
     status, found = run("undedup", top / "b.out", "--out", top / "again",
                         "--host", f"a={top / 'a.out'}")  # fmt: skip
-    assert (status, found["records"], found["restored"]) == (0, 1, 5)
+    assert (status, found["rebuilt"], found["records"]) == (0, 1, 5)
     assert records_of(top / "again" / NAME) == records_of(machines.aside["b"] / NAME)
 
 
@@ -270,7 +270,7 @@ def test_manifests_are_trusted_by_choice_only(machines: Machines, run: Run) -> N
     assert content(top / "trusted") == content(top / "read")
     status, found = run("undedup", top / "trusted", "--out", top / "again",
                         "--host", f"a={machines.aside['a']}")  # fmt: skip
-    assert (status, found["restored"]) == (0, 5)
+    assert (status, found["records"]) == (0, 5)
     assert records_of(top / "again" / NAME) == records_of(machines.path / NAME)
 
 

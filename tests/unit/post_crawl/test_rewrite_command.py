@@ -49,13 +49,14 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
         0,
         {
             "files": 3,
+            "archives": 3,
+            "records": 19,
             "exact": 0,
-            "records": 2,
+            "rebuilt": 2,
             "copied": 1,
             "existing": 0,
             "left_alone": 0,
             "damaged": 0,
-            "restored": 19,
         },  # fmt: skip
     )
     for name in content(source):
@@ -158,7 +159,7 @@ def test_in_place_undo_and_commit(
         assert run("rewrite", "plan", "--in-place")[1]["revisits"] == 19
         assert content(source) != before
         status, report = run(*undo)
-        assert (status, report["exact"], report["restored"]) == (0, 2, 19)
+        assert (status, report["exact"], report["records"]) == (0, 2, 19)
         assert content(source) == before
     run("rewrite", "plan", "--in-place")
     after = content(source)
@@ -215,6 +216,32 @@ def test_a_resumed_undo_needs_no_space_for_restored_files(
     assert (status, done["existing"]) == (0, 2)
 
 
+def test_files_that_were_restored_before_are_compared(
+    source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, back = tmp_path / "out", tmp_path / "back"
+    assert run("rewrite", "plan", "--out", out)[0] == 0
+    (out / "README.txt").write_text("about these files")
+    words = ("undedup", out, "--out", back)
+    assert main([*map(str, words)]) == 0
+    assert (
+        "4 files, 1 of them not named as archives: 19 records restored" in capsys.readouterr().out
+    )
+    whole = content(back)
+    first, second, *_ = sorted(whole)
+    (back / first).unlink()  # as if the run had been killed before
+    status, done = run(*words)
+    assert (status, done["existing"], done["files"], done["archives"]) == (0, 3, 4, 3)
+    assert content(back) == whole
+    changed = bytearray(whole[second])
+    changed[50:54] = b"\0\0\0\0"
+    (back / second).write_bytes(changed)
+    capsys.readouterr()
+    status, done = run(*words)
+    assert (status, done["existing"], done["left_alone"]) == (7, 3, 1)
+    assert (back / second).read_bytes() == changed and not list(back.rglob("*.part"))
+
+
 def test_files_not_rewritten_are_named(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -237,7 +264,7 @@ def test_a_dry_run_without_copies_writes_nothing(source: Path, run: Run, word: s
     run("rewrite", "plan", "--in-place")
     before = content(source)
     assert main(["rewrite", "plan", word, "--dry-run"]) == 2
-    assert content(source) == before and run("rewrite", "plan", "--undo")[1]["restored"] == 19
+    assert content(source) == before and run("rewrite", "plan", "--undo")[1]["records"] == 19
 
 
 def test_results_in_a_source_directory_are_refused(source: Path) -> None:

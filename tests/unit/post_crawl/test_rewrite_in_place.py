@@ -362,7 +362,7 @@ def test_commit_deletes_dropped_records_which_originals_restore(made: Path) -> N
     assert [commit(task).state for task in tasks] == ["committed", "committed"]
     assert not list((source / DIRECTORY).glob("*.dropped"))
     states = [restore(Undo(source, name, made / "back")).state for name in before]
-    assert sorted(states) == ["copied", "records", "records"]
+    assert sorted(states) == ["copied", "rebuilt", "rebuilt"]
     for name in before:
         old = made / "old" / name
         old.parent.mkdir(parents=True, exist_ok=True)
@@ -388,7 +388,7 @@ def test_a_later_run_builds_on_a_committed_one(made: Path) -> None:
     assert restore(Undo(source, "d.warc.gz", made / "back")).state == "exact"
     (task,) = [Undo(source, one.summary()[0].name, None) for one in journals(source)]
     assert commit(task).state == "committed"
-    assert restore(Undo(source, "d.warc.gz", made / "again")).state == "records"
+    assert restore(Undo(source, "d.warc.gz", made / "again")).state == "rebuilt"
     (made / "old").mkdir()
     (made / "old" / "d.warc.gz").write_bytes(before["d.warc.gz"])
     assert records_of(made / "again" / "d.warc.gz") == records_of(made / "old" / "d.warc.gz")

@@ -44,7 +44,7 @@ def test_committed_rounds(tmp_path: Path) -> None:
             committed(source)
     names = [path.name for path in sorted(kept.iterdir())]
     states = [restore(Undo(source, name, tmp_path / "back")) for name in names]
-    assert [one.state for one in states] == ["records", "records", "records", "exact"]
+    assert [one.state for one in states] == ["rebuilt", "rebuilt", "rebuilt", "exact"]
     assert [one.records for one in states] == [1, 1, 3, 1]
     for name in names:
         assert records_of(tmp_path / "back" / name) == records_of(kept / name), name
