@@ -144,16 +144,16 @@ def command(
         report = dedup(list(sources), chosen, say, progress)
         sent = sent_requests(requests)
     listed = dry_run or _write_lists(sources, results, offsets, cdxj, jobs)
+    commands = _next(report, sources, out)
     if html is not None:
-        page = dedup_page.lines(report, list(sources), _next(report, sources, out))
-        html_page.save(html, page)
-    _print_report(report, options["index"], sent, store, sources)
+        html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))
+    _print_report(report, options["index"], sent, commands, store, sources)
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
 
 def _print_report(
-    report: DedupReport, index: Path | None, sent: SentRequests, store: str,
-    sources: tuple[str, ...],
+    report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
+    store: str, sources: tuple[str, ...],
 ) -> None:  # fmt: skip
     warn(report.left)
     for finding in report.proof.named:
@@ -163,7 +163,7 @@ def _print_report(
         sys.stdout.buffer.writelines(report.as_json(sent.as_json()))
         sys.stdout.buffer.flush()
         return
-    for line in (*_text_of(report, in_place=report.in_place), *sent.lines()):
+    for line in (*_text_of(report, in_place=report.in_place), *commands, *sent.lines()):
         click.echo(as_called(line))
     if report.indexed is not None:
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
@@ -320,10 +320,7 @@ def _verified_line(report: DedupReport) -> str:
     words = ["no defects"] if proof.sound and proof.files else []
     words += level_words(proof.levels)
     line = singular(", ".join([f"verified: {proof.files:,} files", *words]))
-    if others := report.files - proof.files:
-        why = "not changed" if report.in_place else "not readable as archives, or not written"
-        line += singular(f"; not verified, because {why}: {others:,} files")
-    return line
+    return "; ".join(filter(None, (line, report.not_verified_text())))
 
 
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
@@ -371,8 +368,6 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
     if not report.dry_run:
         yield _verified_line(report)
-    if in_place:
-        yield from _undo(report)
 
 
 def _hosts(report: DedupReport) -> Iterator[str]:
@@ -397,11 +392,12 @@ def _undo(report: DedupReport) -> Iterator[str]:
 
 
 def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None) -> list[str]:
-    """Return the commands that verify a run once more and undo it, for its page."""
+    """Return the commands that verify a run once more and undo it."""
     if report.dry_run or out is None:
         return [as_called(line) for line in _undo(report)]
     result = shlex.quote(str(out))
-    lines = [f"restore the records: bin/undedup {result} --out OTHER"]
+    state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
+    lines = [f"restore the records: bin/undedup {result}{state} --out OTHER"]
     if len(sources) == 1:
         lines.insert(0, f"verify: bin/verify --against {shlex.quote(sources[0])} {result}")
     return [as_called(printable(line)) for line in lines]

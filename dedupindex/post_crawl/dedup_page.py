@@ -40,7 +40,7 @@ _FINDINGS = Table(
 def lines(
     report: DedupReport, sources: Sequence[str], commands: Sequence[str] = ()
 ) -> Iterator[str]:
-    """Yield the page of a run that read `sources`; `commands` are what to type next."""
+    """Yield the page of a run that read `sources`; `commands` are its last lines."""
     title = f"Duplicates in {names_text(sources, 2)}"
     return html_page.page(
         title, _headline(report), _figures(report), _body(report, commands), _footer(report)
@@ -84,7 +84,9 @@ def _figures(report: DedupReport) -> Iterator[Figure]:
     if not report.dry_run:
         files = singular(f"{report.proof.files:,} files")
         words = ["no defects"] if report.proof.sound and report.proof.files else []
-        yield Figure("Verified", files, ", ".join(words + level_words(report.proof.levels)))
+        found = ", ".join(words + level_words(report.proof.levels))
+        words = [found, report.not_verified_text()]
+        yield Figure("Verified", files, "; ".join(filter(None, words)))
 
 
 def _pictures(report: DedupReport) -> Iterator[str]:
@@ -128,13 +130,17 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         yield from refused_table(rows, dry_run=dry).html_lines(rows)
         yield html_page.note(f"{REASONS}.")
     if report.left:
-        problems = sorted((left.container, left.message) for left in report.left[:_NAMED])
+        problems = sorted(report.left[:_NAMED])
         absent = {missing.file for missing in report.absent}
         would = "Files that would be left alone, and damage that would be kept"
         table = replace(_PROBLEMS, title=would) if dry else _PROBLEMS
         yield from table.html_lines(
-            {"file": file, "there": "no" if file in absent else "yes", "why": why}
-            for file, why in problems
+            {
+                "file": file,
+                "there": "no" if file in absent else "yes",
+                "why": why if offset < 0 else f"at {offset}: {why}",
+            }
+            for file, offset, why in problems
         )
     if len(report.left) > _NAMED:
         yield f"<p>and {len(report.left) - _NAMED:,} more, which --json names.</p>\n"
@@ -144,6 +150,9 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.absent:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
+    if report.revisits_before:
+        before = singular(f"{report.revisits_before:,} revisits were there before; ")
+        yield html_page.note(f"{before}their originals stay stored in full.")
     if report.skipped:
         yield html_page.note(_skipped(report))
     if commands:
@@ -159,4 +168,4 @@ def _skipped(report: DedupReport) -> str:
 
 def _footer(report: DedupReport) -> str:
     what = "A dry run: nothing was changed." if report.dry_run else "Every revisit was verified."
-    return f"{what} {report.files:,} files of {report.records:,} records were read."
+    return f"{what} {report.files:,} files of {report.records:,} records."

@@ -21,7 +21,7 @@ from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
 from dedupindex.runtime.spark import Cluster
-from dedupindex.runtime.tables import amount
+from dedupindex.runtime.tables import amount, singular
 from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import Sources
 from dedupindex.verify.block_facts import timestamp14
@@ -503,6 +503,13 @@ class DedupReport:
         if self.journals <= self.journal:
             return ""
         return f"{amount(self.journals)} with what is kept to undo earlier runs"
+
+    def not_verified_text(self) -> str:
+        """Say why files of a run were not verified; empty if all were."""
+        if not (others := self.files - self.proof.files):
+            return ""
+        why = "not changed" if self.in_place else "not readable as archives, or not written"
+        return singular(f"not verified, because {why}: {others:,} files")
 
     def as_json(self, more: Mapping[str, Any] | None = None) -> Iterator[bytes]:
         """Yield one JSON object in pieces, with `more` fields."""

@@ -123,8 +123,13 @@ def test_as_on_one_machine(stored: Stored) -> None:
     assert sent["written"] == sum(map(len, stored.expected.values()))
     assert sent["put"] == 5 and sent["get"] > 8 and sent["list"] and sent["dollars"] > 0
     assert {path.parts[-2] for path in state.rglob("*") if path.is_file()} == {".rewrite"}
-    _, said = typed("dedup", stored.warcs, *into, status=7)  # again: nothing is written
+    page = stored.top / "page.html"  # again: nothing is written
+    text, said = typed("dedup", stored.warcs, *into, "--html", page, status=7)
     assert "empty" in said
+    for shown in (text, page.read_text()):
+        assert f"bin/undedup {url}/smaller --state {state} --out OTHER" in shown
+        assert f"bin/verify --against {stored.warcs} {url}/smaller" in shown
+        assert "requests to stores: " in shown and " dollars at " in shown
 
     against = ("verify", "--against", stored.warcs, f"{url}/smaller")
     _, messages = typed(*against)
@@ -158,7 +163,7 @@ def test_a_state_is_found_however_it_is_written(
         for out in (f"{stored.bucket.url}/states-{number}", tmp_path / f"back-{number}"):
             words = ("undedup", smaller, "--state", state, "--out", out, *ONE, "--json")
             output, _ = typed(*words, status=7)  # an empty file is named
-            assert json.loads(output)["restored"] == 9
+            assert json.loads(output)["records"] == 9
         assert stored.results(f"states-{number}") == content(out) == expected  # type: ignore[arg-type]
 
 

@@ -58,10 +58,15 @@ def test_the_table_of_reasons_has_options_only_if_there_are_some() -> None:
 def test_the_page_names_what_is_in_the_result_and_what_is_not() -> None:
     report = DedupReport(False, files=2, skipped=1, skipped_files=["in/notes.txt"])
     report.leave("in/cut.warc.gz", "it is damaged")
+    report.leave("in/cut.warc.gz", "it is damaged", 812)
+    report.revisits_before = 3
     report.leave("in/growing.warc.gz.open", "it is being written")
     report.add_missing("in/growing.warc.gz.open", 9, 0)
     html = "".join(dedup_page.lines(report, ["in"], ["verify: bin/verify --against in out"]))
     assert "Files skipped, neither WARC nor ARC, not copied: 1 (in/notes.txt)." in html
     assert "in/cut.warc.gz</th><td>yes</td>" in html
+    assert "at 812: it is damaged" in html and "3 revisits were there before" in html
+    assert "not verified, because not readable as archives, or not written: 2 files" in html
+    assert "2 files of 0 records." in html
     assert "in/growing.warc.gz.open</th><td>no</td>" in html
     assert "<p>verify: bin/verify --against in out</p>" in html
