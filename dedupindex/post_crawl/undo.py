@@ -511,7 +511,7 @@ def _to_directory(task: Undo) -> Restored:
                 raise Untouched("it is not the file that its journal describes")
             FileSink(file).copy(source, 0, size)
             _finish(source, file, None)
-        elif len(runs) == 1 and runs[0].journal == journal.lines and runs[0].dropped:
+        elif len(runs) == 1 and runs[0].dropped and runs[0].root.samefile(task.directory):
             _write_exact(source, journal, runs[0].before, file)
             restored.state = "exact"
         else:

@@ -242,6 +242,17 @@ def test_files_that_were_restored_before_are_compared(
     assert (back / second).read_bytes() == changed and not list(back.rglob("*.part"))
 
 
+def test_a_relative_directory_is_restored_bit_for_bit(
+    source: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = content(source)
+    assert run("rewrite", "plan", "--in-place")[0] == 0
+    status, done = run("undedup", source.name, "--out", "exact")
+    assert (status, done["exact"]) == (0, 2)
+    assert content(tmp_path / "exact") == before
+
+
 def test_files_not_rewritten_are_named(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
