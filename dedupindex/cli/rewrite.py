@@ -119,9 +119,7 @@ def command(
     if undo or discard:
         _check_local(own)
         _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
-        if discard:
-            return _commit(plan, tops, own)
-        return undo_all(tops, lambda: _rewritten(own), jobs)
+        return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(plan, tops, own)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
