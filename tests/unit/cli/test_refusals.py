@@ -304,4 +304,4 @@ def test_messages_count_one_thing_as_one(make_index: MakeIndex, tmp_path: Path) 
     assert "  1 capture at other URLs left out: wget takes one URL for a digest." in said
     single = make_index([capture(1)])
     out, _ = typed("index", "--check", single)
-    assert out.endswith(": 1 capture checked, no problem found\n")
+    assert out.endswith(": 1 original checked, no problem found\n")

@@ -63,6 +63,10 @@ def test_parts_make_the_same_files(source: Path, tiny: None, place: str) -> None
         expected, made = run(job._replace(out=source.parent / "whole")), source.parent / "parts"
         job = job._replace(out=made)
     found = run(job, 2)
+    if place == "in place":  # its journals have the removed records, too
+        for one, other in zip(found, expected, strict=True):
+            assert one.journal > other.journal or not one.revisits
+            one.journal = other.journal
     assert [vars(one) for one in found] == [vars(one) for one in expected]
     assert place == "dry" or content(made) == content(source.parent / "whole")
 

@@ -57,6 +57,7 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
             "existing": 0,
             "left_alone": 0,
             "damaged": 0,
+            "defective": 0,
         },  # fmt: skip
     )
     for name in content(source):
