@@ -161,7 +161,7 @@ def test_a_ready_line_and_a_clean_end(make_index: MakeIndex) -> None:
         assert server.ready["captures"] == 1
         assert json.loads(server.get(question(1))[1])["match"] == "exact_url"
         assert server.get("/readyz")[0] == 200
-        said = f"serving {index} (1 capture) at http://127.0.0.1:{server.port} with 2 workers\n"
+        said = f"serving {index} (1 original) at http://127.0.0.1:{server.port} with 2 workers\n"
         assert until(lambda: server.log.read_text() == said)
         server.process.send_signal(signal.SIGINT)
         assert server.process.wait(DEADLINE) == 0
