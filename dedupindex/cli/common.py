@@ -229,6 +229,12 @@ def setting_name(option: click.Option) -> str:
     return max(option.opts, key=len).removeprefix("--").replace("-", "_")
 
 
+def is_typed(name: str) -> bool:
+    """Return whether a parameter of the running command was given on the command line."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source is ParameterSource.COMMANDLINE
+
+
 def setting_source(name: str) -> str | None:
     """Return where a setting of the running command comes from, None if it is at its default.
 

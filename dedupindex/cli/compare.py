@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 import orjson
-from click.core import ParameterSource
 
-from dedupindex.cli.common import say
+from dedupindex.cli.common import is_typed, say
 from dedupindex.crawls.compare_crawls import (
     CHANGES,
     COLUMNS,
@@ -43,12 +42,11 @@ def check(context: click.Context, options: dict[str, Any]) -> None:
     if not options["crawl"]:
         raise click.UsageError("--compare is for --crawl: name the later crawl there")
     for name in context.params:
-        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-        if typed and name not in _TAKEN:
+        if is_typed(name) and name not in _TAKEN:
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --compare")
     if options["by"] not in (None, "host"):
         raise click.UsageError("crawls are compared by host")
-    if context.get_parameter_source("order") is not ParameterSource.COMMANDLINE:
+    if not is_typed("order"):
         options["order"] = ORDERS[0]
     if options["order"] not in ORDERS:
         raise click.UsageError(f"with --compare, --order takes one of {', '.join(ORDERS)}")

@@ -193,10 +193,11 @@ def _check_sample(sample: str, html: Path | None, *, dry_run: bool) -> None:
         raise click.UsageError("--sample goes with --dry-run")
     if sample and html is not None:
         raise click.UsageError("--html is a page of a whole run: leave --sample out")
-    try:
-        parse_sample(sample or "1")
-    except BadInput as error:
-        raise click.UsageError(str(error)) from error
+    if sample:
+        try:
+            parse_sample(sample)
+        except BadInput as error:
+            raise click.UsageError(str(error)) from error
 
 
 def _print_estimate(found: DuplicateEstimate) -> int:

@@ -17,6 +17,7 @@ from dedupindex.cli.common import (
     Command,
     count_lines,
     file_lines,
+    is_typed,
     print_result,
     say,
     setting_source,
@@ -198,10 +199,9 @@ def _no_others(action: str) -> None:
     """Raise `UsageError` if an option of builds is given with an action."""
     context = click.get_current_context()
     for name in context.params:
-        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
         if name == "engine" and (action == "copy" or is_cluster(context.params[name])):
             continue  # the engine of the copy, or the address of the index
-        if typed and name not in (action, "index", "sources", "verbose"):
+        if is_typed(name) and name not in (action, "index", "sources", "verbose"):
             option = name.replace("_", "-")
             done = action.replace("_", "-")
             raise click.UsageError(f"--{option} is for building and has no effect with --{done}")

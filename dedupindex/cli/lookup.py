@@ -12,11 +12,10 @@ from typing import Any, BinaryIO
 
 import click
 import orjson
-from click.core import ParameterSource
 
 from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
-from dedupindex.cli.common import NOTHING_FOUND, Command, print_result, say
+from dedupindex.cli.common import NOTHING_FOUND, Command, is_typed, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.list import captures_at, print_captures, suggesting_crawls, why_none
 from dedupindex.cli.list import command as list_command
@@ -108,11 +107,8 @@ def command(index: Path | None, engine: str, batch: BinaryIO | None, **options: 
 
 def _list(index: Path, given: Given, options: dict[str, Any]) -> int:
     """List the captures of --url; returns the exit status."""
-    typed = click.get_current_context().get_parameter_source
     others = [
-        f"--{name.replace('_', '-')}"
-        for name in given.keys() - {"url", "crawl"}
-        if typed(name) is ParameterSource.COMMANDLINE
+        f"--{name.replace('_', '-')}" for name in given.keys() - {"url", "crawl"} if is_typed(name)
     ]
     if others:
         needs = f"{', '.join(sorted(others))} {'needs' if len(others) == 1 else 'need'} --digest"
@@ -142,9 +138,8 @@ def _lookups(index: Path, given: Given, batch: BinaryIO) -> int:
 def _last(index: Path, batch: BinaryIO | None, options: dict[str, Any]) -> int:
     """Show the last capture of a URL, or of each URL of a batch."""
     given = _given(options)
-    typed = click.get_current_context().get_parameter_source
     for name in given.keys() - LAST_PARAMETERS.keys():
-        if typed(name) is ParameterSource.COMMANDLINE:
+        if is_typed(name):
             raise click.UsageError(f"--{name.replace('_', '-')} has no effect with --last")
         del given[name]  # of a settings file
     if (batch is None) == ("url" not in given):

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.capture import Item
-from dedupindex.cli.common import Command, say, warn
+from dedupindex.cli.common import Command, is_typed, say, warn
 from dedupindex.cli.index_location import check_order, index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, FILE, flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
@@ -157,7 +156,7 @@ def command(
     if options["crawl"] and options["validators"]:
         raise click.UsageError("--validators is for --against: it reads the files of the crawl")
     if wants_json() and options["format"] != "json":
-        if ctx.get_parameter_source("format") is ParameterSource.COMMANDLINE:
+        if is_typed("format"):
             raise click.UsageError(f"give either --json or --format {options['format']}")
         options["format"] = "json"
     if options["compare"]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
-from dedupindex.cli.common import Command, print_result
+from dedupindex.cli.common import Command, is_typed, print_result
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import option, shared_options
 from dedupindex.index import tokens
@@ -57,7 +56,8 @@ def command(
     """
     if add and remove:
         raise click.UsageError("give either --add or --remove")
-    if not add and (unused := _typed("role", "crawls", "namespaces")):
+    unused = [name for name in ("role", "crawls", "namespaces") if not add and is_typed(name)]
+    if unused:
         raise click.UsageError(f"--{unused[0]} needs --add")
     if add and role == "admin" and (crawls, namespaces) != ("*", "*"):
         raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
@@ -73,12 +73,6 @@ def command(
     else:
         _list(index)
     return 0
-
-
-def _typed(*options: str) -> list[str]:
-    """Return those of some options that were given on the command line."""
-    source = click.get_current_context().get_parameter_source
-    return [name for name in options if source(name) is ParameterSource.COMMANDLINE]
 
 
 def _list(index: Path) -> None:

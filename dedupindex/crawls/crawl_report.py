@@ -165,8 +165,9 @@ def report(reading: Reading, crawl: Crawl, asked: ReportRequest, index: IndexFac
 def summary(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     """Return the settings, counts and totals of a crawl."""
     captures, size = statistics.captures(reading, crawl)
-    total, times = statistics.total(reading, crawl), statistics.times(reading, crawl)
-    own = self_report_of(reading, crawl)._asdict()
+    self_report = self_report_of(reading, crawl)
+    own, times = self_report._asdict(), statistics.times(reading, crawl)
+    total = statistics.total(reading, crawl, self_report)
     # What a filter answered stated no size to the server.
     unstated = (
         ("stated_bytes", "duplicate_stated_bytes_percent") if own["answered_by_filter"] else ()

@@ -25,13 +25,14 @@ from uuid import NAMESPACE_URL, uuid5
 import blake3
 
 from dedupindex import __version__
-from dedupindex.errors import BadDate, BadInput
+from dedupindex.errors import BadDate
 from dedupindex.post_crawl.convert.conversion import (
     Conversion,
     ConvertOutcome,
     ConvertTask,
     NotConverted,
     convert_file,
+    name_clash,
 )
 from dedupindex.post_crawl.convert.warc_to_arc import (
     CONTENT_TYPE,
@@ -399,10 +400,7 @@ def conversion_tasks(
             continue
         target = out / (_SUFFIX.sub("", file.name) + (".warc.gz" if zipped else ".warc"))
         if target in tasks:
-            raise BadInput(
-                f"{file.path} and {tasks[target].path} would both become {target}: convert one "
-                "of them by itself into another directory (--out), and the others without it"
-            )
+            raise name_clash(file.path, tasks[target])
         tasks[target] = ConvertTask(file.path, target, keep, file.size)
     return sorted(tasks.values(), key=lambda task: -task.size), found
 

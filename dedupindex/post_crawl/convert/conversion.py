@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, ClassVar, NamedTuple
 
-from dedupindex.errors import BadSource, DedupError, IndexBusy
+from dedupindex.errors import BadInput, BadSource, DedupError, IndexBusy
 from dedupindex.object_store import (
     FoundObject,
     create_object,
@@ -53,6 +53,14 @@ class ConvertTask(NamedTuple):
     name: str = ""  # the file in a map of offsets
     offsets: Path | None = None  # where `recompress` writes such a map
     chains: tuple[Path, int] | None = None  # for `repoint`: Parquet file, number of the container
+
+
+def name_clash(path: str, other: ConvertTask) -> BadInput:
+    """Return the error for a file that would become the target of another."""
+    return BadInput(
+        f"{path} and {other.path} would both become {other.target}: convert one of them by itself "
+        "into another directory (--out), and the others without it"
+    )
 
 
 @dataclass

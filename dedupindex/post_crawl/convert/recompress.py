@@ -25,7 +25,6 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import BinaryIO
 
-from dedupindex.errors import BadInput
 from dedupindex.post_crawl.convert.arc_to_warc import arc_framing
 from dedupindex.post_crawl.convert.conversion import (
     Conversion,
@@ -33,6 +32,7 @@ from dedupindex.post_crawl.convert.conversion import (
     ConvertTask,
     NotConverted,
     convert_file,
+    name_clash,
 )
 from dedupindex.post_crawl.rewrite import offset_map
 from dedupindex.sources.warc_files import Sources, find
@@ -170,10 +170,7 @@ def recompress_tasks(
             continue
         target = out / (_SUFFIX.sub("", file.name) + ENDINGS[kind])
         if target in tasks:
-            raise BadInput(
-                f"{file.path} and {tasks[target].path} would both become {target}: convert one "
-                "of them by itself into another directory (--out), and the others without it"
-            )
+            raise name_clash(file.path, tasks[target])
         offsets = None if maps is None else maps / str(number)
         tasks[target] = ConvertTask(
             file.path, target, size=file.size, kind=kind, name=file.name, offsets=offsets
