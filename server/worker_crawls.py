@@ -274,17 +274,16 @@ class Crawls:
     def write_counts(self) -> None:
         """Store the statistics since the last call; raises `IndexUnavailable`."""
         with self._counted:
-            parts = self.counting.take()
-            while parts:
-                try:
-                    self.write(partial(add_counted, counted=parts[0]))
-                except UnknownCrawl:
-                    return  # there is none at all
-                except BaseException:
-                    for part in parts:
-                        self.counting.give_back(part)
-                    raise
-                parts.pop(0)
+            counted = self.counting.take()
+            if not counted:
+                return
+            try:
+                self.write(partial(add_counted, counted=counted))
+            except UnknownCrawl:
+                return  # there is none at all
+            except BaseException:
+                self.counting.give_back(counted)
+                raise
 
     def store(self) -> Store | None:
         """Return the open store, None if there is none."""

@@ -13,10 +13,12 @@ from calendar import timegm
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import NamedTuple, TypeVar
 
 import orjson
 
+from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.capture import Capture
 from dedupindex.crawls.statistics_keys import (
     BUCKETS,
@@ -33,12 +35,12 @@ from dedupindex.crawls.store import Writing
 from dedupindex.lookup.conditions import MAX_NAME_LENGTH
 from dedupindex.urlkey import counted_host
 
-KEPT = 20_000  # headings in memory if they cannot be written; beyond, hosts are left out
+KEPT = 20_000  # rows of hosts, and others, in memory; beyond, headings are left out
 TIMES_KEPT = 2000  # crawls whose times are in memory
 _SHORT = 2000  # characters of URL and answer; longer lookups are added up at once, not queued
-_AT_ONCE = 2000  # rows in one transaction
 _MINUTE = "%Y-%m-%dT%H:%M"
 _HOUR = len("2026-11-20T09")
+_SITE = len("https://")  # a path may begin after it
 
 _LOOKUPS, _UNSIZED = COLUMN["lookups"], COLUMN["unsized"]
 _STATED, _DUPLICATE_STATED = COLUMN["stated_bytes"], COLUMN["duplicate_stated_bytes"]
@@ -65,18 +67,30 @@ FAILED = LookupOutcome("errors")
 CountedLookup = tuple[str, str, str | bytes, LookupOutcome | bytes, int, int]
 """Crawl, strategy, URL, outcome or JSON answer, bytes that the asker states or -1, nanoseconds."""
 
-_Heading = tuple[str, bytes, str, bytes, bytes, int]
-"""Crawl, minute, strategy, host, media type, status; the hour of what was given back."""
+_Host = tuple[str, bytes]
+"""Crawl and host."""
+_Group = tuple[str, bytes, str, bytes, int]
+"""Crawl, minute, strategy, media type, status; the hour of what was given back."""
+
+
+_H = TypeVar("_H")
 
 
 @dataclass
 class StatisticsDelta:
-    """Statistics to be added in one transaction."""
+    """Statistics to be added in one transaction. Hosts and groups each count every lookup.
 
-    rows: dict[_Heading, list[int]] = field(default_factory=dict)
+    A row for each combination of both would be many times as many.
+    """
+
+    hosts: dict[_Host, list[int]] = field(default_factory=dict)
+    groups: dict[_Group, list[int]] = field(default_factory=dict)
     times: dict[str, list[int]] = field(default_factory=dict)  # by crawl: see `statistics_keys`
     others: Counter[str] = field(default_factory=Counter)  # by crawl
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)  # by crawl and reason
+
+    def __bool__(self) -> bool:
+        return bool(self.groups or self.others or self.refused)
 
 
 class LookupCounter:
@@ -92,6 +106,7 @@ class LookupCounter:
         """The crawls whose lookups are not counted any more, as last read."""
         self._clock = clock
         self._sums = StatisticsDelta()
+        self._hosts = Cache[str | bytes, bytes](4 * MEGABYTE)  # by the site of a URL
         self._busy = threading.Lock()
 
     def count_lookup(self, lookup: CountedLookup) -> None:
@@ -138,8 +153,8 @@ class LookupCounter:
             minute = minute_of(int(self._clock()))
             for item in captures:
                 host, mime = counted_host(item.url)[:LONGEST], item.mime[:LONGEST]
-                row = self._row((crawl, minute, "", host, mime, item.status))
-                _add_sized(row, "not_modified", item.size)
+                for row in self._rows(crawl, host, minute, "", mime, item.status):
+                    _add_sized(row, "not_modified", item.size)
 
     def gather(self) -> None:
         """Add up the queues; to be called often, as they take memory."""
@@ -152,83 +167,110 @@ class LookupCounter:
                 self._sums.others[self._others.popleft()] += 1
             for _ in range(len(self._stored)):
                 crawl, host, mime, status, size = self._stored.popleft()
-                row = self._row((crawl, minute, "", host, mime, status))
-                _add_sized(row, "stored", size)
+                for row in self._rows(crawl, host, minute, "", mime, status):
+                    _add_sized(row, "stored", size)
 
-    def take(self) -> list[StatisticsDelta]:
-        """Return and clear what was counted, in parts of one transaction each."""
+    def take(self) -> StatisticsDelta:
+        """Return and clear what was counted; it is false if there is nothing."""
         self.gather()
         with self._busy:
             taken, self._sums = self._sums, StatisticsDelta()
-        rows = list(taken.rows.items())
-        parts = [
-            StatisticsDelta(dict(rows[at : at + _AT_ONCE])) for at in range(0, len(rows), _AT_ONCE)
-        ]
-        if (taken.others or taken.refused) and not parts:
-            parts.append(StatisticsDelta())
-        if parts:
-            parts[0].times, parts[0].others = taken.times, taken.others
-            parts[0].refused = taken.refused
-        return parts
+        return taken
 
-    def give_back(self, part: StatisticsDelta) -> None:
-        """Add a part that could not be written to the counts again, by hours.
+    def give_back(self, taken: StatisticsDelta) -> None:
+        """Add what could not be written to the counts again, by hours.
 
         By minutes it could be sixty times as much, and minutes are for those who watch.
         """
         with self._busy:
-            for (crawl, unit, *rest), amounts in part.rows.items():
-                row = self._row((crawl, unit[:_HOUR], *rest))  # type: ignore[arg-type]
+            for host, amounts in taken.hosts.items():
+                row = self._host_row(host)
                 row[:] = map(int.__add__, row, amounts)
-            self._sums.others.update(part.others)
-            self._sums.refused.update(part.refused)
-            for crawl, times in part.times.items():
+            for (crawl, unit, *rest), amounts in taken.groups.items():
+                row = self._group_row((crawl, unit[:_HOUR], *rest))  # type: ignore[arg-type]
+                row[:] = map(int.__add__, row, amounts)
+            self._sums.others.update(taken.others)
+            self._sums.refused.update(taken.refused)
+            for crawl, times in taken.times.items():
                 mine = self._sums.times.get(crawl) or self._new_times(crawl, times[0])
                 mine[:] = combine_times(mine, times)
 
     def _add(self, lookup: CountedLookup, minute: bytes, now: int) -> None:
         crawl, strategy, url, answer, stated, taken = lookup
         column, size, mime, status = _outcome_of(answer) if isinstance(answer, bytes) else answer
-        host = counted_host(url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url)
-        crawl = crawl[:MAX_NAME_LENGTH]
-        row = self._row((crawl, minute, strategy, host[:LONGEST], mime[:LONGEST], status))
-        if column:
-            row[COLUMN[column]] += 1
-            if column == FAILED.column:
-                return
-            if column != LISTED.column:
+        if len(crawl) > MAX_NAME_LENGTH:
+            crawl = crawl[:MAX_NAME_LENGTH]
+        place = COLUMN[column] if column else 0
+        if column == FAILED.column:
+            for row in self._rows(crawl, self._host(url), minute, strategy, mime, status):
+                row[place] += 1
+            return
+        is_hit = place and column != LISTED.column
+        for row in self._rows(crawl, self._host(url), minute, strategy, mime, status):
+            row[_LOOKUPS] += 1
+            if place:
+                row[place] += 1
+            if stated > 0:
+                row[_STATED] += stated
+            if is_hit:
                 if size < 0:
                     row[_UNSIZED] += 1
                 else:
-                    row[COLUMN[column] + 1] += size
+                    row[place + 1] += size
                 if stated > 0:
                     row[_DUPLICATE_STATED] += stated
-        row[_LOOKUPS] += 1
-        if stated > 0:
-            row[_STATED] += stated
         times = self._sums.times.get(crawl) or self._new_times(crawl, now)
         times[1] = now
         times[2] += taken
         times[3 + _bucket(taken)] += 1
         times[-1] = taken
 
-    def _row(self, heading: _Heading) -> list[int]:
-        """Return the amounts of a heading, to be changed in place."""
-        rows = self._sums.rows
-        row = rows.get(heading)
-        if row is None:
-            if len(rows) >= KEPT:
-                heading = (*heading[:3], b"", b"", 0)
-            if len(rows) >= 2 * KEPT:  # these must be names that are no crawls
-                heading = ("", b"", "", b"", b"", 0)
-            row = rows.setdefault(heading, [0] * WIDTH)
-        return row
+    def _host(self, url: str | bytes) -> bytes:
+        """Return the host under which a URL is counted, which its site (up to the path) has."""
+        end = url.find("/", _SITE) if isinstance(url, str) else url.find(b"/", _SITE)
+        site = url[:end] if end > 0 else url
+        host = self._hosts.get(site)
+        if host is None:
+            address = url.encode("utf-8", "surrogateescape") if isinstance(url, str) else url
+            host = counted_host(address)[:LONGEST]
+            if end > 0 and address.startswith((b"http://", b"https://")):
+                self._hosts.keep(site, host)
+        return host
+
+    def _rows(
+        self, crawl: str, host: bytes, minute: bytes, strategy: str, mime: bytes, status: int
+    ) -> tuple[list[int], list[int]]:
+        """Return the amounts of a host and of a group, to be changed in place."""
+        sums, by_host, by_group = self._sums, (crawl, host), (crawl, minute, strategy, mime, status)
+        return (
+            sums.hosts.get(by_host) or self._host_row(by_host),
+            sums.groups.get(by_group) or self._group_row(by_group),
+        )
+
+    def _host_row(self, heading: _Host) -> list[int]:
+        return _row(self._sums.hosts, heading, (heading[0], b""), ("", b""))
+
+    def _group_row(self, heading: _Group) -> list[int]:
+        shorter = (*heading[:3], b"", 0)
+        return _row(self._sums.groups, heading, shorter, ("", b"", "", b"", 0))
 
     def _new_times(self, crawl: str, now: int) -> list[int]:
         times = [now, now, 0, *[0] * BUCKETS, 0]
         if len(self._sums.times) < TIMES_KEPT:
             self._sums.times[crawl] = times
         return times
+
+
+def _row(rows: dict[_H, list[int]], heading: _H, shorter: _H, shortest: _H) -> list[int]:
+    """Return the amounts of a heading, or those of a shorter one if there are too many."""
+    row = rows.get(heading)
+    if row is None:
+        if len(rows) >= KEPT:
+            heading = shorter
+        if len(rows) >= 2 * KEPT:  # these must be names that are no crawls
+            heading = shortest
+        row = rows.setdefault(heading, [0] * WIDTH)
+    return row
 
 
 def payload_size(capture: Capture) -> int:
@@ -248,15 +290,18 @@ def _add_sized(row: list[int], name: str, size: int) -> None:
 def add_counted(writing: Writing, counted: StatisticsDelta) -> None:
     """Add counts to the statistics, except those of unknown and dropped crawls."""
     numbers: dict[str, int] = {}
-    sums: dict[int, tuple[_Hosts, _Groups]] = {}  # by number of the crawl
-    for (name, unit, strategy, host, mime, status), amounts in counted.rows.items():
-        number = _number(writing, name, numbers)
-        if not number:
-            continue
-        hosts, groups = sums.setdefault(number, ({}, {}))
-        _add_row(hosts, host, amounts)
-        _add_row(groups, (unit, strategy, mime, status), amounts)
-    for key, row in sorted(_keyed(sums)):
+    rows: dict[bytes, list[int]] = {}  # by key
+    minutes: dict[tuple[int, bytes], list[int]] = {}
+    for (name, host), amounts in counted.hosts.items():
+        if number := _number(writing, name, numbers):
+            rows[key_of(number, StatisticsKind.HOST, host)] = amounts
+    for (name, unit, strategy, mime, status), amounts in counted.groups.items():
+        if number := _number(writing, name, numbers):
+            for kind, heading in _headings(unit[:_HOUR], strategy, mime, status):
+                _add_row(rows, key_of(number, kind, heading), amounts)
+            if len(unit) > _HOUR:
+                _add_row(minutes, (number, unit), amounts)
+    for key, row in sorted([*rows.items(), *starmap(_of_minute, minutes.items())]):
         writing.add(key, row)
     for name, times in counted.times.items():
         if number := _number(writing, name, numbers):
@@ -315,39 +360,25 @@ def _number(writing: Writing, name: str, numbers: dict[str, int]) -> int:
     return numbers[name]
 
 
-_Hosts = dict[bytes, list[int]]
-_Groups = dict[tuple[bytes, str, bytes, int], list[int]]
-"""Amounts by minute, strategy, media type and status: few, but there may be thousands of hosts."""
-
-_H = TypeVar("_H")
-
-
 def _add_row(rows: dict[_H, list[int]], heading: _H, amounts: Sequence[int]) -> None:
     row = rows.get(heading)
     rows[heading] = [*amounts] if row is None else list(map(int.__add__, row, amounts))
 
 
-def _keyed(sums: Mapping[int, tuple[_Hosts, _Groups]]) -> Iterator[tuple[bytes, list[int]]]:
-    """Yield sums of crawls with their keys; reports of captures have no strategy."""
-    for number, (hosts, groups) in sums.items():
-        rows: dict[tuple[StatisticsKind, bytes], list[int]] = {}
-        minutes: dict[bytes, list[int]] = {}
-        for (unit, strategy, mime, status), amounts in groups.items():
-            if len(unit) > _HOUR:
-                _add_row(minutes, unit, amounts)
-            for kind, heading in (
-                (StatisticsKind.TOTAL, b""),
-                (StatisticsKind.MIME, mime),
-                (StatisticsKind.STATUS, b"%d" % status if status else b""),
-                (StatisticsKind.HOUR, unit[:_HOUR]),
-                (StatisticsKind.STRATEGY, strategy.encode()),
-            ):
-                if heading or kind is not StatisticsKind.STRATEGY:
-                    _add_row(rows, (kind, heading), amounts)
-        for (kind, heading), row in rows.items():
-            yield key_of(number, kind, heading), row
-        for unit, row in minutes.items():
-            minute = timegm(time.strptime(unit.decode(), _MINUTE)) // 60
-            yield key_of_minute(number, minute), [minute, *row, 0, *[0] * DOUBLINGS]
-        for host, row in hosts.items():
-            yield key_of(number, StatisticsKind.HOST, host), row
+def _headings(
+    hour: bytes, strategy: str, mime: bytes, status: int
+) -> Iterator[tuple[StatisticsKind, bytes]]:
+    """Yield what a group is counted under; reports of captures have no strategy."""
+    yield StatisticsKind.TOTAL, b""
+    yield StatisticsKind.MIME, mime
+    yield StatisticsKind.STATUS, b"%d" % status if status else b""
+    yield StatisticsKind.HOUR, hour
+    if strategy:
+        yield StatisticsKind.STRATEGY, strategy.encode()
+
+
+def _of_minute(heading: tuple[int, bytes], row: Sequence[int]) -> tuple[bytes, list[int]]:
+    """Return key and amounts of the lookups of a crawl in a minute."""
+    number, unit = heading
+    minute = timegm(time.strptime(unit.decode(), _MINUTE)) // 60
+    return key_of_minute(number, minute), [minute, *row, 0, *[0] * DOUBLINGS]

@@ -93,8 +93,7 @@ def _report_captures(writing: Writing, name: str) -> None:
         counting.count_lookup(
             (name, "EXACT_URL", b"http://%d.example/" % number, NO_ORIGINAL, 7, 1000)
         )
-    for part in counting.take():
-        add_counted(writing, part)
+    add_counted(writing, counting.take())
     add_self_report(writing, crawl, {"not_looked_up": 3})
     crawl_captures.claim(writing, crawl, sha1(100), int(time.time() * 1000), 3600)
 

@@ -288,11 +288,11 @@ def test_lookups_during_an_outage_are_counted_once(server: Servers) -> None:
             hit = LookupOutcome.of_hit("exact_url", capture(1))
             counting.count_lookup(("a", "DIGEST_ANY", b"http://a.example/", hit, -1, 1000))
             session.down = server_counts is store and turn % 2 == 0
-            for part in counting.take():
-                try:
-                    server_counts.write(partial(add_counted, counted=part))
-                except IndexUnavailable:
-                    counting.give_back(part)
+            counted = counting.take()
+            try:
+                server_counts.write(partial(add_counted, counted=counted))
+            except IndexUnavailable:
+                counting.give_back(counted)
     with server().reading() as reading:
         crawl = reading.crawl("a")
         total = statistics.total(reading, crawl)

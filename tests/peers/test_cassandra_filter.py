@@ -516,10 +516,11 @@ def test_answers_and_counts_are_the_same_with_and_without_it(web: Any, live: Liv
             assert both[0].data == both[1].data, options
     for each in (live, bare):
         rows: Counter[tuple[object, ...]] = Counter()
-        for part in each.crawls.counting.take():
-            for (crawl, _, *heading), amounts in part.rows.items():
-                for column, amount in enumerate(amounts):
-                    rows[crawl, *heading, column] += amount
+        taken = each.crawls.counting.take()
+        headed = [(key[:1] + key[2:], row) for key, row in taken.groups.items()]
+        for heading, amounts in [*taken.hosts.items(), *headed]:
+            for column, amount in enumerate(amounts):
+                rows[*heading, column] += amount
         counted.append(+rows)
     assert counted[0] == counted[1] and len(counted[0]) > 10
     lookups = [

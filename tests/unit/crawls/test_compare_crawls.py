@@ -142,8 +142,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
             lambda writing: add_self_report(writing, writing.crawl("new"), {"not_looked_up": 5})
         )
         counter.count_lookup(("new", "", one.url, hit, -1, 1000))
-        for part in counter.take():
-            store.write(partial(add_counted, counted=part))
+        store.write(partial(add_counted, counted=counter.take()))
         store.write(lambda writing: lifecycle.commit(writing, "new", ""))
     words = ("report", index, "--crawl", "new", "--compare", "old")
     text, twice = typed(*words)

@@ -42,8 +42,7 @@ def count(
     for outcome in outcomes:
         counter.count_lookup(("weekly", "DIGEST_ANY", URL, outcome, -1, taken))
     counter.count_stored("weekly", [capture(number, size=1000) for number in range(stored)])
-    for part in counter.take():
-        store.write(partial(add, counted=part))
+    store.write(partial(add, counted=counter.take()))
 
 
 def hour(store: Store, now: float = NOW) -> list[MinuteCounts]:
@@ -88,11 +87,9 @@ def test_a_later_hour_takes_the_place_of_an_earlier_one(store: Store) -> None:
 def test_counts_that_were_given_back_count_by_hours_only(store: Store) -> None:
     counter = LookupCounter(lambda: NOW)
     counter.count_lookup(("weekly", "DIGEST_ANY", URL, HIT, -1, 1000))
-    (part,) = counter.take()
-    counter.give_back(part)
+    counter.give_back(counter.take())
     counter.count_lookup(("weekly", "DIGEST_ANY", URL, HIT, -1, 1000))
-    for part in counter.take():
-        store.write(partial(add, counted=part))
+    store.write(partial(add, counted=counter.take()))
     assert hour(store)[-1].row.lookups == 1
     with store.reading() as reading:
         hours = [*reading.statistics(reading.crawl("weekly").number.to_bytes(4, "big") + b"f")]

@@ -53,6 +53,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.indexer.admission import admission_filter
+from dedupindex.urlkey import counted_host
 from tests.conftest import MakeIndex, of_files
 from tests.support.budgets import examples, thorough
 from tests.support.captures import capture
@@ -184,12 +185,12 @@ def test_statistics_do_not_depend_on_the_order_of_events_and_workers(events: lis
 
 
 def write(store: Store, worker: LookupCounter, *, fails: bool = False) -> None:
-    for part in worker.take():
-        if fails:
-            worker.give_back(part)
-            continue
-        with store.writing() as writing:
-            add_counted(writing, part)
+    counted = worker.take()
+    if fails:
+        worker.give_back(counted)
+        return
+    with store.writing() as writing:
+        add_counted(writing, counted)
 
 
 def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> None:
@@ -209,6 +210,27 @@ def check(store: Store, model: dict[tuple[str, str, bytes], StatisticsRow]) -> N
             total = model.get((name, "total", b""), StatisticsRow())
             answered = statistics.times(reading, crawl).answered
             assert answered == total.lookups
+
+
+SITES = (
+    "http://A.example",
+    "https://a.example:1",
+    "http://u:p@b.example",
+    "ftp://c.example",
+)
+ODD = ("", "a", "http:", "http://", "http:///", "HTTP://d.example", "chrome-extension://e", "urn:x")
+
+
+@given(st.lists(st.tuples(st.sampled_from(SITES + ODD), st.text("/?#@:.ax\udc80é", max_size=4))))
+def test_each_url_counts_for_its_own_host(parts: list[tuple[str, str]]) -> None:
+    """The host is remembered by the site of a URL, whatever follows."""
+    counting, expected = LookupCounter(), Counter[tuple[str, bytes]]()
+    for site, rest in parts:
+        url = (site + rest).encode("utf-8", "surrogateescape")
+        for asked in (url, site + rest):
+            counting.count_lookup(("one", "", asked, NO_ORIGINAL, -1, 1))
+        expected["one", counted_host(url)] += 2
+    assert {host: row[0] for host, row in counting.take().hosts.items()} == expected
 
 
 def count_hit(counting: LookupCounter, host: bytes, crawl: str = "one", size: int = 10) -> None:
@@ -352,8 +374,7 @@ def test_bytes_in_total() -> None:
 def test_every_time_has_a_bucket(taken: int) -> None:
     counting = LookupCounter()
     counting.count_lookup(("one", "", b"", NO_ORIGINAL, -1, taken))
-    [part] = counting.take()
-    bucket = part.times["one"][3:].index(1)
+    bucket = counting.take().times["one"][3:].index(1)
     assert taken < bound_of(bucket) or bucket == 127
     assert bucket in (0, 127) or bound_of(bucket) <= taken * 5 / 4 + 1
 
@@ -433,11 +454,10 @@ def test_memory_does_not_grow_with_hosts(store: Store) -> None:
         count_hit(counting, b"other-%d.example" % number)
         if number % 10_000 == 9_999:
             counting.gather()
-    parts = counting.take()
-    assert sum(len(part.rows) for part in parts) <= KEPT + 1
-    for part in parts:
-        with store.writing() as writing:
-            add_counted(writing, part)
+    counted = counting.take()
+    assert len(counted.hosts) <= KEPT + 1 and len(counted.groups) == 1
+    with store.writing() as writing:
+        add_counted(writing, counted)
     with store.reading() as reading:
         assert statistics.total(reading, reading.crawl("one")).lookups == 2 * hosts
 

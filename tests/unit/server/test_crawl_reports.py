@@ -666,8 +666,8 @@ def test_counts_of_unknown_crawls_are_left_out(tmp_path: Path) -> None:
     with closing(LmdbStore(tmp_path)) as store:
         counting = LookupCounter()
         counting.count_lookup(("nobody", "DIGEST_ANY", "http://a.example/", NO_ORIGINAL, -1, 1))
-        [part] = counting.take()
+        counted = counting.take()
         with store.writing() as writing:
             lifecycle.begin(writing, "a")
-            add_counted(writing, part)
+            add_counted(writing, counted)
             assert writing.txn.stat(writing.trees.statistics)["entries"] == 0

@@ -98,10 +98,9 @@ class Pair(NamedTuple):
         """Return what each of the two has counted since the last call, but for times."""
         found: list[object] = []
         for live in self.states:
-            parts = live.crawls.counting.take()
-            rows = {key[:1] + key[2:]: row for part in parts for key, row in part.rows.items()}
-            others = {name: n for part in parts for name, n in part.others.items()}
-            found.append((rows, others))
+            counted = live.crawls.counting.take()
+            groups = {key[:1] + key[2:]: row for key, row in counted.groups.items()}
+            found.append((counted.hosts, groups, dict(counted.others)))
         return found
 
 
