@@ -29,8 +29,9 @@ import os
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Generator, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -340,19 +341,18 @@ class Journal:
     def offsets(self) -> OffsetMap:
         return OffsetMap(entries(self.lines))
 
-    def originals(self) -> set[tuple[str, str, int]]:
-        """Return root, name and offset of what the revisits refer to; empty without a journal.
-
-        All of that is protected.
-        """
+    def entries(self) -> Generator[JournalEntry, None, None]:
+        """Yield the entries in order of offset, as far as they are sound; none without a journal."""
         with suppress(FileNotFoundError, Damaged):
-            return {(one.root, one.name, one.original) for one in entries(self.lines)}
-        return set()
+            yield from entries(self.lines)
 
-    def size(self, originals: int) -> int:
-        """Return the bytes that are kept of a file whose revisits refer to so many originals."""
+    def size(self) -> int:
+        """Return the bytes that the run which wrote this journal has added."""
         kept = (path.stat().st_size for path in (self.lines, self.dropped) if path.exists())
-        return sum(kept) + originals * _ENTRY
+        written, protected = self.entries(), 0
+        while batch := list(islice(written, _BATCH)):
+            protected += len({_original(entry) for entry in batch if _is_protected(entry)})
+        return sum(kept) + protected * _ENTRY
 
     def refused(self) -> Counter[str]:
         """Return the records of the plan that stayed, by reason; none in an older journal."""
@@ -398,7 +398,7 @@ class JournalSize:
         is device and inode of the original's file if that is not of the set.
         """
         self._put(entry._asdict())
-        if not (entry.host or is_remote(entry.root)):  # objects are not rewritten in place
+        if _is_protected(entry):
             self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
         self._count += 1
         if self._count % _BATCH == 0:
@@ -431,7 +431,8 @@ class JournalWriter(JournalSize):
         journal.discard_parts()
         self._journal = journal
         self._recorded = defaultdict[OriginalFile, set[bytes]](set)  # by the journal before
-        self._earlier = journal.originals()
+        self._earlier = journal.entries()
+        self._last = next(self._earlier, None)
         self._lines = _new(journal.lines)
         self._dropped = None
         try:
@@ -445,11 +446,20 @@ class JournalWriter(JournalSize):
         self, entry: JournalEntry, source: BinaryIO, original: bytes,
         outside: tuple[int, int] | None,
     ) -> None:  # fmt: skip
-        if (entry.root, entry.name, entry.original) in self._earlier:
+        if self._was_recorded(entry):
             self._recorded[OriginalFile(entry.root, entry.name, outside)].add(original)
         super().add(entry, source, original, outside)
         if self._dropped is not None:
             self._dropped.copy(source, entry.offset, entry.stored)
+
+    def _was_recorded(self, entry: JournalEntry) -> bool:
+        """Return whether the journal before has the same revisit; both are in order of offset."""
+        while self._last is not None and self._last.offset < entry.offset:
+            self._last = next(self._earlier, None)
+        last = self._last
+        return (
+            last is not None and last.offset == entry.offset and _original(last) == _original(entry)
+        )
 
     def finish(self, size: int) -> None:
         super().finish(size)
@@ -462,6 +472,7 @@ class JournalWriter(JournalSize):
 
     def close(self) -> None:
         """Close the files, and remove what was not finished."""
+        self._earlier.close()
         for sink in (self._lines, self._dropped):
             if sink is not None:
                 sink.file.close()
@@ -474,6 +485,7 @@ class JournalWriter(JournalSize):
             sync_directory(self._journal.directory)
         missing = {file: keys - self._recorded[file] for file, keys in self._originals.items()}
         protect(self._journal.directory.parent, self._journal.name, missing)
+        self._recorded.clear()
         super()._protect()
 
     def _put(self, value: dict[str, Any]) -> None:
@@ -483,6 +495,15 @@ class JournalWriter(JournalSize):
 
 def _line(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode("ascii") + b"\n"
+
+
+def _original(entry: JournalEntry) -> tuple[str, str, int]:
+    return entry.root, entry.name, entry.original
+
+
+def _is_protected(entry: JournalEntry) -> bool:
+    """Return whether the run protects the original; objects are not rewritten in place."""
+    return not (entry.host or is_remote(entry.root))
 
 
 def _new(path: Path) -> FileSink:

@@ -442,7 +442,7 @@ class _Rewriter:
             path = outside.get(planned.original.container, "")
             done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
         done.refused = journal.refused()
-        done.journal = journal.size(len(journal.originals()))
+        done.journal = journal.size()
         done.records, done.bytes_after = done.revisits + done.refused.total(), size
         return done
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import tracemalloc
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -12,8 +13,13 @@ from random import Random
 import pytest
 
 from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite import journal as journals
 from dedupindex.post_crawl.rewrite.journal import (
     DIRECTORY,
+    FileBefore,
+    Journal,
+    JournalEntry,
+    JournalWriter,
     OriginalFile,
     discard_unfinished,
     protect,
@@ -156,6 +162,31 @@ def test_unprotect_keeps_the_protection_by_other_containers(tmp_path: Path) -> N
     assert len(protected(tmp_path / "deep" / "c")) == 2 and path.stat().st_size == 2 * 32
     unprotect(tmp_path, "b", [OriginalFile("", "deep/c")])
     assert not protected(tmp_path / "deep" / "c")
+
+
+def test_a_repeated_run_records_nothing_twice_in_flat_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journals, "_BATCH", 1000)
+    journal, revisits, peaks = Journal(tmp_path, "a"), 20_000, []
+    (tmp_path / "a").write_bytes(bytes(10 * revisits))
+    for earlier in (False, True):
+        tracemalloc.start()
+        with open(tmp_path / "a", "rb") as source:
+            writer = JournalWriter(
+                journal, FileBefore("a", 10 * revisits, 1, ""), keep_dropped=True
+            )
+            for number in range(revisits):
+                place = (10 * number, 10, 5 * number, 5)
+                entry = JournalEntry(*place, "", "", "", "deep/c", number, 10, 1 << 20)
+                writer.add(entry, source, record_key(b"http://a/%d" % number, b"2020"), None)
+            writer.finish(5 * revisits)
+            writer.close()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert protection_path(tmp_path, "deep/c").stat().st_size == 32 * revisits, earlier
+        assert journal.size() == writer.size
+    assert max(peaks) < 1 << 20
 
 
 @pytest.mark.parametrize("line", ["", '{"name": '])
