@@ -106,16 +106,15 @@ class LiveIndex:
             self.reloads += 1
         self._opened = Opened(engine, plain)
 
-    def watch(self) -> None:
-        """Start the threads that refresh the index and store statistics."""
-        works: list[tuple[Callable[[], None], float]] = [
-            (self.refresh, RELOAD_EVERY),
-            (self.crawls.counting.gather, GATHER_EVERY),
-            (self.crawls.write_counts, COUNT_EVERY),
-        ]
-        for work, pause in works:
-            name = work.__name__
-            threading.Thread(target=_repeat, args=(work, pause), name=name, daemon=True).start()
+    def watch(self, store_counts: Callable[[], None]) -> None:
+        """Start the threads that refresh the index and store statistics, with `store_counts`."""
+        works: dict[str, tuple[Callable[[], None], float]] = {
+            "refresh": (self.refresh, RELOAD_EVERY),
+            "gather": (self.crawls.counting.gather, GATHER_EVERY),
+            "store_counts": (store_counts, COUNT_EVERY),
+        }
+        for name, work in works.items():
+            threading.Thread(target=_repeat, args=(name, *work), name=name, daemon=True).start()
 
     def close(self) -> None:
         """Store the last statistics; called when the process ends regularly."""
@@ -166,7 +165,7 @@ class LiveState:
         return self.crawls.view_for(self.view, self.settings.keys(), crawl, namespaces)
 
 
-def _repeat(work: Callable[[], None], pause: float) -> None:
+def _repeat(name: str, work: Callable[[], None], pause: float) -> None:
     """Call `work` every `pause` seconds, also after it has failed."""
     event = threading.Event()
     while not event.wait(pause):
@@ -175,4 +174,4 @@ def _repeat(work: Callable[[], None], pause: float) -> None:
         except DedupError:  # such as a full disk or a missing file: try again later
             pass
         except Exception:
-            LOGGER.exception("%s failed", work.__name__)
+            LOGGER.exception("%s failed", name)

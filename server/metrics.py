@@ -10,10 +10,10 @@ from __future__ import annotations
 import mmap
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, product
 from threading import Lock
-from time import perf_counter_ns
+from time import monotonic_ns, perf_counter_ns, sleep
 from typing import Any
 
 from prometheus_client.core import (
@@ -34,7 +34,7 @@ from dedupindex.errors import DedupError
 from dedupindex.index.filter_store import FilterStore
 from dedupindex.index.shared_filter import FilterStatus
 from dedupindex.lookup.decide import Strategy
-from server.config import RECORDS_CRAWL
+from server.config import COUNT_EVERY, RECORDS_CRAWL
 from server.live_index import LiveIndex
 from server.logs import report
 from server.responses import ERRORS, Reply, code_of, error_reply
@@ -67,12 +67,17 @@ _SINGLES_AT = len(CELLS)
 _BATCHES_AT = _SINGLES_AT + len(_CLASSES) * _ROW
 _ROUTES_AT = _BATCHES_AT + len(BATCHES) * _ROW
 
+# The last cell is when the worker began to store the lookups of crawls, as `monotonic_ns`.
+
+_STORED_WITHIN = int(3e9 * COUNT_EVERY)  # nanoseconds; a worker that takes longer is not waited for
+_PAUSE = 0.02  # seconds between two looks
+
 HIT, MISS = MATCHES.index("exact_url"), MATCHES.index("none")
 
 
 def block_size(workers: int) -> int:
     """Return the bytes of the memory that `workers` share; `ROUTES` must be complete."""
-    return (_ROUTES_AT + (1 + len(ROUTES)) * _ROW) * 8 * workers
+    return (_ROUTES_AT + (1 + len(ROUTES)) * _ROW + 1) * 8 * workers
 
 
 class Metrics:
@@ -139,6 +144,20 @@ class Metrics:
         taken = perf_counter_ns() - started
         self._mine[place] += taken
         self._mine[place + 1 + bisect_left(_BOUNDS_NS, taken)] += 1
+
+    def store_counts(self, store: Callable[[], None]) -> None:
+        """Store the lookups of crawls that this worker has answered; raises what `store` does."""
+        began = monotonic_ns()
+        store()
+        self._mine[-1] = began
+
+    def store_all_counts(self, store: Callable[[], None]) -> None:
+        """As `store_counts`, and wait until the other workers have stored theirs."""
+        now = monotonic_ns()
+        self.store_counts(store)
+        last = self._all[self._size - 1 :: self._size]
+        while min(last) < now and monotonic_ns() < now + _STORED_WITHIN:
+            sleep(_PAUSE)
 
     def totals(self) -> list[int]:
         """Return the sums of the cells of all workers."""

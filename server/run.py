@@ -247,11 +247,11 @@ class _GranianServer(MPServer):
         shared = SharedFilter(self._filter, worker) if self._config.filter_memory else None
         live = LiveIndex(self._config.index, self._config.policy, shared)
         live.refresh()
-        live.watch()
+        metrics = Metrics(self._counts, self._config.workers, worker)
+        live.watch(partial(metrics.store_counts, live.crawls.write_counts))
         Finalize(None, live.close, exitpriority=1)  # as a worker ends: atexit is not for them
         if worker == 0:
             BackgroundMerge(live).start()
-        metrics = Metrics(self._counts, self._config.workers, worker)
         app = create_app(self._config, live, metrics)
         hot = app.wsgi_app
         assert isinstance(hot, HotRoutes)

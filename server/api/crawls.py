@@ -107,7 +107,7 @@ class CrawlRoutes(Handlers):
         cancel = partial(lifecycle.cancel, force=not keep and fields.bool_field(given, "force"))
         step, exit = lifecycle.commit if keep else cancel, fields.text_field(given, "exit")
         counts, counter = fields.self_report(given)
-        self._live.crawls.write_counts()  # so that the answer counts the lookups of a short crawl
+        self._metrics.store_all_counts(self._live.crawls.write_counts)  # the answer has them all
 
         def change(writing: Writing) -> Crawl:
             crawl = step(writing, name, exit)

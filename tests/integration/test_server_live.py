@@ -437,6 +437,22 @@ def test_a_server_that_is_stopped_has_counted_its_last_lookups(make_index: MakeI
         assert json.loads(again.get("/crawls/a")[1])["lookups"] == 40
 
 
+def test_a_commit_is_answered_with_the_lookups_of_all_workers(make_index: MakeIndex) -> None:
+    with serving(make_index([capture(1)]), "--workers", "3") as server:
+        for name in ("a", "b", "c"):
+            for number in range(-1, 16):
+                with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as web:
+                    if number < 0:
+                        web.request("POST", "/crawls", json.dumps({"name": name}), JSON_BODY)
+                    else:
+                        web.request("GET", f"{question(1)}&crawl={name}")
+                    assert web.getresponse().status == 200
+            with closing(HTTPConnection("127.0.0.1", server.port, timeout=DEADLINE)) as web:
+                web.request("POST", f"/crawls/{name}/commit", b"{}", JSON_BODY)
+                ended = json.loads(web.getresponse().read())
+            assert (ended["lookups"], ended["duplicates"]) == (16, 16)
+
+
 def test_workers_are_forked_by_a_process_of_one_thread(make_index: MakeIndex) -> None:
     """A lock that another thread holds would stay locked in a forked process for ever."""
     with serving(make_index([capture(1)]), "--workers", "2") as server:

@@ -342,7 +342,7 @@ class Journal:
         return OffsetMap(entries(self.lines))
 
     def entries(self) -> Generator[JournalEntry, None, None]:
-        """Yield the entries in order of offset, as far as they are sound; none without a journal."""
+        """Yield the entries in order of offset, as far as they are sound."""
         with suppress(FileNotFoundError, Damaged):
             yield from entries(self.lines)
 
