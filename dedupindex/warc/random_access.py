@@ -209,6 +209,7 @@ class ExactRecord:
 
 FIRST = 1 << 15  # bytes read first of a record of unknown length
 _LEAST = 64  # bytes of the shortest record
+_FED = 256  # bytes of a damaged member that are inflated at once
 _HEADER = 1 << 16  # bytes of an ARC file's version block, or of one of its lines, at most
 _CLOSING = 4  # bytes of line ends after a record
 _LINE_ENDS = re.compile(rb"[\r\n]*")
@@ -260,6 +261,39 @@ def record_at(
         if count >= most:
             raise _too_long(most)
         count = min(4 * count, most)
+
+
+def head_at(read: Read, offset: int) -> Head | None:
+    """Return the header of the WARC record at `offset`, whose block may be damaged or cut.
+
+    None if its header cannot be read either.
+    """
+    held = b""
+    try:
+        for piece in _readable(read, offset):
+            held += piece
+            blank = BLANK_LINE.search(held)
+            if blank is not None:
+                return parse(held[: blank.start()].lstrip(b"\r\n"))
+            if len(held) > LONGEST:
+                break
+    except (zlib.error, UnreadableFrame, BadHead):
+        pass
+    return None
+
+
+def _readable(read: Read, offset: int) -> Iterator[bytes]:
+    """Yield what a container has at `offset`, unpacked; raises what its decompressor raises."""
+    data = read(offset, FIRST)
+    if data.startswith(MAGIC):
+        inflater = zlib.decompressobj(31)
+        for at in range(0, len(data), _FED):
+            yield inflater.decompress(data[at : at + _FED])
+    elif zstd_format.is_zstd(data):
+        end = offset + len(data)
+        yield from zstd_format.frame_pieces(read, offset, end, Dictionaries.read(read))
+    else:
+        yield data
 
 
 class _Unpacker:

@@ -41,8 +41,9 @@ from dedupindex.warc import http
 from dedupindex.warc.arc import DOCUMENT, HEADER
 from dedupindex.warc.fast_reader import read
 from dedupindex.warc.gzip_members import MAGIC, Damage, Filler
-from dedupindex.warc.headers import COMMON
+from dedupindex.warc.headers import COMMON, Head
 from dedupindex.warc.payload_digests import Payload
+from dedupindex.warc.random_access import head_at
 from dedupindex.warc.reader import Event
 from dedupindex.warc.record import BrokenRecord, Record, Sound
 from dedupindex.warc.record_facts import (
@@ -186,6 +187,8 @@ def _shortened(line: Line) -> Line:
 
 REVISIT, REVISIT_TARGET = "revisit", "refers-to"
 """The two lines that a manifest has for each revisit, by their `Line.not_rewritable_reason`."""
+DAMAGED_RECORD = "damaged-record"
+"""The line that it has for a response whose header can be read and whose block cannot."""
 
 
 def revisit_lines(container: int, record: Record) -> tuple[Line, Line]:
@@ -193,24 +196,36 @@ def revisit_lines(container: int, record: Record) -> tuple[Line, Line]:
 
     Both have its place. Without a URL of the original, that is of the revisit's own URL.
     """
-    url, date, record_id = record.values[:3]
+    url, date, record_id, _, digest, _, _ = record.values
     original = refers_to(record.head.fields)
+    make = partial(_reference_line, container, record.offset)
     return (
-        _revisit_line(container, record, original.record_id, original.url or unbracket(url),
-                      original.date, REVISIT_TARGET),
-        _revisit_line(container, record, unbracket(record_id), unbracket(url), date, REVISIT),
+        make(original.record_id, original.url or unbracket(url), original.date, digest,
+             REVISIT_TARGET),
+        make(unbracket(record_id), unbracket(url), date, digest, REVISIT),
     )  # fmt: skip
 
 
-def _revisit_line(
-    container: int, record: Record, record_id: bytes, url: bytes, date: bytes, kind: str
+def damaged_line(container: int, offset: int, head: Head) -> Line:
+    """Return the line of a damaged record: replay tools index its header, and may choose it.
+
+    Nothing equals it, not even the whole record of which it is a damaged copy. So it has neither
+    the digest nor the id that it states.
+    """
+    url, date = head.values[:2]
+    digest = DAMAGED_RECORD.encode()
+    return _reference_line(container, offset, b"", unbracket(url), date, digest, DAMAGED_RECORD)
+
+
+def _reference_line(
+    container: int, offset: int, record_id: bytes, url: bytes, date: bytes, digest: bytes, kind: str
 ) -> Line:
     try:
         replay_key = replay_key_of(http_url(url), checked_date(date))
     except Refused:
         replay_key = 0
     line = Line(
-        container, record.offset, 0, record_id, url, date, record.values[4], b"",
+        container, offset, 0, record_id, url, date, digest, b"",
         int(Covers.UNKNOWN), b"", 0, 0, b"\n", b"", replay_key, kind, kind,
     )  # fmt: skip
     return _shortened(line)._replace(not_rewritable_reason=kind, not_original_reason=kind)
@@ -272,9 +287,12 @@ class Scan:
 
     def __init__(
         self, path: str, container: int, options: ManifestOptions,
-        on_revisit: Callable[[Iterable[Line]], None] = lambda lines: None,
+        on_reference: Callable[[Iterable[Line]], None] = lambda lines: None,
     ) -> None:  # fmt: skip
-        """Open the file; raises `BadSource`. `on_revisit` gets the lines of each revisit."""
+        """Open the file; raises `BadSource`.
+
+        `on_reference` gets the lines of each revisit and each damaged record.
+        """
         self.records: Counter[str] = Counter()
         self.remarks: Counter[str] = Counter()  # see `record.REMARKS`
         self.problems: list[tuple[int, str]] = []
@@ -288,7 +306,7 @@ class Scan:
         self._packed = is_zstd(start) or start.startswith(MAGIC)
         self._reader, self._fast = LineReader(container, options), FastLines(container, options)
         self._skip_empty = options.skip_empty
-        self._container, self._on_revisit = container, on_revisit
+        self._container, self._on_reference = container, on_reference
         not_get = partial(_with_reason, reason="method")
         self._pairing: RequestPairing[Line] = RequestPairing(lambda line: line.record_id, not_get)
         self._pending: tuple[Line, Record] | None = None  # until its end is known
@@ -332,6 +350,9 @@ class Scan:
         if isinstance(event, Damage):
             self._damage(event.offset, event.message)
             self.records["damaged"] += event.record
+            head = head_at(self._window.read, event.offset)
+            if head is not None and head.type == b"response":
+                self._on_reference([damaged_line(self._container, event.offset, head)])
         elif isinstance(event, Filler):
             if self._window.read(event.offset, 1) == b"\0":
                 self._damage(event.offset, _PADDED)
@@ -351,7 +372,7 @@ class Scan:
         elif record.type == b"request":
             self._pairing.request(record)
         elif record.type == b"revisit":
-            self._on_revisit(revisit_lines(self._container, record))
+            self._on_reference(revisit_lines(self._container, record))
         record.finish()
 
     def _finish_pending(self, event: Event | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from dedupindex.errors import BadInput
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, lines_file
-from dedupindex.post_crawl.manifest.record_lines import REVISIT, REVISIT_TARGET
+from dedupindex.post_crawl.manifest.record_lines import DAMAGED_RECORD, REVISIT, REVISIT_TARGET
 from dedupindex.runtime.duckdb import Database, insert, literal, quoted
 
 ANY_DIGEST = "*"
@@ -76,7 +76,7 @@ class ManifestInputs:
         are laid end to end in the order of their paths and hosts. Files outside of the set come
         first, so that of two records of the same instant theirs is the original. ``referred`` has
         what the revisits of the set, and those that an index knows, refer to; ``standing`` has the
-        revisits of the set themselves.
+        revisits of the set themselves, and its damaged records.
         """
         rows, place = [], 0
         for container in sorted(self.outside, key=lambda one: os.fsencode(one.path)):
@@ -100,10 +100,13 @@ class ManifestInputs:
         references = [manifest.references for manifest in self._manifests]
         if self.index_references:
             references.append(literal(self.index_references))
-        for name, kind in (("referred", REVISIT_TARGET), ("standing", REVISIT)):
+        for name, kinds in (
+            ("referred", quoted(REVISIT_TARGET)),
+            ("standing", f"{quoted(REVISIT)}, {quoted(DAMAGED_RECORD)}"),
+        ):
             selects = [
-                "SELECT record_id, url, digest, payload, replay_key "
-                f"FROM read_parquet({quoted(glob)}) WHERE not_rewritable_reason = {quoted(kind)}"
+                "SELECT record_id, url, digest, payload, replay_key FROM "
+                f"read_parquet({quoted(glob)}) WHERE not_rewritable_reason IN ({kinds})"
                 for glob in references
             ]
             database.execute(f"CREATE OR REPLACE VIEW {name} AS {' UNION ALL '.join(selects)}")
