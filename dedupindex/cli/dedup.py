@@ -63,7 +63,7 @@ _OUTDATED = (
 _REPLACED = (
     "an index that has these files is outdated: bin/index --replace {} INDEX. Until then lookups "
     "may be answered with captures that are revisits now, and bin/impact and bin/purge do not "
-    "know the revisits"
+    "know the revisits. It also reads files again that were purged with --container or --crawl"
 )
 _OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from dedupindex.cli.common import Command, count_lines, print_result, say
+from dedupindex.cli.common import Command, count_lines, file_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
@@ -25,7 +25,7 @@ from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.offset_map import offset_lines
-from dedupindex.post_crawl.rewrite.result_place import IN_PLACE
+from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, IN_PLACE, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, commit, restore
@@ -46,7 +46,8 @@ _TRUSTED = (
 )
 _REPLACED = (
     "next: an index that has these files is outdated: bin/index --replace FILE... INDEX, or "
-    "bin/impact and bin/purge do not know the revisits"
+    "bin/impact and bin/purge do not know the revisits. It also reads files again that were purged "
+    "with --container or --crawl"
 )
 EXAMPLES = """
 bin/rewrite my-plan --out /data/rewritten --dry-run    # only the numbers
@@ -173,19 +174,70 @@ def _moved(text: str) -> tuple[str, str]:
     return os.path.abspath(old), os.path.abspath(new)
 
 
+class _RewriteReport:
+    """What became of the files of a plan, and which of them its directory of results lacks."""
+
+    def __init__(self, job: RewriteJob) -> None:
+        self.job, self.found = job, RewriteOutcome(files=0)
+        self.left = 0  # files left alone
+        self.absent: list[MissingFile] = []
+        self._files = {file.name: file for file in job.containers().values()}
+
+    def add(self, outcome: RewriteOutcome) -> None:
+        """Add an outcome; bytes of a file that is not in the directory count nowhere."""
+        self.found.add(outcome)
+        if outcome.state != "left_alone":
+            return
+        self.left += 1
+        if self.job.out is not None:
+            size, there = self._files[outcome.name].size, self.job.place.size(outcome.name) or 0
+            self.absent.append(MissingFile(outcome.path, size, there))
+            self.found.bytes_before -= size
+            self.found.bytes_after -= size
+
+    def finish(self) -> None:
+        """Count the records of the plan that are in files which were left alone."""
+        found, plan = self.found, self.job.plan
+        found.records = sum(1 for number in self.job.containers() for _ in plan.copies(number))
+        if self.left and (rest := found.records - found.revisits - found.refused.total()):
+            found.refused[FILE_LEFT] = rest
+
+    def as_json(self) -> dict[str, Any]:
+        absent = [file._asdict() for file in self.absent]
+        more = {"left_alone": self.left, "not_copied": absent, "dry_run": self.job.dry}
+        return {**self.found.as_json(), **more}
+
+    def lines(self) -> Iterator[str]:
+        found, dry = self.found, self.job.dry
+        would = "would become" if dry else "became"
+        revisits = "a revisit" if found.revisits == 1 else "revisits"
+        yield (
+            singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
+            + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
+            f"{amount(found.bytes_after)}"
+        )
+        if self.absent:
+            files = singular(f"{len(self.absent):,} files")
+            words = "WOULD NOT BE COPIED" if dry else "NOT COPIED"
+            size = amount(sum(file.bytes for file in self.absent))
+            yield f"{words}, so keep the source: {files}, {size}"
+            yield from file_lines([f"not copied: {one.file}" for one in self.absent], self.left)
+        yield from count_lines("not rewritten: ", found.refused)
+
+
 def _rewrite(
     job: RewriteJob, processes: int, requests: CountedRequests, cluster: Cluster | None
 ) -> int:
-    found, left = RewriteOutcome(files=0), 0
-    containers = job.containers()
+    totals, read = _RewriteReport(job), 0
+    found, containers = totals.found, job.containers()
     count, total = len(containers), sum(file.size for file in containers.values())
     with show_progress() as progress:
         progress(ProgressUpdate("rewriting", 0, total))
         for outcome in rewrite(job, processes, cluster=cluster):
-            found.add(outcome)
-            progress(ProgressUpdate("rewriting", found.bytes_before, total))
+            totals.add(outcome)
+            read += outcome.bytes_before
+            progress(ProgressUpdate("rewriting", read, total))
             if outcome.state == "left_alone":
-                left += 1
                 say(f"warning: {outcome.name} was left alone: {outcome.problem}")
             elif outcome.state == "rewritten":
                 say(
@@ -193,29 +245,28 @@ def _rewrite(
                     + singular(f"{outcome.revisits:,} revisits, ")
                     + f"{amount(outcome.bytes_before)} to {amount(outcome.bytes_after)}"
                 )
-    would = "would become" if job.dry else "became"
-    revisits = "a revisit" if found.revisits == 1 else "revisits"
-    sums = (
-        singular(f"{found.files:,} files: of {found.records:,} records in the plan ")
-        + f"{found.revisits:,} {would} {revisits}; {amount(found.bytes_before)} {would} "
-        f"{amount(found.bytes_after)}"
-    )
+    totals.finish()
     sent = sent_requests(requests)
-    content = {**found.as_json(), "left_alone": left, "dry_run": job.dry, **sent.as_json()}
-    lines = [sums, *count_lines("not rewritten: ", found.refused), *sent.lines()]
+    lines = [*totals.lines(), *sent.lines()]
     if job.out is None and found.revisits and not job.dry:
         lines.append(_REPLACED)
-    print_result(content, lines)
+    print_result({**totals.as_json(), **sent.as_json()}, lines)
     if found.trusted:
         say(singular(f"{found.trusted:,} revisits of originals that were not read: {_TRUSTED}"))
     if found.elsewhere:
         say(f"the first original of another host that could not be read: {found.elsewhere}")
-    return Damaged.exit_status if left else 0
+    return Damaged.exit_status if totals.left else 0
 
 
-def undo_all(roots: list[Path], find: Callable[[], Undoable], processes: int) -> int:
-    """Undo the rewriting in place below `roots` of the files that `find` returns."""
-    with _locked_and_cleaned(roots):
+def undo_all(
+    roots: list[Path], find: Callable[[], Undoable], processes: int,
+    locks: list[Path] | None = None,
+) -> int:  # fmt: skip
+    """Undo the rewriting in place below `roots` of the files that `find` returns.
+
+    `locks` are the directories with their journals, if these are not `roots`.
+    """
+    with _locked_and_cleaned(roots if locks is None else locks):
         tasks, not_restorable = find()
         if not (tasks or not_restorable):
             say(
@@ -272,12 +323,12 @@ def print_restored(results: Iterator[Restored]) -> int:
     """Print what was restored; returns the exit status."""
     counts = dict.fromkeys(
         ("files", "archives", "records", "exact", "rebuilt", "copied", "existing", "left_alone",
-         "damaged", "defective"), 0,
+         "damaged", "defective", "records_existing"), 0,
     )  # fmt: skip
     for result in results:
         counts["files"] += 1
         counts["archives"] += is_named(Path(result.name))
-        counts["records"] += result.records
+        counts["records_existing" if result.state == "existing" else "records"] += result.records
         counts[result.state] += 1
         if result.state == "left_alone":
             say(f"warning: {result.name} was left alone: {result.problem}")
@@ -285,7 +336,8 @@ def print_restored(results: Iterator[Restored]) -> int:
             level = result.level or DAMAGE
             counts["damaged" if level == DAMAGE else "defective"] += 1
             say(f"warning: {result.name} was copied with {_DEFECTS[level]}: {result.problem}")
-    there = f"{counts['existing']:,} there already, " if counts["existing"] else ""
+    before = f" with {counts['records_existing']:,} records" if counts["records_existing"] else ""
+    there = f"{counts['existing']:,} there already{before}, " if counts["existing"] else ""
     others = counts["files"] - counts["archives"]
     named = f", {others:,} of them not named as archives" if others else ""
     line = (

@@ -28,7 +28,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     place_of,
     store_of_state,
 )
-from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files
+from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
@@ -72,13 +72,11 @@ def command(
     if isinstance(out, str):
         check_creatable(out)
     journals = _journals(directories, state)
+    if out is None:
+        sets = _sets(journals)
+        return undo_all(journals, partial(_in_place, sets), jobs, locks=sets)
     for directory in journals:
         _check(directory, out)
-    if out is None:
-        for directory in journals:
-            if store := store_of_state(directory):
-                raise BadInput(IN_PLACE.format(store))
-        return undo_all(journals, partial(_in_place, journals), jobs)
     with ExitStack() as stack:
         requests = stack.enter_context(counted_requests())
         target, place = out, None
@@ -93,6 +91,21 @@ def command(
         line = f"to compare them: bin/verify --against BEFORE {again} --records"
         click.echo(as_called(line))
     return status
+
+
+def _sets(directories: list[Path]) -> list[Path]:
+    """Return the directories with journals, and those below them; raises `BadInput`."""
+    found: dict[Path, Path] = {}  # by where links lead
+    for directory in directories:
+        below = sets_below(directory)
+        if not below or (directory / DIRECTORY).is_dir():
+            _check(directory, None)
+            if store := store_of_state(directory):
+                raise BadInput(IN_PLACE.format(store))
+            below.insert(0, directory)
+        for one in below:
+            found.setdefault(one.resolve(), one)
+    return list(found.values())
 
 
 def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[Path]:

@@ -88,6 +88,7 @@ from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find,
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _SHOWN = 20  # hosts of a report
+_IN_PLACE = "in place"  # how files were rewritten, in the description of working files
 _FORMAT = 2  # format 1 has neither the files nor all options of a run in place
 _FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
 _NAMED = 3  # files that a message names
@@ -442,12 +443,12 @@ class WorkDirectory:
 
     def mark_real(self) -> None:
         """Record that this was no dry run: other sources must not take these files."""
-        self._fields["rewritten"] = True
+        self._fields["rewritten"] = self._fields.get("rewritten") or True
         self._write(self.unfinished_options)
 
     def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
         """Record the options and files of a run in place that begins."""
-        self._fields["rewritten"] = True
+        self._fields["rewritten"] = _IN_PLACE
         with atomic_file(self.top / _FILES) as stream:
             stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
         self._write(options)
@@ -531,10 +532,12 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
         fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
         if (before := _all_absolute(fields.get("sources", []))) != named:
             if fields.get("begun") or fields.get("rewritten"):
+                undo = ", by which bin/rewrite --undo restores what was rewritten in place"
+                in_place = fields.get("begun") or fields["rewritten"] == _IN_PLACE
                 raise SettingsConflict(
                     f"{top} has the working files of a run with other sources "
-                    f"({', '.join(before)}), and its plan, by which bin/rewrite --undo restores "
-                    "what was rewritten in place: name those, or another directory with --work"
+                    f"({', '.join(before)}): its manifest and plan{undo if in_place else ''}. Name "
+                    "those sources, or another directory with --work"
                 )
             work = WorkDirectory(top, {"sources": named})  # nothing depends on those
             for directory in (work.manifest, work.plan):

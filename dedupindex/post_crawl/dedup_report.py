@@ -15,7 +15,12 @@ from dedupindex.capture import Problem
 from dedupindex.object_store import add_task_requests, counting_task, is_remote
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
-from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
+from dedupindex.post_crawl.rewrite.result_place import (
+    FILE_LEFT,
+    DirectoryPlace,
+    MissingFile,
+    to_verify,
+)
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
 from dedupindex.runtime.atomic_replace import hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
@@ -30,7 +35,6 @@ from dedupindex.verify.file_bytes import Joined, Place, UnreadableFile
 from dedupindex.verify.issues import REMARK, Finding
 from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
-FILE_LEFT = "file-left-alone"
 NO_ARCHIVE = "it cannot be read as WARC or ARC"
 _NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
@@ -362,14 +366,6 @@ def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
     query = f"SELECT host, captures, revisits, saved FROM hosts {order}"
     for host, *counts in fetch_rows(database, query):
         yield HostNumbers(host, *map(int, counts))
-
-
-class MissingFile(NamedTuple):
-    """A file that was not copied to the directory of the results."""
-
-    file: str
-    bytes: int
-    existing_bytes: int  # of a file of its name that an earlier run left there, or 0
 
 
 @dataclass

@@ -388,6 +388,26 @@ def rewritten_files(directory: Path) -> tuple[dict[str, bool], dict[Path, str]]:
     return names, problems
 
 
+def sets_below(directory: Path) -> list[Path]:
+    """Return the directories below, following links, with journals of runs in place."""
+    found, visited = [], set[tuple[int, int]]()
+    for folder, below, _ in os.walk(directory, followlinks=True):
+        known = os.stat(folder)
+        if (known.st_dev, known.st_ino) in visited:
+            below.clear()
+            continue
+        visited.add((known.st_dev, known.st_ino))
+        if DIRECTORY in below:
+            below.remove(DIRECTORY)
+            kept = Path(folder, DIRECTORY)
+            if Path(folder) != directory and any(
+                next(kept.glob(pattern), None) for pattern in ("*.dropped", "*.committed")
+            ):
+                found.append(Path(folder))
+        below.sort()
+    return found
+
+
 def check_space_for(tasks: Sequence[Undo], processes: int) -> None:
     """Raise `DedupError` if restoring would fill the disk.
 
@@ -454,7 +474,9 @@ def _in_place(task: Undo) -> Restored:
     part = part_path(path)
     if not journal.dropped.exists():
         raise Untouched(
-            "its removed records are gone; use --out to rebuild the records from their originals"
+            f"{DIRECTORY}/ has no removed records of it: it was written with --out, so its source "
+            "has them, or they were deleted; bin/undedup DIR --out OTHER rebuilds the records from "
+            "their originals"
         )
     with removing(part), open_for_reading(path) as source, open_part(part) as file:
         lock_source(source)

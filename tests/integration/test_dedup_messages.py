@@ -14,6 +14,7 @@ from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import working
 from dedupindex.post_crawl.dedup_report import DedupReport
 from tests.support.commands import typed
+from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
 
 BODIES = [Random(number).randbytes(1500) for number in range(3)]
@@ -40,6 +41,41 @@ def test_an_undo_of_a_directory_that_was_moved_is_an_error(archive: Path) -> Non
     assert json.loads(out)["exact"] == 1
     moved.rename(archive)
     assert "there is nothing to undo" in typed("rewrite", plan, "--undo")[1]
+
+
+def test_an_undo_restores_the_sets_below_as_well(archive: Path) -> None:
+    """Also where only the set below is left to undo."""
+    below = archive / "c"
+    bodies = [Random(number).randbytes(1500) for number in range(5, 9)]
+    write(archive / "a.warc.gz", 4, bodies[:2])
+    for day, found in ((5, bodies), (6, bodies[2:])):
+        write(below / f"{day}.warc.gz", day, found)
+    before = content(archive)
+    typed("dedup", archive, "--in-place")
+    typed("rewrite", archive.with_name("archive.dedup") / "plan", "--undo")
+    write(below / "7.warc.gz", 7, bodies[3:])
+    before |= content(archive)
+    typed("dedup", below, "--in-place", "--work", archive.with_name("w"))
+    typed("dedup", archive, "--in-place")
+    assert content(archive).keys() == before.keys() and content(archive) != before
+    out, said = typed("undedup", archive, "--in-place")
+    assert content(archive) == before and said == "", said
+    assert "4 files: 8 records restored; 4 files bit for bit" in out
+    typed("dedup", below, "--in-place", "--work", archive.with_name("w"))
+    out, said = typed("undedup", archive, "--in-place")
+    assert content(archive) == before and said == "" and "3 records restored" in out
+    assert "there is nothing to undo" in typed("undedup", archive, "--in-place")[1]
+
+
+def test_a_result_of_out_is_not_called_one_without_its_records(archive: Path) -> None:
+    out = archive.with_name("out")
+    typed("dedup", archive, "--out", out)
+    said = typed("undedup", out, "--in-place", status=7)[1]
+    assert "it was written with --out, so its source has them" in said and "gone" not in said
+    back = archive.with_name("back")
+    assert "3 records restored" in typed("undedup", out, "--out", back)[0]
+    again = typed("undedup", out, "--out", back)[0]
+    assert "2 files: 0 records restored" in again and "2 there already with 3 records" in again
 
 
 def test_a_file_that_only_has_the_name_of_an_archive_is_copied_and_not_skipped(
@@ -70,7 +106,11 @@ def test_working_files_of_a_dry_run_with_other_sources_are_replaced(
     assert json.loads(out)["revisits"] == 3 and said == ""
     said = typed("dedup", other, "--out", archive, "--dry-run", status=5)[1]
     assert "has the working files of a run with other sources" in said and str(archive) in said
+    assert "by which bin/rewrite --undo restores" in said
     typed("rewrite", tmp_path / "archive.dedup/plan", "--undo")
+    typed("dedup", archive, "--out", tmp_path / "out")
+    said = typed("dedup", other, "--out", tmp_path / "out", status=5)[1]
+    assert "its manifest and plan. Name those sources" in said and "in place" not in said
 
 
 def test_the_same_sources_may_be_written_with_a_slash(tmp_path: Path) -> None:

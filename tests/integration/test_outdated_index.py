@@ -56,6 +56,21 @@ def test_files_that_were_rewritten_since_are_named_and_stop_a_purge(index: Path)
     assert "3 revisits" in typed("purge", *target, status=HasDependents.exit_status)[1]
 
 
+def test_a_url_that_was_purged_stays_away_when_its_revisits_are_undone(
+    index: Path, request: pytest.FixtureRequest
+) -> None:
+    files = index.parent / "set"
+    url = f"http://{request.node.callspec.params['index'][1]}.test/1"  # two.warc.gz has it
+    typed("dedup", files, "--in-place")
+    typed("index", "--replace", files, index)
+    found = json.loads(typed("purge", index, "--url", url, "--force", "--json")[0])
+    assert found["revisits"]["captures"] == 1
+    typed("rewrite", index.parent / "set.dedup/plan", "--undo")
+    typed("index", "--replace", files, index)
+    typed("impact", index, "--url", url, status=NOTHING_FOUND)
+    typed("impact", index, "--url", url.replace("/1", "/2"))
+
+
 def test_files_that_were_touched_or_are_gone_stop_no_purge(index: Path) -> None:
     (index.parent / "set/two.warc.gz").touch()
     (index.parent / "set/one.warc.gz").unlink()

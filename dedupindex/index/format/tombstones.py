@@ -124,7 +124,19 @@ def unmarked(entry: bytes) -> bytes:
 def encode_purged(entry: bytes, *, anywhere: bool) -> bytes:
     """Return the tombstone of a purged entry: for its container, or for any."""
     container = _ANYWHERE if anywhere or entry[0] & 3 == NAMED else entry[17:21]
-    return b"%c\0%b%b%b" % (3 | READ | GONE, entry[2:8], container, url_hash(entry))
+    return _purged(entry[2:8], container, packed_url(entry))
+
+
+def encode_purged_revisit(second: bytes, url: bytes) -> bytes:
+    """Return the tombstone of a purged revisit, of its second and packed URL: for any container.
+
+    It refuses the record that the revisit becomes again if its file is restored.
+    """
+    return _purged(second, _ANYWHERE, url)
+
+
+def _purged(second: bytes, container: bytes, url: bytes) -> bytes:
+    return b"%c\0%b%b%b" % (3 | READ | GONE, second, container, xxh3_64_digest(url))
 
 
 def url_hash(entry: bytes) -> bytes:

@@ -24,7 +24,14 @@ from dedupindex.index.format import cells
 from dedupindex.index.format.file_names import files_of, row_matches
 from dedupindex.index.format.ledger import Dependent
 from dedupindex.index.format.packing import pack
-from dedupindex.index.format.tombstones import NAMED, REVISIT, ROW, Tombstones, encode_purged
+from dedupindex.index.format.tombstones import (
+    NAMED,
+    REVISIT,
+    ROW,
+    Tombstones,
+    encode_purged,
+    encode_purged_revisit,
+)
 from dedupindex.index.format.visits import CODE as VISIT_CODE
 from dedupindex.index.identity import Settings
 from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, mark_before
@@ -222,6 +229,7 @@ class ImpactSurvey:
         """Count the revisits among all items of the ledger that go themselves; yield all items.
 
         Each file that has such a revisit counts; one in a log is that of the file which it names.
+        With a writer it stages tombstones for them: `bin/rewrite --undo` makes records of them.
         """
         lengths, last, names = self._rule.keys.lengths(), b"", dict[bytes, list[str]]()
         for item in found:
@@ -235,12 +243,15 @@ class ImpactSurvey:
             if (second := item[: end + 7]) != last:  # of its key
                 last, names = second, {}
             revisit = Dependent.of(body)
-            place = self._container(revisit.container)
+            place, digest = self._container(revisit.container), cells.digest_of_key(item[:end])
+            if self._writer is not None and self.target.by_url and revisit.url not in names:
+                tombstone = encode_purged_revisit(body[1:7], pack(revisit.url))
+                self._writer.extend([self.target.keys.key_of(digest, revisit.url) + tombstone])
             if not _is_another(names.setdefault(revisit.url, []), place.container):
                 continue
             self.impact.revisits.add(revisit.size)
             if self._on_item is not None:
-                self._on_item(RemovedRevisit(cells.digest_of_key(item[:end]), revisit, *place))
+                self._on_item(RemovedRevisit(digest, revisit, *place))
 
     def _add_other(self, cell: bytes) -> None:
         if len(self._others) < _MAX_OTHERS:

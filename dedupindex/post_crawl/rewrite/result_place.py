@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadSource, Damaged, SettingsConflict
 from dedupindex.object_store import (
@@ -43,6 +43,7 @@ from dedupindex.runtime.files import write_file
 from dedupindex.sources.warc_files import SourceFile, status_of
 from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 
+FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
 _STORE = "store"  # in the directory of journals: the address of the results
 IN_PLACE = (
@@ -78,6 +79,14 @@ def opened_source(file: ManifestContainer | SourceFile) -> Iterator[BinaryIO]:
 def is_as_scanned(file: ManifestContainer | SourceFile) -> bool:
     """Whether an object has the size and version that it was scanned with."""
     return status_of(file.path) == (file.size, file.mtime_ns, 0)
+
+
+class MissingFile(NamedTuple):
+    """A file that was not copied to the directory of the results."""
+
+    file: str
+    bytes: int
+    existing_bytes: int  # of a file of its name that an earlier run left there, or 0
 
 
 class ResultPlace(ABC):

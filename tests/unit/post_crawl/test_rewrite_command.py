@@ -58,6 +58,7 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
             "left_alone": 0,
             "damaged": 0,
             "defective": 0,
+            "records_existing": 0,
         },  # fmt: skip
     )
     for name in content(source):
@@ -203,6 +204,29 @@ def test_undo_checks_the_free_space_before_it_writes(
             assert content(source) == before
             monkeypatch.setattr("dedupindex.runtime.atomic_replace.free_space", lambda _: 1 << 40)
             assert run("rewrite", "plan", "--in-place")[0] == 0
+
+
+def test_totals_are_those_of_the_plan_and_of_the_files_that_are_there(
+    source: Path, tmp_path: Path, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    lost = (source / "c.warc").stat().st_size
+    (source / "c.warc").unlink()
+    status, dry = run("rewrite", "plan", "--out", out, "--dry-run")
+    status, done = run("rewrite", "plan", "--out", out)
+    assert status == 7 and {**dry, "dry_run": False} == done
+    assert done["records"] == 19 and done["revisits"] == 12
+    assert done["refused"] == {"file-left-alone": 7}
+    assert done["bytes_after"] == sum(map(len, content(out).values()))
+    assert done["bytes_before"] == sum(map(len, content(source).values()))
+    assert done["not_copied"] == [
+        {"file": str(source / "c.warc"), "bytes": lost, "existing_bytes": 0}
+    ]
+    assert main(["rewrite", "plan", "--out", str(out)]) == 7
+    said = capsys.readouterr().out
+    assert "2 files" not in said and "of 19 records in the plan 12 became revisits" in said
+    assert "NOT COPIED, so keep the source: 1 file, " in said
+    assert f"  not copied: {source / 'c.warc'}\n" in said
 
 
 def test_a_resumed_undo_needs_no_space_for_restored_files(
@@ -369,8 +393,8 @@ def test_the_totals_of_undoing_add_up(source: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
     assert main(["rewrite", "p", "--undo"]) == 0
     assert capsys.readouterr().out == (
-        "2 files: 19 records restored; 1 file bit for bit, 0 record for record, "
-        "0 copied as they are, 1 there already, 0 left alone\n"
+        "2 files: 12 records restored; 1 file bit for bit, 0 record for record, "
+        "0 copied as they are, 1 there already with 7 records, 0 left alone\n"
     )
     assert content(source) == before
 
