@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dedupindex.errors import BadSource
+from dedupindex.errors import BadInput, BadSource
 from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -73,6 +73,9 @@ def results_of(out: Path | str | None, state: Path | None) -> tuple[Path | None,
     if not isinstance(out, str):
         if state is not None:
             raise click.UsageError("--state goes with results in an object store")
+        for one in (out, *out.absolute().parents) if out is not None else ():
+            if one.exists() and not one.is_dir():
+                raise BadInput(f"--out {out} cannot be a directory: {one} is a file")
         return out, ""
     from dedupindex.object_store import check_creatable, redacted  # slow: HTTP
 

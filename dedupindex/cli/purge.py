@@ -79,7 +79,8 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 
     Changes nothing. Captures of what is named that are revisits themselves are counted apart.
     Reads the whole index once; for single captures usually only their digests.
-    Only captures in the index are counted, not requests, resources and refused records.
+    Only captures in the index and revisits are counted, not requests, resources and refused
+    responses.
     """
     target = _target(options)
     with show_progress(prints=listed) as progress:
@@ -187,7 +188,9 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("revisits", impact.revisits, f"are captures of what was named, too; they {verb}")
     if found.live:
         yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
-    yield _line("dependents", impact.dependents, "are revisits that refer to these originals")
+    yield _line(
+        "dependents", impact.dependents, "are revisits of other captures that refer to these"
+    )
     yield _line("  broken", impact.broken, "of them have their payload nowhere else")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, amounts in sums.largest(_SHOWN, 0):
@@ -196,8 +199,8 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
             yield f"  in {title} {shown}: {count}, {_size(Amount(*amounts))}"
     if not purged:
         yield (
-            "only captures in the index are counted: not the requests, resources and refused "
-            "records of a file"
+            "only captures in the index are counted, and revisits, also of payloads that it "
+            "refuses; not the requests, resources and refused responses of a file"
         )
 
 

@@ -33,6 +33,7 @@ from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, remov
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
 from dedupindex.runtime.workers import side_by_side
+from dedupindex.sources.discover import has_working_files
 from dedupindex.sources.warc_files import is_index
 from dedupindex.verify.block_facts import CUT_AT_ZERO
 from dedupindex.verify.collection import Collection
@@ -172,7 +173,8 @@ def _files(directory: Path) -> list[str]:
     found, visited = [], set[tuple[int, int]]()
     for folder, below, names in os.walk(directory, followlinks=True):
         known = os.stat(folder)
-        if (known.st_dev, known.st_ino) in visited or os.path.basename(folder) == DIRECTORY:
+        ours = os.path.basename(folder) == DIRECTORY or has_working_files(folder)
+        if (known.st_dev, known.st_ino) in visited or ours:
             below.clear()
             continue
         visited.add((known.st_dev, known.st_ino))

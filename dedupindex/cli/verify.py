@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,11 @@ PLACE = _Anywhere(path_type=Path, readable=False)  # `verify` says what cannot b
 
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("places", metavar="PLACE...", nargs=-1, required=True, type=PLACE)
-@option("--against", type=PLACE, help="What PLACE was made from: a directory, or one file.")
+@option(
+    "--against",
+    type=PLACE,
+    help="What PLACE was made from: a directory, a glob in quotes, or one file.",
+)
 @option(
     "--originals",
     multiple=True,
@@ -109,11 +113,22 @@ def command(
         html_page.save(html, page)
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
-    if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
-        say("only the compressed bytes of records differ; --records compares the records")
-    if reasons.keys() & _ABSENT:
-        say("name originals that are elsewhere with --originals")
+    swapped = collection.swapped if isinstance(collection, Against) else 0
+    for hint in _hints(reasons, against, swapped):
+        say(hint)
     return _status({REASONS[reason] for reason in reasons})
+
+
+def _hints(reasons: Counter[str], against: Place | None, swapped: int) -> Iterator[str]:
+    """Yield what may be meant, by the findings, and the number of revisits `Against.swapped`."""
+    if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
+        yield "only the compressed bytes of records differ; --records compares the records"
+    if swapped:
+        yield singular(f"{swapped:,} revisits of {against} ") + (
+            "are whole records in PLACE: name the source with --against, and the result as PLACE"
+        )
+    if reasons.keys() & _ABSENT:
+        yield "name originals that are elsewhere with --originals"
 
 
 def _status(levels: set[str]) -> int:

@@ -79,7 +79,7 @@ from dedupindex.runtime.atomic_replace import (
     removing,
 )
 from dedupindex.runtime.duckdb import open_database, quoted
-from dedupindex.runtime.files import atomic_file, exclusive, write_file
+from dedupindex.runtime.files import atomic_file, exclusive, make_directory, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import names_text, printable
@@ -176,8 +176,10 @@ def estimate(
         )  # fmt: skip
         manifest = open_manifest(work.manifest)
         numbers = {one.path: one.number for one in manifest.containers().values()}
-        drawn = [SampledFile(numbers.get(file.path, 0), file.size) for file in sample]
-        total, report = sum(file.size for file in files), DedupReport(dry_run=True)
+        leaves = options.out is not None  # files that are still being written
+        sizes = {one.path: one.size for one in files if not (leaves and is_unfinished(one.name))}
+        drawn = [SampledFile(numbers.get(one.path, 0), sizes.get(one.path, 0)) for one in sample]
+        total, report = sum(sizes.values()), DedupReport(dry_run=True)
         report.add_found(found, made.problems)
         report.add_manifest(manifest)
         with open_database(work.top, options.memory, 0) as (database, _):
@@ -525,7 +527,7 @@ def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
     """Create or open the working files of these sources, and lock them; raises `DedupError`."""
     named = _all_absolute(sources)
     check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
-    top.mkdir(parents=True, exist_ok=True)
+    make_directory(top, "the directory of working files beside --out or SOURCE (or --work)")
     with exclusive(top / _LOCK, f"the working files {top}"):
         if not (top / _FILE).exists():
             WorkDirectory(top, {"sources": named}).end()

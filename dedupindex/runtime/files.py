@@ -91,6 +91,14 @@ def require_directory(path: Path) -> None:
         raise BadInput(f"{path} cannot be written: its directory does not exist")
 
 
+def make_directory(path: Path, what: str) -> None:
+    """Make a directory and those above it; raises `BadInput`, which says `what` it is."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"{path}, {what}, cannot be made: {error.strerror}") from error
+
+
 def already_exists(path: Path) -> BadInput:
     """Return the error for an archive that exists already."""
     return BadInput(

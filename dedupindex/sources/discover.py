@@ -176,6 +176,11 @@ def _find_by_glob(
             _search(path, wanted, found, visited)
 
 
+def has_working_files(directory: str) -> bool:
+    """Return whether a directory is that in which `bin/dedup` keeps manifest and plan."""
+    return directory.endswith(".dedup") and os.path.isfile(os.path.join(directory, "dedup.json"))
+
+
 def _search(
     top: str, wanted: frozenset[str], found: Expanded, visited: set[tuple[int, int]]
 ) -> None:
@@ -186,7 +191,8 @@ def _search(
 
     for directory, below, names in os.walk(top, onerror=unreadable, followlinks=True):
         known = os.stat(directory)
-        if (known.st_dev, known.st_ino) in visited or _is_index(Path(directory)):
+        own = _is_index(Path(directory)) or (directory != top and has_working_files(directory))
+        if (known.st_dev, known.st_ino) in visited or own:
             below.clear()
             continue
         visited.add((known.st_dev, known.st_ino))

@@ -9,10 +9,12 @@ revisit and the body of its original, read from their files, must give the old b
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from functools import partial
+from glob import glob, has_magic
 from itertools import chain, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -68,6 +70,7 @@ _CHANGE_REASONS = {
     b"warc-target-uri": "uri-changed",
 }
 REBUILT = "revisits_rebuilt"  # of counts: the old block came out again, bit for bit
+_IN_FULL = "revisits_in_full"  # revisits of the file before that are whole records now
 _MAX_CANDIDATES = 64  # offsets tried as the beginning of the differing member
 _MAX_AHEAD = 64  # records of each file that are searched for the next common one
 
@@ -245,6 +248,8 @@ class _Pair:
             if after.kind == b"revisit" and before.kind != b"revisit":
                 issues.extend(self._revisit(before, after, at))
             else:
+                if before.kind == b"revisit" and after.kind != b"revisit":
+                    self._counts[_IN_FULL] += 1
                 issues.extend(_differences(before, after))
                 if not issues:
                     issues.append(("recompressed", "its record is as it was, its bytes are not"))
@@ -422,12 +427,14 @@ class Against:
         self, old: Place, new: Iterable[Place], originals: Iterable[Place] = (),
         on_progress: OnProgress = lambda seen: None,
     ) -> None:  # fmt: skip
+        """`old` may also be a glob of files or directories, as of `bin/dedup`."""
         self._on_progress = on_progress
-        self._old, self._new = old, list(new)
+        self._glob = str(old) if isinstance(old, Path) and not old.exists() else ""
+        self._old, self._new = _top(old) if has_magic(self._glob) else old, list(new)
         self._others = list(originals)
-        for path in (old, *self._new, *self._others):
+        for path in (self._old, *self._new, *self._others):
             check_exists(path)
-        if any(path.is_dir() != old.is_dir() for path in self._new):
+        if any(path.is_dir() != self._old.is_dir() for path in self._new):
             raise BadSource("compare a folder with folders, or a file with a file")
         self.files = 0  # compared
         self.not_compared: list[str] = []  # names of files before that are no archives
@@ -450,6 +457,11 @@ class Against:
                 else:
                     self._counts += result
 
+    @property
+    def swapped(self) -> int:
+        """Revisits before that are whole records now, after `findings`."""
+        return self._counts[_IN_FULL]
+
     def totals(self) -> dict[str, int]:
         return {"files": self.files, REBUILT: self._counts[REBUILT]}
 
@@ -462,6 +474,11 @@ class Against:
         pairs: list[tuple[Place, Place]] = []
         findings = []
         before = dict(files_below(self._old, lambda _: True))
+        if self._glob:
+            matches = set(map(os.path.abspath, glob(self._glob, recursive=True)))
+            if not matches:
+                raise BadSource(f"nothing matches {self._glob}")
+            before = {name: old for name, old in before.items() if _is_below(old, matches)}
         self.not_compared = [name for name, old in before.items() if not is_named(old)]
         for name in self.not_compared:
             del before[name]
@@ -471,6 +488,8 @@ class Against:
             pairs += [(old, path) for path in there]
             if not there:
                 message = f"{old} is in none of the places given"
+                if other := _other_form(name, after):
+                    message += f"; files are compared by name, and {other} is there"
                 if name.endswith(_UNFINISHED):
                     message += "; bin/dedup leaves out what is still being written by its name"
                 findings.append(Finding("file-missing", f"{self._new[0]}/{name}", -1, "", message))
@@ -480,6 +499,27 @@ class Against:
                     message = f"there is no such file below {self._old}"
                     findings.append(Finding("file-extra", str(path), -1, "", message))
         return pairs, findings
+
+
+def _top(pattern: Place) -> Path:
+    """Return the directory above all that a glob matches."""
+    top = os.path.dirname(os.path.abspath(str(pattern)))
+    while has_magic(top):
+        top = os.path.dirname(top)
+    return Path(top)
+
+
+def _is_below(file: Place, matches: Set[str]) -> bool:
+    """Return whether a file is one of the matches of a glob, or below one."""
+    path = Path(os.path.abspath(str(file)))
+    return any(str(one) in matches for one in (path, *path.parents))
+
+
+def _other_form(name: str, after: Iterable[Mapping[str, Place]]) -> str:
+    """Return the name of a file that may be the same one, compressed otherwise; empty if none."""
+    plain = name.removesuffix(".gz").removesuffix(".zst")
+    others = (plain, f"{plain}.gz", f"{plain}.zst")
+    return next((one for files in after for one in others if one in files), "")
 
 
 def _compare(

@@ -67,6 +67,29 @@ def test_an_undo_restores_the_sets_below_as_well(archive: Path) -> None:
     assert "there is nothing to undo" in typed("undedup", archive, "--in-place")[1]
 
 
+def test_working_files_below_an_archive_are_no_part_of_it(archive: Path) -> None:
+    for day in (5, 6):
+        write(archive / f"c/{day}.warc.gz", day, BODIES)
+    typed("dedup", archive / "c", "--in-place")
+    assert (archive / "c.dedup/plan").exists()
+    report = json.loads(typed("dedup", archive, "--in-place", "--json")[0])
+    assert report["skipped"] == 0 and report["problems"] == []
+    typed("undedup", archive, "--out", archive.with_name("back"))
+    assert content(archive.with_name("back")).keys() == {
+        "c/5.warc.gz", "c/6.warc.gz", "crawl2.warc.gz", "crawl3.warc.gz",
+    }  # fmt: skip
+
+
+def test_an_out_that_cannot_be_a_directory_is_named(archive: Path) -> None:
+    file = archive.with_name("file")
+    file.write_bytes(b"")
+    for out in (file, file / "below"):
+        said = typed("dedup", archive, "--out", out, "--dry-run", status=4)[1]
+        assert f"--out {out} cannot be a directory: {file} is a file" in said
+    said = typed("dedup", archive, "--out", "/proc/none", "--dry-run", status=4)[1]
+    assert "/proc/none.dedup, the directory of working files beside --out" in said
+
+
 def test_a_result_of_out_is_not_called_one_without_its_records(archive: Path) -> None:
     out = archive.with_name("out")
     typed("dedup", archive, "--out", out)
@@ -147,6 +170,24 @@ def test_the_report_names_where_journals_of_a_store_are(tmp_path: Path) -> None:
 
 def text_of(report: DedupReport) -> list[str]:
     return list(_text_of(report, in_place=False))
+
+
+def test_verifying_takes_globs_and_says_what_may_be_meant(archive: Path, tmp_path: Path) -> None:
+    """A result of a glob, places that were swapped, and a file that was compressed otherwise."""
+    write(archive / "other/one.arc.warc.gz", 4, BODIES[:1])
+    out, pattern = tmp_path / "out", f"{archive}/**/crawl*.warc.gz"
+    said = typed("dedup", pattern, "--out", out)[0]
+    assert f"bin/verify --against '{pattern}' {out}\n" in said
+    said = typed("verify", "--against", pattern, out)[1]
+    assert "2 files" in said and "held is there" in said
+    wrong = f"{archive}/*.arc"
+    assert f"nothing matches {wrong}" in typed("verify", "--against", wrong, out, status=4)[1]
+    assert "file-missing" in typed("verify", "--against", archive, out, status=8)[0]
+    said = typed("verify", "--against", out, archive, status=8)[1]
+    assert f"3 revisits of {out} are whole records in PLACE: name the source with" in said
+    (out / "crawl2.warc.gz").rename(out / "crawl2.warc")
+    found = typed("verify", "--against", pattern, out, status=8)[0]
+    assert "files are compared by name, and crawl2.warc is there" in found
 
 
 def test_verifying_says_why_an_unfinished_file_is_missing(archive: Path, tmp_path: Path) -> None:

@@ -424,7 +424,7 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
         outcome.bytes_before = path.stat().st_size
         folder.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=folder) as spool, removing(part):
-            examine(path, spool)
+            kinds = examine(path, spool)
             remove_stale_parts([folder / path.name])  # remove what interrupted runs left
             with open_part(part, -1) as file, open_for_reading(path) as source:
                 end = rebuild(path, spool, file.write)
@@ -434,6 +434,7 @@ def restore_arc(task: ConvertTask) -> ConvertOutcome:
                 if not end.name or "/" in end.name or "\0" in end.name or end.name in (".", ".."):
                     raise NotReproduced(f"{path}: its layout has no valid file name")
                 outcome.state = _put(part, file, folder / end.name, exact=end.exact)
+            outcome.responses, outcome.resources = kinds[b"response"], kinds[b"resource"]
             outcome.bytes_after = (folder / end.name).stat().st_size
     except NoLayout:
         outcome.state = "skipped"

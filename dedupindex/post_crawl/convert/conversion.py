@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -42,6 +43,8 @@ from dedupindex.runtime.workers import side_by_side
 from dedupindex.warc.record import BrokenRecord
 from dedupindex.warc.window import Window, open_window
 
+_ENDING = re.compile(r"\.w?arc(\.\w+)?$", re.IGNORECASE)
+
 
 class ConvertTask(NamedTuple):
     path: str  # or address
@@ -57,10 +60,15 @@ class ConvertTask(NamedTuple):
 
 def name_clash(path: str, other: ConvertTask) -> BadInput:
     """Return the error for a file that would become the target of another."""
-    return BadInput(
-        f"{path} and {other.path} would both become {other.target}: convert one of them by itself "
-        "into another directory (--out), and the others without it"
-    )
+    endings = [_ENDING.search(one) for one in (path, other.path)]
+    one, another = (found[0] if found else "" for found in endings)
+    advice = "convert one of them by itself into another directory (--out), and name the others"
+    if one and another and one != another:
+        advice = (
+            f"convert them in two runs, each into another directory: 'SOURCE/**/*{one}' --out OUT, "
+            f"then 'SOURCE/**/*{another}' --out OTHER"
+        )
+    return BadInput(f"{path} and {other.path} would both become {other.target}: {advice}")
 
 
 @dataclass

@@ -20,6 +20,7 @@ import hashlib
 import json
 import zlib
 from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -144,14 +145,18 @@ def check(path: Path, content_hash: str) -> None:
             raise NotReproduced("it was made from another file")
 
 
-def examine(path: Path, spool: BinaryIO) -> None:
-    """Check all records, and write the layout to `spool`; raises `NotReproduced`."""
-    found = False
+def examine(path: Path, spool: BinaryIO) -> Counter[bytes]:
+    """Check all records, and write the layout to `spool`; raises `NotReproduced`.
+
+    Returns how many records of each type there are.
+    """
+    found, kinds = False, Counter[bytes]()
     for record in _records(path):
         if _is_layout(record):
             found = True
             _spool_layout(record, spool, path)
             continue
+        kinds[record.kind] += 1
         notes: list[Issue] = []
         try_examine(record, notes)
         for reason, message in notes:
@@ -159,6 +164,7 @@ def examine(path: Path, spool: BinaryIO) -> None:
                 raise NotReproduced(f"{path} at {record.offset}: {message}")
     if not found:
         raise NoLayout(f"{path} was not made from an ARC file")
+    return kinds
 
 
 def _spool_layout(record: CheckedRecord, spool: BinaryIO, path: Path) -> None:

@@ -202,9 +202,9 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
     if dependents and not allowed.force:
         raise HasDependents(
             singular(f"{dependents:,} revisits ")
-            + ("names" if dependents == 1 else "name")
-            + " captures that would be removed; bin/impact lists them, and --force purges them "
-            "nevertheless"
+            + f"of other captures {'refers' if dependents == 1 else 'refer'} to what would be "
+            "removed, and nothing was purged; bin/impact --list names them, and --force removes "
+            "what they refer to nevertheless"
         )
     if found.outdated and not allowed.force:
         raise HasDependents(

@@ -346,7 +346,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert json.loads(out)["existing"] == 2
     assert before == {path: path.read_bytes() for path in warcs.rglob("*.warc*")}
     typed("verify", warcs)
-    typed("convert", "--back", warcs, "--out", tmp_path / "again")
+    back = json.loads(typed("convert", "--back", warcs, "--out", tmp_path / "again", "--json")[0])
+    assert back["exact"] == back["responses"] == 2
     assert (tmp_path / "again" / "below" / "a.arc.gz").read_bytes() == good
     assert (tmp_path / "again" / "b.ARC").read_bytes() == GOOD
     _, talk = typed("convert", "--back", DATA / "example.warc", "--out", tmp_path / "none")
@@ -360,7 +361,11 @@ def test_files_of_one_name_are_refused(tmp_path: Path) -> None:
     for name in ("a.arc", "a.arc.gz"):
         (tmp_path / name).write_bytes(GOOD)
     _, talk = typed("convert", tmp_path, "--out", tmp_path / "out", status=4)
-    assert "would both become" in talk and "another directory (--out)" in talk
+    assert "would both become" in talk and "convert them in two runs" in talk
+    for ending, out in ((".arc", "one"), (".arc.gz", "two")):
+        assert f"'SOURCE/**/*{ending}' --out O" in talk
+        typed("convert", f"{tmp_path}/**/*{ending}", "--out", tmp_path / out)
+    assert len([*tmp_path.glob("*/a.warc*")]) == 2
 
 
 def test_sizes_of_files_that_were_left_alone_are_not_shown(tmp_path: Path) -> None:

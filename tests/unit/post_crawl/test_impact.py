@@ -568,7 +568,7 @@ def test_revisits_of_what_only_a_crawl_has_reported_are_counted(
         found, _, depending = listed(index, target)
         assert found.live == 3 and [one.digest for one in depending] == [sha1(1)]
         assert found.impact.dependents.captures == found.impact.broken.captures == 1
-        with pytest.raises(HasDependents, match="1 revisit names"):
+        with pytest.raises(HasDependents, match="1 revisit of other captures refers"):
             purge(index, target, force=False)
     target = Target(TargetKind.URL, (A.decode(),))
     assert survey(index, target).impact.dependents.captures == 2
