@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -218,13 +218,19 @@ class Load(NamedTuple):
             if not self.dropped.isdisjoint(files_of(place.container))
         }
 
-    def rule(self, settings: Settings, place_of: Callable[[int], ContainerRef]) -> MergeRule:
+    def rule(
+        self,
+        settings: Settings,
+        place_of: Callable[[int], ContainerRef],
+        gone: Collection[int] = (),
+    ) -> MergeRule:
         """Return the merge rule of an index whose own containers are known to `place_of`."""
         fresh = dict(self.places)
         return MergeRule(
             settings.keys(),
             settings.keep == "latest",
             lambda number: fresh.get(number) or place_of(number),
+            gone,
         )
 
 

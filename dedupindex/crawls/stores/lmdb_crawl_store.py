@@ -32,7 +32,7 @@ from dedupindex.errors import (
     FormatFromPast,
     IndexUnavailable,
 )
-from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in
+from dedupindex.index.engines.lmdb.lmdb_file import check_pages, open_in, unopened
 from dedupindex.index.format.cells import unsealed
 from dedupindex.index.identity import FORMAT
 from dedupindex.runtime.files import stable_directory, sync_directory
@@ -59,7 +59,7 @@ class LmdbStore(Store):
                 if made:
                     sync_directory(home)
         except (lmdb.Error, OSError) as error:
-            raise IndexUnavailable(f"{self.path} cannot be opened: {error}") from error
+            raise unopened(self.path, error) from error
         except DedupError:
             self.close()
             raise

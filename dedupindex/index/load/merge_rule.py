@@ -76,14 +76,23 @@ class MergeOutcome:
 
 @dataclass(frozen=True)
 class MergeRule:
-    """The rule of one index: its form of keys, which end of time it keeps, and its containers."""
+    """The rule of one index: its form of keys, which end of time it keeps, and its containers.
+
+    Entries that were in the index before are dropped if their container is one of `gone`. What a
+    load brings in their place is not new to the index: it counts as unchanged.
+    """
 
     keys: Keys
     latest: bool
     place_of: Callable[[int], ContainerRef]
+    gone: Collection[int] = ()
 
     def settle(self, key: bytes, entries: list[bytes], outcome: MergeOutcome) -> bytes | None:
         """Return the cell that `entries` leave under `key`, None for none."""
+        dropped: list[bytes] = []
+        if self.gone:
+            dropped = list(filter(self.drops, entries))
+            entries = [entry for entry in entries if not self.drops(entry)] if dropped else entries
         tombstones = Tombstones.among(entries)
         groups: dict[bytes, list[bytes]] = {}
         for entry in entries:
@@ -92,12 +101,24 @@ class MergeRule:
             if tombstones.purged and self._is_purged(entry, entries, tombstones):
                 outcome.purged += _counts(entry)
             else:
-                group = packed_url(entry) if self.keys.url else b""
-                groups.setdefault(group, []).append(entry)
+                groups.setdefault(self._url_of(entry), []).append(entry)
+        known = {self._url_of(entry) for entry in dropped if entry[0] & 3 != REVISIT}
         kept = list(tombstones.entries)
-        for _, rivals in sorted(groups.items()):
+        for url, rivals in sorted(groups.items()):
+            added = outcome.added
             kept += self._keep(key, rivals, tombstones, outcome)
+            if url in known and outcome.added > added:
+                outcome.added -= 1
+                outcome.unchanged += 1
         return cell_of(kept) if kept else None
+
+    def drops(self, entry: bytes) -> bool:
+        """Return whether an entry was in the index before, in one of the containers `gone`."""
+        return bool(entry[1] & BEFORE) and container_of(entry) in self.gone
+
+    def _url_of(self, entry: bytes) -> bytes:
+        """Return what tells the captures under one key apart."""
+        return packed_url(entry) if self.keys.url else b""
 
     def _is_purged(self, entry: bytes, entries: list[bytes], tombstones: Tombstones) -> bool:
         """Return whether an entry was purged, or claims what was, and no record has it now."""
@@ -308,6 +329,8 @@ def settled(
         before, entry = outcome.captures, group[0]
         if len(group) == 1:
             flags = entry[1]
+            if rule.gone and rule.drops(entry):
+                continue
             cells.append((key, unmarked(entry) if flags & BEFORE else entry))
             if entry[0] & 3 != REVISIT:
                 outcome.added += not flags & (ALSO | BEFORE)
@@ -343,13 +366,11 @@ def grouped(
         yield key, group
 
 
-def staged_again(cells: Iterable[tuple[bytes, bytes]], gone: set[int]) -> Iterator[list[bytes]]:
-    """Yield stored cells as sorted chunks of staged entries, without those of containers `gone`."""
+def staged_again(cells: Iterable[tuple[bytes, bytes]]) -> Iterator[list[bytes]]:
+    """Yield stored cells as sorted chunks of staged entries, with the flag `BEFORE`."""
     chunk: list[bytes] = []
     for key, cell in cells:
-        chunk += [
-            key + entry for entry in mark_before(cell) if not (gone and container_of(entry) in gone)
-        ]
+        chunk += [key + entry for entry in mark_before(cell)]
         if len(chunk) >= CHUNK:
             chunk.sort()
             yield chunk

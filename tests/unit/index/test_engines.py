@@ -363,13 +363,14 @@ def test_captures_of_dropped_containers_are_removed(bench: Bench) -> None:
     ]
     bench.load([capture(1, A), capture(2, A), capture(3, B, 2)], old)
     new = IndexedContainer("/warcs/1.warc.gz", 9, "cc", 1)
-    outcome = bench.load([capture(2, A)], [new], ["/warcs/1.warc.gz"])
-    assert outcome.added == 1
-    left = [(sha1(2), capture(2, A)), (sha1(3), capture(3, B, 2))]
+    again = [capture(2, A), capture(4, A)]
+    outcome = bench.load(again, [new], ["/warcs/1.warc.gz"])
+    assert (outcome.added, outcome.replaced, outcome.unchanged) == (1, 0, 1)
+    left = [*((item.digest, item) for item in again), (sha1(3), capture(3, B, 2))]
     assert sorted(bench.held()) == sorted(left)
     with bench.view() as view:
         assert list(view.containers()) == [new, old[1]]
-        assert view.counts() == (2, 2, 2)
+        assert view.counts() == (3, 3, 2)
     bench.load([], [], ["/warcs/1.warc.gz", "/no/such"])
     assert bench.counts() == (1, 1, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -104,7 +105,7 @@ def stage(captures: Iterable[Capture], keys: Keys) -> list[bytes]:
 def load(cells: Cells, captures: Iterable[Capture], rule: MergeRule) -> tuple[Cells, MergeOutcome]:
     """One load: stored and new entries, merged."""
     outcome = MergeOutcome()
-    sources = [iter([stage(captures, rule.keys)]), staged_again(cells, set())]
+    sources = [iter([stage(captures, rule.keys)]), staged_again(cells)]
     batches = settled(merge(sources), rule, outcome)
     return [cell for batch in batches for cell in batch], outcome
 
@@ -296,6 +297,19 @@ def test_entries_of_dropped_containers_are_removed_and_tombstones_kept() -> None
     marker = capture(3, evidence=Evidence.REVISIT)
     captures = [capture(1, container="a"), capture(2, container="b"), marker]
     cells, _ = load([], captures, rule_of(keys))
-    left = sum(settled(staged_again(cells, {1}), rule_of(keys), MergeOutcome()), [])
+    rule = rule_of(keys)
+    left = sum(settled(staged_again(cells), replace(rule, gone={1}), MergeOutcome()), [])
     assert [item.container for _, item in held(left)] == ["b"]
     assert len(left) == 2
+
+
+def test_what_comes_in_place_of_a_dropped_entry_is_not_new_to_the_index() -> None:
+    keys = Keys()
+    cells, _ = load([], [capture(1, container="a"), capture(2, container="a")], rule_of(keys))
+    again = [capture(1, container="b"), capture(3, container="b")]
+    rule, outcome = replace(rule_of(keys), gone={1}), MergeOutcome()
+    batches = settled(merge([iter([stage(again, keys)]), staged_again(cells)]), rule, outcome)
+    left = held(sum(batches, []))
+    assert [item.container for _, item in left] == ["b", "b"]
+    assert (outcome.added, outcome.replaced, outcome.unchanged) == (1, 0, 1)
+    assert (outcome.captures, outcome.digests) == (2, 2)

@@ -53,7 +53,13 @@ from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.ledger import Drops, drops_of
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import MergeOutcome, MergeRule, grouped, settled
+from dedupindex.index.load.merge_rule import (
+    MergeOutcome,
+    MergeRule,
+    grouped,
+    mark_before,
+    settled,
+)
 from dedupindex.index.load.runs import merge_files, read_run
 from dedupindex.index.load.staging import renumbered
 from dedupindex.runtime.progress import watched
@@ -217,9 +223,11 @@ class CassandraEngine(Engine):
             loader = CassandraLoader(session, view, rule, state.written, lease)
             for batch in numbered_anew(_merged(load.ledger), keys, now):
                 loader.remember(batch)
+            counts = loader.counts(numbered_anew(load.merged(), keys, now), gone) if gone else {}
             loader.drop(gone)
             batches = numbered_anew(load.merged(), keys, now)
             (loader.add if state.generation else loader.fill)(batches)
+            vars(loader.outcome).update(counts)
             loader.forget(drops_of(gone, load.drops))
             self._finish(load, state, loader.outcome, lease, whole, recount=killed)
         return loader.outcome
@@ -409,6 +417,27 @@ class CassandraLoader:
                 writes += self._merge(start, list(keys), *known[start])
             with self._added.listing(starts):  # also if they are there: `added_digests` says why
                 self._write(self._lost() + writes)
+
+    def counts(self, batches: Iterable[list[bytes]], gone: Collection[int]) -> dict[str, int]:
+        """Return what is added, replaced and unchanged if containers `gone` are then dropped.
+
+        Once they are, nobody knows that the index had what comes in place of their captures.
+        """
+        rule, outcome = replace(self._rule, gone=gone), MergeOutcome()
+        groups = grouped(batches, rule.keys.lengths())
+        for chunk in _chunks(groups, _KEYS):
+            known = retry(partial(self._read, list(dict.fromkeys(_start(key) for key, _ in chunk))))
+            for start, keys in groupby(chunk, lambda group: _start(group[0])):
+                found, whole = known[start]
+                incoming = dict(keys)
+                if not whole:
+                    missing = sorted(incoming.keys() - found.keys())
+                    found |= retry(partial(self._cells, start, missing))
+                for key, entries in incoming.items():
+                    before = mark_before(found[key]) if key in found else []
+                    rule.settle(key, before + entries, outcome)
+            outcome.lost.clear()
+        return {name: getattr(outcome, name) for name in ("added", "replaced", "unchanged")}
 
     def remember(self, items: list[bytes]) -> None:
         """Write items to the ledger: before the captures that come with them."""

@@ -351,7 +351,7 @@ class LmdbEngine(FileEngine):
                 self.close()
                 self.identity = read_identity(self.index)
                 if self.path == path or attempt == 2:
-                    raise IndexUnavailable(f"{path} cannot be opened: {error}") from error
+                    raise lmdb_file.unopened(path, error) from error
             except Damaged:
                 self.close()
                 raise
@@ -383,7 +383,9 @@ class LmdbEngine(FileEngine):
             with self.view() as view:
                 return view.place_of(number)
 
-        return load.rule(self.identity.settings, place_of)
+        with self._view_or_none() as view:
+            gone = load.gone(view)
+        return load.rule(self.identity.settings, place_of, gone)
 
     def _put(self, load: Load, trees: IndexTrees) -> MergeOutcome:
         """Load in one transaction."""
@@ -477,7 +479,7 @@ class LmdbEngine(FileEngine):
                 # A load reports its own entries, which come in the same order.
                 on_progress = silent if load.runs else load.on_progress
                 held = all_cells(view, "rewriting", on_progress)
-                yield from merge_rule.staged_again(held, load.gone(view))
+                yield from merge_rule.staged_again(held)
 
     def forget_dead_readers(self) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 
 import lmdb
 
-from dedupindex.errors import Damaged
+from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.runtime.files import stable_directory
 
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
@@ -88,6 +88,16 @@ def scan(
                 if not key.startswith(prefix):
                     return
                 yield key, stored
+
+
+def unopened(path: Path, error: Exception) -> IndexUnavailable:
+    """Return the error for a file that cannot be opened, with what to do if it is missing."""
+    if isinstance(error, FileNotFoundError):
+        return IndexUnavailable(
+            f"{path} is missing: restore the index from a copy, or build it again"
+        )
+    reason = error.strerror if isinstance(error, OSError) else None
+    return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
 
 
 def check_pages(path: Path) -> None:

@@ -306,9 +306,8 @@ class WhooshEngine(FileEngine):
             self._writing() as writer,
             self.view() as before,
         ):
-            rule = load.rule(self.identity.settings, before.place_of)
-            gone = load.gone(before)
-            loader = WhooshLoader(writer, before, rule, gone, ledger_writer)
+            rule = load.rule(self.identity.settings, before.place_of, load.gone(before))
+            loader = WhooshLoader(writer, before, rule, ledger_writer)
             outcome = loader.run(load.merged())
             register(writer, before, load, outcome, ledger_writer.write())
             writer.commit()
@@ -414,18 +413,17 @@ class WhooshLoader:
         writer: CommitWriter,
         before: WhooshView,
         rule: MergeRule,
-        gone: set[int],
         ledger_writer: LedgerWriter,
     ) -> None:
         self._ledger_writer = ledger_writer
-        self._writer, self._before, self._rule, self._gone = writer, before, rule, gone
+        self._writer, self._before, self._rule = writer, before, rule
         self.outcome = MergeOutcome()
         self._digest = b""
         self._old = self._new = 0  # captures of the digest under the keys done: before, after
         self._touched: set[int] = set()  # documents of these keys
 
     def run(self, batches: Iterator[list[bytes]]) -> MergeOutcome:
-        """Load staged entries, which come in order, and remove those of containers `gone`."""
+        """Load staged entries, which come in order, and remove what the rule drops."""
         staged = grouped(batches, self._rule.keys.lengths())
         dropped = ((key, list[bytes]()) for key in self._keys_of_dropped())
         for key, groups in groupby(merge_sorted(staged, dropped), lambda pair: pair[0]):
@@ -438,14 +436,14 @@ class WhooshLoader:
         return self.outcome
 
     def _keys_of_dropped(self) -> list[bytes]:
-        """Return the keys of entries of containers `gone`, in order."""
-        if not self._gone:
+        """Return the keys of entries of containers that are gone, in order."""
+        if not self._rule.gone:
             return []
         keys = set()
         for _, content in self._before.contents():
             if content[0]:
                 entry = self._before.entry(content)
-                if container_of(entry) in self._gone:
+                if container_of(entry) in self._rule.gone:
                     keys.add(content[: len(content) - len(entry)])
         return sorted(keys)
 
@@ -453,9 +451,8 @@ class WhooshLoader:
         """Merge incoming entries with the documents of their key."""
         old = {entry: number for number, entry in self._before.entries(key)}
         self._old += sum(map(answers, old))
-        kept = [entry for entry in old if container_of(entry) not in self._gone]
         outcome, count = self.outcome, self.outcome.captures
-        cell = self._rule.settle(key, mark_each(kept) + incoming, outcome)
+        cell = self._rule.settle(key, mark_each(old) + incoming, outcome)
         new = list(entries_of(cell)) if cell else []
         for entry in old.keys() - new:
             self._writer.delete_document(old[entry])
