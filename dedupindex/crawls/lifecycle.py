@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from dedupindex.capture import Covers
 from dedupindex.crawls import statistics
@@ -57,8 +58,24 @@ def cancel(writing: Writing, name: str, exit: str = "", *, force: bool = False) 
     Raises `CrawlEnded` if it was committed and, unless `force` is set, `HasDependents` if its
     captures have answered lookups of others.
     """
-    _require_unused(writing, writing.crawl(name), force)
+    crawl = writing.crawl(name)
+    if crawl.state is CrawlState.COMMITTED:
+        raise _committed(crawl)
+    _require_unused(writing, crawl, force)
     return _end(writing, name, CrawlState.CANCELLED, exit)
+
+
+def _committed(crawl: Crawl) -> CrawlEnded:
+    """Return the error for a committed crawl: it cannot be cancelled, but its captures can go."""
+    if crawl.merged:
+        return CrawlEnded(
+            f"crawl {crawl.name} is merged, its captures are in the index: "
+            f"bin/purge --crawl {crawl.name} takes them out"
+        )
+    return CrawlEnded(
+        f"crawl {crawl.name} is committed already: DELETE /crawls/{quote(crawl.name, '')} drops "
+        f"it before it is merged, bin/purge --crawl {crawl.name} takes its captures out afterwards"
+    )
 
 
 def _require_unused(writing: Writing, crawl: Crawl, force: bool) -> None:  # noqa: FBT001
@@ -81,10 +98,7 @@ def drop(writing: Writing, name: str, *, force: bool = True) -> Crawl:
     """
     crawl = writing.crawl(name)
     if crawl.merged:
-        raise CrawlEnded(
-            f"crawl {name} is merged, its captures are in the index: bin/purge --crawl {name} "
-            "takes them out"
-        )
+        raise _committed(crawl)
     if crawl.merging:
         raise IndexBusy(
             f"crawl {name} is being merged, the index may hold its captures already: try again, or "

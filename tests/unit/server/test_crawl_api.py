@@ -518,6 +518,17 @@ def test_a_crawl_that_has_answered_others_is_not_dropped_silently(web: FlaskClie
     assert ask(web)["duplicate"] is False
 
 
+def test_a_committed_crawl_that_has_answered_others_is_not_cancelled(web: FlaskClient) -> None:
+    begin(web, "a")
+    web.post("/captures?crawl=a", json=report())
+    web.post("/crawls/a/commit")
+    asked_by_others(web, "batch")
+    for body in ({}, {"force": True}):
+        refused = web.post("/crawls/a/cancel", json=body)
+        assert (refused.status_code, refused.json["error"]["code"]) == (409, "crawl_ended")
+        assert "bin/purge --crawl a takes its captures out" in refused.json["error"]["message"]
+
+
 NOT_OF_THE_WEB = (
     "javascript:alert(1)", "JavaScript:alert(1)", " javascript:alert(1)", "java\tscript:alert(1)",
     "<javascript:alert(1)>", "javascript://example.com/%0Aalert(1)", "data:text/html,<script>",
