@@ -128,7 +128,10 @@ class _Status(Handlers):
         code = _CODES.get(error.code or 500, "internal")
         allow = [(name, value) for name, value in error.get_headers() if name == "Allow"]
         self._metrics.error(code)
-        return response_of(error_reply(code, ERRORS[code][1], allow))
+        message = ERRORS[code][1]
+        if allow and error.code == 405:
+            message = f"the path takes {allow[0][1]}, not {request.method}"
+        return response_of(error_reply(code, message, allow))
 
     def failed(self, error: Exception) -> Response:
         """Answer a request that raised an error."""

@@ -325,12 +325,14 @@ def unmet_condition(query: Query, capture: Capture, now: int) -> str:
     if query.min_size and (capture.size_of_record or capture.size < query.min_size):
         known = capture.size >= 0 and not capture.size_of_record
         return f"smaller than min_size {query.min_size}" if known else "payload size not known"
-    if query.accepts is not None and not query.accepts(capture):
-        return "cannot be named to the asker"
     if (query.not_record and capture.record_id == query.not_record) or (
         query.not_date and capture.date == query.not_date and capture.url == query.url
     ):
         return "is the asking record"
+    if query.accepts is not None and not query.accepts(
+        capture
+    ):  # last, as it notes what it refuses
+        return "cannot be named to the asker"
     return ""
 
 

@@ -226,11 +226,21 @@ def params_from_query_string(
         if key not in known:
             key = _text(_unescaped(key))
         if key not in known or known[key].only_json:
-            raise BadQuery(f"there is no parameter {key[:64]!r}")
+            raise _unknown(key, [name for name, one in known.items() if not one.only_json])
         if key in found:
             raise BadQuery(f"{key} is given twice; percent-encode & in values as %26")
         found[key] = _unescaped(value)
     return found
+
+
+def _unknown(name: str, known: Iterable[str]) -> BadQuery:
+    """Return the error for a parameter that does not exist, with those that may be meant."""
+    from difflib import get_close_matches  # only mistakes need it
+
+    names = list(known)
+    near = get_close_matches(name[:64], names)
+    which = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+    return BadQuery(f"there is no parameter {name[:64]!r}; {which}")
 
 
 def _unescaped(text: str) -> bytes:
@@ -252,7 +262,7 @@ def params_from_json(
     for name, value in content.items():
         parameter = known.get(name)
         if parameter is None:
-            raise BadQuery(f"there is no parameter {name[:64]!r}")
+            raise _unknown(name, known)
         if value is None:
             continue
         if type(value) not in parameter.types:

@@ -6,7 +6,7 @@ route call them with the WSGI environment, so that their answers are the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
 from time import perf_counter_ns
@@ -16,7 +16,7 @@ import orjson
 from flask import Response, request
 
 from dedupindex.cache import Cache
-from dedupindex.capture import Uncommitted, has_digest_encoding
+from dedupindex.capture import Capture, Uncommitted, has_digest_encoding
 from dedupindex.errors import BadQuery
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Decision, Strategy
@@ -41,6 +41,7 @@ from server.responses import JSON, LINES, OK, TEXT, Reply, RequestError, error_o
 from server.routes import Route
 
 Environ = dict[str, Any]
+_OTHER_ENCODING = "digest-encoding"  # there are originals, all with a digest in another encoding
 
 
 class Lookups:
@@ -121,9 +122,9 @@ class Lookups:
             return ("204 No Content", [], b"") if as_text else (OK, JSON, UNKNOWN)
         if as_text and explain:
             raise BadQuery("an explanation is JSON: ask for it with Accept: application/json")
+        others: list[Capture] = []  # in an encoding that the header lines cannot name
         if as_text and not query.bridge:
-            accepts = partial(has_digest_encoding, encoding=spelling.encoding)
-            query = query._replace(accepts=accepts)
+            query = query._replace(accepts=_accepts(spelling.encoding, others))
         with self._live.state(refresh=bool(query.crawl), filtered=True) as state:
             query = self._live.crawls.completed(query, given, state.crawls)
             if query.namespaces:
@@ -133,7 +134,7 @@ class Lookups:
             content = {} if as_text else decide.as_json(decision)
             if explain:
                 content |= explanation_json(view, state.settings, query)
-        reply = _text_of(decision) if as_text else (OK, JSON, orjson.dumps(content))
+        reply = _text_of(decision, others) if as_text else (OK, JSON, orjson.dumps(content))
         match = decision.answer.match.value if decision.answer else "none"
         if query.crawl or decision.answer is not None:
             self._counting.count_answer(query, decision.answer, perf_counter_ns() - started)
@@ -192,11 +193,29 @@ class Lookups:
             self._bodies.release()
 
 
-def _text_of(decision: Decision) -> Reply:
-    """Return the header lines of a revisit, and the rest as headers of the response."""
+def _accepts(encoding: int, others: list[Capture]) -> Callable[[Capture], bool]:
+    """Return whether a capture has a digest in an encoding; those that have not go to `others`."""
+
+    def accepts(capture: Capture) -> bool:
+        if has_digest_encoding(capture, encoding):
+            return True
+        others.append(capture)
+        return False
+
+    return accepts
+
+
+def _text_of(decision: Decision, others: list[Capture]) -> Reply:
+    """Return the header lines of a revisit, and the rest as headers of the response.
+
+    `others` would answer if the digest of the request had their encoding.
+    """
     answer = decision.answer
     if answer is None:
-        headers = [("Dedup-Policy", decision.policy), ("Dedup-Reason", decision.reason)]
+        reason = decision.reason
+        if others and not reason and not decision.policy:
+            reason = _OTHER_ENCODING
+        headers = [("Dedup-Policy", decision.policy), ("Dedup-Reason", reason)]
         return "204 No Content", [header for header in headers if header[1]], b""
     headers = [*TEXT]
     if answer.skip:

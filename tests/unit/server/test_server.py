@@ -139,6 +139,7 @@ def test_header_lines_need_an_original_with_the_same_spelling(client: Client) ->
         assert shown["original"]["digest"] == hexadecimal and shown["match"] == "exact_url"
         lines = dict(line.split(": ", 1) for line in answer.text.splitlines())
         assert answer.status_code == (200 if lines else 204)
+        assert answer.headers.get("Dedup-Reason") == (None if lines else "digest-encoding")
         return lines.get("WARC-Refers-To-Target-URI", "")
 
     assert target(alone, base32) == target(alone, hexadecimal.upper()) == ""
@@ -339,6 +340,13 @@ def test_paths_and_methods(client: Client) -> None:
     refused = web.delete("/lookup")
     assert code(refused) == (405, "method_not_allowed")
     assert "GET" in refused.headers["Allow"]
+    assert refused.get_json()["error"]["message"] == (
+        f"the path takes {refused.headers['Allow']}, not DELETE"
+    )
+    near = web.get(f"/lookup?digest={sha1(1)}&ulr=http://a/")
+    assert near.get_json()["error"]["message"] == "there is no parameter 'ulr'; did you mean url?"
+    unknown = web.post("/lookup", json={"lookups": [{"digest": str(sha1(1)), "xyz": "1"}]})
+    assert "there is no parameter 'xyz'; there are digest, url, " in unknown.text
     assert web.head(f"/lookup?digest={sha1(1)}").status_code == 200
     stats = web.get("/stats").json
     assert stats is not None
