@@ -139,7 +139,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     @CompileStatic
     @POJO
     private static class Forbidden extends IOException {
-        Forbidden(String message) { super(message) }
+        final int status
+        Forbidden(int status, String message) { super(message); this.status = status }
     }
 
     /** The server refused this one request; that says nothing about the next. */
@@ -456,7 +457,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         long now = milliseconds()
         if (failures == 0) {
             since = now
-            if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem() + ': ' + server + ': ' + e.message)
+            if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem(((Forbidden) e).status) + ': ' + server + ': ' + e.message)
             else log(Level.SEVERE, consequence + '; after ' + FAILURES + ' failures in a row all is stored, and the server is asked ' + howOften(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
@@ -468,10 +469,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return e instanceof ConnectException ? 'every second while connections are refused' : 'after 1 to ' + quiet.intdiv(1000) + ' s'
     }
 
-    private String tokenProblem() {
+    /** 401: there is no token, or an unknown one; 403: it is for other crawls, or only for reading. */
+    private String tokenProblem(int status) {
         String cure = 'set "token" in dedup-beans.xml to one of bin/token that may write to it'
         if (token.isEmpty()) return 'wants a token for the crawl ' + crawl + '; ' + cure
-        return 'does not accept the token for the crawl ' + crawl + '; its name begins with metadata.jobName, ' + jobName() +
+        if (status == 401) return 'does not know the token of the crawl ' + crawl + '; ' + cure
+        return 'does not let the token write to the crawl ' + crawl + '; its name begins with metadata.jobName, ' + jobName() +
             ': set that in crawler-beans.cxml to a name that the token is for, or ' + cure
     }
 
@@ -522,7 +525,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (code == 204) return null
         String message = method + ' ' + path.take(200) + ' was answered ' + code + ' ' + text.take(300)
         if (code in REFUSED) throw new Refused(code, message)
-        if (code == 401 || code == 403) throw new Forbidden(message)
+        if (code == 401 || code == 403) throw new Forbidden(code, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         throw new IOException(message)
     }

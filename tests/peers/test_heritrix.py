@@ -361,7 +361,7 @@ def test_a_crawl_without_its_token_says_what_to_set(
     with serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
         crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
-    assert "does not accept the token for the crawl wrong-" in crawl.alerts()
+    assert "does not let the token write to the crawl wrong-" in crawl.alerts()
     assert "its name begins with metadata.jobName, wrong: set that in crawler" in crawl.alerts()
     assert 'set "token" in dedup-beans.xml' in crawl.alerts()
     assert "token other has the role write for crawls 'weekly-*'" in crawl.alerts()
