@@ -13,7 +13,9 @@ import pytest
 from dedupindex import errors
 from dedupindex.cli import COMMANDS
 from dedupindex.cli.common import Command
+from dedupindex.crawls.stores.lmdb_crawl_state import CrawlTrees
 from dedupindex.errors import DedupError
+from dedupindex.index.identity import FORMAT
 from tests.support.documented import PAGES, run_page
 from tests.support.paths import ROOT
 from tests.unit.cli.test_cli import commands
@@ -197,3 +199,10 @@ def test_what_a_page_shows_works_as_typed(page: str, tmp_path: Path) -> None:
         (checkout / folder).symlink_to(ROOT / folder)
     run_page(page, tmp_path, checkout)
     assert {path.name for path in checkout.iterdir()} == {"bin", "conf"}  # nothing was left there
+
+
+def test_the_docs_have_the_number_of_the_format_and_all_trees_of_crawls() -> None:
+    page = (ROOT / "docs/formats.md").read_text()
+    assert re.findall(r"\bnow (\d+)\)", page) == [str(FORMAT)] * 2
+    listed = page.partition("## Crawls on disk\n")[2].partition("The trees are")[0]
+    assert sorted(re.findall(r"`(\w+)`", listed)) == sorted(CrawlTrees._fields)
