@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
@@ -18,6 +19,7 @@ from dedupindex.cli.common import (
     count_lines,
     file_lines,
     is_typed,
+    meant,
     print_result,
     say,
     setting_source,
@@ -27,6 +29,7 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_engine, any_index, index_name, sources_and_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.crawls.stores import crawl_names
 from dedupindex.errors import BadInput, IndexExists, SettingsConflict, as_called
 from dedupindex.index import ENGINES
 from dedupindex.index.address import is_cluster
@@ -58,6 +61,7 @@ _UNRESOLVED_TEXT = "revisits that add no original"
 _ACROSS_FILES = "known only when all files are merged, so none is named"
 _MAX_NAMED = 5  # crawls in a sentence
 _REASONS = "docs/formats.md#what-is-refused"
+_DIGITS = re.compile(r"\d+")
 EXAMPLES = """
 bin/index ~/warcs my-index                     # all but text, of every WARC below ~/warcs
 bin/index --all ~/warcs my-index               # everything
@@ -173,11 +177,14 @@ def command(sources: tuple[str, ...], index: Path | None, verbose: bool, **optio
     if options["empty"] and sources:
         raise click.UsageError("--empty takes an INDEX only")
     if not sources and not options["empty"]:
+        adds = [f"--{name} " for name in ("add", "replace", "reread") if options[name]]
         typed = f"SOURCE... {where}" if (where / FILE).exists() else f"{where} my-index"
+        typed = "".join(adds) + typed
         raise click.UsageError(f"give the sources, then the index: bin/index {typed}")
     if str(where) == "-":
         raise click.UsageError("the index comes last and is a directory, not -")
     job = _job(sources, where, options)
+    _warn_of_name(where, options["crawl"])
     if verbose:
         say(f"options: {job.settings.as_options() or 'all at their defaults'}")
     with show_progress(verbose=verbose) as progress:
@@ -213,6 +220,8 @@ def _job(sources: tuple[str, ...], index: Path, options: dict[str, Any]) -> Buil
     settings, engine = _settings(options), options["engine"]
     if options["add"] or options["replace"] or options["reread"]:
         settings, engine = _with_settings_of_index(index, settings, engine)
+        if options["all"]:
+            _check_all(index, settings)
     else:
         _check_existing(index, settings, options)
     return Build(
@@ -261,6 +270,33 @@ def _with_settings_of_index(index: Path, settings: Settings, engine: str) -> tup
             )
     engine = chosen.pop("engine")
     return Settings(**chosen), engine
+
+
+def _warn_of_name(index: Path, crawl: str) -> None:
+    """Warn of a name that no crawl of the index has, but one that differs by more than digits."""
+    identity = existing_identity(index) if crawl else None
+    if identity is None or not identity.generation:
+        return
+    known = crawl_names(index)
+    others = {name for name in known if _DIGITS.sub("", name) != _DIGITS.sub("", crawl)}
+    if crawl not in known and (question := meant(crawl, others - {""})):
+        say(
+            f"warning: the index knows no crawl {crawl}{question} If so, run the command again "
+            "with --reread and that name"
+        )
+
+
+def _check_all(index: Path, settings: Settings) -> None:
+    """Raise `SettingsConflict` if --all was typed to add to an index that leaves types out."""
+    identity = existing_identity(index)
+    if identity is None or not identity.generation:
+        return
+    built = identity.settings
+    if (built.mime, built.whitelist) != (settings.mime, settings.whitelist):
+        raise SettingsConflict(
+            f"the index at {index_name(index)} was built without --all, and an index keeps its "
+            "settings: leave --all out, or make a new index with --all"
+        )
 
 
 def _check_existing(index: Path, settings: Settings, options: dict[str, Any]) -> None:

@@ -19,9 +19,8 @@ from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
 from dedupindex.cli.options import COUNT, flag, option, shared_options, wants_json
 from dedupindex.crawls.store import suggestion
-from dedupindex.crawls.stores import open_store
+from dedupindex.crawls.stores import crawl_named, crawl_names, open_store
 from dedupindex.errors import UnknownCrawl
-from dedupindex.index import open_index
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
@@ -86,6 +85,8 @@ def command(
         raise click.UsageError("give one of --csv and --json")
     matches = _matcher(**conditions)
     where = index_or_engine(index, engine)
+    if crawl and (cancelled := cancelled_crawl(where, crawl)):
+        say(f"warning: {cancelled}; listed is what the index has without it")
     with suggesting_crawls(where, crawl), closing(open_api(where)) as opened:
         if url is not None:
             captures = captures_at(opened, url, crawl)
@@ -136,8 +137,8 @@ def why_none(
     """
     if next(opened.captures(crawl=crawl), None) is None:
         return "the index is empty"
-    if url and "://" not in url:
-        return f"{url} has no scheme: did you mean {meant_url(url)}?"
+    if scheme := no_scheme(url):
+        return scheme
     if host and (name := _name_in(host)):
         return f"--host takes a name without scheme, port and path: {name}"
     if mime and "/" not in mime:
@@ -149,15 +150,25 @@ def why_none(
     return ""
 
 
+def no_scheme(url: str) -> str:
+    """Return what was meant with a URL that has no scheme, "" if it is empty or has one."""
+    if not url or "://" in url:
+        return ""
+    return f"{url} has no scheme: did you mean {meant_url(url)}?"
+
+
 def _why_no_crawl(index: Path, name: str) -> str:
-    """Return that there is no crawl of a name, and which there are; "" if there is one."""
-    with closing(open_index(index)) as engine, engine.view() as view:
-        known = {container.crawl for container in view.containers()}
-        known.update(place.crawl for _, place in view.places())
-    if (store := open_store(index)) is not None:
-        with closing(store), store.reading() as reading:
-            known.update(crawl.name for crawl in reading.crawls())
+    """Return that a crawl has no captures, or does not exist and which there are; else ""."""
+    if cancelled := cancelled_crawl(index, name):
+        return cancelled
+    known = crawl_names(index)
     return "" if name in known else suggestion(name, sorted(known - {""}))
+
+
+def cancelled_crawl(index: Path, name: str) -> str:
+    """Return that a crawl was cancelled, "" if it was not; the index must be closed then."""
+    crawl = crawl_named(index, name)
+    return crawl.cancelled if crawl is not None else ""
 
 
 def _name_in(host: str) -> str:

@@ -17,7 +17,7 @@ from dedupindex.api import IndexSnapshot, open_snapshot
 from dedupindex.api import open as open_api
 from dedupindex.cli.common import NOTHING_FOUND, Command, is_typed, print_result, say
 from dedupindex.cli.index_location import index_or_engine, optional_index
-from dedupindex.cli.list import captures_at, print_captures, suggesting_crawls, why_none
+from dedupindex.cli.list import captures_at, no_scheme, print_captures, suggesting_crawls, why_none
 from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
@@ -264,7 +264,10 @@ def _one(state: IndexSnapshot, given: Given) -> int:
         raise BadDigest(
             f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
-    print_result(answer, _text_of(decision, answer, query))
+    notes: list[str] = []
+    if decision.answer is None and query.url and query.strategy is not decide.Strategy.DIGEST_ANY:
+        notes += filter(None, [no_scheme(query.url.decode("utf-8", "backslashreplace"))])
+    print_result(answer, _text_of(decision, answer, query), notes)
     return 0 if decision.answer is not None else NOTHING_FOUND
 
 

@@ -23,7 +23,7 @@ from dedupindex.crawls import crawl_report
 from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
-from dedupindex.crawls.stores import open_store
+from dedupindex.crawls.stores import crawl_names, open_store
 from dedupindex.errors import BadSource, Damaged, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
@@ -97,7 +97,8 @@ _PROGRESS_EVERY = 2048  # records
 )  # fmt: skip
 @option(
     "--by", type=click.Choice(_BY),
-    help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl.",
+    help="Group by. Default: host; with --crawl no groups. strategy and hour: only with --crawl; "
+    "year: only with --against.",
 )  # fmt: skip
 @option(
     "--order", type=click.Choice([*ORDERS, *COMPARED]), default="lookups",
@@ -141,7 +142,8 @@ def command(
 ) -> int:
     """Report what a crawl of INDEX saved, or what the crawl in SOURCE would have saved.
 
-    The report is by strategy and by group.
+    The report is by strategy and by group. With --against it counts duplicates of what INDEX has,
+    not repeats within SOURCE: bin/dedup --dry-run counts those.
     """
     sources = [*options["against"], *more]
     if not sources and not options["crawl"]:
@@ -168,7 +170,8 @@ def command(
         raise click.UsageError(f"--order {options['order']} is for --compare")
     by, known = options["by"], BY if options["crawl"] else GROUPS
     if by and by not in known:
-        raise click.UsageError(f"such a report is by {', '.join(known)}")
+        kind = "--crawl" if options["crawl"] else "--against"
+        raise click.UsageError(f"a report with {kind} is not by {by}, but by {', '.join(known)}")
     if options["limit"] is None:
         few = options["format"] == "text" and by not in ("hour", "day", "year")
         options["limit"] = _ROWS if few else 0
@@ -176,7 +179,16 @@ def command(
     if options["crawl"]:
         return _of_crawl(index, **options)
     check_order(index, sources)
+    _check_crawl_names(index, sources)
     return (_validators if options["validators"] else _against)(index, sources, **options)
+
+
+def _check_crawl_names(index: Path, sources: Sequence[str]) -> None:
+    """Raise `UsageError` if a source that does not exist is the name of a crawl of INDEX."""
+    missing = [name for name in sources if "/" not in name and not os.path.lexists(name)]
+    for name in missing:
+        if name in crawl_names(index):
+            raise click.UsageError(f"there is no file {name}; did you mean --crawl {name}?")
 
 
 def _of_crawl(index: Path, *, crawl: str, format: str, html: Path | None, **options: Any) -> int:

@@ -88,7 +88,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
             stack.enter_context(closing(store))
         engine = stack.enter_context(closing(open_index(index)))
         view = stack.enter_context(engine.view())
-        sides = _sides(view, first, second)
+        sides = _sides(view, store, first, second)
         sums, total, refused = Sums(len(COLUMNS)), [0] * len(COLUMNS), [0, 0]
         lines = sorted_lines(_lines(view, engine.identity.settings, sides, refused))
         for _, group in groupby(lines, key=lambda line: line[:32]):
@@ -120,7 +120,7 @@ def _named(amounts: list[int] | tuple[int, ...]) -> dict[str, int]:
     return dict(zip(COLUMNS, amounts, strict=True))
 
 
-def _sides(view: View, first: str, second: str) -> dict[int, int]:
+def _sides(view: View, store: Store | None, first: str, second: str) -> dict[int, int]:
     """Return the container numbers of two crawls, and whether each is of the second."""
     names = {first: 0, second: 1}
     sides, known = dict[int, int](), set[str]()
@@ -130,7 +130,7 @@ def _sides(view: View, first: str, second: str) -> dict[int, int]:
         known.add(place.crawl)
     for name in names:
         if name not in known:
-            raise _unknown(name, known)
+            raise _unknown(name, known, store)
     return sides
 
 
@@ -140,10 +140,14 @@ def _require_known(view: View, store: Store | None, name: str) -> None:
         return
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is None or reading.crawl_named(name) is None:
-            raise _unknown(name, {place.crawl for _, place in view.places()})
+            raise _unknown(name, {place.crawl for _, place in view.places()}, store)
 
 
-def _unknown(name: str, known: set[str]) -> UnknownCrawl:
+def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
+    with store.reading() if store is not None else nullcontext() as reading:
+        crawl = reading.crawl_named(name) if reading is not None else None
+        if crawl is not None and crawl.cancelled:
+            return UnknownCrawl(crawl.cancelled)
     listed = ", ".join(sorted(known - {"", name})[:10]) or "none"
     return UnknownCrawl(
         f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "

@@ -54,6 +54,13 @@ class Crawl:
         """Whether it counts in sums over crawls: a cancelled one has stored and saved nothing."""
         return self.state is not CrawlState.CANCELLED
 
+    @property
+    def cancelled(self) -> str:
+        """A sentence that it was cancelled, "" if it was not."""
+        if self.state is not CrawlState.CANCELLED:
+            return ""
+        return f"crawl {self.name} was cancelled: the index has nothing of what it reported"
+
     def stored(self) -> dict[str, Any]:
         """Return what a store keeps, for JSON; `restored` reads it."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
+from dedupindex.crawls.crawl import Crawl
 from dedupindex.crawls.store import FILE, Store, cluster_of
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.index import open_index
 
 
 def make_store(index: Path, *, create: bool = True) -> Store:
@@ -26,3 +29,26 @@ def has_store(index: Path) -> bool:
 def open_store(index: Path) -> Store | None:
     """Open the crawls of an index; return None if it never had one."""
     return make_store(index, create=False) if has_store(index) else None
+
+
+def crawl_named(index: Path, name: str) -> Crawl | None:
+    """Return the crawl of a name that wrote to an index while it ran, None if there is none."""
+    store = open_store(index)
+    if store is None:
+        return None
+    with closing(store), store.reading() as reading:
+        return reading.crawl_named(name)
+
+
+def crawl_names(index: Path) -> set[str]:
+    """Return the names of all crawls: those of indexed files, and those that wrote to the index.
+
+    "" is among them if files are of no crawl. The caller must not have the index open.
+    """
+    with closing(open_index(index)) as engine, engine.view() as view:
+        known = {container.crawl for container in view.containers()}
+        known.update(place.crawl for _, place in view.places())
+    if (store := open_store(index)) is not None:
+        with closing(store), store.reading() as reading:
+            known.update(crawl.name for crawl in reading.crawls())
+    return known

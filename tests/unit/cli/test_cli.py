@@ -438,7 +438,7 @@ def test_a_refused_build_leaves_no_trace(tmp_path: Path) -> None:
     assert f"give the sources, then the index: bin/index {warcs} my-index" in messages
     typed("index", warcs, target)
     _, messages = typed("index", "--add", target, status=2)
-    assert f"give the sources, then the index: bin/index SOURCE... {target}" in messages
+    assert f"give the sources, then the index: bin/index --add SOURCE... {target}" in messages
 
 
 def test_explain_lists_captures_that_the_strategy_excludes(make_index: MakeIndex) -> None:

@@ -567,8 +567,8 @@ def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
         (["--crawl", "nobody"], 4, "there is no crawl 'nobody'; there are b, a"),
         (["--crawl", "a", "--against", "x"], 2, "give only one of them"),
         ([], 2, "either --crawl NAME or --against"),
-        (["--crawl", "a", "--by", "year"], 2, "such a report is by host"),
-        (["--against", "x", "--by", "hour"], 2, "such a report is by host"),
+        (["--crawl", "a", "--by", "year"], 2, "not by year, but by host"),
+        (["--against", "x", "--by", "hour"], 2, "not by hour, but by host"),
     ],
 )
 def test_refusals(web: Web, index: Path, words: list[str], status: int, sentence: str) -> None:

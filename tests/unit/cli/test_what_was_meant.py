@@ -1,0 +1,108 @@
+"""Messages that name what was typed, and what was probably meant."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from dedupindex.crawls import lifecycle
+from dedupindex.crawls.stores import make_store
+from dedupindex.index.identity import read_identity
+from tests.conftest import MakeIndex
+from tests.support.captures import capture, sha1
+from tests.support.commands import typed
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
+from tests.unit.post_crawl.test_index_originals import BODIES, write
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "a.cdx"
+    path.write_text(HEADER + cdx_line(1, 1, 1) + cdx_line(2, 2, 2))
+    return path
+
+
+@pytest.fixture
+def index(tmp_path: Path, lines: Path) -> Path:
+    typed("index", "--crawl", "weekly-1", lines, tmp_path / "index")
+    return tmp_path / "index"
+
+
+@pytest.fixture
+def cancelled(make_index: MakeIndex) -> Path:
+    """An index with a crawl `kept`, of indexed files, and k4, which was cancelled."""
+    index = make_index([capture(1, crawl="kept", container="w.warc.gz")])
+    with closing(make_store(index)) as store:
+        store.write(partial(lifecycle.begin, name="k4"))
+        store.write(partial(lifecycle.cancel, name="k4"))
+    return index
+
+
+def test_a_cancelled_crawl_is_said_to_be_cancelled(cancelled: Path) -> None:
+    sentence = "crawl k4 was cancelled: the index has nothing of what it reported"
+    said = typed("list", cancelled, "--of-crawl", "k4", status=10)[1]
+    assert said == f"no capture matches; {sentence}\n"
+    listed, said = typed("list", cancelled, "--crawl", "k4")
+    assert "http" in listed and f"warning: {sentence}; " in said
+    for words in (("k4", "--compare", "kept"), ("kept", "--compare", "k4")):
+        assert sentence in typed("report", cancelled, "--crawl", *words, status=4)[1]
+
+
+def test_a_lookup_of_a_url_without_scheme_says_so(index: Path) -> None:
+    words = ("lookup", index, "--digest", sha1(1), "--url", "h1.example/p1")
+    out, said = typed(*words, "--strategy", "EXACT_URL", status=10)
+    assert out.startswith("no duplicate")
+    assert "h1.example/p1 has no scheme: did you mean http://h1.example/p1?" in said
+    assert "scheme" not in typed(*words)[1]
+
+
+def test_the_data_file_of_an_index_is_missing(index: Path) -> None:
+    (index / f"data-{read_identity(index).generation}.mdb").unlink()
+    said = typed("list", index, status=6)[1]
+    assert ".mdb is missing: restore the index from a copy, or build it again" in said
+    assert "Errno" not in said
+
+
+def test_all_is_named_if_it_was_typed(index: Path, lines: Path) -> None:
+    said = typed("index", "--add", "--all", lines, index, status=5)[1]
+    assert "leave --all out, or make a new index with --all" in said
+    assert "--mime" not in said and "whitelist" not in said
+
+
+def test_the_example_has_the_option_that_was_typed(tmp_path: Path, lines: Path) -> None:
+    said = typed("index", "--add", lines, status=2)[1]
+    assert f"bin/index --add {lines} my-index" in said
+
+
+def test_a_report_names_the_groups_that_it_does_not_have(index: Path, lines: Path) -> None:
+    said = typed("report", index, "--crawl", "k", "--by", "year", status=2)[1]
+    assert "a report with --crawl is not by year, but by host, mime" in said
+    said = typed("report", index, "--against", lines, "--by", "hour", status=2)[1]
+    assert "a report with --against is not by hour, but by host" in said
+
+
+def test_the_name_of_a_crawl_is_no_source(index: Path) -> None:
+    said = typed("report", index, "weekly-1", status=2)[1]
+    assert "there is no file weekly-1; did you mean --crawl weekly-1?" in said
+    assert "did you mean" not in typed("report", index, "weekly-2", status=4)[1]
+
+
+def test_a_crawl_whose_name_is_like_another_is_warned_of(index: Path, tmp_path: Path) -> None:
+    """But not of the next one in a row of names."""
+    for number, (name, warned) in enumerate((("weekly-2", False), ("wekly-1", True)), 5):
+        path = tmp_path / f"{name}.cdx"
+        path.write_text(HEADER + cdx_line(number, number, number))
+        said = typed("index", "--add", "--crawl", name, path, index)[1]
+        told = f"warning: the index knows no crawl {name}; did you mean weekly-1"
+        assert (told in said) == warned and ("warning" in said) == warned
+
+
+def test_a_pair_that_moves_to_another_crawl_is_not_new(tmp_path: Path) -> None:
+    file, index = write(tmp_path / "1.warc.gz", 2, BODIES[:2]), tmp_path / "index"
+    typed("index", "--all", "--crawl", "one", file, index)
+    out = typed("index", "--reread", "--crawl", "two", file, index)[0]
+    counts = [line.split()[:2] for line in out.splitlines() if line.startswith("  ")]
+    assert counts == [["added", "0"], ["replaced", "0"], ["unchanged", "2"]]
