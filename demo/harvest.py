@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from base64 import b32encode
 from collections import Counter
 from collections.abc import Iterable
@@ -51,6 +52,16 @@ def digest_of(entity: bytes) -> str:
 def now() -> str:
     """The time, as WARC has it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def await_next_second() -> None:
+    """Wait until captures have another date than those so far.
+
+    A response of the same URL and second, but with another HTTP header, is not rewritten.
+    """
+    ended = now()
+    while now() == ended:
+        time.sleep(0.01)
 
 
 def fetch(url: str, port: int) -> tuple[bytes, bytes, bytes]:

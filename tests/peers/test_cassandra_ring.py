@@ -76,15 +76,20 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-def patient(*words: object) -> str:
-    """The output of a command that succeeds, perhaps after retries: busy nodes may be too slow."""
+def answered(*words: object) -> tuple[int, str, str]:
+    """Exit status and output of a command, perhaps after retries: busy nodes may be too slow."""
     end = time.monotonic() + DEADLINE
     while True:
         process = command(str(words[0]), *words[1:])
         out, err = process.communicate(timeout=DEADLINE)
         if process.returncode != IndexUnavailable.exit_status or time.monotonic() > end:
-            break
-    assert process.returncode == 0, err
+            return process.returncode, out, err
+
+
+def patient(*words: object) -> str:
+    """The output of a command that succeeds, perhaps after retries."""
+    status, out, err = answered(*words)
+    assert status == 0, err
     return out
 
 
@@ -308,8 +313,7 @@ def test_a_purge_while_a_node_is_down_is_seen_once_that_is_back(
     load(index, first)
     load(index, copies[::2], [revisit_of(first[3], b"http://example.com/b", 9)])
     nodes.nodes[2].kill()
-    refused = command("purge", index, "--container", file)
-    assert "1 revisit names" in refused.communicate(timeout=DEADLINE)[1]
+    assert "1 revisit names" in answered("purge", index, "--container", file)[2]
     patient("purge", index, "--container", file, "--force")
     nodes.mend()
     nodes.await_all()
