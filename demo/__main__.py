@@ -21,7 +21,7 @@ from warcio.archiveiterator import ArchiveIterator
 
 from dedupindex import Corpus, __version__
 from dedupindex.errors import help_as_called
-from demo.harvest import await_next_second, harvest
+from demo.harvest import await_second_after, harvest, now
 from demo.site import HOSTS, edition, served
 from demo.steps import OUT, finished, product, server, show, step
 
@@ -45,6 +45,7 @@ def _run(out: Path) -> int:
     step(f"1. Harvest a small site ({len(edition(1))} pages on {len(HOSTS)} hosts) into a WARC")
     with served(1) as port:
         harvest(edition(1), port, first)
+    ended = now()
     print(f"   {first}: {first.stat().st_size:,} bytes")
 
     step(f"2. bin/index --all {first} {index}")
@@ -53,7 +54,7 @@ def _run(out: Path) -> int:
     print(f"   {built['added']} originals in the index")
 
     step(f"3. bin/serve {index}, and harvest again: the crawler looks up each payload first")
-    await_next_second()
+    await_second_after(ended)
     with server(index) as address, served(2) as port:
         outcome = harvest(edition(2), port, second, server=address)
         asked = f"{address}/lookup?digest=…&url=…"

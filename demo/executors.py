@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from demo.harvest import await_next_second, harvest
+from demo.harvest import await_second_after, harvest, now
 from demo.nodes import PEERS, Missing
 from demo.site import Page, hosted
 from demo.steps import product, step
@@ -90,9 +90,9 @@ def rewritten(pages: dict[str, Page], out: Path) -> list[str]:
     names = ("harvest-1.warc.gz", "harvest-2.warc.gz")
     files = {f"warcs/{name}": out / name for name in names}
     with hosted(pages) as port:
-        for path in files.values():
-            harvest(pages, port, path)
-            await_next_second()
+        harvest(pages, port, out / names[0])
+        await_second_after(now())
+        harvest(pages, port, out / names[1])
     source, target, state = f"s3://{BUCKET}/warcs/", f"s3://{BUCKET}/smaller", out / "state"
     words = [source, "--out", target, "--state", state, "--spark", MASTER]
     step(f"8. bin/dedup {' '.join(map(str, words))}")

@@ -54,13 +54,12 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def await_next_second() -> None:
-    """Wait until captures have another date than those so far.
+def await_second_after(date: str) -> None:
+    """Wait until captures have another date than this one.
 
     A response of the same URL and second, but with another HTTP header, is not rewritten.
     """
-    ended = now()
-    while now() == ended:
+    while now() == date:
         time.sleep(0.01)
 
 
