@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ from dedupindex.cli.options import flag, option, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.sent_requests import SentRequests, sent_requests
 from dedupindex.errors import Damaged
-from dedupindex.object_store import counted_requests, is_remote
-from dedupindex.post_crawl.rewrite.result_place import StoredPath
+from dedupindex.object_store import counted_requests, is_remote, task_rows
+from dedupindex.post_crawl.rewrite.result_place import StoredPath, check_in_stores
 from dedupindex.runtime import html_page
+from dedupindex.runtime.spark import CREDENTIALS, spark_session
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
-from dedupindex.verify.collection import Collection
+from dedupindex.verify.collection import Collection, ExecutorRows
 from dedupindex.verify.compare_files import REBUILT, Against
 from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
@@ -31,6 +34,7 @@ bin/verify new-crawl --originals my-warcs          # with originals elsewhere
 bin/verify --against my-warcs rewritten            # every record is there or can be rebuilt
 bin/verify --against my-warcs again --records      # after bin/undedup: the same records
 bin/verify --against s3://bucket/warcs s3://bucket/smaller
+bin/verify --against s3://bucket/warcs s3://bucket/smaller --spark spark://master:7077
 bin/verify --remarks my-warcs                      # also list what is unusual but replays
 """
 RECOMPRESSED = "recompressed"
@@ -69,7 +73,7 @@ PLACE = _Anywhere(path_type=Path, readable=False)  # `verify` says what cannot b
 @flag(
     "--remarks", "list_remarks", help="List remarks (unusual, but replays), not only their counts."
 )
-@shared_options("--html", "--zstd-dictionary")
+@shared_options("--html", "--zstd-dictionary", "--spark")
 @shared_options("--json", help="JSON on stdout, a line for each finding.")
 def command(
     places: tuple[Place, ...],
@@ -78,6 +82,7 @@ def command(
     records: bool,
     list_remarks: bool,
     html: Path | None,
+    spark: str,
 ) -> int:
     """Read WARC and ARC files with an independent reader, and report their defects.
 
@@ -87,14 +92,14 @@ def command(
     """
     if records and against is None:
         raise click.UsageError("--records goes with --against")
-    collection: Against | Collection
     reasons: Counter[str] = Counter()
     recompressed = 0
     first: list[Finding] = []
-    with counted_requests() as requests, show_progress() as progress:
-        collection = Collection(places, originals, progress)
+    executors = _executors(spark, (*places, *originals, *((against,) if against else ())))
+    with counted_requests() as requests, show_progress() as progress, executors as rows:
+        collection: Against | Collection = Collection(places, originals, progress, rows)
         if against:
-            collection = Against(against, places, originals, progress)
+            collection = Against(against, places, originals, progress, rows)
         for finding in collection.findings():
             if records and finding.reason == RECOMPRESSED:
                 recompressed += 1
@@ -114,12 +119,14 @@ def command(
     totals = {**collection.totals(), **({RECOMPRESSED: recompressed} if records else {})}
     _print_totals(totals, reasons, sent, against, others, list_remarks=list_remarks)
     swapped = collection.swapped if isinstance(collection, Against) else 0
-    for hint in _hints(reasons, against, swapped):
+    for hint in _hints(reasons, against, swapped, on_spark=bool(spark)):
         say(hint)
     return _status({REASONS[reason] for reason in reasons})
 
 
-def _hints(reasons: Counter[str], against: Place | None, swapped: int) -> Iterator[str]:
+def _hints(
+    reasons: Counter[str], against: Place | None, swapped: int, *, on_spark: bool
+) -> Iterator[str]:
     """Yield what may be meant, by the findings, and the number of revisits `Against.swapped`."""
     if {reason for reason in reasons if REASONS[reason] != REMARK} == {RECOMPRESSED}:
         yield "only the compressed bytes of records differ; --records compares the records"
@@ -127,8 +134,21 @@ def _hints(reasons: Counter[str], against: Place | None, swapped: int) -> Iterat
         yield singular(f"{swapped:,} revisits of {against} ") + (
             "are whole records in PLACE: name the source with --against, and the result as PLACE"
         )
+    if on_spark and reasons["unreadable"]:
+        yield CREDENTIALS
     if reasons.keys() & _ABSENT:
         yield "name originals that are elsewhere with --originals"
+
+
+@contextmanager
+def _executors(master: str, places: tuple[Place, ...]) -> Iterator[ExecutorRows | None]:
+    """Open a session on Spark, if wanted; raises `BadInput` for places that are not in stores."""
+    if not master:
+        yield None
+        return
+    check_in_stores("verifies", places)
+    with spark_session(master) as cluster:
+        yield partial(task_rows, cluster)
 
 
 def _status(levels: set[str]) -> int:

@@ -12,6 +12,7 @@ from dedupindex.object_store.count_requests import (
     add_task_requests,
     counted_requests,
     counting_task,
+    task_rows,
 )
 from dedupindex.object_store.create_object import (
     PartialCopy,
@@ -50,5 +51,5 @@ __all__ = [
     "check_reader", "check_writable", "counted_requests", "counting_task", "create_object",
     "download", "facts", "facts_or_none", "fetched", "find_objects", "is_many", "is_object",
     "is_remote", "list_directory", "local", "open_anywhere", "redacted", "remove_object",
-    "upload", "write_marker",
+    "task_rows", "upload", "write_marker",
 ]  # fmt: skip

@@ -11,9 +11,12 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
+
+from dedupindex.runtime.spark import Cluster
 
 VARIABLE = "DEDUPINDEX_COUNTED_REQUESTS"  # the directory of a run, for the processes that it starts
 KINDS = ("get", "head", "list", "put", "part", "copy", "post", "delete", "read", "written")
@@ -74,6 +77,13 @@ def add_task_requests(rows: Iterable[R | TaskRequests]) -> Iterator[R]:
                 _add(kind, count)
         else:
             yield row
+
+
+def task_rows(
+    cluster: Cluster, work: Callable[[T], Iterable[R]], tasks: Iterable[T]
+) -> Iterator[R]:
+    """Yield the results of tasks as `Cluster.packed_rows`, and count the requests of executors."""
+    return add_task_requests(cluster.packed_rows(partial(counting_task, work), tasks))
 
 
 def is_counting() -> bool:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.object_store import add_task_requests, counting_task, is_remote
+from dedupindex.object_store import is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.result_place import (
@@ -172,8 +172,7 @@ def _verify_on(
         )
         for file in containers
     )
-    rows = cluster.packed_rows(partial(counting_task, _verify_on_executor), tasks)
-    return add_task_requests(rows)
+    return task_rows(cluster, _verify_on_executor, tasks)
 
 
 def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:

@@ -35,6 +35,7 @@ HINT = (
 )
 CREDENTIALS = "executors need credentials of their own for the store: docs/batch.md"
 _OURS = "DEDUPINDEX_REMOTE_"  # prefix of variables that executors get; Spark publishes them
+_DICTIONARIES = "DEDUPINDEX_ZSTD_DICTIONARY"  # executors get it, too: paths, with colons between
 _NODES = "docs/batch.md says what each node needs"
 _IMPORT = re.compile(r"(?:[\w.]+\.)?(?:Import|ModuleNotFound|PackageNotFound)Error: (.*)")
 _STOPPED = "stopped SparkContext"  # Java, of a call after the master has ended the application
@@ -78,9 +79,7 @@ def spark_session(master: str) -> Iterator[Cluster]:
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     if master.startswith("local"):
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    for name, value in os.environ.items():
-        if name.startswith(_OURS):
-            settings[f"spark.executorEnv.{name}"] = value
+    settings |= {f"spark.executorEnv.{name}": value for name, value in _passed_on()}
     conf = SparkConf().setMaster(master).setAppName("dedupindex").setAll(list(settings.items()))
     try:
         context = SparkContext(conf=conf)
@@ -92,6 +91,14 @@ def spark_session(master: str) -> Iterator[Cluster]:
         yield cluster
     finally:
         context.stop()
+
+
+def _passed_on() -> Iterator[tuple[str, str]]:
+    """Yield the variables that executors get."""
+    yield from ((name, value) for name, value in os.environ.items() if name.startswith(_OURS))
+    if paths := os.environ.get(_DICTIONARIES):
+        absolute = map(os.path.abspath, filter(None, paths.split(os.pathsep)))
+        yield _DICTIONARIES, os.pathsep.join(absolute)
 
 
 def has_log_settings() -> bool:

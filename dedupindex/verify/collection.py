@@ -8,7 +8,8 @@ import pickle
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import islice, repeat
+from functools import partial
+from itertools import chain, islice, repeat
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeVar
@@ -32,7 +33,10 @@ from dedupindex.verify.walk_file import Container, is_archive
 
 T = TypeVar("T")
 R = TypeVar("R")
+ExecutorRows = Callable[[Callable[[Any], Iterable[Any]], Iterable[Any]], Iterator[Any]]
+"""Called with work and tasks; yields the results of ``work(task)`` on executors, task by task."""
 _BATCH = 1000  # results that are written to a file at once
+_ROW = 100  # results in a row of Spark, which holds a thousand rows of any size
 _WORTH_A_PROCESS = 8 << 20  # bytes: starting a process costs as much as reading so many
 _MAX_RECORDS = 64  # of one URL and second, or of one digest, that are looked at
 _TABLE = """
@@ -235,8 +239,10 @@ class Collection:
         paths: Iterable[Place],
         originals: Iterable[Place] = (),
         on_progress: OnProgress = lambda seen: None,
+        rows: ExecutorRows | None = None,
     ) -> None:
-        self._on_progress = on_progress
+        """With `rows` executors read the files, else processes of this machine."""
+        self._on_progress, self._rows = on_progress, rows
         seen = set[object]()
         self._own = list(_archives(paths, seen))
         self._others = list(_archives(originals, seen))
@@ -251,7 +257,7 @@ class Collection:
             TemporaryDirectory(prefix="dedupindex-verify-") as beside,
             closing(References(Path(beside) / "records.sqlite")) as references,
         ):
-            for number, examined in in_order(_examined, paths, paths, self._report):
+            for number, examined in self._examine(paths):
                 own = number < self.files
                 references.add_posted(examined.posted)
                 if (facts := examined.facts) is not None:
@@ -264,6 +270,9 @@ class Collection:
 
     def totals(self) -> dict[str, int]:
         return {"files": self.files, "records": self.records, "revisits": self.revisits}
+
+    def _examine(self, paths: list[Place]) -> Iterator[tuple[int, _Examined]]:
+        return in_order(_examined, paths, paths, self._report, self._rows)
 
     def _report(self, done: int, total: int) -> None:
         self._on_progress(ProgressUpdate("reading", done, total, self.records))
@@ -322,22 +331,26 @@ def files_below(path: Place, wanted: Callable[[Place], bool]) -> Iterator[tuple[
 
 def in_order(
     work: Callable[[T], Iterable[R]],
-    tasks: Sequence[T],
+    tasks: Iterable[T],
     files: Sequence[Place],
     on_done: Callable[[int, int], None] = lambda done, total: None,
+    rows: ExecutorRows | None = None,
 ) -> Iterator[tuple[int, R]]:
     """Yield the number and each result of every task, in the order of tasks.
 
-    Each task reads one of `files`; large ones are read in several processes. `on_done` is called
-    after each task, with the bytes of the files that were read and of all.
+    Each task reads one of `files`; large ones are read in several processes, or with `rows` all on
+    executors. `on_done` is called after each task, with the bytes of the files that were read and
+    of all.
     """
     sizes = list(map(size_of, files))
-    jobs = min(len(os.sched_getaffinity(0)), len(tasks), sum(sizes) // _WORTH_A_PROCESS)
+    jobs = min(len(os.sched_getaffinity(0)), len(files), sum(sizes) // _WORTH_A_PROCESS)
     with ExitStack() as stack:
-        results = map(work, tasks)
-        if jobs > 1:  # their results may be too many for memory
+        results: Iterator[Iterable[R]] = map(work, tasks)
+        if rows is not None:
+            results = _by_task(rows(partial(_batches, work), tasks))
+        elif jobs > 1:  # their results may be too many for memory
             beside = stack.enter_context(TemporaryDirectory(prefix="dedupindex-verify-"))
-            spools = [Path(beside, str(number)) for number in range(len(tasks))]
+            spools = [Path(beside, str(number)) for number in range(len(files))]
             pool = stack.enter_context(workers(jobs))
             results = map(_spooled, pool.map(_spool, repeat(work), tasks, spools))
         done = 0
@@ -346,6 +359,20 @@ def in_order(
                 yield number, result
             done += sizes[number]
             on_done(done, sum(sizes))
+
+
+def _batches(work: Callable[[T], Iterable[R]], task: T) -> Iterator[list[R]]:
+    """Yield the results of a task in lists, the last of which is empty."""
+    results = iter(work(task))
+    while batch := list(islice(results, _ROW)):
+        yield batch
+    yield []
+
+
+def _by_task(batches: Iterator[list[R]]) -> Iterator[Iterator[R]]:
+    """Yield an iterator for each task over its results, to be exhausted before the next."""
+    for first in batches:
+        yield chain.from_iterable(chain([first], iter(partial(next, batches), []) if first else ()))
 
 
 def _spool(work: Callable[[T], Iterable[object]], task: T, spool: Path) -> Path:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from contextlib import closing
 from functools import partial
 from glob import glob, has_magic
@@ -30,6 +30,7 @@ from dedupindex.verify.block_facts import (
     read_digest,
 )
 from dedupindex.verify.collection import (
+    ExecutorRows,
     archives_below,
     check_exists,
     files_below,
@@ -48,6 +49,7 @@ from dedupindex.verify.file_bytes import (
 from dedupindex.verify.issues import Broken, Finding, Issue
 from dedupindex.verify.locate_originals import (
     FindOriginal,
+    KnownOriginals,
     OriginalReader,
     OriginalsIndex,
     reference,
@@ -425,12 +427,16 @@ class Against:
 
     def __init__(
         self, old: Place, new: Iterable[Place], originals: Iterable[Place] = (),
-        on_progress: OnProgress = lambda seen: None,
+        on_progress: OnProgress = lambda seen: None, rows: ExecutorRows | None = None,
     ) -> None:  # fmt: skip
-        """`old` may also be a glob of files or directories, as of `bin/dedup`."""
+        """`old` may also be a glob of files or directories, as of `bin/dedup`.
+
+        With `rows` executors read the files, else processes of this machine.
+        """
         self._on_progress = on_progress
         self._glob = str(old) if isinstance(old, Path) and not old.exists() else ""
         self._old, self._new = _top(old) if has_magic(self._glob) else old, list(new)
+        self._rows = rows
         self._others = list(originals)
         for path in (self._old, *self._new, *self._others):
             check_exists(path)
@@ -449,9 +455,9 @@ class Against:
             originals = OriginalsIndex(Path(beside) / "places.sqlite")
             folders = [*self._new, *self._others]
             found = (file for folder in folders for file in archives_below(folder))
-            originals.add_files(list(dict.fromkeys(map(resolved, found))))
-            compare = partial(_compare, originals)
-            for _, result in in_order(compare, pairs, [new for _, new in pairs], self._report):
+            files = list(dict.fromkeys(map(resolved, found)))
+            originals.add_files(files, self._rows)
+            for result in self._compared(pairs, files, originals):
                 if isinstance(result, Finding):
                     yield result
                 else:
@@ -461,6 +467,20 @@ class Against:
     def swapped(self) -> int:
         """Revisits before that are whole records now, after `findings`."""
         return self._counts[_IN_FULL]
+
+    def _compared(
+        self, pairs: list[tuple[Place, Place]], files: list[Place], originals: OriginalsIndex
+    ) -> Iterator[Finding | Counter[str]]:
+        news = [new for _, new in pairs]
+        if (rows := self._rows) is None:
+            compare = partial(_compare, originals.find)
+            yield from (found for _, found in in_order(compare, pairs, news, self._report))
+            return
+        numbers = {file: number for number, file in enumerate(files)}
+        task_of = partial(_pair_task, originals, numbers)
+        tasks = map(task_of, pairs)
+        for number, found in in_order(_compare_task, tasks, news, self._report, rows):
+            yield from _completed(rows, partial(task_of, pairs[number]), found, frozenset())
 
     def totals(self) -> dict[str, int]:
         return {"files": self.files, REBUILT: self._counts[REBUILT]}
@@ -523,13 +543,58 @@ def _other_form(name: str, after: Iterable[Mapping[str, Place]]) -> str:
 
 
 def _compare(
-    originals: OriginalsIndex, pair: tuple[Place, Place]
+    find_original: FindOriginal, pair: tuple[Place, Place]
 ) -> Iterator[Finding | Counter[str]]:
     """Yield the findings of a pair of files, then what was counted."""
     counts = Counter[str]()
     try:
-        yield from verify_pair(*pair, originals.find, counts=counts)
+        yield from verify_pair(*pair, find_original, counts=counts)
         yield counts
     except UnreadableFile as error:
         message = f"this, or the file before, cannot be compared: {error}"
         yield Finding("unreadable", str(pair[1]), -1, "", message)
+
+
+class _PairTask(NamedTuple):
+    """What an executor needs to compare a file with the file before."""
+
+    pair: tuple[Place, Place]
+    originals: KnownOriginals
+
+
+class _MissingOriginals(NamedTuple):
+    """The keys of originals that comparing a pair asked for, and that were not sent with it."""
+
+    keys: set[bytes]
+
+
+def _compare_task(task: _PairTask) -> Iterator[Finding | Counter[str] | _MissingOriginals]:
+    """Yield what `_compare` does; only `_MissingOriginals` if some are.
+
+    In damaged files the comparison may find other revisits than the list of their records has.
+    """
+    found = list(_compare(task.originals.find, task.pair))
+    if task.originals.missing:
+        yield _MissingOriginals(task.originals.missing)
+    else:
+        yield from found
+
+
+def _pair_task(
+    originals: OriginalsIndex, numbers: dict[Place, int], pair: tuple[Place, Place],
+    more: Set[bytes] = frozenset(),
+) -> _PairTask:  # fmt: skip
+    return _PairTask(pair, originals.known_to(numbers.get(pair[1], -1), more))
+
+
+def _completed(
+    rows: ExecutorRows, task_of: Callable[[Set[bytes]], _PairTask],
+    found: Finding | Counter[str] | _MissingOriginals, asked: Set[bytes],
+) -> Iterator[Finding | Counter[str]]:  # fmt: skip
+    """Yield a result of a task, or those of the same task with what it was lacking."""
+    if isinstance(found, _MissingOriginals):
+        asked = asked | found.keys
+        for result in rows(_compare_task, [task_of(asked)]):
+            yield from _completed(rows, task_of, result, asked)
+    else:
+        yield found

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,13 +20,14 @@ from dedupindex.verify.block_facts import (
     open_body,
     timestamp14,
 )
-from dedupindex.verify.collection import in_order
+from dedupindex.verify.collection import ExecutorRows, in_order
 from dedupindex.verify.file_bytes import Place, UnreadableFile, open_file, opened
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
 from dedupindex.verify.walk_file import Container
 
 _MAX_OPEN = 64
+_REFERENCE = -1  # in place of an offset: the key is that of what a revisit refers to
 _KIND, _URL, _DATE = (  # fields as most headers have them
     re.compile(rb"\n%b:[ \t]*([^\r\n]*[^\s])[ \t]*\r?\n(?![ \t])" % name, re.IGNORECASE)
     for name in (b"warc-type", b"warc-target-uri", b"warc-date")
@@ -64,30 +66,72 @@ class OriginalsIndex:
         if self._database is not None:
             self._database.close()
 
-    def add_files(self, files: list[Place]) -> None:
-        """Write the places of all full records in files; once."""
+    def add_files(self, files: list[Place], rows: ExecutorRows | None = None) -> None:
+        """Write the places of all full records in files; once.
+
+        With `rows` executors read the files, and `known_to` knows what their revisits refer to.
+        """
         with closing(sqlite3.connect(self._path)) as database:
             database.execute("PRAGMA journal_mode = OFF")
             database.execute("CREATE TABLE files (path BLOB)")
             database.execute("CREATE TABLE places (key BLOB, file INTEGER, offset INTEGER)")
+            database.execute("CREATE TABLE wanted (file INTEGER, key BLOB)")
             names = ((pickle.dumps(path),) for path in files)
             database.executemany("INSERT INTO files VALUES (?)", names)
-            found = in_order(_places, files, files)
-            rows = ((key, number + 1, offset) for number, (key, offset) in found)
-            database.executemany("INSERT INTO places VALUES (?, ?, ?)", rows)
+            work = partial(_places, references=rows is not None)
+            for number, (key, offset) in in_order(work, files, files, rows=rows):
+                if offset == _REFERENCE:
+                    database.execute("INSERT INTO wanted VALUES (?, ?)", (number, key))
+                else:
+                    row = key, number + 1, offset
+                    database.execute("INSERT INTO places VALUES (?, ?, ?)", row)
             database.execute("CREATE INDEX by_key ON places (key)")
+            database.execute("CREATE INDEX by_file ON wanted (file)")
             database.commit()
 
     def find(self, wanted: OriginalReference) -> Iterator[OriginalHint]:
         """Yield places of records of the same URL and second."""
-        if self._database is None:
-            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+        return self._find(_key_of(wanted))
+
+    def known_to(self, number: int, more: Iterable[bytes] = ()) -> KnownOriginals:
+        """Return the places of what the revisits of a file of `add_files` refer to.
+
+        Also those of `more` keys. The number -1 is of no file.
+        """
+        query = "SELECT DISTINCT key FROM wanted WHERE file = ?"
+        keys = {key for (key,) in self._opened().execute(query, (number,))} | set(more)
+        return KnownOriginals({key: list(self._find(key)) for key in keys})
+
+    def _find(self, key: bytes) -> Iterator[OriginalHint]:
         query = (
             "SELECT path, offset FROM places JOIN files ON files.rowid = file WHERE key = ? "
             "ORDER BY places.rowid"
         )
-        for path, offset in self._database.execute(query, (capture_key(wanted.url, wanted.date),)):
+        for path, offset in self._opened().execute(query, (key,)):
             yield OriginalHint(pickle.loads(path), offset)  # noqa: S301 (`add_files` wrote it)
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._database is None:
+            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+        return self._database
+
+
+class KnownOriginals:
+    """A part of an `OriginalsIndex`, for an executor; collects the keys that it lacks."""
+
+    def __init__(self, places: Mapping[bytes, list[OriginalHint]]) -> None:
+        self._places = places
+        self.missing = set[bytes]()
+
+    def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
+        key = _key_of(wanted)
+        if key not in self._places:
+            self.missing.add(key)
+        return self._places.get(key, ())
+
+
+def _key_of(wanted: OriginalReference) -> bytes:
+    return capture_key(wanted.url, wanted.date)
 
 
 class VerifiedOriginal:
@@ -141,49 +185,60 @@ class OriginalReader:
         return container
 
 
-def _places(path: Place) -> Iterator[tuple[bytes, int]]:
+def _places(path: Place, *, references: bool) -> Iterator[tuple[bytes, int]]:
     """Yield the key and offset of each full record of a file, by the beginnings of its members.
 
     Some may be wrong, as a gzip file in a payload looks like members: `OriginalReader` proves them.
+    With `references` also the key of what each revisit refers to, and `_REFERENCE`.
     """
     with suppress(UnreadableFile), opened(path) as file:
-        for offset, url, date in _full_records(Container(file)):
+        for offset, url, date in _located(Container(file), references=references):
             yield capture_key(url, date), offset
 
 
-def _full_records(container: Container) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield offset, URL and date of each full record."""
+def _located(container: Container, *, references: bool) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield offset, URL and date of each full record, and of the references of revisits."""
+    kinds = FULL | {b"revisit"} if references else FULL
     if container.zipped and container.kind.startswith("warc"):
         for offset, start in container.beginnings.starts():
             if start.startswith(b"WARC/"):
-                yield from _zipped_record(container, offset, start)
+                yield from _zipped_record(container, offset, start, kinds)
     elif container.zipped:
         for offset in container.beginnings.magics(0, container.file.size):
-            yield from _parsed_record(container, offset)
+            yield from _parsed_record(container, offset, kinds)
     else:
         for item in container.each() if container.kind else ():
-            if not isinstance(item, Finding) and item.kind in FULL:
-                yield item.offset, item.url, item.date
+            if not isinstance(item, Finding) and item.kind in kinds:
+                yield _row_of(item)
 
 
 def _zipped_record(
-    container: Container, offset: int, start: bytes
+    container: Container, offset: int, start: bytes, kinds: Set[bytes]
 ) -> Iterator[tuple[int, bytes, bytes]]:
     kind = _KIND.search(start)
-    if kind and kind[1].lower() not in FULL:
+    if kind and kind[1].lower() not in kinds:
         return
     url, date = _URL.search(start), _DATE.search(start)
-    if kind and url and date:
+    if kind and kind[1].lower() in FULL and url and date:
         yield offset, unbracket(url[1]), date[1]
-    else:  # the header is unusual, or longer than `start`
-        yield from _parsed_record(container, offset)
+    else:  # a revisit, or the header is unusual, or longer than `start`
+        yield from _parsed_record(container, offset, kinds)
 
 
-def _parsed_record(container: Container, offset: int) -> Iterator[tuple[int, bytes, bytes]]:
+def _parsed_record(
+    container: Container, offset: int, kinds: Set[bytes]
+) -> Iterator[tuple[int, bytes, bytes]]:
     with suppress(Broken):
         record = container.at(offset)
-        if record.kind in FULL:
-            yield offset, record.url, record.date
+        if record.kind in kinds:
+            yield _row_of(record)
+
+
+def _row_of(record: AnyRecord) -> tuple[int, bytes, bytes]:
+    if record.kind in FULL:
+        return record.offset, record.url, record.date
+    wanted = reference(facts_of(record, None, 0, ()))
+    return _REFERENCE, wanted.url, wanted.date
 
 
 def rebuilt_block(originals: OriginalsIndex, path: Path, offset: int) -> Iterator[bytes]:

@@ -180,6 +180,27 @@ def test_archives_in_a_store_are_rewritten_though_an_executor_is_killed(
     typed("verify", "--against", stored.source, tmp_path / "back", "--records")
 
 
+def test_archives_in_a_store_are_verified_though_executors_are_killed(
+    tmp_path: Path, buckets: Callable[[], Bucket]
+) -> None:
+    """One dies while it lists the records of a result, one while it compares another."""
+    stored = Stored(tmp_path, buckets())
+    for name, data in stored.expected.items():
+        stored.bucket.put(f"smaller/{name}", data)
+    words = ("verify", "--against", stored.warcs, f"{stored.bucket.url}/smaller")
+    expected = json.loads(typed(*words, "--json")[0])
+    killed: list[int] = []
+    with spark_session(tmp_path) as own:
+        kill = partial(_killed_one, own.pid, killed)
+        for path in ("smaller/02/x.warc.gz", "warcs/00/x.warc"):
+            stored.bucket.server.faults.append(Fault(path, 1, cut=0, when=kill))
+        report = own.run(*words)
+    assert len(killed) == 2
+    sent = report.pop("requests")
+    assert isinstance(sent, dict) and sent["get"] >= expected.pop("requests")["get"] > 8
+    assert report == expected and report["revisits_rebuilt"] == 9
+
+
 def _killed_one(session: int, killed: list[int]) -> bool:
     """Kill an executor of the session, if there is one yet; before, the driver asks."""
     mine = [

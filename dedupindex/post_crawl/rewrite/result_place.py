@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.errors import BadSource, Damaged, SettingsConflict
+from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.object_store import (
     RemoteFile,
     create_object,
@@ -87,6 +87,13 @@ class MissingFile(NamedTuple):
     file: str
     bytes: int
     existing_bytes: int  # of a file of its name that an earlier run left there, or 0
+
+
+def check_in_stores(does: str, paths: Iterable[object]) -> None:
+    """Raise `BadInput` unless executors of Spark can read the files; `does` is a verb."""
+    for path in map(str, paths):
+        if not is_remote(path):
+            raise BadInput(f"--spark {does} files of object stores: {path} is on this machine")
 
 
 class ResultPlace(ABC):

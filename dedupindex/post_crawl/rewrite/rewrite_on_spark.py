@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from dedupindex.errors import BadInput, DedupError
-from dedupindex.object_store import add_task_requests, counting_task, is_remote
+from dedupindex.object_store import task_rows
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, adopt
+from dedupindex.post_crawl.rewrite.result_place import check_in_stores
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
@@ -38,11 +38,7 @@ def check_for_spark(job: RewriteJob) -> None:
     """Raise `BadInput` unless executors can read the files, and write the results."""
     if job.out is None or not job.store:
         raise BadInput("executors of Spark write results to an object store only")
-    for container in job.containers().values():
-        if not is_remote(container.path):
-            raise BadInput(
-                f"--spark rewrites files of object stores: {container.path} is on this machine"
-            )
+    check_in_stores("rewrites", (container.path for container in job.containers().values()))
 
 
 def rewrite_on_spark(
@@ -62,9 +58,8 @@ def rewrite_on_spark(
         beside = Path(name) / DIRECTORY
         beside.mkdir()
         files = PieceWriter(beside.parent)
-        work = partial(counting_task, _rewrite_on_executor)
         rows: Iterator[FilePiece | RewriteOutcome]
-        rows = add_task_requests(cluster.packed_rows(work, tasks))
+        rows = task_rows(cluster, _rewrite_on_executor, tasks)
         for row in rows:
             if isinstance(row, FilePiece):
                 files.take(row)

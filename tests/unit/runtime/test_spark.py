@@ -57,3 +57,18 @@ def test_settings_of_the_users_own_for_the_log(
     monkeypatch.delenv("SPARK_CONF_DIR")
     monkeypatch.setenv("SPARK_HOME", str(tmp_path.parent))
     assert not spark.has_log_settings()
+
+
+def test_what_executors_get_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths are absolute, as executors work in other directories."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("DEDUPINDEX_REMOTE_TRIES", "3")
+    monkeypatch.setenv("DEDUPINDEX_ZSTD_DICTIONARY", "one.dict:/two.dict")
+    passed = {"DEDUPINDEX_REMOTE_TRIES": "3"}
+    passed["DEDUPINDEX_ZSTD_DICTIONARY"] = f"{tmp_path}/one.dict:/two.dict"
+    assert dict(spark._passed_on()) == passed
+    monkeypatch.delenv("DEDUPINDEX_ZSTD_DICTIONARY")
+    assert dict(spark._passed_on()) == {"DEDUPINDEX_REMOTE_TRIES": "3"}
