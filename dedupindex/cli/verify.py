@@ -24,7 +24,8 @@ from dedupindex.runtime.spark import CREDENTIALS, spark_session
 from dedupindex.runtime.tables import printable, singular
 from dedupindex.sources.warc_files import nothing_found
 from dedupindex.verify.collection import Collection, ExecutorRows
-from dedupindex.verify.compare_files import REBUILT, Against
+from dedupindex.verify.compare_collections import Against
+from dedupindex.verify.compare_files import REBUILT
 from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import BROKEN, DAMAGE, LOSS, REASONS, REMARK, Finding, level_words
 

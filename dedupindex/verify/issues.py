@@ -56,8 +56,8 @@ _REASONS = {
     LOSS: (
         "block-digest empty-block cut-digest self-reference dangling wrong-digest "
         "file-missing record-missing record-extra record-changed recompressed bytes-changed "
-        "original-missing not-rebuilt headers-changed id-changed date-changed uri-changed "
-        "field-lost field-changed version-changed"
+        "original-missing original-damaged not-rebuilt headers-changed id-changed date-changed "
+        "uri-changed field-lost field-changed version-changed"
     ),
     BROKEN: (
         "payload-digest no-target-uri bad-date no-profile unknown-profile no-payload-digest "

@@ -6,7 +6,7 @@ import pickle
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from dedupindex.verify.block_facts import (
 )
 from dedupindex.verify.collection import ExecutorRows, in_order
 from dedupindex.verify.file_bytes import Place, UnreadableFile, open_file, opened
+from dedupindex.verify.http_message import HttpHead
 from dedupindex.verify.issues import Broken, Finding
 from dedupindex.verify.parse_records import AnyRecord, unbracket
 from dedupindex.verify.walk_file import Container
@@ -134,19 +135,41 @@ def _key_of(wanted: OriginalReference) -> bytes:
     return capture_key(wanted.url, wanted.date)
 
 
+class DamagedOriginal(Broken):
+    """An original cannot be read to its end; the text says which file and why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("original-damaged", message)
+
+
 class VerifiedOriginal:
-    """A full record that is what a revisit refers to."""
+    """A full record that is what a revisit refers to; its methods raise `DamagedOriginal`."""
 
     def __init__(self, container: Container, record: AnyRecord) -> None:
         self._container, self._record = container, record
-        self._message, self.body = open_body(record)  # iterating the body may raise `Broken`
+        self._message: HttpHead | None = None
+
+    def body(self) -> Iterator[bytes]:
+        """Yield its body in pieces, once, before `facts`."""
+        with self._reading():
+            self._message, body = open_body(self._record)
+            yield from body
 
     def facts(self) -> Facts:
         record = self._record
         if record.head.has(b"warc-payload-digest"):
             size = len(self._message.head) if self._message else 0
             return facts_of(record, self._message, record.length - size, ())
-        return examine(self._container.at(record.offset), [])[0]
+        with self._reading():
+            return examine(self._container.at(record.offset), [])[0]
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (Broken, UnreadableFile) as error:
+            place = f"{self._container.name} at {self._record.offset}"
+            raise DamagedOriginal(f"its original, {place}, cannot be read: {error}") from error
 
 
 class OriginalReader:
@@ -253,6 +276,6 @@ def rebuilt_block(originals: OriginalsIndex, path: Path, offset: int) -> Iterato
             if original is None:
                 raise Broken("original-missing", "no full record of its URL and date is found")
             yield message.head if message else b""
-            yield from original.body
+            yield from original.body()
     except UnreadableFile as error:
         raise Broken("unreadable", str(error)) from error

@@ -10,7 +10,7 @@ import pytest
 
 from dedupindex.cli import main
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_collections import Against
 from tests.support.commands import run_json
 from tests.support.rewriting import content, records_of
 from tests.support.verifying import page, write

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_collections import Against
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.environments import JWARC, jar
 from tests.peers.replay import records, replay, second

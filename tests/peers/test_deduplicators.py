@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_collections import Against
 from dedupindex.verify.issues import BROKEN, LOSS, REASONS, REMARK
 from tests.integration.test_server_live import serving
 from tests.peers.environments import built

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_collections import Against
 from dedupindex.verify.issues import REASONS, REMARK
 from tests.peers.site import PAGES, site
 from tests.peers.test_jwarc import harvest, jwarc

@@ -10,7 +10,7 @@ import pytest
 
 from dedupindex.post_crawl.manifest.parquet import open_manifest
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against
+from dedupindex.verify.compare_collections import Against
 from tests.support.commands import run_json
 from tests.support.verifying import BODY, DAY, HOST, asked, copy_of, page, reasons, write
 from tests.support.warc_cases import HTTP, gz, record_id, sha1

@@ -16,7 +16,8 @@ from dedupindex.cli import main
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.verify import file_bytes
 from dedupindex.verify.collection import Collection
-from dedupindex.verify.compare_files import Against, verify_pair
+from dedupindex.verify.compare_collections import Against
+from dedupindex.verify.compare_files import verify_pair
 from dedupindex.verify.issues import LOSS
 from dedupindex.verify.locate_originals import OriginalHint
 from tests.support.budgets import examples
@@ -185,6 +186,7 @@ def test_other_compression_is_found(tmp_path: Path) -> None:
 
 
 CHANGED["recompressed"] = []
+CHANGED["original-damaged"] = []  # `test_a_damaged_original_is_named`
 
 
 FLIPPED = ["gzip", "plain"]
@@ -311,6 +313,29 @@ def test_damage_of_the_old_file_is_accepted(tmp_path: Path) -> None:
     assert compared(old, new) == []
     new.write_bytes(gz(page(1)) + gz(copy_of(2, 1)) + tail[:-1])
     assert reasons(compared(old, new)) == {"bytes-changed"}
+
+
+@pytest.mark.parametrize("plain", [False, True], ids=["gzip", "plain"])
+def test_a_damaged_original_is_named(plain: bool, tmp_path: Path) -> None:
+    """The finding names the original's file, and the records after the revisit are compared."""
+    original = page(1, noise(1, 3000)) if plain else gz(page(1, noise(1, 3000)))
+    cut = tmp_path / "other.warc"
+    cut.write_bytes(original[:2000])
+    before = [page(2, noise(1, 3000)), page(3), page(4)]
+    after = [copy_of(2, 1, noise(1, 3000)), page(3), page(5)]
+    old = write(tmp_path / "old.warc.gz", before, plain=plain)
+    new = write(tmp_path / "new.warc.gz", after, plain=plain)
+
+    def compare(*files: Path) -> list[tuple[str, str]]:
+        places = [OriginalHint(file, 0) for file in files]
+        return [(one.reason, one.message) for one in verify_pair(old, new, lambda _: places)]
+
+    (reason, message), *rest = compare(cut)
+    assert reason == "original-damaged"
+    assert message.startswith(f"its original, {cut} at 0, cannot be read: ")
+    assert [reason for reason, _ in rest] == ["record-missing", "record-extra"]
+    sound = write(tmp_path / "sound.warc.gz", [page(1, noise(1, 3000))])
+    assert compare(cut, sound) == rest
 
 
 def test_other_kinds_of_files_must_be_equal(tmp_path: Path) -> None:
