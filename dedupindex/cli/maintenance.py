@@ -130,7 +130,8 @@ def _stats_lines(content: dict[str, Any]) -> Iterator[str]:
     if content["bytes_per_capture"] is not None and content["captures"] >= _MANY:
         yield f"{'size per original':<22}{content['bytes_per_capture']:>16,}  (bytes)"
     total = content["total"]
-    yield f"{'captures stored':<22}{total['captures']:>16,}  (originals and copies)"
+    counted = "originals and copies; equal records once"
+    yield f"{'captures stored':<22}{total['captures']:>16,}  ({counted})"
     unsized = f"; of {total['unsized']:,} captures not known" if total["unsized"] else ""
     size = number(total["bytes"])
     yield singular(f"{'bytes of payload':<22}{size:>16}  (of captures stored{unsized})")

@@ -92,7 +92,8 @@ def test_the_numbers_are_those_of_the_command(index: Path) -> None:
     lines = typed("index", "--stats", index)[0].splitlines()
     words = {" ".join(line.split()) for line in lines}
     assert words >= {
-        "originals 3", "payload digests 2", "captures stored 4 (originals and copies)",
+        "originals 3", "payload digests 2",
+        "captures stored 4 (originals and copies; equal records once)",
         "bytes of payload 5,003,000 (of captures stored)", "stored again 2 (2.0 kB of payload)",
         "revisits read 1 (1.0 kB of payload)",
         "hosts: 3; those with the most captures stored:", "CAPTURES STORED PAYLOAD HOST",
