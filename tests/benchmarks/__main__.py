@@ -26,6 +26,7 @@ from tests.benchmarks import (
     filtering,
     handing_over,
     listing,
+    long_runs,
     proxying,
     resolving,
     spreading,
@@ -77,6 +78,8 @@ JOBS: dict[str, Job] = {
     "rewrite": deduping.rewrite,
     "dedup": deduping.dedup,
     "dedup-tenfold": deduping.dedup_tenfold,
+    "long-run": long_runs.long_run,
+    "rewrite-long": long_runs.rewrite_long,
     "corpus-url": corpora.corpus_url,
     "corpus-host": corpora.corpus_host,
     "corpus-month": corpora.corpus_month,
@@ -107,7 +110,18 @@ def parser() -> argparse.ArgumentParser:
         help="size of the input; tiny only checks that the jobs run",
     )
     add("--runs", type=int, default=3, metavar="N", help="number of rounds; the median counts")
-    add("--captures", type=int, metavar="N", help="captures in the large build of the job scale")
+    add(
+        "--captures",
+        type=int,
+        metavar="N",
+        help="captures in the large build of the job scale, and in that of long-run",
+    )
+    add(
+        "--responses",
+        type=int,
+        metavar="N",
+        help="responses of the harvest that the job rewrite-long repeats",
+    )
     add("--peers", type=Path, metavar="DIR", help="has outbackcdx.jar, deduplicator.tar.gz")
     add(
         "--cluster",
@@ -139,6 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.peers,
         runs=max(options.runs, 1),
         captures=options.captures,
+        responses=options.responses,
         cluster=options.cluster,
         say=lambda text: print(f"bin/bench: {text}", file=sys.stderr, flush=True),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 
-from tests.benchmarks.measure import Failed, Spent, run, start
+from tests.benchmarks.measure import Failed, Spent, run, size_on_disk, start
 from tests.benchmarks.peers import Missing, OutbackCDX, outbackcdx
 from tests.benchmarks.suite import EVERYTHING, INDEX, Bench, Line, Target, compare
 
@@ -200,7 +200,7 @@ def size(bench: Bench) -> Iterator[Line]:
     count = bench.size.lines
     target = bench.fresh("size")
     index(bench, bench.inputs.cdx_with_ids(count), target, records=count)
-    held = sum(path.stat().st_blocks * 512 for path in target.iterdir() if path.is_file())
+    held = size_on_disk(target)
     limit = Target(130, of="ours", most=True)
     yield Line("size", "B/capture", held / count, target=limit, note=f"{count:,} captures")
 

@@ -134,7 +134,7 @@ def exchange(row: Row, payload: Payload) -> Iterator[bytes]:
         f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: bench/1.0\r\nAccept: */*\r\n"
         "Accept-Encoding: identity\r\nConnection: Keep-Alive\r\n\r\n"
     ).encode()
-    yield _record("request", ids[0], common, "application/http;msgtype=request", asked)
+    yield record("request", ids[0], common, "application/http;msgtype=request", asked)
     length = (
         "Transfer-Encoding: chunked" if payload.chunked else f"Content-Length: {len(payload.body)}"
     )
@@ -146,17 +146,17 @@ def exchange(row: Row, payload: Payload) -> Iterator[bytes]:
     ).encode()
     own = (f"WARC-Concurrent-To: {ids[0]}", f"WARC-Payload-Digest: {_sha1(payload.body)}")
     kind = "application/http;msgtype=response"
-    yield _record("response", ids[1], (*common, *own), kind, head + payload.body)
+    yield record("response", ids[1], (*common, *own), kind, head + payload.body)
 
 
 def _warcinfo(name: str, seed: int) -> bytes:
     fields = b"software: bench\r\nformat: WARC File Format 1.0\r\n"
     record_id = f"<urn:uuid:{UUID(bytes=_hash(f'{name} {seed}')[:16])}>"
     about = (f"WARC-Filename: {name}", f"WARC-Date: {_START.isoformat()}Z")
-    return _record("warcinfo", record_id, about, "application/warc-fields", fields)
+    return record("warcinfo", record_id, about, "application/warc-fields", fields)
 
 
-def _record(kind: str, record_id: str, about: tuple[str, ...], content: str, block: bytes) -> bytes:
+def record(kind: str, record_id: str, about: tuple[str, ...], content: str, block: bytes) -> bytes:
     lines = (
         "WARC/1.0",
         f"WARC-Type: {kind}",
@@ -179,4 +179,8 @@ def _hash(text: str) -> bytes:
 
 
 def _sha1(data: bytes) -> str:
-    return "sha1:" + b32encode(hashlib.sha1(data, usedforsecurity=False).digest()).decode()
+    return sha1_text(hashlib.sha1(data, usedforsecurity=False).digest())
+
+
+def sha1_text(digest: bytes) -> str:
+    return "sha1:" + b32encode(digest).decode()

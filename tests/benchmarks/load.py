@@ -20,6 +20,7 @@ from tests.benchmarks.suite import SERVE, Bench
 
 CLIENTS = 16
 _SCRIPT = Path(__file__).with_name("wrk.lua")
+_TIMEOUT = 2  # seconds, as wrk has it
 _LONGEST = 60  # seconds of a load after which nothing is expected any more
 
 
@@ -31,6 +32,7 @@ class Load:
     count: int  # requests
     p50: float  # milliseconds
     p99: float
+    longest: float
 
 
 def ask(
@@ -41,11 +43,15 @@ def ask(
     clients: int = CLIENTS,
     pause: float = 0,
     headers: Mapping[str, str] = MappingProxyType({}),
+    timeout: int = _TIMEOUT,
 ) -> Load:
-    """Load a server for some seconds; raises `Failed` if one answer was no success."""
+    """Load a server for some seconds; raises `Failed` if one answer was no success.
+
+    An answer that comes after `timeout` seconds is none.
+    """
     seconds = bench.size.seconds
     while True:
-        line = _wrk(address, requests, seconds, clients, pause)
+        line = _wrk(address, requests, seconds, clients, pause, timeout)
         line += chain.from_iterable(headers.items())
         load = _load(run(line, bench.cores.other).out, address)
         if load.count:
@@ -60,7 +66,7 @@ def asking(
     bench: Bench, address: str, requests: Path, *, clients: int, pause: float
 ) -> Iterator[Callable[[], Load]]:
     """The same beside something else, and a second longer; what is yielded waits for its end."""
-    line = _wrk(address, requests, bench.size.seconds + 1, clients, pause)
+    line = _wrk(address, requests, bench.size.seconds + 1, clients, pause, _TIMEOUT)
     with running(line, bench.cores.other, stdout=PIPE) as process:
 
         def load() -> Load:
@@ -72,17 +78,20 @@ def asking(
         yield load
 
 
-def _wrk(address: str, requests: Path, seconds: int, clients: int, pause: float) -> list[object]:
+def _wrk(
+    address: str, requests: Path, seconds: int, clients: int, pause: float, timeout: int
+) -> list[object]:
     wrk = need("wrk", "wrk")
-    line = [wrk, "-t1", f"-c{clients}", f"-d{seconds}s", "-s", _SCRIPT, address]
+    line: list[object] = [wrk, "-t1", f"-c{clients}", f"-d{seconds}s"]
+    line += ["--timeout", f"{timeout}s", "-s", _SCRIPT, address]
     return [*line, "--", requests, f"{pause:.3f}"]
 
 
 def _load(text: str, address: str) -> Load:
-    count, lasted, errors, p50, p99 = map(int, text.rpartition("RESULT ")[2].split())
+    count, lasted, errors, p50, p99, longest = map(int, text.rpartition("RESULT ")[2].split())
     if errors:
         raise Failed(f"{errors} of {count} requests to {address} failed")
-    return Load(count / lasted * 1e6, count, p50 / 1000, p99 / 1000)
+    return Load(count / lasted * 1e6, count, p50 / 1000, p99 / 1000, longest / 1000)
 
 
 @dataclass(frozen=True)

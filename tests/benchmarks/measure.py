@@ -116,7 +116,7 @@ def run(
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as words:
         begin = time.perf_counter()
         process = start(command, cores, stdin=stdin, stdout=out, stderr=words, env=env)
-        watch = _Watch(process.pid)
+        watch = Watch(process.pid)
         _, status, usage = os.wait4(process.pid, 0)
         wall = time.perf_counter() - begin
         watch.stop()
@@ -130,7 +130,7 @@ def run(
     return Spent(wall, usage.ru_utime + usage.ru_stime, watch.rss, watch.private, text)
 
 
-class _Watch:
+class Watch:
     """Looks at the memory of a session of processes, now and then, until it is stopped."""
 
     def __init__(self, session: int) -> None:
@@ -147,6 +147,22 @@ class _Watch:
     def stop(self) -> None:
         self._over.set()
         self._thread.join()
+
+
+@contextmanager
+def watched(session: int) -> Iterator[Watch]:
+    """The memory of a session of processes until the block ends."""
+    watch = Watch(session)
+    try:
+        yield watch
+    finally:
+        watch.stop()
+
+
+def size_on_disk(path: Path) -> int:
+    """Bytes of disk that a file, or all files of a directory, take: holes take none."""
+    files = [path, *path.rglob("*")]
+    return sum(file.stat().st_blocks * 512 for file in files if file.is_file())
 
 
 def processor_time(session: int) -> float:

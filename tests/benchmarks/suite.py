@@ -13,7 +13,7 @@ from typing import TypeVar
 import duckdb
 
 from dedupindex.documents.generate import GeneratorOptions, generate, generate_shards
-from tests.benchmarks import harvest
+from tests.benchmarks import harvest, repeated_harvests
 from tests.benchmarks.captures import (
     CDX_HEADER,
     CDX_WITH_IDS,
@@ -193,12 +193,14 @@ class Bench:
         *,
         runs: int = 3,
         captures: int | None = None,
+        responses: int | None = None,
         cluster: str = "",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.size, self.runs, self.say = size, runs, say
         self.cluster = cluster
         self.captures = captures or size.scale[1]
+        self.responses = responses  # of each harvest that is repeated, if the user names it
         self.cores = Cores.here()
         self.inputs = Inputs(directory / "inputs", say)
         self.scratch = directory / "scratch"
@@ -249,6 +251,14 @@ class Inputs:
             harvest.write(path, responses=size.responses, files=size.files)
 
         return self._made(f"harvest-{size.responses}-{size.files}-in-order", make)
+
+    def repeated(self, responses: int, files: int, times: int) -> Path:
+        """A directory of directories of WARC files: one harvest again and again."""
+
+        def make(path: Path) -> None:
+            repeated_harvests.write(path, responses=responses, files=files, times=times)
+
+        return self._made(f"repeated-{responses}-{files}-{times}", make)
 
     def fetched(self, shape: Shape, responses: int) -> Path:
         """A directory of WARC files that wget has written; raises `Missing`."""

@@ -31,7 +31,7 @@ Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
-NEED_WRK |= {"crawl-lookup", "crawl-report", "zeno"}
+NEED_WRK |= {"crawl-lookup", "crawl-report", "zeno", "long-run"}
 NEED_WGET = {"wget-index", "wget-manifest", "wget-zstd", "wget-peers", "crawler-index"}
 NEED_B3SUM = {"hash-documents"}
 # In CI its lack is a failure of the job.
@@ -51,6 +51,13 @@ LINES = {
     "digests": [f"digest-{name}" for name in ("md5", "sha256", "sha512", "blake3")],
     "weight": ["start", "server-memory"],
     "heritrix": ["heritrix-new", "heritrix-filtered", "heritrix-known"],
+    "long-run": [
+        f"long-run-{step}"
+        for step in (
+            *("build", "lookups", "reports", "merge", "purge", "compact", "copy", "check"),
+        )
+    ],
+    "rewrite-long": [f"rewrite-long-{times}" for times in (1, 5, 20)],
     "filter": ["filter-asked", "filter-cost", "filter-make"],
 }
 SIDE_BY_SIDE = 3  # jobs at one time: most of their time is the fixed length of a load

@@ -33,7 +33,7 @@ end
 function done(summary, latency, requests)
   local errors = summary.errors
   io.write(string.format(
-    "\nRESULT %d %d %d %.0f %.0f\n", summary.requests, summary.duration,
+    "\nRESULT %d %d %d %.0f %.0f %.0f\n", summary.requests, summary.duration,
     errors.connect + errors.read + errors.write + errors.status + errors.timeout,
-    latency:percentile(50), latency:percentile(99)))
+    latency:percentile(50), latency:percentile(99), latency.max))
 end
