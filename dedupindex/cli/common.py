@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from dedupindex import __version__
 from dedupindex.capture import Problem
 from dedupindex.cli import COMMANDS
-from dedupindex.cli.options import wants_json
+from dedupindex.cli.options import SingleOption, wants_json
 from dedupindex.errors import BadInput, Damaged, as_called, help_as_called
 from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import printable
@@ -79,7 +79,7 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples, self._own_signals, self._like = examples, own_signals, like
         self.params += (
-            click.Option(
+            SingleOption(
                 ["--config"],
                 type=click.Path(dir_okay=False),
                 envvar="DEDUPINDEX_CONFIG",

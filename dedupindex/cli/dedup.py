@@ -326,15 +326,16 @@ def _verified_line(report: DedupReport) -> str:
 
 def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     would = "would become" if report.dry_run else "became"
-    damaged = f" and {report.damaged:,} damaged places" if report.damaged else ""
-    yield singular(f"{report.files:,} files of {report.records:,} records") + singular(damaged)
+    damaged = f"; places that are damaged: {report.damaged:,}" if report.damaged else ""
+    yield singular(f"{report.files:,} files of {report.records:,} records") + damaged
     yield singular(
         f"{report.captures:,} captures: {report.unique:,} without a duplicate, "
         f"{report.originals:,} originals, {report.revisits:,} revisits, "
         f"{report.refused.total():,} not rewritten"
     )
     if report.revisits_before:
-        yield singular(f"{report.revisits_before:,} revisits were there before; ") + (
+        yield (
+            f"revisits that were there before: {report.revisits_before:,}; "
             "their originals stay stored in full"
         )
     captures = "1 capture" if report.revisits == 1 else f"{report.revisits:,} captures"

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,20 +77,7 @@ _ACTIONS = ("check", "stats", "compact", "copy", "merge", "digest_filter")
 _NAMES = ", ".join(f"--{name.replace('_', '-')}" for name in _ACTIONS)
 
 
-class _IndexCommand(Command):
-    """Refuses two names of a crawl: captures would get the last one, and it cannot be seen."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        typed = args[: args.index("--")] if "--" in args else args
-        names = {two for one, two in pairwise(typed) if one == "--crawl"}
-        names.update(one.partition("=")[2] for one in typed if one.startswith("--crawl="))
-        if len(names) > 1 and not ctx.resilient_parsing:
-            listed = " and ".join(sorted(names))
-            raise click.UsageError(f"the files of one command are of one crawl, not {listed}", ctx)
-        return super().parse_args(ctx, args)
-
-
-@click.command(cls=_IndexCommand, examples=EXAMPLES)
+@click.command(cls=Command, examples=EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="SOURCE...")
 @click.argument("index", type=any_index, required=False)
 @flag("-a", "--add", help="Add to an existing index, with its own settings.")
@@ -411,7 +397,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     if tally.known or any(outcomes.values()):
         yield f"next: bin/serve {index}    or: bin/index --stats {index}"
     elif refused:
-        chosen = [name for name in refused if name in _LEFT_OUT]  # which the user can change
+        # What the user can change; a new index would have again what was purged.
+        chosen = [] if "purged" in refused else [name for name in refused if name in _LEFT_OUT]
         most = max(chosen or refused, key=lambda name: refused[name])
         count = f"{refused[most]:,} of {refused.total():,} responses were refused"
         what = _LEFT_OUT.get(most, f"see {_REASONS}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -88,12 +88,33 @@ def results_of(out: Path | str | None, state: Path | None) -> tuple[Path | None,
     return state, out.rstrip("/")
 
 
+class SingleOption(click.Option):
+    """An option with one value; refused if given twice, as nobody knows which was meant."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        self.multiple = True  # so that the parser keeps all values
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.multiple = False
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, Any]:
+        values = opts.get(self.name or "")
+        if isinstance(values, list):
+            if len(values) > 1 and not ctx.resilient_parsing:
+                raise click.UsageError(f"{self.opts[0]} is given twice; it takes one value", ctx)
+            opts = {**opts, self.name or "": values[-1]}
+        return super().consume_value(ctx, opts)
+
+
 def option(*names: str, setting: bool = True, **details: Any) -> Callable[[_Command], _Command]:
     """Add an option, with its default in its help, to a command.
 
     With `setting` False it is for the command line only, not for settings files.
     """
     details.setdefault("show_default", details.get("default") not in (None, "", ()))
+    if not details.get("multiple") and not details.get("is_flag") and not details.get("count"):
+        details.setdefault("cls", SingleOption)
     return click.option(*names, allow_from_autoenv=setting, **details)
 
 

@@ -194,7 +194,8 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     yield _line("  broken", impact.broken, "of them have their payload nowhere else")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, amounts in sums.largest(_SHOWN, 0):
-            shown = printable(name.decode("utf-8", "backslashreplace")) or "(not known)"
+            shown = printable(name.decode("utf-8", "backslashreplace"))
+            shown = shown or ("(not named)" if title == "crawl" else "(not known)")
             count = singular(f"{amounts[0]:,} revisits")
             yield f"  in {title} {shown}: {count}, {_size(Amount(*amounts))}"
     if not purged:

@@ -161,6 +161,11 @@ def command(
         if is_typed("format"):
             raise click.UsageError(f"give either --json or --format {options['format']}")
         options["format"] = "json"
+    if is_typed("compare") and not options["compare"]:
+        raise click.UsageError(
+            "--compare '' names no crawl; bin/index --add --reread --crawl NAME FILE... gives "
+            "files that were indexed without --crawl the name of theirs"
+        )
     if options["compare"]:
         from dedupindex.cli import compare  # other reports need not wait for it
 

@@ -151,8 +151,8 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         files = singular(f"{len(report.absent):,} files")
         yield f"<p>{'Would not be' if dry else 'Not'} copied, so keep the source: {files}.</p>\n"
     if report.revisits_before:
-        before = singular(f"{report.revisits_before:,} revisits were there before; ")
-        yield html_page.note(f"{before}their originals stay stored in full.")
+        before = f"Revisits that were there before: {report.revisits_before:,}"
+        yield html_page.note(f"{before}; their originals stay stored in full.")
     if report.skipped:
         yield html_page.note(_skipped(report))
     if commands:

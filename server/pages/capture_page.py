@@ -13,6 +13,7 @@ from dedupindex.digest import Digest
 from dedupindex.errors import BadQuery
 from dedupindex.index.same_payload import RevisitOf, SamePayload, of_digest
 from dedupindex.lookup.render_json import original_as_json
+from dedupindex.runtime.tables import singular
 from dedupindex.timestamps import digits_of_date
 from server.services import Handlers
 
@@ -111,7 +112,7 @@ def _drawing(found: SamePayload) -> dict[str, Any]:
     for name, lane in dates.items():
         bins = Counter(_bin(_seconds(date), begin, end) for date in lane)
         for place, count in sorted(bins.items()):
-            text = f"{count:,} {LANES[name]}" if count > 1 else f"1 {LANES[name][:-1]}"
+            text = singular(f"{count:,} {LANES[name]} ").rstrip()
             radius = min(4 + count**0.5, 14)
             marks.append(Mark(name, _x(place), _HEIGHT[name], round(radius, 1), _text(text, lane)))
     places = {

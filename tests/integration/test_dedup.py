@@ -745,6 +745,6 @@ def test_a_run_in_place_does_not_claim_free_space_before_commit(
     assert "not verified, because not changed: 2 files" in text
     assert "The space of the removed records is free only after bin/rewrite --commit." in html
     text, html = run()  # nothing is left to do
-    assert "19 revisits were there before; " in text
+    assert "revisits that were there before: 19; " in text
     assert "0 captures became revisits" in text and "to undo earlier runs" in text
     assert "with that" not in text and "only after" not in text + html

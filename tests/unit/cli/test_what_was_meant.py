@@ -60,7 +60,11 @@ def test_a_lookup_of_a_url_without_scheme_says_so(index: Path) -> None:
 
 
 def test_the_data_file_of_an_index_is_missing(index: Path) -> None:
-    (index / f"data-{read_identity(index).generation}.mdb").unlink()
+    data = index / f"data-{read_identity(index).generation}.mdb"
+    data.write_bytes(b"")
+    _, said = typed("index", "--check", index, status=7)
+    assert ".mdb is empty: restore the index from a copy, or build it again" in said
+    data.unlink()
     said = typed("list", index, status=6)[1]
     assert ".mdb is missing: restore the index from a copy, or build it again" in said
     assert "Errno" not in said

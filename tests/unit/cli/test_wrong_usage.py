@@ -71,6 +71,7 @@ def usages(name: str, command: click.Command) -> Iterator[list[str]]:
         ("index --stats", "Missing argument 'INDEX'.\n"),
         ("lookup", "Missing argument 'INDEX'.\n"),
         ("lookup --digest sha1:X", "Missing argument 'INDEX'.\n"),
+        ("report IDX --crawl a --compare=", "--compare '' names no crawl; "),
         ("report IDX --crawl a --against x.warc", "--against SOURCE on files: give only one"),
     ],
 )
@@ -90,6 +91,19 @@ def test_an_index_that_comes_last_is_recognised(make_index: MakeIndex) -> None:
         status, _, messages = ended(*words)
         assert status == 2 and "the index comes first: " in messages, messages
         assert messages.endswith(right), messages
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_option_of_one_value_is_not_given_twice(name: str) -> None:
+    """The last value would be taken: bin/verify --against would compare one of two sources."""
+    for option in commands()[name].params:
+        if isinstance(option, click.Option) and not option.is_flag and not option.multiple:
+            words = [option.opts[0], "a", f"{option.opts[0]}=b"]
+            if not option.opts[0].startswith("--"):
+                words[1:] = ["a", option.opts[0], "b"]
+            status, _, messages = ended(name, *words)
+            assert status == 2, words
+            assert f"{option.opts[0]} is given twice; it takes one value" in messages, messages
 
 
 @pytest.mark.parametrize("name", COMMANDS)

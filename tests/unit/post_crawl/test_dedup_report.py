@@ -65,7 +65,7 @@ def test_the_page_names_what_is_in_the_result_and_what_is_not() -> None:
     html = "".join(dedup_page.lines(report, ["in"], ["verify: bin/verify --against in out"]))
     assert "Files skipped, neither WARC nor ARC, not copied: 1 (in/notes.txt)." in html
     assert "in/cut.warc.gz</th><td>yes</td>" in html
-    assert "at 812: it is damaged" in html and "3 revisits were there before" in html
+    assert "at 812: it is damaged" in html and "Revisits that were there before: 3" in html
     assert "not verified, because not readable as archives, or not written: 2 files" in html
     assert "2 files of 0 records." in html
     assert "in/growing.warc.gz.open</th><td>no</td>" in html

@@ -153,19 +153,19 @@ class LmdbView(FileView):
         try:
             self.txn = self.trees.env.begin(db=self.trees.captures)
         except lmdb.Error as error:
-            raise _unavailable(error) from error
+            raise _unread(error) from error
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.txn.abort()
         if isinstance(error, lmdb.Error):
-            raise _unavailable(error) from error
+            raise _unread(error) from error
 
     def cell(self, key: bytes) -> bytes | None:
         try:
             stored = self.txn.get(key)
         except lmdb.Error as error:
-            raise _unavailable(error) from error
+            raise _unread(error) from error
         return None if stored is None else cells.unsealed(key, stored)
 
     def cells(self, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -181,7 +181,7 @@ class LmdbView(FileView):
                     raise cells.damaged(key)
                 yield key, cells.unsealed(key, stored)
         except lmdb.Error as error:
-            raise _unavailable(error) from error
+            raise _unread(error) from error
 
     def first_cells(self, prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
@@ -195,7 +195,7 @@ class LmdbView(FileView):
                 found.append((key, cells.unsealed(key, stored)))
                 more = cursor.next()
         except lmdb.Error as error:
-            raise _unavailable(error) from error
+            raise _unread(error) from error
         return found
 
     def cells_at(self, tail: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -206,7 +206,7 @@ class LmdbView(FileView):
             for prefix in url_index.prefixes(self.txn, trees.captures, trees.urls, tail):
                 yield from self.cells(prefix)
         except lmdb.Error as error:
-            raise _unavailable(error) from error
+            raise _unread(error) from error
 
     def plain(self) -> PlainAnswers | None:
         """Return the fast path; it may be used as long as the file is open."""
@@ -260,7 +260,9 @@ class LmdbView(FileView):
         )
 
 
-def _unavailable(error: lmdb.Error) -> IndexUnavailable:
+def _unread(error: lmdb.Error) -> Damaged | IndexUnavailable:
+    if isinstance(error, lmdb_file.DAMAGE):
+        return Damaged(f"the index is damaged ({error}): {lmdb_file.REMEDY}")
     return IndexUnavailable(f"the index cannot be read: {error}")
 
 
@@ -351,6 +353,8 @@ class LmdbEngine(FileEngine):
                 self.close()
                 self.identity = read_identity(self.index)
                 if self.path == path or attempt == 2:
+                    if isinstance(error, lmdb.NotFoundError):  # a tree that every data file has
+                        raise Damaged(f"{path} is damaged: {lmdb_file.REMEDY}") from error
                     raise lmdb_file.unopened(path, error) from error
             except Damaged:
                 self.close()

@@ -14,6 +14,15 @@ import lmdb
 from dedupindex.errors import Damaged, IndexUnavailable
 from dedupindex.runtime.files import stable_directory
 
+DAMAGE = (
+    lmdb.BadTxnError,  # of what is read after an error
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
+REMEDY = "restore the index from a copy, or build it again"
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
 
 _META = struct.Struct("=16xII16xI92x8xQ")  # of a page: magic, version, page size, transaction
@@ -58,6 +67,8 @@ def environment(path: Path, *, write: bool, bulk: bool = False) -> lmdb.Environm
     Raises `Damaged` if the file is cut: reading beyond its end kills the process.
     """
     with stable_directory(path.parent) as home:
+        if not bulk and path.is_file() and not path.stat().st_size:
+            raise Damaged(f"{path} is empty: {REMEDY}")
         env = open_in(
             home,
             path,
@@ -90,12 +101,12 @@ def scan(
                 yield key, stored
 
 
-def unopened(path: Path, error: Exception) -> IndexUnavailable:
-    """Return the error for a file that cannot be opened, with what to do if it is missing."""
+def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
+    """Return the error for a file that cannot be opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
-        return IndexUnavailable(
-            f"{path} is missing: restore the index from a copy, or build it again"
-        )
+        return IndexUnavailable(f"{path} is missing: {REMEDY}")
+    if isinstance(error, DAMAGE):
+        return Damaged(f"{path} is damaged ({error}): {REMEDY}")
     reason = error.strerror if isinstance(error, OSError) else None
     return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
 
