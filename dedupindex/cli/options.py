@@ -17,6 +17,7 @@ from dedupindex.sources.table_columns import parse_names
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?)i?B?", re.IGNORECASE)
+_MEMORY = re.compile(r"0*[1-9]\d*(\.\d+)? ?[KMGT]i?B", re.IGNORECASE)
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _PAGE = b"<!DOCTYPE HTML>"  # how a page begins
 _JSON = "dedupindex.json"  # key of a context: whether --json was given
@@ -147,6 +148,13 @@ def parse_size(context: click.Context, option: click.Parameter, value: str) -> i
     return round(float(match[1]) * int(1024 ** _UNITS[match[2].upper()]))
 
 
+def _check_memory(context: click.Context, option: click.Parameter, value: str) -> str:
+    """Refuse what DuckDB does not read, before hours are spent on what comes before DuckDB."""
+    if not _MEMORY.fullmatch(value):
+        raise click.BadParameter(f"{value} is no amount of memory: write a number with MB or GB")
+    return value
+
+
 def _page_to_write(
     context: click.Context, option: click.Parameter, path: Path | None
 ) -> Path | None:
@@ -226,7 +234,8 @@ _SHARED = {
         partial(option, "--jobs", **_NUMBER, help="Processes.",
                 callback=lambda context, option, number: number or cores()),
         partial(option, "--threads", **_NUMBER, help="Threads of DuckDB."),
-        partial(option, "--memory", default="1GB", help="Memory for DuckDB."),
+        partial(option, "--memory", default="1GB", callback=_check_memory,
+                help="Memory for DuckDB."),
         partial(option, "--min-size", type=COUNT, default=0, help=_MIN_SIZE),
         partial(option, "--min-gain", type=POSITIVE, default=1, help=_MIN_GAIN),
         partial(option, "--offsets", type=PATH, help="Write a map of old to new offsets here."),

@@ -35,10 +35,12 @@ from dedupindex.urlkey import meant_url
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
+_SEVERAL = "several may be given"
 IMPACT_EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    # which revisits refer to its records
 bin/impact my-index --crawl weekly-7 --json
 bin/impact my-index --url http://example.com/secret/ --prefix --list
+bin/impact my-index --url http://example.com/ --url https://example.com/ --prefix    # a host
 """
 PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
@@ -53,9 +55,15 @@ def _target_options(command: _Command) -> _Command:
     for add in reversed(
         (
             click.argument("index", type=any_index),
-            once("--container", multiple=True, metavar="NAME", help="Captures of this file."),
-            once("--crawl", multiple=True, metavar="NAME", help="Captures of this crawl."),
-            once("--url", multiple=True, help="Captures of exactly this URL."),
+            once(
+                "--container", multiple=True, metavar="NAME",
+                help=f"Captures of this file; {_SEVERAL}.",
+            ),
+            once(
+                "--crawl", multiple=True, metavar="NAME",
+                help=f"Captures of this crawl; {_SEVERAL}.",
+            ),
+            once("--url", multiple=True, help=f"Captures of exactly this URL; {_SEVERAL}."),
             once("--prefix", is_flag=True, help="With --url: all URLs that begin with it."),
             once(
                 "--captures", type=click.File("rb"), metavar="FILE",

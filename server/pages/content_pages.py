@@ -6,6 +6,7 @@ for by a command in a process of its own, for a few seconds.
 
 from __future__ import annotations
 
+import os
 import shlex
 from itertools import accumulate
 from typing import Any
@@ -66,6 +67,7 @@ class ContentPages(Handlers):
             "content.html",
             summary=known,
             index=self._live.index.name,
+            path=shlex.quote(os.path.abspath(self._live.index)),
             by=by,
             order=order,
             all_by=BY,
@@ -97,7 +99,9 @@ class ContentPages(Handlers):
             is_complete=is_complete,
             seconds=int(ENOUGH),
             most=LISTED,
-            command=shlex.join(["bin/list", self._live.index.name, *options, "--limit=0"]),
+            command=shlex.join(
+                ["bin/list", os.path.abspath(self._live.index), *options, "--limit=0"]
+            ),
         )
 
 

@@ -5,6 +5,7 @@ It does not count as a lookup of a crawl: people must see whether the crawler it
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterable
 from itertools import islice
@@ -24,7 +25,7 @@ from dedupindex.lookup.params import (
     parse_query,
 )
 from dedupindex.lookup.render_json import header_lines, original_as_json
-from dedupindex.urlkey import host_of, urlkey
+from dedupindex.urlkey import host_of, meant_url, urlkey
 from server.api.request_fields import query_string
 from server.live_index import LiveState
 from server.responses import ERRORS, code_of
@@ -115,7 +116,8 @@ class LookupPage(Handlers):
             except StrategyUnavailable:
                 host = host_of(url).decode("utf-8", "surrogateescape")
                 text = url.decode("utf-8", "surrogateescape")
-                words = ["bin/list", self._live.index.name, "--url", text]
+                index = os.path.abspath(self._live.index)
+                words = ["bin/list", index, "--url", meant_url(text)]
                 return {"kind": "unlisted", "host": host, "command": shlex.join(words)}
         rows = [
             {

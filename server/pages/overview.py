@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -74,6 +76,7 @@ class Overview(Handlers):
         return render_template(
             "overview.html",
             index=self._live.index.name,
+            path=shlex.quote(os.path.abspath(self._live.index)),
             counts=counts,
             size=size,
             changed=changed,

@@ -283,7 +283,7 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     assert 0 < len(set(re.findall(r"//(\d+)\.example/", long))) <= MAX_CONSIDERED
     plain = served(make_index([capture(1)]))
     said = page(plain.get(f"/pages/lookup?url={URL}"), 409)
-    assert f"bin/list index-2 --url {URL}" in said.text and "build it again" not in said.text
+    assert f"index-2 --url {URL}" in said.text and "build it again" not in said.text
     assert "/pages/captures?host=example.com" in said.links
     unlabelled = page(web.get("/pages/lookup?digest=" + str(sha1(1)).partition(":")[2]), 400).text
     assert f"write {sha1(1)}, or choose under Conditions what it is" in unlabelled
