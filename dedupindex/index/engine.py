@@ -29,6 +29,7 @@ from dedupindex.index.load.runs import merge_files
 if TYPE_CHECKING:
     from dedupindex.index.format.fast_answer import PlainAnswers
     from dedupindex.index.shared_filter import SharedFilter
+    from dedupindex.runtime.spark import Cluster
 
 PLACES_KEPT = 4 * MEGABYTE  # bytes of memory for the container names that an open index caches
 AHEAD = 1000  # lookups whose digests are worth one `Finder.prefetch`
@@ -245,6 +246,10 @@ class Engine(Protocol):
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load durably, all of it or nothing."""
 
+    def load_on(self, load: Load, cluster: Cluster) -> MergeOutcome:
+        """Commit a load as `load` does, with the executors of Spark if the engine can use them."""
+        return self.load(load)
+
     def writing(self) -> AbstractContextManager[None]:
         """Keep others from loading until the block ends, which may load; raises `IndexBusy`.
 
@@ -307,7 +312,7 @@ class Engine(Protocol):
         """Make the digest filter anew; the caller holds the write lock. Raises `BadInput`."""
         raise BadInput("an index on a cluster has no digest filter: its crawls write to it at once")
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, on_progress: OnProgress = silent) -> None:
         """Remove what a killed writer left behind; the caller holds the write lock."""
 
     def close(self) -> None:

@@ -146,7 +146,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
             done.append(staged)
         problems = [*found.problems, *(problem for staged in done for problem in staged.problems)]
         _check_read(job, done, problems)
-        outcome, unconfirmed = _load(job, plan, staging, done, on_progress)
+        outcome, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
     tally = _account(done, outcome)
@@ -383,11 +383,12 @@ def _load(
     plan: BuildPlan,
     staging: Staging,
     done: list[Staged],
+    cluster: Cluster | None,
     on_progress: OnProgress,
 ) -> tuple[MergeOutcome, spot_check.Unconfirmed]:
     containers = [container for staged in done for container in staged.containers]
     with closing(open_index(job.index, write=True)) as engine:
-        engine.clear_leftovers()  # also of a load that was killed after its commit
+        engine.clear_leftovers(on_progress)  # also of a load that was killed after its commit
         before = spot_check.NOTHING  # what an interrupted load brought, unless it is removed now
         if engine.identity.generation and not plan.dropped:
             with engine.view() as view:
@@ -411,7 +412,8 @@ def _load(
             _repair(job),
         )
         unconfirmed.write(job.index)
-        return engine.load(load), unconfirmed
+        outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
+        return outcome, unconfirmed
 
 
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:

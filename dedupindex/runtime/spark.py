@@ -155,16 +155,31 @@ class Cluster:
 
         Tasks are made when they are sent, and sent compressed, `ROUND` bytes in one job.
         """
-        done = partial(_run_packed, work)
+        for batch in self._packed(tasks):
+            yield from self.rows(partial(_run_packed, work), batch)
+
+    def kept_packed(
+        self, work: Callable[[T], Iterable[R]], tasks: Iterable[T]
+    ) -> Iterator[SparkRows[R]]:
+        """Yield the results of tasks that may be large, those of one job after the other.
+
+        The results of a job are gone when the next ones are asked for.
+        """
+        for batch in self._packed(tasks):
+            with self.kept(partial(_run_packed, work), batch) as kept:
+                yield kept
+
+    def _packed(self, tasks: Iterable[Any]) -> Iterator[list[bytes]]:
+        """Yield tasks as bytes, those of a job in a list."""
         batch, size = list[bytes](), 0
         for task in tasks:
             batch.append(zlib.compress(pickle.dumps(task, pickle.HIGHEST_PROTOCOL), 1))
             size += len(batch[-1])
             if size >= ROUND or len(batch) >= AT_ONCE * self.cores:
-                yield from self.rows(done, batch)
+                yield batch
                 batch, size = [], 0
         if batch:
-            yield from self.rows(done, batch)
+            yield batch
 
     @contextmanager
     def kept(self, work: Callable[[T], Iterable[R]], tasks: Sequence[T]) -> Iterator[SparkRows[R]]:
@@ -230,6 +245,15 @@ class SparkRows(Generic[R]):
         made = self._rdd.filter(partial(_passes, chosen)).coalesce(self._slices)
         with spark_errors():
             yield from _raise_errors(row.value for row in made.toLocalIterator())
+
+    def applied(self, work: Callable[[Iterator[R]], Iterable[T]]) -> Iterator[T]:
+        """Yield the results of ``work(rows)`` of the rows of each task, after all have ended.
+
+        Work of a lost executor is repeated, with rows that may be computed again.
+        """
+        made = self._rdd.mapPartitionsWithIndex(partial(_run_task, partial(_applied, work)))
+        with spark_errors():
+            yield from _raise_errors(row.value for row in made.collect() if not row.last)
 
     def mapped(self, work: Callable[[R], Iterable[T]]) -> Any:
         """Return an RDD of the results of ``work(row)`` for all rows, in any order."""
@@ -321,6 +345,12 @@ def _mapped(work: Callable[[Any], Iterable[Any]], made: SparkRow) -> Iterable[An
     if isinstance(made.value, DedupError):  # of a row that was computed again
         raise made.value
     return () if made.last else work(made.value)
+
+
+def _applied(
+    work: Callable[[Iterator[Any]], Iterable[Any]], task: int, made: Iterator[SparkRow]
+) -> Iterable[Any]:
+    return work(_raise_errors(row.value for row in made if not row.last))
 
 
 def _keyed(by: Callable[[Any], int], made: SparkRow) -> Iterator[tuple[int, Any]]:

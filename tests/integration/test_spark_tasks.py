@@ -367,6 +367,45 @@ def test_errors_in_recomputed_rows_are_raised() -> None:
         list(clusters._keyed(lambda row: 0, clusters.SparkRow(0, b"", 0, BadSource("gone by now"))))
 
 
+def test_rows_that_are_kept_are_read_twice() -> None:
+    """Tasks of several jobs: of each the rows are chosen from, then all are worked on."""
+    count = 5 * clusters.AT_ONCE + 3
+    chosen, worked, jobs = list[int](), list[int](), 0
+    for kept in Here(2).kept_packed(_up_to, range(count)):
+        chosen += kept.filtered(_is_zero)
+        worked += kept.applied(_summed)
+        jobs += 1
+    assert jobs == 3
+    assert chosen == [0] * (count - 1)  # the first task has none
+    assert worked == [task * (task - 1) // 2 for task in range(count)]
+
+
+def test_an_error_of_work_on_kept_rows_is_raised() -> None:
+    for work, task in ((_summed, -1), (_failing, 1)):
+        for kept in Here(2).kept_packed(_up_to, [2, task]):
+            with pytest.raises(BadSource, match="no such"):
+                list(kept.applied(work))
+
+
+def _up_to(task: int) -> Iterator[int]:
+    if task < 0:
+        raise BadSource("no such task")
+    yield from range(task)
+
+
+def _is_zero(row: int) -> bool:
+    return row == 0
+
+
+def _summed(rows: Iterator[int]) -> Iterator[int]:
+    yield sum(rows)
+
+
+def _failing(rows: Iterator[int]) -> Iterator[int]:
+    yield next(rows)
+    raise BadSource("no such row")
+
+
 def test_a_stopped_spark_master_is_reported_in_one_sentence() -> None:
     said = "while calling x\n: java.lang.IllegalStateException: Cannot call a stopped SparkContext"
 

@@ -19,8 +19,8 @@ from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConf
 from dedupindex.index import open_index
 from dedupindex.index.address import Address
 from dedupindex.index.engine import IndexedContainer
-from dedupindex.index.engines.cassandra import cassandra_engine
-from dedupindex.index.engines.cassandra.cassandra_engine import PUT, REMOVE
+from dedupindex.index.engines.cassandra import cassandra_loader
+from dedupindex.index.engines.cassandra.cassandra_loader import PUT, REMOVE
 from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView
 from dedupindex.index.engines.cassandra.cql import Row, Session, Statement, Use, connect
 from dedupindex.index.engines.cassandra.metadata import About, Lease
@@ -377,14 +377,16 @@ def test_a_load_killed_at_any_step_can_be_repeated(make: Make) -> None:
 def test_a_load_that_fails_is_run_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.load([capture(n, A) for n in range(10)])
     more = [capture(n, A) for n in range(5, 500)]
-    write, calls = cassandra_engine.write_all, iter(range(100))
+    write, calls = cassandra_loader.write_all, iter(range(100))
 
-    def failing(session: Session, writes: list[tuple[Statement, tuple[object, ...]]]) -> None:
+    def failing(
+        session: Session, writes: list[tuple[Statement, tuple[object, ...]]], before: object
+    ) -> None:
         write(session, writes[: len(writes) // 2])
         raise IndexUnavailable(f"write {next(calls)} failed")
 
     with monkeypatch.context() as patched, pytest.raises(IndexUnavailable, match="failed"):
-        patched.setattr(cassandra_engine, "write_all", failing)
+        patched.setattr(cassandra_loader, "write_all", failing)
         bench.load(more)
     assert len(bench.held()) > 10
     bench.load(more)

@@ -31,7 +31,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engine import clock
 from dedupindex.index.engines.cassandra import added_digests, cluster_filter
 from dedupindex.index.engines.cassandra.added_digests import AddedDigests, AddedTail, Missed
-from dedupindex.index.engines.cassandra.cassandra_engine import PUT
+from dedupindex.index.engines.cassandra.cassandra_loader import PUT
 from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cluster_filter import ClusterFilter
 from dedupindex.index.engines.cassandra.cql import Session, Statement, Use, connect

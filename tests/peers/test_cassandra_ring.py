@@ -26,11 +26,13 @@ from dedupindex.errors import IndexUnavailable
 from dedupindex.index import open_index, refer_to
 from dedupindex.index.address import Address
 from dedupindex.index.engine import retry
+from dedupindex.index.engines.cassandra import metadata
 from dedupindex.index.engines.cassandra.cql import Statement, connect
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.shared_filter import FRESH
 from dedupindex.lookup.decide import Query, find
 from demo.cluster import show
+from demo.nodes import Node
 from server.app import create_app
 from server.config import Config
 from server.live_index import LiveIndex
@@ -40,6 +42,8 @@ from tests.integration.test_server_live import Running, serving
 from tests.peers.cassandra import DEADLINE, Ring, ring
 from tests.peers.test_cassandra_commands import JSON, asked, cdx, label
 from tests.support.captures import capture, sha1
+from tests.support.engine_bench import Bench
+from tests.support.local_spark import Here, run_spark_here
 from tests.support.purging import begin, held, load, revisit_of
 
 pytestmark = pytest.mark.peer
@@ -320,6 +324,45 @@ def test_a_purge_while_a_node_is_down_is_seen_once_that_is_back(
     nodes.await_all()
     nodes.nodes[1].kill()  # the one that has missed the purge is needed for a quorum now
     assert {one.container for _, one in retry(partial(held, index))} == {"/w/b.warc"}
+
+
+class Losing(Here):
+    """A cluster of Spark that loses a node of the index before planned writes are executed."""
+
+    def __init__(self, lost: Node) -> None:
+        super().__init__(2)
+        self._lost = lost
+
+    def kept_packed(self, work: Any, tasks: Any) -> Iterator[Any]:
+        for kept in super().kept_packed(work, tasks):
+            self._lost.kill()
+            yield kept
+
+
+def test_a_node_is_killed_while_executors_load(
+    nodes: Ring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What they do is done here. The load ends, or says in time that it is to be repeated."""
+    run_spark_here(monkeypatch)
+    monkeypatch.setattr(metadata, "sleep", lambda seconds: None)  # no executor outlives its load
+    one, many = Bench(tmp_path / "one", "lmdb"), Bench(tmp_path / "many", nodes.address())
+    captures = [capture(number) for number in range(3 * FIRST)]
+    first, more = captures[: 2 * FIRST], captures[FIRST:]
+    assert many.load(first, cluster=Here(2)) == one.load(first)
+    one.load(more)
+
+    def loaded() -> bool:
+        with suppress(IndexUnavailable):
+            many.load(more, cluster=Losing(nodes.nodes[2]))
+            return True
+        return False
+
+    assert until(loaded)
+    nodes.mend()
+    nodes.await_all()
+    nodes.nodes[1].kill()  # the one that has missed writes is needed for a quorum now
+    assert retry(many.held) == one.held()
+    assert retry(many.counts) == one.counts()
 
 
 def test_a_crawl_through_two_servers_outlives_a_node(

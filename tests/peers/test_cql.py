@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from dedupindex.cli import main
-from dedupindex.errors import BadInput, IndexUnavailable
+from dedupindex.errors import BadInput, DedupError, IndexUnavailable
 from dedupindex.index.address import PASSWORD, USER, Address
 from dedupindex.index.engine import retry
 from dedupindex.index.engines.cassandra.cql import (
+    BATCH,
     IN_FLIGHT,
     PAGE,
     ConditionalResult,
@@ -127,6 +128,21 @@ def test_large_rows_are_no_batch_that_nodes_refuse(session: tuple[Session, bytes
     cql.write_many(put, [(one, 1, bytes(9000)) for one in keys])
     get = Statement(f"SELECT n FROM {table} WHERE k = ?")
     assert list(cql.execute_many((get, (one,)) for one in keys)) == [[(1,)]] * 40
+
+
+def test_writing_stops_where_it_may_not_go_on(session: tuple[Session, bytes, str]) -> None:
+    """What is called before each batch raises; what was sent by then is written."""
+    cql, key, table = session
+    keys, batches = [key + b"%03d" % number for number in range(20 * BATCH)], iter(range(3))
+
+    def before() -> None:
+        if next(batches, None) is None:
+            raise DedupError("no more")
+
+    with pytest.raises(DedupError, match="no more"):
+        cql.write_many(put(table), [(one, 1, b"v") for one in keys], before)
+    get = Statement(f"SELECT n FROM {table} WHERE k = ?")
+    assert sum(map(len, cql.execute_many((get, (one,)) for one in keys))) <= 3 * BATCH
 
 
 def test_one_of_two_wins(session: tuple[Session, bytes, str]) -> None:

@@ -19,6 +19,7 @@ from dedupindex.index.format.cells import NOWHERE, ContainerRef, encode, encode_
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import RunWriter
+from dedupindex.runtime.spark import Cluster
 from tests.support.paths import ROOT
 
 Held = list[tuple[Digest, Capture]]
@@ -82,13 +83,14 @@ class Bench:
         containers: Iterable[IndexedContainer] = (),
         dropped: Iterable[str] = (),
         metadata: dict[str, object] | None = None,
+        cluster: Cluster | None = None,
     ) -> MergeOutcome:
-        """Stage and load."""
+        """Stage and load, on a cluster of Spark if there is one."""
         runs = self.stage(captures)
         places = [(number, place) for place, number in self.numbers.items()]
         load = Load(runs, places, list(containers), frozenset(dropped), metadata or {})
         with self.open(write=True) as engine:
-            return engine.load(load)
+            return engine.load(load) if cluster is None else engine.load_on(load, cluster)
 
     def load_elsewhere(
         self,

@@ -23,7 +23,7 @@ their place later, and the entries that they beat are kept in reserve behind the
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from xxhash import xxh3_64_intdigest
 
@@ -72,6 +72,14 @@ class MergeOutcome:
     digests: int = field(default=0, compare=False)  # distinct, all algorithms
     checksum: int = field(default=0, compare=False)  # see `checksum`
     lost: list[bytes] = field(default_factory=list, compare=False)  # staged, for `ledger`
+
+    def include(self, other: MergeOutcome) -> None:
+        """Add the counts of entries of other digests."""
+        for name in MERGED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+MERGED = tuple(one.name for one in fields(MergeOutcome) if one.name != "lost")
 
 
 @dataclass(frozen=True)

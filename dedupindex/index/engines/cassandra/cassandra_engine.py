@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
-from functools import partial
-from itertools import chain, groupby, islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dedupindex.cache import Cache
 from dedupindex.counts import OnProgress, silent
@@ -28,41 +27,34 @@ from dedupindex.index.engine import (
     Load,
     reread,
     reread_all,
-    retry,
 )
 from dedupindex.index.engines.cassandra import cassandra_ledger, metadata
 from dedupindex.index.engines.cassandra import cassandra_schema as schema
-from dedupindex.index.engines.cassandra.added_digests import AddedDigests
-from dedupindex.index.engines.cassandra.cassandra_ledger import Completeness, LedgerTable, is_whole
-from dedupindex.index.engines.cassandra.cassandra_view import AT_ONCE, CassandraView, Partition
+from dedupindex.index.engines.cassandra.cassandra_ledger import Completeness, is_whole
+from dedupindex.index.engines.cassandra.cassandra_loader import CassandraLoader
+from dedupindex.index.engines.cassandra.cassandra_view import CassandraView
 from dedupindex.index.engines.cassandra.cluster_filter import filter_identity
-from dedupindex.index.engines.cassandra.cql import Call, Session, Statement, Use, connect, write_all
+from dedupindex.index.engines.cassandra.cql import Session, Statement, Use, connect, write_all
+from dedupindex.index.engines.cassandra.executor_load import (
+    ExecutorLoader,
+    SharedLoad,
+    can_share,
+    check_executors,
+    shared_address,
+)
 from dedupindex.index.engines.cassandra.metadata import About, IndexState, Lease, bytes_of
 from dedupindex.index.engines.engine_base import CellTally
 from dedupindex.index.format import cells
-from dedupindex.index.format.cells import (
-    Keys,
-    answers,
-    container_of,
-    entries_of,
-    sealed,
-    split_key,
-    unsealed,
-)
+from dedupindex.index.format.cells import Keys, container_of
 from dedupindex.index.format.fast_answer import BROKEN
-from dedupindex.index.format.ledger import Drops, drops_of
+from dedupindex.index.format.ledger import drops_of
 from dedupindex.index.format.url_index import listed
 from dedupindex.index.identity import Identity, read_identity, unfinished
-from dedupindex.index.load.merge_rule import (
-    MergeOutcome,
-    MergeRule,
-    grouped,
-    mark_before,
-    settled,
-)
+from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import merge_files, read_run
 from dedupindex.index.load.staging import renumbered
 from dedupindex.runtime.progress import watched
+from dedupindex.runtime.spark import Cluster
 
 _PUT_CONTAINER = Statement(
     "INSERT INTO KS.container (name, about) VALUES (?, ?) USING TIMESTAMP ?", Use.WRITE
@@ -203,6 +195,12 @@ class CassandraEngine(Engine):
 
     def load(self, load: Load) -> MergeOutcome:
         """Commit a load; what it has written before an error stays."""
+        return self._load(load, None)
+
+    def load_on(self, load: Load, cluster: Cluster) -> MergeOutcome:
+        return self._load(load, cluster if can_share(self.address) and load.runs else None)
+
+    def _load(self, load: Load, cluster: Cluster | None) -> MergeOutcome:
         # Damage is found before anything is written.
         used = self._numbers_in([*load.runs, *load.ledger])
         session = self._session = self._open().for_changes()
@@ -213,20 +211,26 @@ class CassandraEngine(Engine):
             self._take_identity()
             state = self._about().state()
             whole = Completeness.of(self._about(), state, load)
-            killed = self._begin(state)
+            if cluster is not None:
+                address = shared_address(session, self.address)
+                check_executors(cluster, address, lease.text)
+            killed = self._begin(state, load, by_executors=cluster is not None)
             now = metadata.register(session, load.places)
             load = load._replace(places=[(now[number], place) for number, place in load.places])
             self._check_named(used - now.keys())
-            view = self._view()
-            rule = load.rule(self.identity.settings, view.place_or_nowhere)
-            gone, keys = load.gone(view), self.identity.settings.keys()
+            view, settings = self._view(), self.identity.settings
+            rule = load.rule(settings, view.place_or_nowhere)
+            gone, keys = load.gone(view), settings.keys()
             loader = CassandraLoader(session, view, rule, state.written, lease)
-            for batch in numbered_anew(_merged(load.ledger), keys, now):
-                loader.remember(batch)
-            counts = loader.counts(numbered_anew(load.merged(), keys, now), gone) if gone else {}
+            writer: CassandraLoader | ExecutorLoader = loader
+            if cluster is not None:
+                shared = SharedLoad(address, settings, state.written, bool(gone), lease.text)
+                writer = ExecutorLoader(cluster, shared, loader, load)
+            writer.remember(numbered_anew(_merged(load.ledger), keys, now))
+            counts = writer.counts(numbered_anew(load.merged(), keys, now), gone) if gone else {}
             loader.drop(gone)
             batches = numbered_anew(load.merged(), keys, now)
-            (loader.add if state.generation else loader.fill)(batches)
+            (writer.add if state.generation else writer.fill)(batches)
             vars(loader.outcome).update(counts)
             loader.forget(drops_of(gone, load.drops))
             self._finish(load, state, loader.outcome, lease, whole, recount=killed)
@@ -270,9 +274,10 @@ class CassandraEngine(Engine):
                 "the sources were read (was it removed meanwhile?); run the same command again"
             )
 
-    def _begin(self, state: IndexState) -> bool:
+    def _begin(self, state: IndexState, load: Load, *, by_executors: bool) -> bool:
         """Write that a load begins; return whether one was killed, so that counts are outdated."""
         about = self._about()
+        metadata.await_executors(about, load.on_progress)
         loading = about.get("loading")  # the timestamp of a load that was killed
         killed = loading is not None
         state.written = max(time.time_ns() // 1000, state.written + 2, (loading or 0) + 2)
@@ -281,6 +286,8 @@ class CassandraEngine(Engine):
                 self._remove_unfinished()
             about.identify(self.identity, state.written)
         about.put("loading", state.written, state.written)
+        if by_executors:
+            about.put(metadata.EXECUTORS, metadata.executors_end(self.address), state.written)
         return killed and state.generation > 0
 
     def _remove_unfinished(self) -> None:
@@ -327,6 +334,7 @@ class CassandraEngine(Engine):
         lease.check()
         whole.write(about, load, self._view().registrations(), state.written)
         about.put("state", asdict(state), state.written)
+        about.remove(metadata.EXECUTORS, state.written + 1)
         about.remove("loading", state.written + 1)
         self.identity = replace(self.identity, generation=state.generation)
         self.identity.write(self.index)
@@ -358,178 +366,10 @@ class CassandraEngine(Engine):
             self._session = None
             self._places.clear()
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, on_progress: OnProgress = silent) -> None:
         """Make the counts anew if a load was killed: there may be nothing left to load."""
         if self.identity.generation and self._about().get("loading") is not None:
-            self.load(Load())
-
-
-# --- loading: staged entries are merged with what is there, digest by digest ----------------------
-
-PUT = Statement(
-    "INSERT INTO KS.capture (dk, live, rest, crawl, cell) VALUES (?, 0, ?, 0, ?) USING TIMESTAMP ?",
-    Use.WRITE,
-)
-REMOVE = Statement(
-    "DELETE FROM KS.capture USING TIMESTAMP ? WHERE dk = ? AND live = 0 AND rest = ? AND crawl = 0",
-    Use.WRITE,
-)
-_KEYS = 2000  # that are read, merged and written together
-_FIRST_KEYS = 10_000  # that the first load writes together: nodes idle at the end of each
-_Item = TypeVar("_Item")
-
-
-class CassandraLoader:
-    """One load.
-
-    The first load only writes. Others read the digests that they bring, hundreds side by side. Each
-    key is written once, with a later timestamp than in earlier loads, so a killed load can be
-    repeated.
-    """
-
-    def __init__(
-        self, session: Session, view: CassandraView, rule: MergeRule, written: int, lease: Lease
-    ) -> None:
-        """`written`: the timestamp of the load; it may use the next one, too."""
-        self._session, self._view, self._rule = session, view, rule
-        self._written, self._lease = written, lease
-        self._added = AddedDigests(session, retry)
-        self._ledger = LedgerTable(session, rule.keys, written)
-        self.outcome = MergeOutcome()
-
-    def fill(self, batches: Iterable[list[bytes]]) -> None:
-        """Load staged entries, which come in order, into an empty index."""
-        rows = chain.from_iterable(settled(batches, self._rule, self.outcome))
-        for chunk in _chunks(rows, _FIRST_KEYS):
-            writes = [call for key, cell in chunk for call in self._put(key, cell)]
-            with self._added.listing({_start(key) for key, _ in chunk}):
-                self._write(self._lost() + writes)
-        self._write(self._lost())
-
-    def add(self, batches: Iterable[list[bytes]]) -> None:
-        """Load staged entries, which come in order."""
-        groups = grouped(batches, self._rule.keys.lengths())
-        for chunk in _chunks(groups, _KEYS):
-            starts = list(dict.fromkeys(_start(key) for key, _ in chunk))
-            known = retry(partial(self._read, starts))
-            writes: list[Call] = []
-            for start, keys in groupby(chunk, lambda group: _start(group[0])):
-                writes += self._merge(start, list(keys), *known[start])
-            with self._added.listing(starts):  # also if they are there: `added_digests` says why
-                self._write(self._lost() + writes)
-
-    def counts(self, batches: Iterable[list[bytes]], gone: Collection[int]) -> dict[str, int]:
-        """Return what is added, replaced and unchanged if containers `gone` are then dropped.
-
-        Once they are, nobody knows that the index had what comes in place of their captures.
-        """
-        rule, outcome = replace(self._rule, gone=gone), MergeOutcome()
-        groups = grouped(batches, rule.keys.lengths())
-        for chunk in _chunks(groups, _KEYS):
-            known = retry(partial(self._read, list(dict.fromkeys(_start(key) for key, _ in chunk))))
-            for start, keys in groupby(chunk, lambda group: _start(group[0])):
-                found, whole = known[start]
-                incoming = dict(keys)
-                if not whole:
-                    missing = sorted(incoming.keys() - found.keys())
-                    found |= retry(partial(self._cells, start, missing))
-                for key, entries in incoming.items():
-                    before = mark_before(found[key]) if key in found else []
-                    rule.settle(key, before + entries, outcome)
-            outcome.lost.clear()
-        return {name: getattr(outcome, name) for name in ("added", "replaced", "unchanged")}
-
-    def remember(self, items: list[bytes]) -> None:
-        """Write items to the ledger: before the captures that come with them."""
-        self._write(self._ledger.puts(items))
-
-    def forget(self, drops: Drops | None) -> None:
-        """Remove items from the ledger: after the captures that refuse them, or replace them."""
-        if drops is not None:
-            for removals in self._ledger.removals(drops):
-                self._write(removals)
-
-    def _lost(self) -> list[Call]:
-        """Return the writes of what has lost to the captures that are written next."""
-        calls = self._ledger.puts(self.outcome.lost)
-        self.outcome.lost.clear()
-        return calls
-
-    def drop(self, gone: set[int]) -> None:
-        """Remove the captures of containers; reads the whole index."""
-        if not gone:
-            return
-        for _, held in groupby(self._view.unordered(), lambda pair: _start(pair[0])):
-            changes = ((key, cell, list[bytes]()) for key, cell in held)
-            for writes in _chunks(self._change_digest(changes, gone), _KEYS):
-                self._write(self._lost() + writes)
-        self._written += 1  # so that a cell that is written again comes after its removal
-
-    def _read(self, starts: list[bytes]) -> dict[bytes, tuple[dict[bytes, bytes], bool]]:
-        """Return the cells of digests by key, and whether these are all."""
-        found = {}
-        for start, rows in schema.read_partitions(self._session, starts, AT_ONCE + 1):
-            _, stored, whole, _ = Partition.of(start, rows)
-            known = {start + rest: unsealed(start + rest, cell) for rest, cell in stored}
-            found[start] = known, whole
-        return found
-
-    def _merge(
-        self,
-        start: bytes,
-        groups: list[tuple[bytes, list[bytes]]],
-        known: dict[bytes, bytes],
-        whole: bool,
-    ) -> Iterator[Call]:
-        """Yield the writes that merge the incoming entries of one digest with its cells.
-
-        `known` are its cells by key, all of them if `whole`.
-        """
-        touched = {key for key, _ in groups}
-        if not whole:
-            known |= retry(partial(self._cells, start, sorted(touched - known.keys())))
-
-        def others() -> bool:
-            rows = known.items() if whole else self._view.cells(start)
-            return any(_has_originals(cell) for key, cell in rows if key not in touched)
-
-        changes = ((key, known.get(key), group) for key, group in groups)
-        return self._change_digest(changes, others=others)
-
-    def _change_digest(
-        self,
-        changes: Iterable[tuple[bytes, bytes | None, list[bytes]]],
-        gone: Collection[int] = (),
-        others: Callable[[], bool] = lambda: False,
-    ) -> Iterator[Call]:
-        """Yield the writes for keys of one digest, of which cells and incoming entries are given.
-
-        `others` returns whether the digest has captures under further keys.
-        """
-        outcome, had, has = self.outcome, False, False
-        for key, cell, incoming in changes:
-            left, before, after = self._rule.replace(key, cell, incoming, outcome, gone)
-            had, has = had or before > 0, has or after > 0
-            if left and left != cell:
-                yield from self._put(key, left)
-            elif cell and not left:
-                yield REMOVE, (self._written, *split_key(key))
-        if had != has and not others():
-            outcome.digests += has - had
-
-    def _cells(self, start: bytes, keys: list[bytes]) -> dict[bytes, bytes]:
-        calls = ((schema.CELL, (start, key[len(start) :])) for key in keys)
-        found = zip(keys, self._session.execute_many(calls), strict=True)
-        return {key: unsealed(key, bytes(rows[0][0])) for key, rows in found if rows}
-
-    def _put(self, key: bytes, cell: bytes) -> Iterator[Call]:
-        if self._view.by_url and listed(cell):  # first, so that every capture is listed
-            yield schema.listing(key)
-        yield PUT, (*split_key(key), sealed(key, cell), self._written)
-
-    def _write(self, writes: list[Call]) -> None:
-        self._lease.check()
-        write_all(self._session, writes)
+            self.load(Load(on_progress=on_progress))
 
 
 def numbered_anew(
@@ -548,16 +388,3 @@ def numbered_anew(
 
 def _merged(runs: list[Path]) -> Iterator[list[bytes]]:
     return merge_files(runs, runs[0].parent) if runs else iter(())
-
-
-def _start(key: bytes) -> bytes:
-    return split_key(key)[0]
-
-
-def _has_originals(cell: bytes) -> bool:
-    return any(map(answers, entries_of(cell)))
-
-
-def _chunks(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    items = iter(items)
-    return iter(lambda: list(islice(items, size)), [])

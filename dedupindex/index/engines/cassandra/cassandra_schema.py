@@ -15,7 +15,8 @@
     statistic  amounts of `statistics_keys`, by writer and start time; combined when read
     added      digests that were lately added, by epoch; see `added_digests`
     about      identity (as in index.json), state (`IndexState`), next_number, loading, lease,
-               epochs, ledger (the loads up to which it has all)
+               executors (how long to wait for them), epochs, ledger (the loads up to which it has
+               all)
 
 Cells, names, numbers, amounts and text end with a checksum of key and value (`cells.sealed`,
 `cells.sealed_text`); the lease does not.

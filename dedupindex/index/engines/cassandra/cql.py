@@ -71,7 +71,7 @@ HEARTBEAT = 3  # seconds between two heartbeats of a connection
 RECONNECT = 1.0  # seconds between two attempts to reach a node that is down
 _PROTOCOL = 4  # of CQL, which Cassandra and ScyllaDB have in common
 # A node takes a third less time for a row in a batch of 30 than in one of 10 (docs/performance.md).
-_BATCH = 50  # rows
+BATCH = 50  # rows
 _BATCH_BYTES = 5000  # that a batch of several rows has at most: nodes log each above 5 KiB
 _ROW_BYTES = 48  # that nodes count for a row besides its values, about
 _BATCHES_IN_FLIGHT = 32
@@ -186,13 +186,19 @@ class Session:
         while sent:
             yield self._rows(*sent.popleft())
 
-    def write_many(self, statement: Statement, rows: Iterable[Sequence[Any]]) -> None:
-        """Write rows, in any order, in batches."""
+    def write_many(
+        self,
+        statement: Statement,
+        rows: Iterable[Sequence[Any]],
+        before: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Write rows, in any order, in batches; `before` is called before each is sent."""
         sent: deque[ResponseFuture] = deque()
         with _failures(statement):
             for batch in self._batches(self._prepared(statement), rows):
                 if len(sent) >= _BATCHES_IN_FLIGHT:
                     sent.popleft().result()
+                before()
                 sent.append(self._connection.driver.execute_async(batch))
             while sent:
                 sent.popleft().result()
@@ -221,7 +227,7 @@ class Session:
                 batch.is_idempotent = True
             batch.add(bound)
             weights[host] += weight
-            if len(batch) >= _BATCH:
+            if len(batch) >= BATCH:
                 yield batches.pop(host)
         yield from batches.values()
 
@@ -400,10 +406,12 @@ def execute_conditional(
     return ConditionalResult(False, found[0] if found else None)
 
 
-def write_all(session: Session, writes: Sequence[Call]) -> None:
-    """Write all rows; those that fail are retried."""
+def write_all(
+    session: Session, writes: Sequence[Call], before: Callable[[], None] = lambda: None
+) -> None:
+    """Write all rows; those that fail are retried. `before` is called before each batch."""
     rows: dict[Statement, list[Sequence[Any]]] = {}
     for statement, values in writes:
         rows.setdefault(statement, []).append(values)
     for statement, values_of in rows.items():
-        retry(partial(session.write_many, statement, values_of))
+        retry(partial(session.write_many, statement, values_of, before))

@@ -16,9 +16,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import ceil
+from time import sleep
 from typing import Any
 
-from dedupindex.errors import Damaged, IndexBusy, IndexUnavailable, SettingsConflict
+from dedupindex.counts import OnProgress, ProgressUpdate
+from dedupindex.errors import Damaged, DedupError, IndexBusy, IndexUnavailable, SettingsConflict
 from dedupindex.index import identity as directory
 from dedupindex.index.address import Address
 from dedupindex.index.engine import clock, retry
@@ -204,6 +207,10 @@ def check_same(mine: Identity, cluster: Identity, address: Address) -> None:
         )
 
 
+EXECUTORS = "executors"  # row of a load by executors: the seconds that who takes over waits
+_LENT = LEASE / 6
+
+
 class Lease:
     """The right to load, which one process at a time has, on any machine; a context manager.
 
@@ -214,16 +221,16 @@ class Lease:
     def __init__(self, session: Session, index: str) -> None:
         self._session, self._index = session, index
         process = {"host": socket.gethostname(), "pid": os.getpid(), **_identified(os.getpid())}
-        self._text = json.dumps({**process, "token": secrets.token_hex(8)})
+        self.text = json.dumps({**process, "token": secrets.token_hex(8)})
         self._ended = threading.Event()
         self._renewed = 0.0
 
     def __enter__(self) -> Lease:
         self._renewed = clock()
         for _ in range(_TRIES):
-            found = self._try(_ACQUIRE, self._text, LEASE)
+            found = self._try(_ACQUIRE, self.text, LEASE)
             if not found.applied and found.row is not None and _is_dead(found.row[0]):
-                found = self._try(_RENEW, LEASE, self._text, found.row[0])
+                found = self._try(_RENEW, LEASE, self.text, found.row[0])
             if found.applied or found.row is not None:
                 break
         if not found.applied:
@@ -239,7 +246,7 @@ class Lease:
     def _try(self, statement: Statement, *values: Any) -> ConditionalResult:
         back = _GET_SERIAL, ("lease",)
         return execute_conditional(
-            self._session, (statement, values), back, lambda row: row[0] == self._text
+            self._session, (statement, values), back, lambda row: row[0] == self.text
         )
 
     def check(self) -> None:
@@ -254,7 +261,7 @@ class Lease:
         while not self._ended.wait(_RENEWED):
             with suppress(IndexUnavailable):
                 began = clock()
-                rows = self._session.execute(_RENEW, LEASE, self._text, self._text)
+                rows = self._session.execute(_RENEW, LEASE, self.text, self.text)
                 if rows and rows[0][0]:
                     self._renewed = began
 
@@ -262,7 +269,51 @@ class Lease:
         self._ended.set()
         self._thread.join()
         with suppress(IndexUnavailable):  # it ends by itself
-            self._session.execute(_RELEASE, self._text)
+            self._session.execute(_RELEASE, self.text)
+
+
+class LentLease:
+    """The lease of a load as its executors have it: they may write while the row says the same.
+
+    An executor that is cut off from its driver stops by itself. What it has sent by then may be
+    written later, so whoever takes over from executors waits (`await_executors`).
+    """
+
+    def __init__(self, session: Session, text: str) -> None:
+        """`text`: that of the driver's lease."""
+        self._session, self._text = session, text
+        self._seen = float("-inf")
+
+    def check(self) -> None:
+        """Raise `DedupError` unless the driver had the lease a few seconds ago.
+
+        It is final, so `retry` lets it pass. Raises `IndexUnavailable` if that is not known.
+        """
+        began = clock()
+        if began - self._seen <= _LENT:
+            return
+        rows = self._session.execute(_GET_SERIAL, "lease")
+        if not rows or rows[0][0] != self._text:
+            raise DedupError("the load to which this executor belongs has ended")
+        self._seen = began
+
+
+def executors_end(address: Address) -> int:
+    """Return how many seconds after its driver has lost the lease an executor may write at most.
+
+    It saw the lease `_LENT` seconds before, or asked for it for `timeout` seconds; then its last
+    batch had `timeout` seconds. The rest is for nodes that are slow to write what they have got.
+    """
+    return ceil(LEASE + 4 * address.timeout)
+
+
+def await_executors(about: About, on_progress: OnProgress) -> None:
+    """Wait until no executor of a load that was interrupted can write any more."""
+    seconds = about.get(EXECUTORS) or 0
+    for second in range(seconds):
+        part = second / seconds
+        on_progress(ProgressUpdate("waiting for executors of an interrupted load", part=part))
+        sleep(1)
 
 
 def _identified(pid: int) -> dict[str, str]:
@@ -364,7 +415,7 @@ def unnamed(session: Session, numbers: Iterable[int]) -> list[int]:
 
 def _numbers(about: About, wanted: list[int]) -> dict[int, int]:
     """Assign numbers: those that are wanted, if all of them are free."""
-    free = about.next_number()
+    free = retry(about.next_number)
     if min(wanted) >= free and about.take_numbers(max(wanted) + 1 - free) == free:
         return {number: number for number in wanted}
     first = about.take_numbers(len(wanted))

@@ -520,7 +520,7 @@ class LmdbEngine(FileEngine):
             self._trees = None
             self._places.clear()
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, on_progress: OnProgress = silent) -> None:
         url_index.clear(self.index)
         self._clear_ledger()
         for path in self.index.glob("data-*.mdb"):

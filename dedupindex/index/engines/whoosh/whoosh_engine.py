@@ -390,7 +390,7 @@ class WhooshEngine(FileEngine):
         while self._idle:
             self._idle.pop().close()
 
-    def clear_leftovers(self) -> None:
+    def clear_leftovers(self, on_progress: OnProgress = silent) -> None:
         if not self.identity.generation:
             shutil.rmtree(self.directory, ignore_errors=True)
             return
