@@ -239,7 +239,11 @@ def _unknown(name: str, known: Iterable[str]) -> BadQuery:
 
     names = list(known)
     near = get_close_matches(name[:64], names)
-    which = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+    which = (
+        f"did you mean {' or '.join(near)}?"
+        if near
+        else f"there are {', '.join(names)}; in values & is written %26"
+    )
     return BadQuery(f"there is no parameter {name[:64]!r}; {which}")
 
 

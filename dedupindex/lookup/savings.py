@@ -89,8 +89,9 @@ class ReportFilter:
 
 
 ALREADY_INDEXED = (
-    "the index already has captures of this crawl: they are not counted as their own duplicates, "
-    "but as originals of later captures of the crawl; make the report before bin/index --add"
+    "the index already has captures of this crawl, added or reported by its crawler: they are not "
+    "counted as their own duplicates, but as originals of later captures of the crawl; an exact "
+    "report is made before that"
 )
 COUNTED_TWICE = (
     "WARCs were read as well as CDX files or logs: a capture in both is counted twice; "

@@ -457,8 +457,8 @@ def test_a_report_warns_of_misleading_figures(tmp_path: Path) -> None:
     typed("index", crawl, tmp_path / "i")
     page, new = tmp_path / "page.html", tmp_path / "new.cdx"
     out, messages = typed("report", tmp_path / "i", crawl, "--html", page)
-    assert "make the report before bin/index --add" in messages
-    assert "make the report before bin/index --add" in page.read_text()
+    assert "an exact report is made before that" in messages
+    assert "an exact report is made before that" in page.read_text()
     assert "would not have been stored again" not in page.read_text()
     warnings = json.loads(typed("report", tmp_path / "i", crawl, "--json")[0])["warnings"]
     assert ["already has captures of this crawl" in warning for warning in warnings] == [True]
