@@ -278,15 +278,19 @@ def _other_files(report: DedupReport) -> Iterator[str]:
         absent = [f"not copied: {missing.file}" for missing in report.absent]
         yield from file_lines(absent, len(absent), _SHOWN)
     if outside := sorted(+report.outside):
-        folders = covering_directories(outside)
-        where = " ".join(f"--originals {shlex.quote(printable(folder))}" for folder in folders)
         yield (
             singular(f"{report.outside.total():,} revisits of originals outside, ")
             + singular(f"in {len(outside):,} files to be kept: ")
-            + f"bin/verify takes {where}"
+            + f"bin/verify takes {_originals(report)}"
         )
         others = [f"{report.outside[path]:,} to {path}" for path in outside]
         yield from file_lines(others, len(others))
+
+
+def _originals(report: DedupReport) -> str:
+    """Return the options of bin/verify for the originals outside, "" if there are none."""
+    folders = covering_directories(+report.outside)
+    return " ".join(f"--originals {shlex.quote(printable(folder))}" for folder in folders)
 
 
 def covering_directories(paths: Iterable[str], most: int = _FOLDERS) -> list[str]:
@@ -401,5 +405,6 @@ def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None)
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     lines = [f"restore the records: bin/undedup {result}{state} --out OTHER"]
     if len(sources) == 1:
-        lines.insert(0, f"verify: bin/verify --against {shlex.quote(sources[0])} {result}")
+        verify = f"verify: bin/verify --against {shlex.quote(sources[0])} {result}"
+        lines.insert(0, f"{verify} {_originals(report)}".rstrip())
     return [as_called(printable(line)) for line in lines]

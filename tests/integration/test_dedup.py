@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -466,8 +467,12 @@ def test_each_directory_of_originals_is_named(
     words = ["dedup", tmp_path / "set", "--out", tmp_path / "out", "--index", index]
     capsys.readouterr()
     assert main([str(word) for word in words]) == 0
-    named = f"bin/verify takes --originals '{folders[0]}' --originals {folders[1]}\n"
-    assert named in capsys.readouterr().out
+    originals = f"--originals '{folders[0]}' --originals {folders[1]}"
+    shown = capsys.readouterr().out
+    assert f"bin/verify takes {originals}\n" in shown
+    (command,) = re.findall(r"^verify: .*bin/verify (.*)$", shown, re.MULTILINE)
+    assert command.endswith(originals)
+    assert main(["verify", *shlex.split(command)]) == 0
 
 
 @pytest.mark.parametrize(
