@@ -29,6 +29,7 @@ from dedupindex.cover.load_documents import ArchiveOptions, gather, lines_of
 from dedupindex.cover.relation import Relation, parse
 from dedupindex.errors import BadInput, Damaged
 from dedupindex.runtime.duckdb import Database
+from dedupindex.runtime.report_table import share_text
 from dedupindex.runtime.tables import amount, duration, printable, singular
 
 EXAMPLES = """
@@ -276,10 +277,10 @@ def _collection(loaded: LoadCounts) -> Iterator[str]:
 def _totals(covered: CoverCounts, unsized: int) -> str:
     (row,) = result.what_if_rows({"": covered}, unsized)
     share = row["covered_bytes_percent"]
-    percent = "" if share is None else f" ({share:.1f} %)"
+    percent = "" if share is None else f" ({share_text(share)})"
     return (
         f"kept: {covered.kept:,} of {row['documents']:,}; "
-        f"covered: {covered.covered:,} ({row['covered_percent']:.1f} %), "
+        f"covered: {covered.covered:,} ({share_text(row['covered_percent'])}), "
         f"{amount(row['covered_bytes'])} of {amount(row['bytes'])} in files{percent}"
     )
 

@@ -9,7 +9,13 @@ from typing import Any
 from dedupindex.corpus.extract_report import GROUPS, CorpusReport
 from dedupindex.runtime import html_page
 from dedupindex.runtime.html_page import MOST, ChartPart, Figure
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent
+from dedupindex.runtime.report_table import (
+    ReportColumn,
+    Table,
+    Unit,
+    exact_percent,
+    share_text,
+)
 from dedupindex.runtime.tables import amount, names_text
 
 _ROWS = 50  # of a table
@@ -88,7 +94,7 @@ def _pictures(by: str, report: CorpusReport) -> Iterator[str]:
         (
             row["heading"],
             [row["captures"]],
-            f"{row['captures']:,} ({row['captures_percent']:.1f} %)",
+            f"{row['captures']:,} ({share_text(row['captures_percent'])})",
         )
         for row in rows
     ]

@@ -14,7 +14,7 @@ from dedupindex.cover.relation import Relation, exactly
 from dedupindex.runtime import html_page
 from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.html_page import ChartPart, Figure, text
-from dedupindex.runtime.report_table import ReportColumn, Unit
+from dedupindex.runtime.report_table import ReportColumn, Unit, share_text
 from dedupindex.runtime.tables import amount
 
 MAX_DOCUMENTS, MAX_LINES = 60, 600  # of a graph
@@ -124,7 +124,7 @@ def lines(database: Database, relation: Relation, report: CoverReport) -> Iterat
     """Yield the page."""
     covered, hosts = report.covered, result.hosts(database)
     (total,) = result.what_if_rows({"": covered}, report.loaded.unsized)
-    share = f"{total['covered_percent']:.1f} % of the documents are covered by others"
+    share = f"{share_text(total['covered_percent'])} of the documents are covered by others"
     size = total["covered_bytes"]
     bytes_covered = "" if size is None else f", with {amount(size)} of {amount(total['bytes'])}"
     figures = [

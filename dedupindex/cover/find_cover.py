@@ -25,6 +25,7 @@ from dedupindex.expression.evaluate import to_sql
 from dedupindex.expression.parser import amount
 from dedupindex.expression.tree import leaves
 from dedupindex.runtime.duckdb import Database, number, open_database, show_progress
+from dedupindex.runtime.report_table import rounded_shares
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.workers import workers
 
@@ -70,7 +71,7 @@ class CoverReport:
             "rated": self.rated,
             "listed": listed,
             "needed": needed,
-            "hosts": self.hosts,
+            "hosts": rounded_shares(self.hosts),
             "seconds": self.seconds,
         }
 

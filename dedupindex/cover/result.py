@@ -15,7 +15,7 @@ from dedupindex.cover.document_store import fetch
 from dedupindex.cover.relation import Relation
 from dedupindex.runtime.duckdb import Database
 from dedupindex.runtime.files import atomic_file
-from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Shown, Table, Unit, exact_percent
 from dedupindex.runtime.tables import csv_lines
 
 _IDS = (  # an id that several documents have gets a number
@@ -168,8 +168,8 @@ def what_if_rows(tried: Mapping[str, CoverCounts], unsized: int) -> list[dict[st
 def _with_shares(row: dict[str, Any]) -> dict[str, Any]:
     """Add percentages to a row; bytes are None if no document states any."""
     size, covered = row["bytes"], row["covered_bytes"]
-    row["covered_percent"] = percent(row["covered"], row["documents"])
-    row["covered_bytes_percent"] = None if row["unsized"] else percent(covered, size)
+    row["covered_percent"] = exact_percent(row["covered"], row["documents"])
+    row["covered_bytes_percent"] = None if row["unsized"] else exact_percent(covered, size)
     if row["unsized"] == row["documents"]:
         row["bytes"] = None
     unsized = row.pop("covered_unsized")

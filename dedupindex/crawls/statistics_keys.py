@@ -29,7 +29,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from dedupindex.lookup.savings import class_bytes, known, share_of_bytes
-from dedupindex.runtime.report_table import percent
+from dedupindex.runtime.report_table import exact_percent
 
 LONGEST = 255  # bytes of a heading; a host name has no more
 MOST = (1 << 64) - 1  # the largest number that is counted
@@ -119,13 +119,13 @@ class StatisticsRow(NamedTuple):
             "stated_bytes": self.stated_bytes if self.stated_bytes else None,
             "duplicate_stated_bytes": self.duplicate_stated_bytes if self.stated_bytes else None,
             "duplicate_stated_bytes_percent": (
-                percent(self.duplicate_stated_bytes, self.stated_bytes)
+                exact_percent(self.duplicate_stated_bytes, self.stated_bytes)
                 if self.stated_bytes
                 else None
             ),
             "duplicates": self.duplicates,
             "duplicate_bytes": duplicate_bytes,
-            "duplicates_percent": percent(self.duplicates, self.lookups),
+            "duplicates_percent": exact_percent(self.duplicates, self.lookups),
             "handled_bytes": None if new_bytes is None else known(total, *sized),
             "duplicate_bytes_percent": (
                 None if new_bytes is None else share_of_bytes(self.duplicate_bytes, total, *sized)

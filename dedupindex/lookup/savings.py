@@ -29,7 +29,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Decision, Match, Query, Strategy, decide, find
 from dedupindex.lookup.policy import NO_POLICY, Policy
 from dedupindex.runtime.bounded_counter import Sums
-from dedupindex.runtime.report_table import percent
+from dedupindex.runtime.report_table import exact_percent
 from dedupindex.urlkey import counted_host
 
 _SAMPLED = 1000  # lookups that are checked for captures that the index already holds
@@ -328,7 +328,7 @@ def summary(sums: Sequence[int]) -> dict[str, Any]:
         "handled_bytes": known(sums[1], handled, unsized),
         "duplicates": duplicates,
         "duplicate_bytes": known(duplicate_bytes, duplicates, among),
-        "duplicates_percent": percent(duplicates, handled),
+        "duplicates_percent": exact_percent(duplicates, handled),
         "duplicate_bytes_percent": share_of_bytes(duplicate_bytes, sums[1], handled, unsized),
         "new": new,
         "new_bytes": known(new_bytes, new, unsized - among),
@@ -354,7 +354,7 @@ def class_bytes(columns: Mapping[str, int], unsized: int) -> dict[str, int | Non
 
 def share_of_bytes(part: int, whole: int, captures: int, unsized: int) -> float | None:
     """Return a share of bytes in per cent, None if too many of the captures have no size."""
-    return None if unsized > _ROUGH * captures else percent(part, whole)
+    return None if unsized > _ROUGH * captures else exact_percent(part, whole)
 
 
 def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
@@ -365,7 +365,7 @@ def saved(sums: list[int]) -> dict[str, dict[str, int | float | None]]:
         captures, size = sum(sums[2:end:2]), sum(sums[3 : end + 1 : 2])
         result[strategy.value] = {
             "captures": captures,
-            "captures_percent": percent(captures, sums[0]),
+            "captures_percent": exact_percent(captures, sums[0]),
             "bytes": None if not size and 0 < captures <= sums[-1] else size,
             "percent": share_of_bytes(size, sums[1], sums[0], sums[-2]),
         }

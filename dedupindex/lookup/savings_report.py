@@ -22,8 +22,10 @@ from dedupindex.runtime.report_table import (
     Shown,
     Table,
     Unit,
+    exact_percent,
     hidden,
     on_pages,
+    rounded_shares,
     share_text,
 )
 from dedupindex.runtime.tables import UNKNOWN, amount, number
@@ -170,7 +172,7 @@ def validator_page(title: str, head: dict[str, Any], groups: Iterable[Row]) -> I
 
 def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) -> Iterator[str]:
     """Yield one JSON object on one line, group by group: they may not fit in memory."""
-    content = orjson.dumps(head).decode()
+    content = orjson.dumps(rounded_shares(head)).decode()
     if table is None:
         yield content + "\n"
         return
@@ -225,6 +227,38 @@ def filter_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
             line += " (all other figures are of these)"
         yield line
         yield from STRATEGIES.text_lines(strategy_rows(row))
+
+
+def with_exact_shares(report: dict[str, Any]) -> dict[str, Any]:
+    """Return a report read from JSON, with exact shares: they are to be rounded once."""
+
+    def exact(row: dict[str, Any], shares: Mapping[str, tuple[str, Row, str]]) -> dict[str, Any]:
+        made = {
+            name: exact_percent(row[part] or 0, of[whole] or 0)
+            for name, (part, of, whole) in shares.items()
+            if row[name] is not None
+        }
+        return {**row, **made}
+
+    def of_row(row: dict[str, Any]) -> dict[str, Any]:
+        shares = {
+            "duplicates_percent": ("duplicates", row, "handled"),
+            "duplicate_bytes_percent": ("duplicate_bytes", row, "handled_bytes"),
+        }
+        return exact(row, shares)
+
+    strategy = {
+        "captures_percent": ("captures", report, "handled"),
+        "percent": ("bytes", report, "handled_bytes"),
+    }
+    filters = [
+        {
+            **one,
+            "strategies": {name: exact(row, strategy) for name, row in one["strategies"].items()},
+        }
+        for one in report["filters"]
+    ]
+    return {**of_row(report), "filters": filters, "groups": list(map(of_row, report["groups"]))}
 
 
 def strategy_rows(row: dict[str, Any]) -> list[dict[str, Any]]:

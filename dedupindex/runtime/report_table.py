@@ -171,14 +171,22 @@ def share_text(share: float) -> str:
     return f"{share:.1f} %"
 
 
-def percent(part: float, whole: float) -> float:
-    """Return a share in per cent for JSON, 0 if the whole is 0.
-
-    It is rounded, so text must not be made from it: 3.846 is 3.85 then, and in text 3.9.
-    """
-    return round(exact_percent(part, whole), _DIGITS)
-
-
 def exact_percent(part: float, whole: float) -> float:
-    """Return a share in per cent for rows and `share_text`, which round it once."""
+    """Return a share in per cent for rows, 0 if the whole is 0.
+
+    What is shown is rounded once, by `share_text`, columns or `rounded_shares`: 3.846 rounded to
+    3.85 for JSON would be 3.9 in text, where 3.8 is right.
+    """
     return 100 * part / whole if whole else 0.0
+
+
+def rounded_shares(value: Any) -> Any:
+    """Return what becomes JSON with its shares rounded: values whose names end with "percent"."""
+    if isinstance(value, Mapping):
+        return {
+            name: round(item, _DIGITS)
+            if isinstance(item, float) and name.endswith("percent")
+            else rounded_shares(item)
+            for name, item in value.items()
+        }
+    return list(map(rounded_shares, value)) if isinstance(value, list) else value

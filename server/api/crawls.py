@@ -26,6 +26,7 @@ from dedupindex.crawls.store import Reading, Writing
 from dedupindex.errors import BadInput, BadQuery
 from dedupindex.lookup.savings import known
 from dedupindex.runtime.page_style import POLICY
+from dedupindex.runtime.report_table import rounded_shares
 from server import logs
 from server.api import request_fields as fields
 from server.auth import NamespaceAccess
@@ -87,7 +88,7 @@ class CrawlRoutes(Handlers):
     def show_crawl(self, name: str) -> Response:
         """One crawl."""
         self._access.may_read(request.environ, self._namespaces(name))
-        return json_of(crawl_json(self._live, name))
+        return json_of(rounded_shares(crawl_row(self._live, name)))
 
     @Route("POST", "/crawls/{name}/commit", ("Crawl",), body=("End",), errors=(404, 409, 415))
     def commit_crawl(self, name: str) -> Response:
@@ -139,10 +140,11 @@ class CrawlRoutes(Handlers):
         given = fields.read_parameters(request.environ, LIST)
         most = given.get("limit", CRAWLS_PAGE)
         visible = NamespaceAccess(self._access, request.environ)
-        crawls = crawls_json(self._live, most + 1, given.get("after", ""), sees=visible.sees)
+        crawls = crawl_rows(self._live, most + 1, given.get("after", ""), sees=visible.sees)
         more = len(crawls) > most
         follow = _next_page("/crawls", given, crawls[most - 1]["name"]) if more else None
-        return _linked(json_of({"crawls": crawls[:most], "next": follow}), follow)
+        content = rounded_shares({"crawls": crawls[:most], "next": follow})
+        return _linked(json_of(content), follow)
 
     @Route(
         "GET",
@@ -185,15 +187,15 @@ class CrawlRoutes(Handlers):
 
     def _written(self, who: str, crawl: Crawl) -> Response:
         """Log a write, and answer with the crawl."""
-        content = crawl_json(self._live, crawl.name)
+        content = rounded_shares(crawl_row(self._live, crawl.name))
         logs.audit(request.environ, who, content)
         return json_of(content)
 
 
-def crawls_json(
+def crawl_rows(
     live: LiveIndex, most: int, after: str = "", *, skip: int = 0, sees: Callable[[Crawl], bool]
 ) -> list[dict[str, Any]]:
-    """Return at most `most` crawls, the newest first.
+    """Return at most `most` crawls with exact shares, the newest first.
 
     `after` names a crawl; those that began before it are returned. Crawls that `sees` refuses
     are left out, and of the others the first `skip`.
@@ -206,17 +208,17 @@ def crawls_json(
         found: list[dict[str, Any]] = []
         while chunk := list(islice(chosen, _LISTED_AT_ONCE)):
             ready = reading.with_statistics(chunk)
-            found += [_as_json(ready, crawl) for crawl in chunk]
+            found += [_row(ready, crawl) for crawl in chunk]
         return found
 
 
-def crawl_json(live: LiveIndex, name: str) -> dict[str, Any]:
-    """Return one crawl; raises `UnknownCrawl`."""
+def crawl_row(live: LiveIndex, name: str) -> dict[str, Any]:
+    """Return one crawl with exact shares, for JSON to be rounded; raises `UnknownCrawl`."""
     with live.crawls.reading_for(name) as reading:
-        return _as_json(reading, reading.crawl(name))
+        return _row(reading, reading.crawl(name))
 
 
-def _as_json(reading: Reading, crawl: Crawl) -> dict[str, Any]:
+def _row(reading: Reading, crawl: Crawl) -> dict[str, Any]:
     captures, size = statistics.captures(reading, crawl)
     self_report = self_report_of(reading, crawl)
     total = statistics.total(reading, crawl, self_report)

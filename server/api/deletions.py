@@ -18,9 +18,10 @@ from dedupindex.crawls import lifecycle, statistics
 from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.files import exclusive
+from dedupindex.runtime.report_table import rounded_shares
 from server import logs
 from server.api import request_fields as fields
-from server.api.crawls import crawl_json
+from server.api.crawls import crawl_row
 from server.commands import CommandTimeout
 from server.responses import RequestError, json_of
 from server.routes import Route
@@ -74,7 +75,7 @@ class Deletions(Handlers):
         with audited(who):
             while self._live.crawls.write(partial(statistics.drop, crawl=crawl)):
                 pass
-            content = crawl_json(self._live, name)
+            content = rounded_shares(crawl_row(self._live, name))
         logs.audit(request.environ, who, content)
         return json_of(content)
 

@@ -17,7 +17,7 @@ from dedupindex.crawls.store import Reading
 from dedupindex.errors import BadQuery
 from dedupindex.lookup.savings_report import HANDLED_BY_CRAWL, share_of_handled
 from dedupindex.runtime.charts import bar
-from server.api.crawls import crawl_json, crawls_json
+from server.api.crawls import crawl_row, crawl_rows
 from server.auth import NamespaceAccess
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, table_row
 from server.pages.overview import SIZE, page_number, paging
@@ -43,7 +43,7 @@ class CrawlPages(Handlers):
         number = page_number(request.args.get("page", ""))
         visible = NamespaceAccess(self._access, request.environ)
         start = (number - 1) * SIZE
-        rows = crawls_json(self._live, SIZE + 1, skip=start, sees=visible.sees)
+        rows = crawl_rows(self._live, SIZE + 1, skip=start, sees=visible.sees)
         pages = paging(number, len(rows))
         return render_template("crawls.html", rows=rows[:SIZE], paging=pages)
 
@@ -65,7 +65,7 @@ class CrawlPages(Handlers):
         most = max((row.lookups for _, row in rows), default=0)
         return render_template(
             "crawl.html",
-            crawl=crawl_json(self._live, name),
+            crawl=crawl_row(self._live, name),
             brief=brief,
             earlier=earlier,
             now=date(int(time.time())),

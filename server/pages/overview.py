@@ -20,7 +20,7 @@ from dedupindex.errors import BadQuery
 from dedupindex.index.identity import FORMAT, Settings
 from dedupindex.runtime.charts import bar
 from dedupindex.runtime.files import data_files, size_on_disk
-from server.api.crawls import crawls_json
+from server.api.crawls import crawl_rows
 from server.auth import NamespaceAccess
 from server.metrics import CELLS, lookups_by_class
 from server.responses import ERRORS
@@ -83,7 +83,7 @@ class Overview(Handlers):
             identity=engine.identity,
             format=FORMAT,
             settings=_settings_text(engine.identity.settings),
-            crawls=crawls_json(self._live, _CRAWLS, sees=visible.sees),
+            crawls=crawl_rows(self._live, _CRAWLS, sees=visible.sees),
             open=states[CrawlState.OPEN],
             all_crawls=states.total(),
             saved=total.as_json(),

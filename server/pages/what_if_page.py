@@ -18,6 +18,7 @@ from dedupindex.lookup.savings_report import (
     heading,
     sizes_text,
     strategy_rows,
+    with_exact_shares,
 )
 from dedupindex.runtime.charts import bar
 from server import commands
@@ -48,7 +49,10 @@ class WhatIf(Handlers):
             except BadInput as error:
                 return self._page(problem=_problem(str(error), name), by=by), 400
         return self._page(
-            report=orjson.loads(output.last), messages=output.messages, name=name, by=by
+            report=with_exact_shares(orjson.loads(output.last)),
+            messages=output.messages,
+            name=name,
+            by=by,
         ), 200
 
     def _page(self, *, report: dict[str, Any] | None = None, **more: Any) -> str:

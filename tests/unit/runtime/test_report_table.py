@@ -8,7 +8,7 @@ import pytest
 
 from dedupindex.post_crawl.dedup_report import HOSTS, REFUSED, DedupReport, HostNumbers
 from dedupindex.runtime.html_page import ChartPart, split
-from dedupindex.runtime.report_table import ReportColumn, Table, Unit, percent
+from dedupindex.runtime.report_table import ReportColumn, Table, Unit, exact_percent, rounded_shares
 
 
 def test_every_cell_of_a_text_table_is_below_its_label() -> None:
@@ -27,8 +27,12 @@ def test_every_cell_of_a_text_table_is_below_its_label() -> None:
 def test_a_share_is_rounded_once(part: int, whole: int, text: str) -> None:
     columns = ReportColumn("name", "name", Unit.TEXT), ReportColumn("share", "%", Unit.PERCENT)
     table, row = Table("Shares", columns, "name"), {"name": "a", "share": 100 * part / whole}
-    assert percent(part, whole) == table.as_json(row)["share"] == round(100 * part / whole, 2)
-    assert list(table.csv_lines([row]))[1] == f"a,{percent(part, whole)}\n"
+    assert exact_percent(part, whole) == row["share"]
+    share = round(100 * part / whole, 2)
+    nested = {"total_percent": 100 * part / whole, "groups": [{"percent": 100 * part / whole}]}
+    assert rounded_shares(nested) == {"total_percent": share, "groups": [{"percent": share}]}
+    assert table.as_json(row)["share"] == share
+    assert list(table.csv_lines([row]))[1] == f"a,{share}\n"
     assert text in list(table.text_lines([row]))[1]
     assert f">{text}<" in "".join(table.html_lines([row]))
     report = DedupReport(False, captures=whole, refused=Counter(small=part))
