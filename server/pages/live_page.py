@@ -8,8 +8,8 @@ the browser then has, so that nothing is sent twice after a reconnection.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from itertools import chain, islice
+from collections.abc import Iterable, Iterator
+from heapq import nlargest
 from threading import BoundedSemaphore
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,7 +27,7 @@ from dedupindex.runtime.charts import Columns, columns
 from dedupindex.runtime.tables import singular
 from server.auth import NamespaceAccess
 from server.config import RECORDS_CRAWL
-from server.metrics import lookups_by_class
+from server.metrics import READ, lookups_by_class
 from server.pages.chart_pages import CLASSES, byte_counts, lookup_counts, texts_of
 from server.responses import RequestError
 from server.services import Handlers, Services
@@ -38,7 +38,7 @@ EVERY = 2.0  # seconds between two looks
 _TICK = 0.5  # seconds between two looks whether the server stops
 _HEARTBEAT = 10.0  # seconds without another event; it also finds out that a browser has gone
 _RETRY = 3000  # milliseconds until a browser connects again
-_CRAWLS = 20  # open crawls, the newest ones, and some that have ended
+_CRAWLS = 20  # open crawls, the last active ones, and some that have ended
 _RECENT = 5  # whole minutes, and what the running one has so far
 _DAY = 86_400  # seconds
 _PARTS = ("now", "minutes")
@@ -127,7 +127,8 @@ class LivePage(Handlers):
                 crawls = [reading.crawl_or_suggest(name, visible.sees)]
                 visible.require(crawls[0])
             elif reading is not None:
-                crawls = list(islice(filter(visible.sees, _current(reading, now)), _CRAWLS + 1))
+                known = filter(visible.sees, reading.newest())
+                crawls = _current(reading, known, now)
             return self._of_crawls(reading, crawls, name, now)
 
     def _of_crawls(
@@ -160,14 +161,30 @@ class LivePage(Handlers):
         }
 
 
-def _current(reading: Reading, now: float) -> Iterator[Crawl]:
-    """Yield the open crawls, the newest first, then those that ended in the last hour."""
-    is_open = CrawlState.OPEN
+def _current(reading: Reading, newest: Iterable[Crawl], now: float) -> list[Crawl]:
+    """Return the open crawls, then those that ended in the last hour, the newest first.
+
+    Of more than `_CRAWLS` open ones, of which `READ` are considered, these are the ones that
+    looked up or began last, and one more.
+    """
+    opened, ended = list[Crawl](), list[Crawl]()
     since = date(int(now) - HOUR * 60) or ""
-    return chain(
-        (crawl for crawl in reading.newest() if crawl.state is is_open),
-        (crawl for crawl in reading.newest() if crawl.state is not is_open and crawl.ended > since),
-    )
+    for crawl in newest:
+        if crawl.state is CrawlState.OPEN:
+            opened.append(crawl)
+        elif crawl.ended > since:
+            ended.append(crawl)
+    if len(opened) <= _CRAWLS:
+        return [*opened, *ended][: _CRAWLS + 1]
+    considered = opened[:READ]
+    ready = reading.with_statistics(considered)
+
+    def active(crawl: Crawl) -> str:
+        return max(date(statistics.times(ready, crawl).last) or "", crawl.begun)
+
+    shown = {crawl.number for crawl in nlargest(_CRAWLS, considered, key=active)}
+    rest = [crawl for crawl in opened if crawl.number not in shown]
+    return [crawl for crawl in considered if crawl.number in shown] + rest[:1]
 
 
 def _row(reading: Reading, crawl: Crawl, minutes: list[MinuteCounts], now: float) -> _CrawlRow:

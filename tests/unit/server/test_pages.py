@@ -6,6 +6,7 @@ import gzip
 import io
 import os
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta
 from html import unescape
 from pathlib import Path
@@ -20,6 +21,7 @@ from werkzeug.datastructures import FileStorage
 from werkzeug.test import TestResponse, encode_multipart
 
 from dedupindex.capture import Capture
+from dedupindex.crawls.store import Writing
 from dedupindex.errors import BadInput, IndexUnavailable
 from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
@@ -44,6 +46,7 @@ from tests.support.paths import ROOT
 from tests.support.purging import begin, load, revisit_of
 from tests.support.text_sources import DATA
 from tests.support.warc_cases import response
+from tests.unit.indexer.test_pipeline import HEADER, cdx_line
 
 DOCS = ROOT / "docs" / "http.md"
 URL = "http://example.com/a"
@@ -208,6 +211,25 @@ def test_the_live_page_counts_the_running_minute_and_open_crawls_only(web: Flask
     assert card(web, "/pages/live?crawl=done", "Lookups") == "2"
 
 
+def test_the_live_page_prefers_crawls_that_ask_to_newer_idle_ones(web: FlaskClient) -> None:
+    """Killed crawlers leave their crawls open; the one that asks may be the oldest of them."""
+    for number in range(30):
+        web.post("/crawls", json={"name": f"idle-{number}", "seen_by": "all"})
+
+    def make_old(writing: Writing) -> None:
+        for crawl in list(writing.crawls()):
+            writing.put_crawl(replace(crawl, begun="2026-01-01T00:00:00Z"))
+
+    web.application.config["live"].crawls.write(make_old)
+    report(web, "idle-3", "http://one.example/1")
+    shown = web.get("/pages/live").text
+    named = re.findall(r'<th scope="row"><a[^>]*><bdi>([^<]+)</bdi>', shown)
+    assert named == [*(f"idle-{number}" for number in range(29, 10, -1)), "idle-3"]
+    assert card(web, "/pages/live", "Lookups") == "2"
+    assert "Only 20 are shown: the open crawls that looked up or began last." in shown
+    assert "Of the open crawls below only, in the last five minutes" in shown
+
+
 def test_pages_of_a_missing_index_are_errors(tmp_path: Path) -> None:
     live = LiveIndex(tmp_path / "none")
     live.refresh()
@@ -250,7 +272,7 @@ def test_crawls_and_their_progress(web: FlaskClient, monkeypatch: pytest.MonkeyP
     assert "c50" in shown and "c01" in shown and "c00" not in shown
     assert "c00" in page(web.get("/pages/crawls?page=2")).text
     with monkeypatch.context() as patched:
-        patched.setattr(crawls, "_as_json", None)  # no crawl is counted up for another page
+        patched.setattr(crawls, "_row", None)  # no crawl is counted up for another page
         last = page(web.get("/pages/crawls?page=1000000")).text
     assert "none of them is on this page" in last
     web.post("/crawls/c50/commit", json={"exit": "<b>Finished</b>"})
@@ -563,6 +585,13 @@ def test_the_what_if_page(web: FlaskClient, content: bytes) -> None:
 def test_shares_have_one_decimal(web: FlaskClient) -> None:
     shares = re.findall(r"[\d.]+ %", send(web, CDX).text)
     assert "50.0 %" in shares and not [one for one in shares if len(one.split(".")[-1]) != 3]
+
+
+def test_a_share_of_the_what_if_page_is_rounded_once(web: FlaskClient) -> None:
+    """2 of 52 is 3.846: 3.85 in the JSON that the page is made of, which would make 3.9."""
+    lines = [cdx_line(number, 1 if number < 2 else 50 + number, 25) for number in range(52)]
+    shares = re.findall(r"[\d.]+ %", send(web, "".join([HEADER, *lines]).encode()).text)
+    assert shares.count("3.8 %") >= 2 and "3.9 %" not in shares
 
 
 def test_the_what_if_page_takes_a_crawl_log(web: FlaskClient) -> None:
