@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import zipfile
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from ssl import SSLError
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from xml.sax.saxutils import escape
 
@@ -31,9 +36,11 @@ BEANS = "dedup-beans.xml"
 SCRIPT = "dedupindex.groovy"
 CLASSES = "dedup-classes"
 COMPILING = 120  # seconds at most; it takes two
-_CONNECTING = 2  # seconds at most
+_WAITING = 2  # seconds at most, for a server to connect and to answer
+_LONGEST = 1 << 20  # bytes of an answer that are read
 PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
+_MADE = "; the job is made all the same"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 
 
@@ -205,15 +212,82 @@ def _edited(text: str, old: str, new: str) -> str:
     return text.replace(old, new)
 
 
-def _unreached(server: str) -> str:
-    """Return why nothing accepts a connection at an address of HTTP, "" if something does."""
+class _ServedIndex(NamedTuple):
+    """What a server says of its index."""
+
+    settings: dict[str, Any]
+    has_filter: bool
+
+    @classmethod
+    def asked(cls, server: str, token: str) -> tuple[_ServedIndex | None, str]:
+        """Ask a server for its index; return None if it does not say, and a sentence why not."""
+        named = f"the server {printable(server)}"
+        try:
+            connection = _connected(server)
+        except SSLError:  # the Java of Heritrix trusts other certificates
+            return None, ""
+        except (OSError, ValueError) as error:  # ValueError: no host or port to connect to
+            reason = getattr(error, "strerror", None) or str(error)
+            cure = "start bin/serve before you launch it"
+            return None, f"{named} is not reached now ({reason}){_MADE}: {cure}"
+        try:
+            with closing(connection):
+                status, content = _get(connection, server, "/stats", token)
+                if status == HTTPStatus.OK and isinstance(content.get("settings"), dict):
+                    found, _ = _get(connection, server, "/digest-filter", token)
+                    return cls(content["settings"], found == HTTPStatus.OK), ""
+        except (OSError, HTTPException, ValueError) as error:
+            return None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}"
+        problem = content.get("error")
+        if isinstance(problem, dict) and "message" in problem:
+            reason = printable(str(problem["message"]))
+            return None, f"{named} does not say what its index has ({reason}){_MADE}"
+        return None, (
+            f"{named} is no dedupindex: it answers GET /stats with status {status}{_MADE}: set "
+            f"server in its {BEANS} to the address that bin/serve prints"
+        )
+
+    def takes_text(self) -> bool:
+        """Return whether pages of text become originals."""
+        mime, whitelist = self.settings.get("mime"), self.settings.get("whitelist")
+        found = isinstance(mime, str) and re.match(mime or "(?!)", "text/html", re.IGNORECASE)
+        return bool(found) is whitelist
+
+
+def _connected(server: str) -> HTTPConnection:
+    """Connect to an address of HTTP; raises `OSError`, `ValueError`."""
+    address = urlsplit(server)
+    kind = HTTPSConnection if address.scheme.lower() == "https" else HTTPConnection
+    connection = kind(address.hostname or "", address.port, timeout=_WAITING)
+    connection.connect()
+    return connection
+
+
+def _get(
+    connection: HTTPConnection, server: str, path: str, token: str
+) -> tuple[int, dict[str, Any]]:
+    """Return the status of an answer, and the object in it, {} if there is none."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    connection.request("GET", urlsplit(server).path.rstrip("/") + path, headers=headers)
+    with connection.getresponse() as answer:
+        data = answer.read(_LONGEST)
     try:
-        address = urlsplit(server)
-        port = address.port or (443 if address.scheme.lower() == "https" else 80)
-        with socket.create_connection((address.hostname or "", port), _CONNECTING):
-            return ""
-    except (OSError, ValueError) as error:  # ValueError: no port or host that could be connected to
-        return getattr(error, "strerror", None) or str(error)
+        content = json.loads(data)
+    except ValueError:
+        content = None
+    return answer.status, content if isinstance(content, dict) else {}
+
+
+def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]:
+    """Yield what the index of a job lacks, or must have if its server does not say."""
+    has = "its index must have" if served is None else "its index lacks"
+    if chosen["digest_filter"] and not (served and served.has_filter):
+        yield f"{has} a digest filter: bin/index --digest-filter INDEX makes it"
+    if chosen["conditional"] and not (served and served.settings.get("etag") is True):
+        yield f"{has} what URLs answered last: make it with bin/index --etag"
+    if chosen["everything"] and not (served and served.takes_text()):
+        more = "" if served is None else ", and refuses what is reported of it"
+        yield f"{has} text{more}: make it with bin/index --all"
 
 
 _STRATEGIES = click.Choice([*Strategy.__members__, *STRATEGY_ALIASES])
@@ -241,7 +315,7 @@ bin/heritrix-profile ~/heritrix-3.13.0 ~/jobs/weekly \\
     "--digest-filter", type=COUNT, default=0, metavar="SECONDS",
     help="Answer most misses from the filter of the index, renewed so often (0: ask for all).",
 )  # fmt: skip
-@flag("--everything", help="Also look up text, for an index built with --all.")
+@flag("--everything", help="Also look up text; the index needs bin/index --all.")
 @flag("--http2", help="Fetch with FetchHTTP2 in place of FetchHTTP.")
 @flag("--conditional", help="Fetch only what has changed; the index needs bin/index --etag.")
 @flag("--no-delay", help="Fetch without pauses: only from your own server.")
@@ -268,20 +342,14 @@ def command(heritrix: Path, job: Path, no_delay: bool, **chosen: Any) -> int:
     not_compiled = compile_script(heritrix, job)
     if not_compiled:
         say(f"the script was not compiled: {not_compiled}; Heritrix compiles it for each launch")
-    if reason := _unreached(chosen["server"]):
-        say(
-            f"the server {printable(chosen['server'])} is not reached now ({reason}); the job is "
-            "made all the same: start bin/serve before you launch it"
-        )
+    served, problem = _ServedIndex.asked(chosen["server"], chosen["token"])
+    if problem:
+        say(problem)
     place = printable(str(job))
     jobs = shlex.quote(printable(str(job.resolve().parent)))
     start = shlex.quote(printable(str(heritrix / "bin/foreground_heritrix")))
     launch = f"{start} -a admin:PASSWORD -j {jobs} -r {shlex.quote(name)}"
     ready = f"{place} is ready; to launch it: {launch}"
-    lines = [ready]
-    if chosen["digest_filter"]:
-        lines.append("its index needs a digest filter: bin/index --digest-filter INDEX makes it")
-    if chosen["conditional"]:
-        lines.append("its index must keep what URLs answered last: bin/index --etag")
+    lines = [ready, *_needs(chosen, served)]
     print_result({"job": place, "name": name, "server": chosen["server"]}, lines)
     return 0

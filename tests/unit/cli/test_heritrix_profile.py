@@ -8,10 +8,12 @@ import zipfile
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from flask.testing import FlaskClient
 
 from dedupindex.cli.heritrix_profile import (
     CLASSES,
@@ -23,9 +25,16 @@ from dedupindex.cli.heritrix_profile import (
     make_job,
 )
 from dedupindex.errors import BadInput, BadSource
+from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import STRATEGY_ALIASES
+from server.app import create_app
+from server.config import Config
+from server.live_index import LiveIndex
+from tests.conftest import MakeIndex
+from tests.support.captures import capture
 from tests.support.commands import typed
 from tests.support.ports import refusing_port
+from tests.support.stub_server import replying, stub_server
 
 # The places of the profile of Heritrix 3.13.0 at which something is edited.
 STOCK = """<beans xmlns:context="c"><context:annotation-config/>
@@ -219,8 +228,56 @@ def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -
         url = f"http://127.0.0.1:{server.getsockname()[1]}/dedup"
         _, messages = made(heritrix, tmp_path / "there", "--server", url)
     assert "not reached" not in messages
+    assert f"{url} does not answer as bin/serve does (TimeoutError" in messages
     _, messages = made(heritrix, tmp_path / "port", "--server", "http://a.example:99999")
     assert "is not reached now (Port out of range" in messages
+
+
+def test_a_server_that_is_no_dedupindex_is_named(heritrix: Path, tmp_path: Path) -> None:
+    for number, (answer, says) in enumerate((
+        (replying(404, b"<h1>Not found</h1>"), "is no dedupindex: it answers GET /stats with "),
+        (replying(200, b'{"settings": 1}'), "is no dedupindex: it answers GET /stats with "),
+        (replying(200, b"[]", 9), "is no dedupindex: it answers GET /stats with status 200; "),
+        (
+            replying(401, b'{"error": {"code": "unauthorized", "message": "send a token"}}'),
+            "does not say what its index has (send a token)",
+        ),
+    )):  # fmt: skip
+        with stub_server(answer) as url:
+            said, messages = made(heritrix, tmp_path / str(number), "--server", url, "--everything")
+        assert f"the server {url} {says}" in messages and "is made all the same" in messages
+        assert "its index must have text: make it with bin/index --all\n" in said
+
+
+def test_only_what_the_index_lacks_is_said(
+    heritrix: Path, tmp_path: Path, make_index: MakeIndex
+) -> None:
+    options = ("--everything", "--conditional", "--digest-filter", "60")
+    whole = Settings(mime=".*", whitelist=True, etag=True)
+    for name, settings in (("without", Settings()), ("with", whole)):
+        index = make_index([capture(1)], settings)
+        if name == "with":
+            typed("index", "--digest-filter", index)
+        live = LiveIndex(index)
+        live.refresh()
+        web = create_app(Config(index), live).test_client()
+
+        def answer(asked: BaseHTTPRequestHandler, web: FlaskClient = web) -> None:
+            with web.get(asked.path.removeprefix("/base")) as reply:
+                replying(reply.status_code, reply.data)(asked)
+
+        with stub_server(answer) as url:
+            said, messages = made(heritrix, tmp_path / name, "--server", f"{url}/base", *options)
+        assert messages.count("made all the same") == 0
+        lacks = re.findall("^its index lacks (.*)$", said, re.MULTILINE)
+        if name == "with":
+            assert lacks == []
+        else:
+            assert lacks == [
+                "a digest filter: bin/index --digest-filter INDEX makes it",
+                "what URLs answered last: make it with bin/index --etag",
+                "text, and refuses what is reported of it: make it with bin/index --all",
+            ]
 
 
 def test_a_digest_filter_does_not_go_with_a_namespace(heritrix: Path, tmp_path: Path) -> None:
