@@ -21,7 +21,7 @@ from dedupindex.index.format import cells, ledger, url_index, visits
 from dedupindex.index.format.cells import ContainerRef, Keys, answers, decode, entries_of
 from dedupindex.index.format.fast_answer import BROKEN
 from dedupindex.index.format.ledger import LedgerWriter, drops_of
-from dedupindex.index.format.tombstones import denied
+from dedupindex.index.format.tombstones import denied, is_tombstone
 from dedupindex.index.identity import read_identity, unfinished
 from dedupindex.index.load.merge_rule import MergeOutcome, checksum
 from dedupindex.runtime.files import sync_directory
@@ -311,7 +311,9 @@ class FileEngine(Engine):
         """Make the digest filter of what the index has; the caller holds the write lock."""
         with self._view_or_none() as view:
             rows = () if view is None else all_cells(view, "making the filter", on_progress)
-            FilterStore(self.index).create((key for key, _ in rows), self._state())
+            # Below a key with tombstones only nothing can answer before a load adds to it.
+            keys = (key for key, cell in rows if not all(map(is_tombstone, entries_of(cell))))
+            FilterStore(self.index).create(keys, self._state())
 
     def _state(self) -> int:
         """Return the checksum of all that the index has."""

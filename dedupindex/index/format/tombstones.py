@@ -144,6 +144,11 @@ def url_hash(entry: bytes) -> bytes:
     return xxh3_64_digest(packed_url(entry))
 
 
+def is_tombstone(entry: bytes) -> bool:
+    """Return whether an entry is a tombstone, and no capture."""
+    return entry[0] & 3 == REVISIT
+
+
 def is_purged(entry: bytes) -> bool:
     """Return whether an entry is the tombstone of a purged capture."""
-    return entry[0] & 3 == REVISIT and bool(entry[0] & GONE)
+    return is_tombstone(entry) and bool(entry[0] & GONE)

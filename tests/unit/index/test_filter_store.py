@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dedupindex.capture import Capture
+from dedupindex.capture import Capture, Evidence
 from dedupindex.digest import Digest
 from dedupindex.digest_filter import KnownKey, Part
 from dedupindex.errors import BadInput, Damaged, IndexUnavailable
@@ -20,6 +20,7 @@ from dedupindex.index.filter_store import FACTOR, SMALL, FilterStore
 from dedupindex.runtime.files import exclusive
 from tests.support.budgets import examples
 from tests.support.captures import capture, captures, digests, sha1
+from tests.support.commands import typed
 from tests.support.engine_bench import Bench
 
 stored = st.builds(
@@ -218,6 +219,20 @@ def test_the_digest_of_a_purged_capture_may_stay(tmp_path: Path) -> None:
     assert any(part.may_have(key) for part in parts_of(store))
     make_filter(bench)
     assert held_by(store) <= 20
+
+
+@engines
+def test_a_filter_has_the_digests_that_are_counted(tmp_path: Path, engine: str) -> None:
+    """Not those that only revisits and purged captures have; loads add them when they answer."""
+    bench, store = make(tmp_path, engine, some(range(20)))
+    revisit = capture(30, b"http://example.com/30")._replace(evidence=Evidence.REVISIT)
+    bench.load([revisit])
+    typed("purge", bench.index, "--url", "http://example.com/3")
+    make_filter(bench)
+    with bench.open() as opened, opened.view() as view:
+        assert held_by(store) == view.counts().digests == 19
+    bench.load(some([30]))
+    assert held_by(store) == 20 and not lacks(store, bench)
 
 
 def test_a_part_that_is_not_there_is_damage(tmp_path: Path) -> None:
