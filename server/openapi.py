@@ -340,7 +340,8 @@ def _index_reports() -> dict[str, Schema]:
     flags = dict.fromkeys(("is_current", "is_running"), _BOOLEAN)
     rows = {"rows": _list(_object({})), "total": {}, "others": {}, "groups": {}, "made": {}}
     compared = {"first": _TEXT, "second": _TEXT, "total": numbers, "hosts": _INTEGER}
-    lists = {"rows": _list(_object({})), "others": {}, "warnings": _list(_TEXT)}
+    lists = {"rows": _list(_object({})), "others": {}}
+    lists |= dict.fromkeys(("warnings", "remarks"), _list(_TEXT))
     return {
         "Summary": _object({**flags, "by": _TEXT, **rows}, [*flags, "by", *rows]),
         "Comparison": _object({**compared, **lists}, [*compared, *lists]),

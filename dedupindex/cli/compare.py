@@ -60,6 +60,8 @@ def run(index: Path, *, format: str, html: Path | None, **options: Any) -> int:
     found = compare(index, options["compare"], options["crawl"], options["order"], top)
     for warning in found.warnings if format != "text" else ():  # the text has them
         say(f"warning: {warning}")
+    for remark in found.remarks if format != "text" else ():
+        say(f"note: {remark}")
     table = _table(options["order"])
     if html is not None:
         html_page.save(html, _page(found, table))
@@ -120,6 +122,8 @@ def _page(found: CrawlComparison, table: Table) -> Iterator[str]:
             yield f"<p>{html_page.text(_COUNTED)}</p>\n"
         else:  # a picture would show as changed what may be the same
             yield from _pictures(total, rows)
+        for remark in found.remarks:
+            yield f"<p><strong>Note:</strong> {html_page.text(remark)}</p>\n"
         yield from table.html_lines(rows)
 
     return html_page.page(
@@ -153,6 +157,8 @@ def _text(found: CrawlComparison) -> Iterator[str]:
         yield f"Warning:              {printable(warning)}"
     if found.warnings:
         yield f"                      {_COUNTED}"
+    for remark in found.remarks:
+        yield f"Note:                 {printable(remark)}"
     for change in CHANGES:
         if found.warnings:
             counted = f" (counted without them: {total[change]:,})"

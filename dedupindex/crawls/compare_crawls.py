@@ -11,7 +11,7 @@ read. Without them a URL that has not changed looks as if it were gone, so that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -31,6 +31,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
+from dedupindex.runtime.tables import names_text
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
 
@@ -48,6 +49,7 @@ _COLUMN = {name: place for place, name in enumerate(COLUMNS)}
 MOST = 10_000  # hosts by name
 _HELD = 10_000  # captures and revisits of one digest in memory
 _LONGEST = 255  # bytes of a host
+_NAMED = 5  # files in a sentence
 
 
 class CrawlComparison(NamedTuple):
@@ -58,6 +60,7 @@ class CrawlComparison(NamedTuple):
     rows: list[dict[str, Any]]  # the largest hosts
     others: dict[str, int] | None  # the sums of all other hosts, exact
     warnings: list[str]  # sentences on files that were not read; if any, `CHANGES` are not known
+    remarks: list[str]  # sentences on files of which some records could not be read
 
     def as_json(self) -> dict[str, Any]:
         return self._asdict()
@@ -103,6 +106,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
             first: total[_COLUMN["first_revisits"]] + refused[0],
             second: total[_COLUMN["second_revisits"]] + refused[1],
         })  # fmt: skip
+        remarks = _damaged(view, first, second)
     rows: list[dict[str, Any]] = [
         {"host": host.decode("utf-8", "backslashreplace") or None, **_named(amounts)}
         for host, amounts in sums.largest(min(top or MOST, MOST), _COLUMN[order])
@@ -112,7 +116,7 @@ def compare(index: Path, first: str, second: str, order: str, top: int) -> Crawl
     others = _named([whole - part for whole, part in zip(total, rest, strict=True)])
     return CrawlComparison(
         first, second, _named(total), hosts, rows,
-        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None, warnings,
+        {"hosts": hosts - len(rows), **others} if hosts > len(rows) else None, warnings, remarks,
     )  # fmt: skip
 
 
@@ -162,6 +166,7 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
     `revisits` are those that the index knows, by crawl.
     """
     read = {container.crawl for container in view.containers()}
+    absent = _absent(view, revisits)
     warnings = []
     with store.reading() as reading:
         for name, known in revisits.items():
@@ -181,6 +186,12 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                     "If all its WARCs were read, its crawler has stored them in full: no "
                     "revisit is missing, and the numbers are right. If not, read the others:"
                 )
+                if files := sorted(absent[name]):
+                    found.append(
+                        f"files that it reported and that were not read: {len(files):,} "
+                        f"({names_text(files, _NAMED)})"
+                    )
+                    advice = "Read them:"
             elif missing > 0:
                 found.append(f"revisits that were not read: {missing:,}")
             stored = (told.not_looked_up or 0) + (told.not_reported or 0)
@@ -190,6 +201,34 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                 command = f"bin/index --add --crawl {shlex.quote(name)} WARCS INDEX"
                 warnings.append(as_called(f"crawl {name}: {', '.join(found)}. {advice} {command}"))
     return warnings
+
+
+def _absent(view: View, crawls: Iterable[str]) -> dict[str, set[str]]:
+    """Return the last names of files that captures of each crawl are in and nobody has read."""
+    absent: dict[str, set[str]] = {name: set() for name in crawls}
+    for _, place in view.places():
+        if place.container and place.crawl in absent:
+            absent[place.crawl].add(_last_name(place.container))
+    read = {_last_name(container.name) for container in view.containers()}
+    return {name: files - read for name, files in absent.items()}
+
+
+def _damaged(view: View, *crawls: str) -> list[str]:
+    """Return a remark for each crawl that has files of which some records could not be read."""
+    files: dict[str, list[str]] = {name: [] for name in crawls}
+    for container in view.containers():
+        if container.damaged and container.crawl in files:
+            files[container.crawl].append(_last_name(container.name))
+    return [
+        f"crawl {name}: files of which something could not be read: {len(damaged):,} "
+        f"({names_text(damaged, _NAMED)}). What they lack is counted as new or gone, or not at all."
+        for name, damaged in files.items()
+        if damaged
+    ]
+
+
+def _last_name(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _lines(

@@ -22,7 +22,9 @@ from dedupindex.errors import BadQuery, UnknownCrawl
 from dedupindex.urlkey import host_of
 from tests.support.captures import capture
 from tests.support.purging import begin, load, revisit_of
+from tests.support.warc_cases import gz, response
 from tests.unit.cli.test_cli import typed
+from tests.unit.server.test_pages import served
 
 
 def made(directory: Path, seed: int) -> tuple[Path, list[Capture], list[Revisit]]:
@@ -131,7 +133,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     """A crawl that reports lists what it stored; its WARCs must be read for what it did not."""
     index = begin(tmp_path)
     one, two = (
-        capture(n, b"http://x.example/%d" % n, crawl=crawl, container="w", offset=n)
+        capture(n, b"http://x.example/%d" % n, crawl=crawl, container="new.warc.gz", offset=n)
         for n, crawl in ((1, "old"), (2, "new"))
     )
     load(index, [one, two])
@@ -159,10 +161,33 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     load(index, [two._replace(container="/new.warc.gz", offset=9)])
     text, _ = typed(*words)
     assert "no revisit in the files read: 1. If all its WARCs were read, its crawler" in text
+    third = capture(3, b"http://x.example/3", crawl="new", container="lost.warc.gz", offset=1)
+    load(index, [third])
+    text, _ = typed(*words)
+    assert "files that it reported and that were not read: 1 (lost.warc.gz). Read them:" in text
     load(index, [], [revisit_of(one, one.url, 5, "/newer.warc.gz", "new")])
     text, warned = typed(*words)
     assert "URLs same:            1," in text and "Warning" not in text + warned
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
+
+
+def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
+    records = (response(b"%d" % n, Target_URI=b"http://a.example/%d" % n) for n in range(2))
+    whole = b"".join(map(gz, records))
+    for name, content in (("old", whole), ("new", whole[:-20])):
+        (tmp_path / f"{name}.warc.gz").write_bytes(content)
+        words = ["index", *(["--add"] if name == "new" else ["--all"]), "--crawl", name]
+        status = 7 if name == "new" else 0
+        typed(*words, tmp_path / f"{name}.warc.gz", tmp_path / "index", status=status)
+    words = ("report", tmp_path / "index", "--crawl", "new", "--compare", "old")
+    remark = "crawl new: files of which something could not be read: 1 (new.warc.gz). What they"
+    text, page = typed(*words)[0], typed(*words, "--format", "html")[0]
+    answer, noted = typed(*words, "--json")
+    for shown in (text, page, noted, json.loads(answer)["remarks"][0]):
+        assert remark in shown
+    assert "URLs gone:            1," in text and "URLs by what has changed" in page
+    web = served(tmp_path / "index")
+    assert remark in web.get("/pages/compare?first=old&second=new").text
 
 
 def test_comparisons_that_make_no_sense(tmp_path: Path) -> None:
