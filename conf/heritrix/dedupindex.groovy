@@ -48,6 +48,8 @@ import org.archive.crawler.event.CrawlStateEvent
 import org.archive.crawler.reporting.StatisticsTracker
 import org.archive.modules.CrawlMetadata
 import org.archive.modules.CrawlURI
+import org.archive.modules.DispositionChain
+import org.archive.modules.FetchChain
 import org.archive.modules.Processor
 import org.archive.modules.ProcessorChain
 import org.archive.modules.fetcher.FetchStatusCodes
@@ -74,17 +76,19 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private static final int BATCH = 500, MOST_WAITING = 10_000               // captures to report
     private static final int CONNECTIONS = 200                                // at most; a thread of Heritrix uses one
     private static final int ATTEMPTS = 2, LONGEST_END = 30                   // to end the crawl; seconds
+    private static final int MOST_OF_PATH = 150, MOST_OF_TEXT = 300           // characters in a line of the log
     private static final long COUNTED = 2000                                  // until all workers of a server have written their counts
     // While the server is away it is probed, with the numbers of all our clients: see docs/crawlers.md. Milliseconds.
     private static final int FAILURES = 5, SHARE = 10
     private static final long SHORTEST = 1000, LOST = 60_000
     private static final List<Integer> REFUSED = [400, 409, 413, 414, 429]    // one request, which says nothing about the next
-    private static final List<Integer> REFUSED_OFTEN = [409, 429]             // logged once
+    private static final List<Integer> REFUSED_OFTEN = [400, 409, 429]        // logged once
 
     private static final Logger LOG = Logger.getLogger('org.archive.dedupindex')
 
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
     final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), answeredByFilter = new AtomicLong()
+    final AtomicLong leftOut = new AtomicLong()        // responses that the rule of dedupLookup leaves out, until the crawl begins
     final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
     private PathSharingContext context
@@ -97,6 +101,9 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private ScheduledExecutorService reporter, renewer
     private DedupFilter filter                         // null: everything is asked
     private String countsSent = ''
+    private String lookupProblem = '', storeProblem = ''   // what is wrong with the places of dedupLookup and dedupStore
+    private String nameTaken = ''                      // why the server does not take the crawl: it knows the name
+    private volatile Refusal refusals                  // of the index, of captures that were reported
 
     private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
     private final Set<Integer> logged = ConcurrentHashMap.newKeySet()
@@ -122,6 +129,16 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         Capture(String digest, String json) { this.digest = digest; this.json = json }
     }
 
+    /** How many captures the rules of the index refused for a reason; of each reason there is one. */
+    @CompileStatic
+    @POJO
+    private static class Refusal {
+        final String reason
+        final Refusal next
+        volatile long count
+        Refusal(String reason, Refusal next) { this.reason = reason; this.next = next }
+    }
+
     @CompileStatic
     @POJO
     private static class Daemons implements ThreadFactory {
@@ -140,7 +157,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     @POJO
     private static class Forbidden extends IOException {
         final int status
-        Forbidden(int status, String message) { super(message); this.status = status }
+        final String reason                            // of the server
+        Forbidden(int status, String reason, String message) { super(message); this.status = status; this.reason = reason }
     }
 
     /** The server refused this one request; that says nothing about the next. */
@@ -374,12 +392,29 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             long bad = answer.optLong('bad')
             notReported.addAndGet(bad)
             reported.addAndGet(size - bad)
+            countRefused(answer.optJSONObject('refused'))
             return true
         } catch (Exception e) {
             failed('not reported', e)
             if (!(e instanceof Refused) || ((Refused) e).status == 429) return false
             notReported.addAndGet(size)
             return true
+        }
+    }
+
+    /** Add to `refusals` what the answer to a report has; one report at a time. */
+    private void countRefused(JSONObject reasons) {
+        if (reasons == null) return
+        Iterator<String> names = reasons.keys()
+        while (names.hasNext()) {
+            String name = String.valueOf(names.next())
+            Refusal known = refusals
+            while (known != null && !known.reason.equals(name)) known = known.next
+            if (known == null) {
+                known = new Refusal(name, refusals)
+                refusals = known
+            }
+            known.count = known.count + reasons.optLong(name)
         }
     }
 
@@ -396,7 +431,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (crawl == null) identify()
             Form fields = new Form().put('name', crawl).put('seen_by', setting('seenBy', 'own')).put('digest_covers', covers)
             if (!namespace.isEmpty()) fields.put('namespace', namespace)
-            post('/crawls', fields.text(), FORM)
+            try {
+                post('/crawls', fields.text(), FORM)
+            } catch (Refused e) {
+                if (e.status == 409) nameTaken = e.message
+                throw e
+            }
             begun = true
             if (filter != null && renewer == null) startFilter()
         }
@@ -457,8 +497,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         long now = milliseconds()
         if (failures == 0) {
             since = now
-            if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem(((Forbidden) e).status) + ': ' + server + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; after ' + FAILURES + ' failures in a row all is stored, and the server is asked ' + howOften(e) + ': ' + server + ': ' + e)
+            if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
+            else log(Level.SEVERE, consequence + '; if ' + FAILURES + ' requests in a row fail, all is stored, and the server is asked ' + howOften(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
@@ -466,16 +506,22 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     private String howOften(Exception e) {
-        return e instanceof ConnectException ? 'every second while connections are refused' : 'after 1 to ' + quiet.intdiv(1000) + ' s'
+        return e instanceof ConnectException ? 'every second while connections are refused' : 'again after 1 to ' + quiet.intdiv(1000) + ' s'
     }
 
-    /** 401: there is no token, or an unknown one; 403: it is for other crawls, or only for reading. */
-    private String tokenProblem(int status) {
-        String cure = 'set "token" in dedup-beans.xml to one of bin/token that may write to it'
-        if (token.isEmpty()) return 'wants a token for the crawl ' + crawl + '; ' + cure
-        if (status == 401) return 'does not know the token of the crawl ' + crawl + '; ' + cure
-        return 'does not let the token write to the crawl ' + crawl + '; its name begins with metadata.jobName, ' + jobName() +
-            ': set that in crawler-beans.cxml to a name that the token is for, or ' + cure
+    /**
+     * What is wrong with the token, and what to do about it. 401: there is none, or an unknown one; 403: it is only for reading,
+     * for other crawls or for other namespaces.
+     */
+    private String tokenProblem(Forbidden e) {
+        String cure = '; set "token" in dedup-beans.xml to one of bin/token '
+        if (token.isEmpty()) return 'wants a token for the crawl ' + crawl + cure + 'that may write to it'
+        if (e.status == 401) return 'does not know the token of the crawl ' + crawl + cure + 'for its index'
+        if (e.reason.contains('; this needs ')) return 'does not let the token write' + cure + 'with the role write'
+        String right = ', or if the token is the right one, set '
+        if (e.reason.contains(' in namespaces ')) right += '"namespace" there to one that it is for, and '
+        return 'does not let the token write to the crawl ' + crawl + cure + 'that may' + right +
+            'metadata.jobName in crawler-beans.cxml, which is ' + jobName() + ' and begins the names of crawls, to a name that it is for'
     }
 
     private void answered() {
@@ -485,6 +531,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             failures = 0
         }
     }
+
+    boolean isBegun() { begun }
 
     static long milliseconds() { TimeUnit.NANOSECONDS.toMillis(System.nanoTime()) }
 
@@ -523,11 +571,26 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String content(int code, String text, String method, String path) {
         if (code == 200) return text
         if (code == 204) return null
-        String message = method + ' ' + path.take(200) + ' was answered ' + code + ' ' + text.take(300)
+        String reason = line(text)
+        String message = method + ' ' + shortened(path) + ' was answered ' + code + ' ' + reason
         if (code in REFUSED) throw new Refused(code, message)
-        if (code == 401 || code == 403) throw new Forbidden(code, message)
+        if (code == 401 || code == 403) throw new Forbidden(code, reason, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
         throw new IOException(message)
+    }
+
+    /** A path with its query, without the middle if it is long: the settings of the crawl are at its end. */
+    private static String shortened(String path) {
+        if (path.length() <= 2 * MOST_OF_PATH) return path
+        return path.substring(0, MOST_OF_PATH) + '...' + path.substring(path.length() - MOST_OF_PATH)
+    }
+
+    /** The start of an answer, which may be a page of a proxy, on one line. */
+    static String line(String text) {
+        String start = text.take(10_000).trim()
+        if (start.startsWith('<')) start = start.replaceAll('<[^>]*>', ' ')
+        String all = start.replaceAll('\\s+', ' ').trim()
+        return all.length() <= MOST_OF_TEXT ? all : all.substring(0, MOST_OF_TEXT) + '...'
     }
 
     /** What a GET is answered, null if there is nothing for us; raises IOException. */
@@ -559,6 +622,39 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             }
             if (kept.size() < bean.value.size()) bean.value.setProcessors(kept)
         }
+        checkPlaces()
+    }
+
+    /** Warn if our processors are not where they must be: fetcher, dedupLookup, writer, dedupStore. */
+    private void checkPlaces() {
+        List<Processor> all = new ArrayList<Processor>()
+        for (FetchChain chain : context.getBeansOfType(FetchChain).values()) all.addAll(chain.getProcessors())
+        for (DispositionChain chain : context.getBeansOfType(DispositionChain).values()) all.addAll(chain.getProcessors())
+        int fetcher = -1, writer = -1                  // the first of them
+        for (int i = all.size() - 1; i >= 0; i--) {
+            if (all.get(i) instanceof WriterPoolProcessor) writer = i
+            else if (all.get(i).getClass().getSimpleName().startsWith('FetchHTTP')) fetcher = i
+        }
+        lookupProblem = misplaced(all, DedupLookup, fetcher, writer)
+        storeProblem = misplaced(all, DedupStore, writer, -1)
+        String revisits = conditional ? misplaced(all, DedupNotModified, fetcher, writer) : ''
+        if (!lookupProblem.isEmpty()) log(Level.WARNING, lookupProblem + '. No response is deduplicated')
+        if (!storeProblem.isEmpty()) log(Level.WARNING, storeProblem + '. Nothing is reported, so no lookup finds what is stored')
+        if (!revisits.isEmpty()) log(Level.WARNING, revisits + '. No answer 304 becomes a revisit')
+    }
+
+    /** What is wrong with the place of our processor, which stands behind one place and before another; '' if nothing is. -1: no such place. */
+    private String misplaced(List<Processor> all, Class<? extends Processor> kind, int after, int before) {
+        int place = -1
+        for (int i = all.size() - 1; i >= 0; i--) if (all.get(i).getClass() === kind) place = i
+        if (place > after && (before < 0 || place < before)) return ''   // before text is put together, which is slow in Java's first seconds
+        String name = 'dedup' + kind.simpleName.substring(5)
+        for (Processor one : ours) if (one.getClass() === kind) name = one.beanName
+        String cure = ' crawler-beans.cxml'
+        if (after >= 0) cure += ': write <ref bean="' + name + '"/> after <ref bean="' + all.get(after).beanName + '"/>'
+        if (place < 0) return name + ' stands in no chain of' + cure
+        if (place < after) return name + ' stands before ' + all.get(after).beanName + ' in' + cure
+        return name + ' stands after ' + all.get(before).beanName + ' in' + cure
     }
 
     /** What is stored is reported when the crawl pauses; at its end it answers everybody, or is taken back. */
@@ -594,7 +690,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         StringBuilder text = new StringBuilder('looked up ').append(lookups).append(', of these duplicates ').append(duplicates)
         if (filter != null) text.append(', answered by the filter ').append(answeredByFilter)
         if (conditional) text.append('; not modified ').append(notModified).append(', bytes not fetched ').append(notFetched)
-        return text.append('; reported ').append(reported).append(missed()).toString()
+        text.append('; reported ').append(reported)
+        if (refusals != null) text.append(', of these refused by the rules of the index:')
+        for (Refusal one = refusals; one != null; one = one.next) {
+            text.append(' ').append(one.reason).append(' ').append(one.count)
+            if (one.next != null) text.append(',')
+        }
+        return text.append(missed()).toString()
     }
 
     private String missed() {
@@ -631,9 +733,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String missed = missed()
         log(Level.INFO, 'crawl ' + crawl + ': ' + counts())
         if (!begun) {
-            log(Level.SEVERE, 'crawl ' + crawl + ' was never begun at ' + server + missed + (missed ? later() : ''))
+            notBegun(missed)
             return
         }
+        String problem = storeProblem.isEmpty() ? lookupProblem : storeProblem   // logged now, as `done` may come when the log is closed
+        if (!problem.isEmpty()) log(Level.WARNING, 'crawl ' + crawl + ': nothing was reported, because ' + problem + later())
         String cancelOn = setting('cancelOn')
         boolean cancel = !cancelOn.isEmpty() && reason =~ cancelOn
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
@@ -662,6 +766,18 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
                 if (e instanceof Refused && ((Refused) e).status == 429) Thread.sleep(1000)
             }
         }
+    }
+
+    /** Say why the server does not know the crawl, and what to do if it should. */
+    private void notBegun(String missed) {
+        String subject = 'crawl ' + crawl + ' was never begun at ' + server
+        if (nameTaken) log(Level.SEVERE, 'this launch could not begin the crawl ' + crawl + ', as there is one of this name: ' + nameTaken + missed + later())
+        else if (missed) log(Level.SEVERE, subject + missed + later())
+        else if (lookupProblem) log(Level.WARNING, subject + ', because ' + lookupProblem + later())
+        else if (leftOut.get() > 0L) {
+            log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out all ' +
+                leftOut + ' responses (text, unless you changed it: docs/crawlers.md says how to look it up)')
+        } else log(Level.INFO, subject + ', because nothing was to be looked up: no response had the status 2xx and a body, or dedupLookup is disabled')
     }
 
     /** The command that ends the crawl; it names the token and does not show it. */
@@ -749,7 +865,7 @@ class Original {
         }
         // Without its last line end the answer was cut, by a proxy that states no length, perhaps within a URL or date.
         boolean whole = text.endsWith('\n') && found.url != null && found.date != null
-        if (!whole || found.url.isEmpty() || found.date.isEmpty()) throw new IOException('no original in the answer ' + text.take(200))
+        if (!whole || found.url.isEmpty() || found.date.isEmpty()) throw new IOException('no original in the answer ' + DedupClient.line(text))
         return found
     }
 
@@ -1212,6 +1328,12 @@ class DedupLookup extends Processor {
         curi.addExtraInfo('RevisitProfile', revisit.getProfileName())
         curi.addExtraInfo('RevisitRefersToURI', revisit.getRefersToTargetURI())
         curi.addExtraInfo('RevisitRefersToDate', revisit.getRefersToDate())
+    }
+
+    /** What `shouldProcessRule` leaves out is counted as long as nothing was looked up, so that the crawl can say why. */
+    @Override
+    protected void innerRejectProcess(CrawlURI curi) {
+        if (!client.isBegun() && shouldProcess(curi)) client.leftOut.incrementAndGet()
     }
 
     @Override

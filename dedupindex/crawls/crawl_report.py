@@ -199,7 +199,7 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     if total.lookups or crawl.dropped:
         return None
     if total.errors:
-        return f"no lookup was answered, {total.errors:,} got an error"
+        return singular(f"all {total.errors:,} lookups got an error, see the log of the crawler")
     if crawl.state is CrawlState.OPEN:
         return "begun, no lookup yet"
     since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()
@@ -217,6 +217,16 @@ def not_asked(head: dict[str, Any]) -> str:
     if head["refused"] and not head["captures"]:
         found.append(f"all that it reported was refused: {refused_text(head['refused'])}")
     return ", ".join(found)
+
+
+def left_out(head: dict[str, Any]) -> str:
+    """Return a sentence on what the shares of a crawl leave out; "" if they have everything."""
+    if not head["not_looked_up"] and not head["not_reported"]:
+        return ""
+    return (
+        "Shares of lookups leave out what was not looked up, those of payload what was not "
+        "reported."
+    )
 
 
 def refused_text(refused: Mapping[str, int]) -> str:
@@ -297,7 +307,7 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         yield from html_page.facts("In all", _FACTS, {**head, "refused": refused})
         yield from html_page.facts("The index", INDEX, head["index"])
 
-    sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}."
+    sizes = f"Sizes of payloads: {sizes_text(head['sizes'])}. {left_out(head)}".rstrip()
     figures = [*saved_figures(head, "lookups", "stored", HANDLED_BY_CRAWL), stored]
     return html_page.page(f"Crawl {head['crawl']}", headline, figures, body(), sizes)
 
@@ -328,6 +338,8 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     yield from duplicate_lines(content, HANDLED_BY_CRAWL)
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
+    if sentence := left_out(content):
+        yield f"  {sentence}"
     yield from _stated_lines(content)
     yield from class_lines(content, "bytes stored")
     if content["listed"]:

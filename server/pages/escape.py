@@ -9,7 +9,8 @@ from flask.sansio.app import App
 from jinja2 import StrictUndefined
 from markupsafe import Markup, escape
 
-from dedupindex.crawls.crawl_report import not_asked, refused_text
+from dedupindex.crawls.crawl_report import left_out, not_asked, refused_text
+from dedupindex.runtime.report_table import exact_percent, share_text
 from dedupindex.runtime.tables import UNKNOWN, amount, number, printable
 
 _SHOWN = 400  # characters of one value
@@ -37,6 +38,7 @@ def configure_templates(app: App) -> None:
         visible=printable,
         unit=unit,
         not_asked=not_asked,
+        left_out=left_out,
         refused_text=refused_text,
     )
 
@@ -77,7 +79,7 @@ def percent(part: float | None, whole: float | None) -> str:
     """``12.5 %``."""
     if part is None or whole is None:
         return UNKNOWN
-    return f"{100 * part / whole:.1f} %" if whole else "–"
+    return share_text(exact_percent(part, whole)) if whole else "–"
 
 
 def unit(value: str) -> str:

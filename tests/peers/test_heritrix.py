@@ -304,7 +304,9 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
-    after = "; after 5 failures in a row all is stored, and the server is asked every second while"
+    after = (
+        "; if 5 requests in a row fail, all is stored, and the server is asked every second while"
+    )
     assert f"not looked up{after} connections are refused: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
@@ -362,11 +364,184 @@ def test_a_crawl_without_its_token_says_what_to_set(
         url = f"http://127.0.0.1:{server.port}"
         crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
     assert "does not let the token write to the crawl wrong-" in crawl.alerts()
-    assert "its name begins with metadata.jobName, wrong: set that in crawler" in crawl.alerts()
-    assert 'set "token" in dedup-beans.xml' in crawl.alerts()
+    advice = (
+        '; set "token" in dedup-beans.xml to one of bin/token that may, or if the token is the '
+        "right one, set metadata.jobName in crawler-beans.cxml, which is wrong and begins the names"
+    )
+    assert advice in crawl.alerts()
     assert "token other has the role write for crawls 'weekly-*'" in crawl.alerts()
-    assert "failures in a row" not in crawl.alerts()
+    assert "requests in a row" not in crawl.alerts()
     all_stored(site, crawl)
+
+
+LOOKUP, STORE, FETCHER = (
+    f'<ref bean="{name}"/>' for name in ("dedupLookup", "dedupStore", "fetchHttp")
+)
+
+
+def one_page() -> Site:
+    """A site that has a page of text, for crawls that are over at once."""
+    site = Site()
+    site.pages = {"/": Page(b"<p>text")}
+    return site
+
+
+@pytest.mark.parametrize(
+    ("options", "says", "not_said"),
+    [
+        ((), 'wants a token for the crawl {name}; set "token"', "metadata.jobName"),
+        (("--token", "wrong"), "not know the token of the crawl {name}; set", "metadata.jobName"),
+        (("--token", "{reader}"), "let the token write; set", "metadata.jobName"),
+    ],
+)
+def test_each_refusal_of_a_token_has_its_advice(
+    heritrix: Heritrix, tmp_path: Path, options: tuple[str, ...], says: str, not_said: str
+) -> None:
+    index = empty_index(tmp_path)
+    reader = dedupindex("token", index, "--add", "r", "--role", "read")[0].strip()
+    with closing(one_page()) as site, serving(index) as server:
+        url = f"http://127.0.0.1:{server.port}"
+        words = [word.format(reader=reader) for word in options]
+        crawl = heritrix.run(heritrix.make(f"refused-{len(says)}", site, url, *words))
+    assert says.format(name=crawl.name) in crawl.alerts()
+    assert not_said not in crawl.alerts()
+
+
+def test_a_crawl_with_nothing_to_look_up_is_no_alert(heritrix: Heritrix, tmp_path: Path) -> None:
+    """Its site has only text, which the default rule leaves out."""
+    with closing(one_page()) as site, serving(empty_index(tmp_path)) as server:
+        job = heritrix.make("text", site, f"http://127.0.0.1:{server.port}")
+        beans = job / "dedup-beans.xml"
+        beans.write_text(beans.read_text().replace('value="(?!)"', 'value="^text/.*"'))
+        crawl = heritrix.run(job)
+    assert crawl.alerts() == ""
+    assert "was never begun at http" in crawl.output
+    left_out = "shouldProcessRule of dedupLookup in dedup-beans.xml leaves out all 1 responses (tex"
+    assert left_out in crawl.output
+
+
+def test_what_the_index_refuses_is_counted_by_reason(heritrix: Heritrix, tmp_path: Path) -> None:
+    """The job looks text up, and the index has none."""
+    dedupindex("index", "--empty", tmp_path / "index")
+    with closing(one_page()) as site, serving(tmp_path / "index") as server:
+        crawl = heritrix.run(heritrix.make("refused", site, f"http://127.0.0.1:{server.port}"))
+    assert "; reported 1, of these refused by the rules of the index: mime 1\n" in crawl.output
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "at_launch", "at_end"),
+    [
+        (
+            "no-lookup",
+            [(LOOKUP, "")],
+            "dedupLookup stands in no chain of crawler-beans.cxml: write <ref bean=",
+            ", because dedupLookup stands in no chain of crawler-beans.cxml",
+        ),
+        (
+            "early-lookup",
+            [(LOOKUP, ""), (FETCHER, LOOKUP + FETCHER)],
+            "dedupLookup stands before fetchHttp in crawler-beans.cxml: write <ref bean=",
+            ", because dedupLookup stands before fetchHttp in crawler-beans.cxml",
+        ),
+        (
+            "late-lookup",
+            [(LOOKUP, ""), (STORE, STORE + LOOKUP)],
+            "dedupLookup stands after warcWriter in crawler-beans.cxml: write <ref bean=",
+            ": nothing was reported, because dedupLookup stands after warcWriter in crawler-beans",
+        ),
+        (
+            "no-store",
+            [(STORE, "")],
+            "dedupStore stands in no chain of crawler-beans.cxml: write <ref bean=",
+            ": nothing was reported, because dedupStore stands in no chain of crawler-beans.cxml",
+        ),
+        (
+            "early-store",
+            [(STORE, ""), (LOOKUP, LOOKUP + STORE)],
+            "dedupStore stands before warcWriter in crawler-beans.cxml: write <ref bean=",
+            ": nothing was reported, because dedupStore stands before warcWriter in crawler-beans",
+        ),
+    ],
+)
+def test_a_processor_in_the_wrong_place_is_named_at_launch(
+    heritrix: Heritrix,
+    tmp_path: Path,
+    name: str,
+    edits: list[tuple[str, str]],
+    at_launch: str,
+    at_end: str,
+) -> None:
+    with closing(one_page()) as site, serving(empty_index(tmp_path)) as server:
+        job = heritrix.make(name, site, f"http://127.0.0.1:{server.port}")
+        profile = job / "crawler-beans.cxml"
+        text = profile.read_text()
+        for old, new in edits:
+            assert text.count(old) == 1
+            text = text.replace(old, new)
+        profile.write_text(text)
+        crawl = heritrix.run(job)
+    assert at_launch in crawl.alerts().split("dedup: ")[1] and "SEVERE" not in crawl.alerts()
+    assert at_end in crawl.output
+    repair = f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)"
+    assert repair in crawl.output
+
+
+def test_a_wrong_setting_is_logged_once_with_the_end_of_the_request(
+    heritrix: Heritrix, tmp_path: Path
+) -> None:
+    paths = [f"/{'long/' * 60}{number}" for number in range(3)]
+    with closing(Site()) as site, serving(empty_index(tmp_path)) as server:
+        site.pages = {path: Page(b"<p>text") for path in paths}
+        seeds = [word for path in paths for word in ("--seed", site.url + path)]
+        job = heritrix.make("wrong-age", site, f"http://127.0.0.1:{server.port}", *seeds)
+        beans = job / "dedup-beans.xml"
+        beans.write_text(beans.read_text().replace("maxAge=\n", "maxAge=30days\n"))
+        crawl = heritrix.run(job)
+        report = crawl_of(server, f"{crawl.name}/report")
+        page = server.get(f"/pages/crawl?name={crawl.name}")[1].decode()
+    (line,) = [line for line in crawl.alerts().splitlines() if "was answered 400" in line]
+    assert re.search(
+        r"GET /lookup\?\S{100,200}\.\.\.\S{100,200}&max_age=30days was answered 400", line
+    )
+    assert "; further answers 400 are only counted" in line and len(line) < 1200
+    assert report["errors"] == len(paths)
+    assert report["warning"] == "all 3 lookups got an error, see the log of the crawler"
+    assert report["warning"] in page and "may not have been told to ask" not in page
+
+
+def test_a_name_that_is_taken_and_an_error_page_are_one_line_each(
+    heritrix: Heritrix, tmp_path: Path
+) -> None:
+    class Stub(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(409 if "taken" in self.server.server_name else 502)
+            self.end_headers()
+            self.wfile.write(b"<html>\n<body>\n<h1>Bad" + b" gateway" * 1000)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Tests say what went wrong."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Stub)
+    Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        with closing(one_page()) as site:
+            for name in ("taken", "gateway"):
+                server.server_name = name
+                crawl = heritrix.run(
+                    heritrix.make(name, site, f"http://127.0.0.1:{server.server_port}")
+                )
+                ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+                if name == "taken":
+                    assert "as there is one of this name: POST /crawls was answered 409" in ours[-1]
+                    assert "never begun" not in crawl.output
+                else:
+                    assert "was answered 502 Bad gateway" in crawl.alerts()
+                    assert " ... (in thread" in crawl.alerts() and "<h1>" not in crawl.output
+                assert len(max(ours, key=len)) < 1200
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_a_profile_that_was_edited_twice_works_as_if_edited_once(
@@ -590,9 +765,9 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
     assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
-    assert "was answered 503" in alerts and "the server is asked after 1 to 1 s" in alerts
+    assert "was answered 503" in alerts and "the server is asked again after 1 to 1 s" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
-    assert alerts.index("was answered 409") < alerts.index("failures in a row all is stored")
+    assert alerts.index("was answered 409") < alerts.index("requests in a row fail")
 
 
 @pytest.mark.parametrize("compiled", [True, False])

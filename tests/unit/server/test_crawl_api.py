@@ -393,7 +393,12 @@ def test_the_lookups_of_a_crawl_are_shown(
     web.get("/lookup?crawl=c&digest=none")
     web.post("/lookup", json={"crawl": "c", "lookups": [{"digest": "none"}]})
     only_errors = web.post("/crawls/c/commit").get_json()["warning"]
-    assert only_errors == "no lookup was answered, 2 got an error"
+    assert only_errors == "all 2 lookups got an error, see the log of the crawler"
+    shown_page = web.get("/pages/crawl?name=c").text
+    assert "Overview</a> counts the errors of this server by reason" in shown_page
+    assert "may not have been told to ask" not in shown_page
+    begin(web, "d")
+    assert "may not have been told to ask" in web.get("/pages/crawl?name=d").text
 
 
 def test_unreadable_crawls_are_never_a_miss(make_index: MakeIndex) -> None:

@@ -437,6 +437,25 @@ def test_all_formats_have_the_same_numbers(web: Web, index: Path) -> None:
             assert out == over
 
 
+def test_a_share_is_the_same_in_every_report_and_on_every_page(web: Web) -> None:
+    """3.846 is 3.85 in JSON and 3.8 in text; 3.9 would be rounded twice."""
+    hit = LookupOutcome.of_hit("exact_url", capture(1)._replace(size=10))
+    asked = [("a", "DIGEST_ANY", b"http://a.example/", one, -1, 1000) for one in (hit, NO_ORIGINAL)]
+    web.live.crawls.counting.count_lookups([asked[0]] * 2 + [asked[1]] * 50)
+    stored = [capture(n, b"http://a.example/%d" % n)._replace(size=10) for n in range(10, 60)]
+    web.live.crawls.counting.count_stored("a", stored)
+    report = web.report("by=host")
+    assert report["duplicates_percent"] == report["duplicate_bytes_percent"] == 3.85
+    assert report["strategies"]["DIGEST_ANY"]["duplicates_percent"] == 3.85
+    assert report["groups"][0]["duplicates_percent"] == 3.85
+    for path in ("/crawls/a", "/crawls?limit=2"):
+        assert '"duplicate_bytes_percent":3.85' in web.get(path).text
+    shown = [web.report("by=host&format=text"), web.report("by=host&format=html")]
+    pages = ("/", "/pages/crawl?name=a", "/pages/crawls", "/pages/host?host=a.example")
+    for text in (*shown, *(web.get(path).text for path in pages)):
+        assert "3.8 %" in text and "3.9 %" not in text
+
+
 def test_reports_escape_text_of_the_web(web: Web) -> None:
     answers = [
         LookupOutcome.of_hit("exact_url", capture(1)._replace(mime=mime))
@@ -550,6 +569,10 @@ def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
         assert f"<dt>{label}</dt><dd>2</dd>" in page
         assert "<dt>Not looked up, as the crawler counts</dt><dd>2</dd>" in page
         assert "ookups that failed" not in page and page.count("2 more were not looked up") == 1
+    left_out = "Shares of lookups leave out what was not looked up, those of payload what was not"
+    for shown in (text, web.report("format=html"), web.get("/pages/crawl?name=a").text):
+        assert shown.count(left_out) == 1
+    assert left_out not in web.report("format=text", "b") + web.report("format=html", "b")
 
 
 def test_an_unknown_crawl_name_is_answered_with_suggestions(web: Web) -> None:
