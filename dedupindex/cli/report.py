@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import product
@@ -146,26 +146,11 @@ def command(
     not repeats within SOURCE: bin/dedup --dry-run counts those.
     """
     sources = [*options["against"], *more]
-    if not sources and not options["crawl"]:
-        raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
-    if sources and options["crawl"]:
-        raise click.UsageError(
-            "--crawl NAME reports on a crawl that looked up, --against SOURCE on files: "
-            "give only one of them"
-        )
-    if options["crawl"] and (options["policy"] or options["namespace"] or any(options["max_age"])):
-        raise click.UsageError("--max-age, --policy and --namespace are for --against")
-    if options["crawl"] and options["validators"]:
-        raise click.UsageError("--validators is for --against: it reads the files of the crawl")
+    _check_subject(sources, options)
     if wants_json() and options["format"] != "json":
         if is_typed("format"):
             raise click.UsageError(f"give either --json or --format {options['format']}")
         options["format"] = "json"
-    if is_typed("compare") and not options["compare"]:
-        raise click.UsageError(
-            "--compare '' names no crawl; bin/index --add --reread --crawl NAME FILE... gives "
-            "files that were indexed without --crawl the name of theirs"
-        )
     if options["compare"]:
         from dedupindex.cli import compare  # other reports need not wait for it
 
@@ -186,6 +171,26 @@ def command(
     check_order(index, sources)
     _check_crawl_names(index, sources)
     return (_validators if options["validators"] else _against)(index, sources, **options)
+
+
+def _check_subject(sources: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Raise `UsageError` unless options go with what the report is on: a crawl, or files."""
+    if not sources and not options["crawl"]:
+        raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
+    if sources and options["crawl"]:
+        raise click.UsageError(
+            "--crawl NAME reports on a crawl that looked up, --against SOURCE on files: "
+            "give only one of them"
+        )
+    if options["crawl"] and (options["policy"] or options["namespace"] or any(options["max_age"])):
+        raise click.UsageError("--max-age, --policy and --namespace are for --against")
+    if options["crawl"] and options["validators"]:
+        raise click.UsageError("--validators is for --against: it reads the files of the crawl")
+    if is_typed("compare") and not options["compare"]:
+        raise click.UsageError(
+            "--compare '' names no crawl; bin/index --add --reread --crawl NAME FILE... gives "
+            "files that were indexed without --crawl the name of theirs"
+        )
 
 
 def _check_crawl_names(index: Path, sources: Sequence[str]) -> None:
