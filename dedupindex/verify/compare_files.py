@@ -34,9 +34,9 @@ from dedupindex.verify.file_bytes import (
 )
 from dedupindex.verify.issues import Broken, Finding, Issue
 from dedupindex.verify.locate_originals import (
-    DamagedOriginal,
     FindOriginal,
     OriginalReader,
+    UnusableOriginal,
     reference,
 )
 from dedupindex.verify.parse_records import AnyRecord, CheckedRecord, RecordHead
@@ -285,23 +285,24 @@ class _Pair:
 
     def _rebuilt(self, facts: Facts, body: Iterator[bytes], at: int) -> Iterator[Issue]:
         """Compare the body of the old record at `at` with those of the originals of a revisit."""
-        worst = "original-missing", "no full record of the URL, date and id that it names is found"
+        found = "original-missing", "no full record of the URL, date and id that it names is found"
+        unusable: UnusableOriginal | None = None
         for number, original in enumerate(self._originals.read(reference(facts))):
             if number:  # read the old record again
                 _, body = open_body(self._old.at(at))
             try:
                 if not equal_pieces(body, original.body()):
-                    worst = "not-rebuilt", "its original's body is not the one that was stored"
+                    found = "not-rebuilt", "its original's body is not the one that was stored"
                     continue
                 issues = list(revisits.original_issues(facts, original.facts()))
-            except DamagedOriginal as damaged:  # a copy of it may be sound
-                worst = damaged.reason, str(damaged)
+            except UnusableOriginal as error:  # a copy of it may be sound
+                unusable = unusable or error
                 continue
             self._counts[REBUILT] += 1
             # The claimed length was above the same body before.
             yield from (issue for issue in issues if issue[0] != "claimed-length")
             return
-        yield worst
+        yield (unusable.reason, str(unusable)) if unusable else found
 
 
 class _RecordRange(NamedTuple):

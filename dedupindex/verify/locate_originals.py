@@ -135,15 +135,12 @@ def _key_of(wanted: OriginalReference) -> bytes:
     return capture_key(wanted.url, wanted.date)
 
 
-class DamagedOriginal(Broken):
-    """An original cannot be read to its end; the text says which file and why."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__("original-damaged", message)
+class UnusableOriginal(Broken):
+    """An original is damaged, or its file cannot be read; the text says which file and why."""
 
 
 class VerifiedOriginal:
-    """A full record that is what a revisit refers to; its methods raise `DamagedOriginal`."""
+    """A full record that is what a revisit refers to; its methods raise `UnusableOriginal`."""
 
     def __init__(self, container: Container, record: AnyRecord) -> None:
         self._container, self._record = container, record
@@ -168,8 +165,10 @@ class VerifiedOriginal:
         try:
             yield
         except (Broken, UnreadableFile) as error:
+            reason = "original-damaged" if isinstance(error, Broken) else "unreadable"
             place = f"{self._container.name} at {self._record.offset}"
-            raise DamagedOriginal(f"its original, {place}, cannot be read: {error}") from error
+            message = f"its original, {place}, cannot be read: {error}"
+            raise UnusableOriginal(reason, message) from error
 
 
 class OriginalReader:

@@ -250,11 +250,47 @@ def test_who_takes_over_waits_for_lost_executors(
 def test_how_long_who_takes_over_still_waits_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "sleep", lambda seconds: None)
     seen: list[ProgressUpdate] = []
-    rows = SimpleNamespace(get={metadata.EXECUTORS: 4}.get)
-    metadata.await_executors(rows, seen.append)  # type: ignore[arg-type]
+    held = {metadata.EXECUTORS: 4, "loading": 1 << 60}
+    removed: list[tuple[str, int]] = []
+    rows = SimpleNamespace(get=held.get, remove=lambda *row: removed.append(row))
+    checked: list[None] = []
+    lease = SimpleNamespace(check=lambda: checked.append(None))
+    metadata.await_executors(rows, lease, seen.append)  # type: ignore[arg-type]
     assert [(one.phase, one.part) for one in seen] == [
         ("waiting for executors of an interrupted load", part) for part in (0, 0.25, 0.5, 0.75)
     ]
+    assert checked == [None] and removed == [(metadata.EXECUTORS, (1 << 60) + 1)]
+
+
+def test_who_has_lost_the_lease_while_waiting_writes_nothing(
+    tmp_path: Path, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may have finished the first load, which would be removed as unfinished."""
+    where = addresses()
+    lost, other = (Bench(tmp_path / name, where) for name in ("lost", "other"))
+    with pytest.raises(IndexUnavailable):
+        lost.load([capture(1, A)], cluster=Failing())
+
+    def outlived(seconds: float) -> None:
+        """The lease ends while its process does not run, and another process loads."""
+        monkeypatch.setattr(metadata, "sleep", lambda seconds: None)
+        mine.__exit__()
+        other.load([capture(2, A)])
+        mine._renewed -= 2 * metadata.LEASE
+
+    class Noted(metadata.Lease):
+        def __enter__(self) -> metadata.Lease:
+            nonlocal mine
+            mine = mine or self
+            return super().__enter__()
+
+    mine: metadata.Lease | None = None
+    monkeypatch.setattr(metadata, "sleep", outlived)
+    monkeypatch.setattr("dedupindex.index.engines.cassandra.cassandra_engine.Lease", Noted)
+    with pytest.raises(IndexUnavailable, match="the right to write to .* was lost"):
+        lost.load([capture(3, A)])
+    monkeypatch.undo()
+    assert len(other.held()) == 1
 
 
 def test_damage_that_an_executor_finds_stays_what_it_is() -> None:

@@ -336,6 +336,31 @@ def test_a_damaged_original_is_named(plain: bool, tmp_path: Path) -> None:
     assert [reason for reason, _ in rest] == ["record-missing", "record-extra"]
     sound = write(tmp_path / "sound.warc.gz", [page(1, noise(1, 3000))])
     assert compare(cut, sound) == rest
+    other = write(tmp_path / "another.warc.gz", [page(1, noise(2, 3000))])
+    assert compare(other)[0][0] == "not-rebuilt"
+    for files in ((cut, other), (other, cut)):
+        assert compare(*files)[0] == (reason, message)
+
+
+def test_an_original_that_cannot_be_read_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whether it is damaged: its disk or store does not answer."""
+    body = noise(1, 300_000)
+    original = write(tmp_path / "other.warc", [page(1, body)], plain=True)
+    old = write(tmp_path / "old.warc.gz", [page(2, body)])
+    new = write(tmp_path / "new.warc.gz", [copy_of(2, 1, body)])
+    read = file_bytes.File.read
+
+    def fails(self: file_bytes.File, offset: int, size: int) -> bytes:
+        if self.path == original and offset > 100_000:
+            raise file_bytes.UnreadableFile("Input/output error")
+        return read(self, offset, size)
+
+    monkeypatch.setattr(file_bytes.File, "read", fails)
+    (found,) = verify_pair(old, new, lambda _: [OriginalHint(original, 0)])
+    assert found.reason == "unreadable"
+    assert f"its original, {original} at 0, cannot be read: Input/output error" in found.message
 
 
 def test_other_kinds_of_files_must_be_equal(tmp_path: Path) -> None:

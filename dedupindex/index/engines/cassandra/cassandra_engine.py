@@ -208,6 +208,7 @@ class CassandraEngine(Engine):
         self._exists = True
         held = self._lease
         with nullcontext(held) if held else Lease(session, str(self.address)) as lease:
+            metadata.await_executors(self._about(), lease, load.on_progress)
             self._take_identity()
             state = self._about().state()
             whole = Completeness.of(self._about(), state, load)
@@ -277,7 +278,6 @@ class CassandraEngine(Engine):
     def _begin(self, state: IndexState, load: Load, *, by_executors: bool) -> bool:
         """Write that a load begins; return whether one was killed, so that counts are outdated."""
         about = self._about()
-        metadata.await_executors(about, load.on_progress)
         loading = about.get("loading")  # the timestamp of a load that was killed
         killed = loading is not None
         state.written = max(time.time_ns() // 1000, state.written + 2, (loading or 0) + 2)

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from math import ceil
-from time import sleep
+from time import sleep, time_ns
 from typing import Any
 
 from dedupindex.counts import OnProgress, ProgressUpdate
@@ -307,13 +307,19 @@ def executors_end(address: Address) -> int:
     return ceil(LEASE + 4 * address.timeout)
 
 
-def await_executors(about: About, on_progress: OnProgress) -> None:
-    """Wait until no executor of a load that was interrupted can write any more."""
+def await_executors(about: About, lease: Lease, on_progress: OnProgress) -> None:
+    """Wait until no executor of a load that was interrupted can write any more; once for it.
+
+    Raises `IndexUnavailable` if another process may have the lease by then.
+    """
     seconds = about.get(EXECUTORS) or 0
     for second in range(seconds):
         part = second / seconds
         on_progress(ProgressUpdate("waiting for executors of an interrupted load", part=part))
         sleep(1)
+    if seconds:
+        lease.check()
+        about.remove(EXECUTORS, max(time_ns() // 1000, (about.get("loading") or 0) + 1))
 
 
 def _identified(pid: int) -> dict[str, str]:
