@@ -401,7 +401,7 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
         chosen = [] if "purged" in refused else [name for name in refused if name in _LEFT_OUT]
         most = max(chosen or refused, key=lambda name: refused[name])
         count = f"{refused[most]:,} of {refused.total():,} responses were refused"
-        what = _LEFT_OUT.get(most, f"see {_REASONS}")
+        what = _LEFT_OUT[most] if most in chosen else f"see {_REASONS}"
         yield f"nothing was added: {count} as {most!r} ({what})"
     elif unresolved:
         yield f"nothing was added: {_UNRESOLVED_TEXT}: {unresolved:,}"

@@ -11,7 +11,7 @@ read. Without them a URL that has not changed looks as if it were gone, so that 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, nullcontext
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +27,7 @@ from dedupindex.errors import BadQuery, UnknownCrawl, as_called
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
+from dedupindex.index.format.file_names import files_of
 from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
@@ -166,7 +167,6 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
     `revisits` are those that the index knows, by crawl.
     """
     read = {container.crawl for container in view.containers()}
-    absent = _absent(view, revisits)
     warnings = []
     with store.reading() as reading:
         for name, known in revisits.items():
@@ -186,9 +186,9 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
                     "If all its WARCs were read, its crawler has stored them in full: no "
                     "revisit is missing, and the numbers are right. If not, read the others:"
                 )
-                if files := sorted(absent[name]):
+                if files := sorted(_absent(view, name)):
                     found.append(
-                        f"files that it reported and that were not read: {len(files):,} "
+                        f"files that have its captures and were not read: {len(files):,} "
                         f"({names_text(files, _NAMED)})"
                     )
                     advice = "Read them:"
@@ -203,14 +203,15 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
     return warnings
 
 
-def _absent(view: View, crawls: Iterable[str]) -> dict[str, set[str]]:
-    """Return the last names of files that captures of each crawl are in and nobody has read."""
-    absent: dict[str, set[str]] = {name: set() for name in crawls}
+def _absent(view: View, crawl: str) -> set[str]:
+    """Return the last names of files that captures of a crawl are in and nobody has read."""
+    absent = set[str]()
     for _, place in view.places():
-        if place.container and place.crawl in absent:
-            absent[place.crawl].add(_last_name(place.container))
-    read = {_last_name(container.name) for container in view.containers()}
-    return {name: files - read for name, files in absent.items()}
+        if place.crawl == crawl and place.container:
+            read = map(view.container, files_of(place.container))  # perhaps within a WACZ
+            if not any(read):
+                absent.add(_last_name(place.container))
+    return absent - {_last_name(container.name) for container in view.containers()}
 
 
 def _damaged(view: View, *crawls: str) -> list[str]:

@@ -262,6 +262,14 @@ def test_how_long_who_takes_over_still_waits_is_shown(monkeypatch: pytest.Monkey
     assert checked == [None] and removed == [(metadata.EXECUTORS, (1 << 60) + 1)]
 
 
+class FailingFirst(Here):
+    """A cluster that is lost when a first load was written."""
+
+    def packed_rows(self, work: Any, tasks: Any) -> Iterator[Any]:
+        yield from super().packed_rows(work, tasks)
+        raise DedupError("no executors are left")
+
+
 def test_who_has_lost_the_lease_while_waiting_writes_nothing(
     tmp_path: Path, addresses: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +277,7 @@ def test_who_has_lost_the_lease_while_waiting_writes_nothing(
     where = addresses()
     lost, other = (Bench(tmp_path / name, where) for name in ("lost", "other"))
     with pytest.raises(IndexUnavailable):
-        lost.load([capture(1, A)], cluster=Failing())
+        lost.load([capture(1, A)], cluster=FailingFirst())
 
     def outlived(seconds: float) -> None:
         """The lease ends while its process does not run, and another process loads."""

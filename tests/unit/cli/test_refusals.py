@@ -72,13 +72,17 @@ def test_what_can_be_changed_is_named_before_what_cannot(tmp_path: Path) -> None
 
 
 def test_no_new_index_is_advised_for_what_was_purged(tmp_path: Path) -> None:
-    source, again = tmp_path / "x.cdx", tmp_path / "again.cdx"
+    source = tmp_path / "x.cdx"
     source.write_text(HEADER + cdx_line(1, 1, 1) + cdx_line(2, 2, 2))
     typed("index", source, tmp_path / "index")
     typed("purge", tmp_path / "index", "--url", "http://", "--prefix")
-    again.write_text(source.read_text() + cdx_line(3, 3, 3).replace(" 200 ", " 404 "))
-    last = typed("index", "--add", again, tmp_path / "index")[0].splitlines()[-1]
-    assert last.startswith("nothing was added: 2 of 3 responses were refused as 'purged'"), last
+    for gone in (1, 3):
+        left_out = [cdx_line(n, n, n).replace(" 200 ", " 404 ") for n in range(3, 3 + gone)]
+        again = tmp_path / f"again-{gone}.cdx"
+        again.write_text(source.read_text() + "".join(left_out))
+        last = typed("index", "--add", again, tmp_path / "index")[0].splitlines()[-1]
+        most = "2 of 3 responses were refused as 'purged'" if gone == 1 else "3 of 5"
+        assert last.startswith(f"nothing was added: {most}") and "a new index" not in last, last
 
 
 def test_revisits_that_name_no_original_are_not_said_to_be_refused(tmp_path: Path) -> None:

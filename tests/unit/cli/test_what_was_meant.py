@@ -61,9 +61,14 @@ def test_a_lookup_of_a_url_without_scheme_says_so(index: Path) -> None:
 
 def test_the_data_file_of_an_index_is_missing(index: Path) -> None:
     data = index / f"data-{read_identity(index).generation}.mdb"
-    data.write_bytes(b"")
-    _, said = typed("index", "--check", index, status=7)
-    assert ".mdb is empty: restore the index from a copy, or build it again" in said
+    whole = data.read_bytes()
+    for changed, text in (
+        (b"", ".mdb is empty: "),
+        (whole[:16] + b"junk" + whole[20:], ".mdb is damaged (MDB_INVALID: "),
+    ):
+        data.write_bytes(changed)
+        _, said = typed("index", "--check", index, status=7)
+        assert text in said and "restore the index from a copy, or build it again" in said, said
     data.unlink()
     said = typed("list", index, status=6)[1]
     assert ".mdb is missing: restore the index from a copy, or build it again" in said

@@ -164,7 +164,7 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     third = capture(3, b"http://x.example/3", crawl="new", container="lost.warc.gz", offset=1)
     load(index, [third])
     text, _ = typed(*words)
-    assert "files that it reported and that were not read: 1 (lost.warc.gz). Read them:" in text
+    assert "files that have its captures and were not read: 1 (lost.warc.gz). Read them:" in text
     load(index, [], [revisit_of(one, one.url, 5, "/newer.warc.gz", "new")])
     text, warned = typed(*words)
     assert "URLs same:            1," in text and "Warning" not in text + warned

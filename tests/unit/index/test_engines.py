@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
+import lmdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -740,3 +741,23 @@ def test_both_ways_to_load_count_the_same(make: Make) -> None:
     assert one == other
     assert one.contradicted
     assert small.held() == [pair for pair in big.held() if pair[1].url == A]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (lmdb.BadTxnError("x"), Damaged),
+        (lmdb.CorruptedError("x"), Damaged),
+        (lmdb.PageNotFoundError("x"), Damaged),
+        (lmdb.MapResizedError("x"), IndexUnavailable),
+        (lmdb.Error("x"), IndexUnavailable),
+    ],
+)
+def test_damage_that_lmdb_finds_is_damage(
+    error: lmdb.Error, kind: type[Exception], tmp_path: Path
+) -> None:
+    """A nightly check that says "missing, or being written" would be tried again for ever."""
+    bench = Bench(tmp_path / "index", "lmdb")
+    bench.load([capture(1, A)])
+    with bench.open() as engine, pytest.raises(kind), engine.view():
+        raise error

@@ -20,7 +20,6 @@ DAMAGE = (
     lmdb.InvalidError,
     lmdb.PageNotFoundError,
     lmdb.PanicError,
-    lmdb.VersionMismatchError,
 )
 REMEDY = "restore the index from a copy, or build it again"
 MAP_SIZE = 1 << 40  # bytes of address space, not of disk: the largest an index may grow
@@ -105,8 +104,14 @@ def unopened(path: Path, error: Exception) -> Damaged | IndexUnavailable:
     """Return the error for a file that cannot be opened, with what to do about it."""
     if isinstance(error, FileNotFoundError):
         return IndexUnavailable(f"{path} is missing: {REMEDY}")
+    if isinstance(error, lmdb.InvalidError | lmdb.VersionMismatchError) and _begins_right(path):
+        return IndexUnavailable(
+            f"{path}-lock is damaged, or of another version of LMDB: end all processes that use "
+            "the index, then remove that file"
+        )
     if isinstance(error, DAMAGE):
-        return Damaged(f"{path} is damaged ({error}): {REMEDY}")
+        found = str(error).replace(f"{path}: ", "")
+        return Damaged(f"{path} is damaged ({found}): {REMEDY}")
     reason = error.strerror if isinstance(error, OSError) else None
     return IndexUnavailable(f"{path} cannot be opened: {reason or error}")
 
@@ -129,6 +134,14 @@ def check_pages(path: Path) -> None:
         f"{path} is damaged: its first two pages contradict each other; restore the index from a "
         "copy, or build it again"
     )
+
+
+def _begins_right(path: Path) -> bool:
+    """Return whether a file begins as a data file of LMDB."""
+    with suppress(OSError), open(path, "rb") as stream:
+        first = _meta(stream.read(_META.size))
+        return first is not None and first[:2] == (_MAGIC, _DATA_VERSION)
+    return False
 
 
 def _meta(data: bytes) -> _Meta | None:
