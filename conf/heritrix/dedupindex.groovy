@@ -483,7 +483,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             answered()
             int status = ((Refused) e).status
             boolean often = status in REFUSED_OFTEN
-            if (!often || logged.add(status)) {
+            boolean report = consequence.startsWith('not reported')    // a refused lookup must not hide a lost batch
+            if (!often || logged.add(report ? 1000 + status : status)) {
                 log(Level.WARNING, consequence + ': ' + e.message + (often ? '; further answers ' + status + ' are only counted' : ''))
             }
             return
@@ -709,7 +710,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** What to do about captures that the server does not know. */
     private String later() {
         if (!namespace.isEmpty()) return '; no later crawl finds what was not reported. Do not index the WARCs: what is read from files is in no namespace and answers everybody'
-        return '; index the WARCs afterwards (bin/index --add --crawl ' + crawl + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
+        String name = nameTaken.isEmpty() ? crawl : 'OTHER_NAME'   // not that of another crawl
+        return '; index the WARCs afterwards (bin/index --add --crawl ' + name + ' ' + warcs() + ' INDEX), or later crawls do not find what is in them'
     }
 
     /** The directories that the crawl writes its WARCs to, as words of a shell. */
@@ -775,8 +777,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         else if (missed) log(Level.SEVERE, subject + missed + later())
         else if (lookupProblem) log(Level.WARNING, subject + ', because ' + lookupProblem + later())
         else if (leftOut.get() > 0L) {
-            log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out all ' +
-                leftOut + ' responses (text, unless you changed it: docs/crawlers.md says how to look it up)')
+            log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out ' +
+                (leftOut.get() == 1L ? 'the only response' : 'all ' + leftOut + ' responses') + ' (text, unless you changed it: docs/crawlers.md says how to look it up)')
         } else log(Level.INFO, subject + ', because nothing was to be looked up: no response had the status 2xx and a body, or dedupLookup is disabled')
     }
 

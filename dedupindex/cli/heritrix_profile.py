@@ -16,7 +16,7 @@ from hashlib import sha256
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from ssl import SSLError
+from ssl import SSLCertVerificationError
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -224,9 +224,9 @@ class _ServedIndex(NamedTuple):
         named = f"the server {printable(server)}"
         try:
             connection = _connected(server)
-        except SSLError:  # the Java of Heritrix trusts other certificates
+        except SSLCertVerificationError:  # the Java of Heritrix trusts other certificates
             return None, ""
-        except (OSError, ValueError) as error:  # ValueError: no host or port to connect to
+        except (OSError, HTTPException, ValueError) as error:  # the last two: no host or port
             reason = getattr(error, "strerror", None) or str(error)
             cure = "start bin/serve before you launch it"
             return None, f"{named} is not reached now ({reason}){_MADE}: {cure}"

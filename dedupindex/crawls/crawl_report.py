@@ -199,7 +199,8 @@ def warning(crawl: Crawl, total: StatisticsRow) -> str | None:
     if total.lookups or crawl.dropped:
         return None
     if total.errors:
-        return singular(f"all {total.errors:,} lookups got an error, see the log of the crawler")
+        which = "the only lookup" if total.errors == 1 else f"all {total.errors:,} lookups"
+        return f"{which} got an error, see the log of the crawler"
     if crawl.state is CrawlState.OPEN:
         return "begun, no lookup yet"
     since = time.time() - datetime.fromisoformat(crawl.ended).timestamp()

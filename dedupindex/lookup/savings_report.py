@@ -230,7 +230,10 @@ def filter_lines(filters: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def with_exact_shares(report: dict[str, Any]) -> dict[str, Any]:
-    """Return a report read from JSON, with exact shares: they are to be rounded once."""
+    """Return a report read from JSON, with exact shares, which are to be rounded once.
+
+    Those of its first filter, too, which is the one that is shown.
+    """
 
     def exact(row: dict[str, Any], shares: Mapping[str, tuple[str, Row, str]]) -> dict[str, Any]:
         made = {
@@ -251,13 +254,9 @@ def with_exact_shares(report: dict[str, Any]) -> dict[str, Any]:
         "captures_percent": ("captures", report, "handled"),
         "percent": ("bytes", report, "handled_bytes"),
     }
-    filters = [
-        {
-            **one,
-            "strategies": {name: exact(row, strategy) for name, row in one["strategies"].items()},
-        }
-        for one in report["filters"]
-    ]
+    first, *others = report["filters"]  # the others handle other captures than the report says
+    rows = {name: exact(row, strategy) for name, row in first["strategies"].items()}
+    filters = [{**first, "strategies": rows}, *others]
     return {**of_row(report), "filters": filters, "groups": list(map(of_row, report["groups"]))}
 
 

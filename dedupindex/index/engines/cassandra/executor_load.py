@@ -10,7 +10,8 @@ load counts entries only, and reads no captures. A later one plans the writes of
 and counts them; they are written when all are counted. What comes in place of captures that are
 dropped is counted before these are removed.
 
-What was lost, killed or cut off must not write later into another load. `LentLease` ends it.
+An executor that was cut off must not write later into another load: it checks the lease of the
+driver (`LentLease`) before each batch.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def check_same(mine: Identity, cluster: Identity, address: Address) -> None:
         )
 
 
-EXECUTORS = "executors"  # row of a load by executors: the seconds that who takes over waits
+EXECUTORS = "executors"  # row of a load by executors: seconds that the next load waits
 _LENT = LEASE / 6
 
 
