@@ -421,6 +421,19 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** A line of the log, under a name of ours: Java would take the one of Groovy's dispatcher. */
     private static void log(Level level, String message) {
         LOG.logp(level, 'dedupindex.DedupClient', 'log', 'dedup: ' + message)
+        if (isExiting()) System.err.println('dedup: ' + message)
+    }
+
+    /** Whether Java is ending, as with `-r` when the crawl is over: its logs may be closed before we are done. */
+    private static boolean isExiting() {
+        Thread hook = new Thread()
+        try {
+            Runtime.runtime.addShutdownHook(hook)
+            Runtime.runtime.removeShutdownHook(hook)
+            return false
+        } catch (IllegalStateException e) {
+            return true
+        }
     }
 
     private void begin() {
