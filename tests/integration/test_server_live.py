@@ -78,7 +78,8 @@ def serving(
 ) -> Iterator[Running]:
     """A server of `index` on a free port, ready; it is stopped in the end."""
     log = index.with_name(index.name + ".log")
-    words = [*map(str, command), str(index), "--port", "0", "--json"]
+    port = () if "--port" in options else ("--port", "0")
+    words = [*map(str, command), str(index), *port, "--json"]
     with (
         open(log, "w") as stream,
         subprocess.Popen(
