@@ -113,7 +113,9 @@ class OriginalsIndex:
 
     def _opened(self) -> sqlite3.Connection:
         if self._database is None:
-            self._database = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro", uri=True)
+            # With Spark a thread of its own takes the tasks, which are made here.
+            address = f"{self._path.absolute().as_uri()}?mode=ro"
+            self._database = sqlite3.connect(address, uri=True, check_same_thread=False)
         return self._database
 
 
