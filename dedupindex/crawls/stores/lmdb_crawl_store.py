@@ -44,7 +44,10 @@ class LmdbStore(Store):
     """The open file; a process can open it once."""
 
     def __init__(self, index: Path, *, create: bool = True) -> None:
-        """Open or `create` the file, on a read-only disk to read; raises `IndexUnavailable`."""
+        """Open or `create` the file, on a read-only disk to read.
+
+        Raises `Damaged`, `IndexUnavailable`.
+        """
         self.path = index / FILE
         self._env: Any = None
         try:

@@ -405,12 +405,12 @@ def test_unreadable_crawls_are_never_a_miss(make_index: MakeIndex) -> None:
     index = make_index([capture(90)])
     (index / "crawls.mdb").write_bytes(b"no tree" * 1000)
     web = served(index)
-    assert error(web.get(f"/lookup?digest={sha1(1)}&url={PAGE}")) == (503, "index_unavailable")
+    assert error(web.get(f"/lookup?digest={sha1(1)}&url={PAGE}")) == (503, "damaged")
     for path in ("/crawls", f"/lookup?digest={sha1(90)}&url={PAGE}&crawl=a"):
-        assert error(web.get(path)) == (503, "index_unavailable")
-    assert error(web.post("/crawls", json={"name": "a"})) == (503, "index_unavailable")
+        assert error(web.get(path)) == (503, "damaged")
+    assert error(web.post("/crawls", json={"name": "a"})) == (503, "damaged")
     batch = web.post("/lookup", json={"lookups": [{"digest": str(sha1(1)), "url": PAGE}]})
-    assert error(batch) == (503, "index_unavailable")
+    assert error(batch) == (503, "damaged")
 
 
 def test_a_hit_is_the_best_of_index_and_crawls(make_index: MakeIndex) -> None:
