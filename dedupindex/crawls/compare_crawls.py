@@ -27,7 +27,7 @@ from dedupindex.errors import BadQuery, UnknownCrawl, as_called
 from dedupindex.index import open_index
 from dedupindex.index.engine import View
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import files_of
+from dedupindex.index.format.file_names import files_of, last_name
 from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
@@ -210,8 +210,8 @@ def _absent(view: View, crawl: str) -> set[str]:
         if place.crawl == crawl and place.container:
             read = map(view.container, files_of(place.container))  # perhaps within a WACZ
             if not any(read):
-                absent.add(_last_name(place.container))
-    return absent - {_last_name(container.name) for container in view.containers()}
+                absent.add(last_name(place.container))
+    return absent - {last_name(container.name) for container in view.containers()}
 
 
 def _damaged(view: View, *crawls: str) -> list[str]:
@@ -219,17 +219,13 @@ def _damaged(view: View, *crawls: str) -> list[str]:
     files: dict[str, list[str]] = {name: [] for name in crawls}
     for container in view.containers():
         if container.damaged and container.crawl in files:
-            files[container.crawl].append(_last_name(container.name))
+            files[container.crawl].append(last_name(container.name))
     return [
         f"crawl {name}: files of which something could not be read: {len(damaged):,} "
         f"({names_text(damaged, _NAMED)}). What they lack is counted as new or gone, or not at all."
         for name, damaged in files.items()
         if damaged
     ]
-
-
-def _last_name(name: str) -> str:
-    return name.rpartition("/")[2]
 
 
 def _lines(

@@ -10,7 +10,7 @@ from dedupindex.crawls.crawl_captures import of_crawl
 from dedupindex.crawls.store import Reading
 from dedupindex.index.engine import View
 from dedupindex.index.format.cells import container_of
-from dedupindex.index.format.file_names import files_of
+from dedupindex.index.format.file_names import files_of, last_name
 
 
 def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> dict[str, int]:
@@ -30,15 +30,15 @@ def unread_crawls(view: View, reading: Reading, but: Collection[str] = ()) -> di
     written = {crawl.name: _reported_files(reading, crawl) for crawl, _ in answered}
     indexed = set[str]()
     for container in view.containers():
-        indexed.add(_last_name(container.name))
+        indexed.add(last_name(container.name))
         if container.crawl in written:
-            written[container.crawl].add(_last_name(container.name))
+            written[container.crawl].add(last_name(container.name))
     for _, place in view.places():
         if place.container and place.crawl in written:
-            written[place.crawl].add(_last_name(place.container))
+            written[place.crawl].add(last_name(place.container))
         _, *outer = files_of(place.container)
         if any(view.container(file) is not None for file in outer):
-            indexed.add(_last_name(place.container))
+            indexed.add(last_name(place.container))
     return {
         crawl.name: count
         for crawl, count in answered
@@ -53,8 +53,4 @@ def _reported_files(reading: Reading, crawl: Crawl) -> set[str]:
     if crawl.merged or crawl.state is CrawlState.OPEN:
         return set()
     numbers = {container_of(found.entry) for found in of_crawl(reading, crawl)}
-    return {_last_name(name) for name in map(reading.container_name, numbers) if name}
-
-
-def _last_name(name: str) -> str:
-    return name.rpartition("/")[2]
+    return {last_name(name) for name in map(reading.container_name, numbers) if name}

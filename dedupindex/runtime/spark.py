@@ -155,8 +155,8 @@ class Cluster:
 
         Tasks are made when they are sent, and sent compressed, `ROUND` bytes in one job.
         """
-        for batch in self._packed(tasks):
-            yield from self.rows(partial(_run_packed, work), batch)
+        for kept in self.kept_packed(work, tasks):
+            yield from kept.rows()
 
     def kept_packed(
         self, work: Callable[[T], Iterable[R]], tasks: Iterable[T]

@@ -16,8 +16,12 @@ def is_container(text: str, name: str) -> bool:
     """
     if text == name:
         return True
-    last = text.rpartition("/")[2]
-    return last == name if "/" in text else last == name.rpartition("/")[2]
+    return last_name(text) == name if "/" in text else text == last_name(name)
+
+
+def last_name(name: str) -> str:
+    """Return the name of a container without its directory, which may be one of a store."""
+    return name.rpartition("/")[2]
 
 
 def spellings(text: str) -> tuple[str, ...]:
@@ -31,7 +35,7 @@ def is_one_of(spelled: Collection[str], name: str) -> bool:
     """Return whether `spellings` name the container `name`, also one read through a link."""
     if any(is_container(text, name) for text in spelled):
         return True
-    last = name.rpartition("/")[2]
+    last = last_name(name)
     if not name.startswith("/") or not any(text.endswith(f"/{last}") for text in spelled):
         return False  # no need to look at the disk for a link
     return os.path.realpath(name) in spelled

@@ -130,10 +130,7 @@ def check_pages(path: Path) -> None:
             second = _meta(stream.read(_META.size))
         if second is not None and _agree(first, second):
             return
-    raise Damaged(
-        f"{path} is damaged: its first two pages contradict each other; restore the index from a "
-        "copy, or build it again"
-    )
+    raise Damaged(f"{path} is damaged: its first two pages contradict each other; {REMEDY}")
 
 
 def _begins_right(path: Path) -> bool:
