@@ -7,6 +7,7 @@ Failures are retried. fsspec is an extra; it is imported when the first address 
 
 from __future__ import annotations
 
+from dedupindex.object_store.copied_parts import in_same_store
 from dedupindex.object_store.count_requests import (
     CountedRequests,
     add_task_requests,
@@ -17,6 +18,8 @@ from dedupindex.object_store.count_requests import (
 from dedupindex.object_store.create_object import (
     PartialCopy,
     check_creatable,
+    copy_object,
+    copy_source,
     create_object,
     fetched,
     is_object,
@@ -47,9 +50,9 @@ from dedupindex.object_store.write_object import (
 
 __all__ = [
     "AT_ONCE", "CountedRequests", "FoundObject", "ObjectFacts", "PartialCopy", "RemoteEntry",
-    "RemoteFile", "add_task_requests", "check_creatable", "check_path",
-    "check_reader", "check_writable", "counted_requests", "counting_task", "create_object",
-    "download", "facts", "facts_or_none", "fetched", "find_objects", "is_many", "is_object",
-    "is_remote", "list_directory", "local", "open_anywhere", "redacted", "remove_object",
-    "task_rows", "upload", "write_marker",
+    "RemoteFile", "add_task_requests", "check_creatable", "check_path", "check_reader",
+    "check_writable", "copy_object", "copy_source", "counted_requests", "counting_task",
+    "create_object", "download", "facts", "facts_or_none", "fetched", "find_objects",
+    "in_same_store", "is_many", "is_object", "is_remote", "list_directory", "local",
+    "open_anywhere", "redacted", "remove_object", "task_rows", "upload", "write_marker",
 ]  # fmt: skip

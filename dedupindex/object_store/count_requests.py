@@ -129,6 +129,8 @@ def _sent(request: Any, **_: Any) -> None:
     kind = {"GET": "get", "HEAD": "head", "DELETE": "delete", "PUT": "put"}.get(method, "post")
     if method == "GET" and any(part.startswith("list-type=") for part in query.split("&")):
         kind = "list"
+    elif method == "PUT" and "x-amz-copy-source" in request.headers:
+        kind = "copy"
     elif method == "PUT" and "partNumber=" in query:
         kind = "part"
     _add(kind, 1)

@@ -8,20 +8,30 @@ speak S3 are written to, because others may ignore the condition.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from tempfile import NamedTemporaryFile, TemporaryFile
 from typing import BinaryIO
 
+import blake3
+
 from dedupindex.errors import BadSource, Damaged
+from dedupindex.object_store.copied_parts import (
+    PART,
+    TAKEN,
+    CopyRefused,
+    CopySource,
+    put_with_copies,
+    status_of,
+)
 from dedupindex.object_store.read_object import MOST, RemoteFile
 from dedupindex.object_store.store_address import S3, redacted, scheme_of
 from dedupindex.object_store.stores import facts_or_none, store_of, with_retries
 from dedupindex.object_store.write_object import remove_object
+from dedupindex.runtime.atomic_replace import CopiedRange
 
-_PART = 8 << 20  # bytes; two are in memory
+LARGE = 2 * PART  # bytes; a smaller object is written by one request
 _MOST_PARTS = 9_000  # S3 takes 10,000
-_TAKEN = 412  # status: the name is not free
 _FOLLOWS = 16  # bytes after a record, such as "WARC/1.0"
 _SKIPPABLE = b"\x5d\x2a\x4d\x18"  # how a .zst with a dictionary begins; its length follows
 
@@ -40,13 +50,14 @@ def check_creatable(address: str) -> None:
     store_of(address)
 
 
-def create_object(file: BinaryIO, address: str) -> bool:
+def create_object(file: BinaryIO, address: str, source: CopySource | None = None) -> bool:
     """Write a local file as a new object; return False if one of the same content exists.
 
-    The object is read back. Raises `FileExistsError` if there is one with other content, `Damaged`
-    if what was written reads back otherwise (it is then removed), and `BadSource`.
+    The store copies ranges from `source`, if it can. The object is read back. Raises
+    `FileExistsError` if there is one with other content, `Damaged` if what was written reads back
+    otherwise (it is then removed), and `BadSource`.
     """
-    created = facts_or_none(address) is None and _put(file, address)
+    created = facts_or_none(address) is None and _put(file, address, source)
     try:
         if is_object(file, address):
             return created
@@ -64,17 +75,20 @@ def create_object(file: BinaryIO, address: str) -> bool:
     )
 
 
-def _put(file: BinaryIO, address: str) -> bool:
+def _put(file: BinaryIO, address: str, source: CopySource | None) -> bool:
     """Write an object if its name is free; return whether this call certainly wrote it."""
     store, name = store_of(address)
     size = os.fstat(file.fileno()).st_size
-    parts = {"chunksize": max(_PART, -(-size // _MOST_PARTS)), "max_concurrency": 2}
+    if source is not None and size >= LARGE and source.ranges:
+        with suppress(CopyRefused):
+            return put_with_copies(file, size, address, source)
+    parts = {"chunksize": max(PART, -(-size // _MOST_PARTS)), "max_concurrency": 2}
 
     def put() -> bool:
         try:
             store.put_file(f"/proc/self/fd/{file.fileno()}", name, mode="create", **parts)
         except Exception as error:
-            if _status_of(error) == _TAKEN:
+            if status_of(error) == TAKEN:
                 return False
             raise
         return True
@@ -82,14 +96,48 @@ def _put(file: BinaryIO, address: str) -> bool:
     return with_retries(address, put, "written")
 
 
-def _status_of(error: BaseException | None) -> int:
-    """Return the HTTP status that an error of a store comes from; 0 if there is none."""
-    while error is not None:
-        answer = getattr(error, "response", None)
-        if isinstance(answer, dict):
-            return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        error = error.__cause__ or error.__context__
-    return 0
+def copy_object(source: str, version: int, size: int, address: str, content_hash: str) -> bool:
+    """Let the store copy an object; return False if it does not, or if something is at `address`.
+
+    `version` is that of the source, `content_hash` its BLAKE3, in hex. The copy is read back, and
+    removed if its content is another. Raises `BadSource`.
+    """
+    if size < LARGE or facts_or_none(address) is not None:
+        return False
+    whole = CopiedRange(0, 0, size)
+    if (copied_from := copy_source(source, version, [whole])) is None:
+        return False
+    try:
+        created = put_with_copies(None, size, address, copied_from)
+    except CopyRefused:
+        return False
+    sound = False
+    try:
+        sound = any(_hash_of(address, size) == content_hash for _ in range(2))
+    finally:
+        if created and not sound:  # it is proven, or it is not there
+            with suppress(BadSource):
+                remove_object(address)
+    return sound
+
+
+def copy_source(address: str, version: int, ranges: Sequence[CopiedRange]) -> CopySource | None:
+    """Return what ranges are copied from; None if the object has another version by now."""
+    found = facts_or_none(address)
+    if found is None or found.version != version:
+        return None
+    return CopySource(address, found.stamp, ranges)
+
+
+def _hash_of(address: str, size: int) -> str:
+    """Return the BLAKE3 of an object, in hex; empty if it has another size."""
+    found, running = facts_or_none(address), blake3.blake3()
+    if found is None or found.size != size:
+        return ""
+    with RemoteFile(address, found, in_order=True) as remote:
+        while data := remote.read(MOST):
+            running.update(data)
+    return running.hexdigest()
 
 
 def is_object(file: BinaryIO, address: str) -> bool:

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import blake3
 
@@ -24,6 +24,7 @@ from dedupindex.runtime.files import sync_directory
 from dedupindex.runtime.tables import amount
 
 PART_NAME = re.compile(r"\.([^/]*)\.[0-9a-f]{12}\.part")  # group 1: the name of the final file
+LONG_RANGE = 8 << 20  # bytes; a store copies ranges of at least 5 MiB by itself
 _CHUNK = 1 << 20
 _LONGEST_NAME = 230  # bytes; a longer name is replaced by its hash in the name of a part
 _NO_KERNEL_COPY = frozenset(
@@ -204,15 +205,26 @@ def has_writer(file: BinaryIO) -> bool:
 # --- content and metadata ---
 
 
+class CopiedRange(NamedTuple):
+    """Bytes of a new file that are also in its source."""
+
+    start: int  # in the new file
+    offset: int  # in the source
+    length: int
+
+
 class FileSink:
     """Writes the content of a new file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.size = 0  # bytes so far
+        self.copied: list[CopiedRange] = []  # long ones, in order
 
     def copy(self, source: BinaryIO, offset: int, count: int) -> None:
         """Append `count` bytes of another file; raises `Damaged` if it has become shorter."""
+        if count >= LONG_RANGE:
+            self.copied.append(CopiedRange(self.size, offset, count))
         while count:
             done = _copy_some(source.fileno(), self.file.fileno(), offset, self.size, count)
             if not done:

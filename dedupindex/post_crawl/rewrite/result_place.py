@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,13 @@ from typing import BinaryIO, NamedTuple
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.object_store import (
     RemoteFile,
+    copy_object,
+    copy_source,
     create_object,
     facts_or_none,
     fetched,
     find_objects,
+    in_same_store,
     is_many,
     is_object,
     is_remote,
@@ -32,6 +35,7 @@ from dedupindex.object_store import (
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.runtime.atomic_replace import (
+    CopiedRange,
     Untouched,
     content_hash,
     create_file,
@@ -96,6 +100,13 @@ def check_in_stores(does: str, paths: Iterable[object]) -> None:
             raise BadInput(f"--spark {does} files of object stores: {path} is on this machine")
 
 
+class SharedRanges(NamedTuple):
+    """What a result has in common with its source."""
+
+    source: ManifestContainer
+    ranges: Sequence[CopiedRange]
+
+
 class ResultPlace(ABC):
     """A directory or prefix with results, and the directory that has their journals."""
 
@@ -115,8 +126,14 @@ class ResultPlace(ABC):
         """Whether there is a result of this content; raises `FileExistsError` for another one."""
 
     @abstractmethod
-    def create(self, part: Path, file: BinaryIO, name: str) -> None:
+    def create(
+        self, part: Path, file: BinaryIO, name: str, shared: SharedRanges | None = None
+    ) -> None:
         """Make a finished part a result; raises `FileExistsError` if there is one of this name."""
+
+    def copied(self, source: ManifestContainer) -> bool:
+        """Make a copy of a source a result without reading it; False if that is not possible."""
+        return False
 
     @abstractmethod
     def replace(self, part: Path, file: BinaryIO, name: str) -> None:
@@ -151,7 +168,9 @@ class DirectoryPlace(ResultPlace):
                 raise FileExistsError(name)
         return True
 
-    def create(self, part: Path, file: BinaryIO, name: str) -> None:
+    def create(
+        self, part: Path, file: BinaryIO, name: str, shared: SharedRanges | None = None
+    ) -> None:
         create_file(part, file, self.state / name)
 
     def replace(self, part: Path, file: BinaryIO, name: str) -> None:
@@ -190,8 +209,21 @@ class StorePlace(ResultPlace):
             raise FileExistsError(name)
         return True
 
-    def create(self, part: Path, file: BinaryIO, name: str) -> None:
-        create_object(file, self.shown(name))
+    def create(
+        self, part: Path, file: BinaryIO, name: str, shared: SharedRanges | None = None
+    ) -> None:
+        address, source = self.shown(name), None
+        if shared is not None and self._can_copy(shared.source) and shared.ranges:
+            source = copy_source(shared.source.path, shared.source.mtime_ns, shared.ranges)
+        create_object(file, address, source)
+
+    def copied(self, source: ManifestContainer) -> bool:
+        return self._can_copy(source) and copy_object(
+            source.path, source.mtime_ns, source.size, self.shown(source.name), source.content_hash
+        )
+
+    def _can_copy(self, source: ManifestContainer) -> bool:
+        return is_remote(source.path) and in_same_store(source.path, self._address)
 
     def replace(self, part: Path, file: BinaryIO, name: str) -> None:
         self.remove(name)

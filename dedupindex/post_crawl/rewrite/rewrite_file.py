@@ -51,6 +51,7 @@ from dedupindex.post_crawl.rewrite.journal import (
 )
 from dedupindex.post_crawl.rewrite.result_place import (
     ResultPlace,
+    SharedRanges,
     is_as_scanned,
     opened_source,
     place_of,
@@ -165,7 +166,9 @@ def rewrite_container(
     `checked` are all its parts if they were checked before. Raises `OSError` if the result cannot
     be written, and `DedupError` if it cannot be renamed or forced to disk.
     """
-    if job.out is None and next(iter(job.plan.copies(container.number)), None) is None:
+    if next(iter(job.plan.copies(container.number)), None) is None and (
+        job.out is None or (not job.dry and job.place.copied(container))
+    ):
         return outcome_of(container, "kept")
     try:
         with _opened(job, container) as source, _checker(job, container, source) as checker:
@@ -380,7 +383,7 @@ class _Rewriter:
         part = part_path(target)
         writer = JournalWriter(self._journal, self._file_before(), keep_dropped=False)
         with closing(writer), removing(part), open_part(part) as file:
-            outcome = self._write(FileSink(file), writer)
+            outcome = self._write(sink := FileSink(file), writer)
             copy_metadata(self._source, file)
             os.fsync(file.fileno())
             check_settled(self._container, self._source, self._before)
@@ -393,7 +396,7 @@ class _Rewriter:
             if outcome.state == "existing":
                 return outcome
             try:
-                place.create(part, file, name)
+                place.create(part, file, name, SharedRanges(self._container, sink.copied))
             except OSError as error:
                 self._journal.clear()  # there is no file that it describes
                 if isinstance(error, FileExistsError):  # of a run to a folder above or below
