@@ -36,7 +36,7 @@ class CopyRefused(Exception):
     """The store does not copy from this source: send the object instead."""
 
 
-class Part(NamedTuple):
+class ObjectPart(NamedTuple):
     """A part of a new object; `offset` is that in the source, or -1 for bytes that are sent."""
 
     start: int
@@ -49,14 +49,14 @@ def in_same_store(address: str, other: str) -> bool:
     return store_of(address)[0] is store_of(other)[0]
 
 
-def parts_of(size: int, ranges: Iterable[CopiedRange]) -> list[Part]:
+def parts_of(size: int, ranges: Iterable[CopiedRange]) -> list[ObjectPart]:
     """Cut a new object of `size` bytes into parts, as large as a store takes them.
 
     `ranges` are in order and do not overlap. A short piece between two of them is sent together
     with the beginning of the second one.
     """
     least, most = max(PART, -(-size // _MOST_PARTS)), max(_COPIED, -(-size // _MOST_PARTS))
-    parts, at = list[Part](), 0
+    parts, at = list[ObjectPart](), 0
     for begin, offset, length in ranges:
         end = begin + length
         start = max(begin, at + least) if at < begin else begin
@@ -70,13 +70,13 @@ def parts_of(size: int, ranges: Iterable[CopiedRange]) -> list[Part]:
     return parts
 
 
-def _cut(start: int, end: int, length: int) -> Iterator[Part]:
+def _cut(start: int, end: int, length: int) -> Iterator[ObjectPart]:
     """Yield parts of at least `length` bytes, and less than twice as many, if there are enough."""
     while end - start >= 2 * length:
-        yield Part(start, length)
+        yield ObjectPart(start, length)
         start += length
     if start < end:
-        yield Part(start, end - start)
+        yield ObjectPart(start, end - start)
 
 
 def put_with_copies(file: BinaryIO | None, size: int, address: str, source: CopySource) -> bool:
@@ -112,7 +112,7 @@ class _Upload:
         if version:
             self._source["VersionId"] = version
 
-    def put(self, parts: Sequence[Part]) -> bool:
+    def put(self, parts: Sequence[ObjectPart]) -> bool:
         started = self._request("create_multipart_upload", **self._target)
         self._target["UploadId"] = started["UploadId"]
         try:
@@ -129,7 +129,7 @@ class _Upload:
             raise
         return True
 
-    def _part(self, number: int, part: Part) -> str:
+    def _part(self, number: int, part: ObjectPart) -> str:
         """Copy or send a part; return its ETag."""
         if part.offset >= 0:
             try:
@@ -145,7 +145,7 @@ class _Upload:
         )["ETag"]  # fmt: skip
         return etag
 
-    def _copied(self, number: int, part: Part) -> str:
+    def _copied(self, number: int, part: ObjectPart) -> str:
         last = part.offset + part.length - 1
         etag: str = self._request(
             "upload_part_copy", **self._target, PartNumber=number, CopySource=self._source,

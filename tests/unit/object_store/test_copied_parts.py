@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dedupindex.object_store.copied_parts import PART, Part, parts_of
+from dedupindex.object_store.copied_parts import PART, ObjectPart, parts_of
 from dedupindex.runtime.atomic_replace import CopiedRange
 
 MEBIBYTE = 1 << 20
@@ -59,8 +59,8 @@ def test_little_of_what_can_be_copied_is_sent(layout: tuple[int, list[CopiedRang
 
 
 def test_a_whole_object() -> None:
-    assert parts_of(PART, [CopiedRange(0, 0, PART)]) == [Part(0, PART, 0)]
-    assert parts_of(5, []) == [Part(0, 5)]
+    assert parts_of(PART, [CopiedRange(0, 0, PART)]) == [ObjectPart(0, PART, 0)]
+    assert parts_of(5, []) == [ObjectPart(0, 5)]
 
 
 def test_a_large_object_has_no_more_parts_than_a_store_takes() -> None:
