@@ -28,6 +28,7 @@ import java.util.concurrent.atomic.AtomicLong
 import java.util.logging.Level
 import java.util.logging.Logger
 import java.util.regex.Pattern
+import java.util.regex.PatternSyntaxException
 import javax.net.ssl.SSLParameters
 import javax.net.ssl.SSLSocket
 import javax.net.ssl.SSLSocketFactory
@@ -61,6 +62,7 @@ import org.archive.spring.ConfigPath
 import org.archive.util.ArchiveUtils
 import org.json.JSONArray
 import org.json.JSONObject
+import org.springframework.beans.FatalBeanException
 import org.springframework.beans.factory.DisposableBean
 import org.springframework.context.ApplicationContext
 import org.springframework.context.ApplicationContextAware
@@ -92,7 +94,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
     private PathSharingContext context
-    private Properties settings
+    private DedupSettings settings
     private String server, token, covers, namespace
     private long quiet                                 // the longest pause between two probes
     private String crawl, crawlParameters              // known once the job was launched
@@ -103,6 +105,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private String countsSent = ''
     private String lookupProblem = '', storeProblem = ''   // what is wrong with the places of dedupLookup and dedupStore
     private String nameTaken = ''                      // why the server does not take the crawl: it knows the name
+    private String stranger = ''                       // why the crawl has not begun: there is no dedupindex
     private volatile Refusal refusals                  // of the index, of captures that were reported
 
     private final List<Processor> ours = new ArrayList<Processor>()   // of the chains
@@ -161,6 +164,13 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         Forbidden(int status, String reason, String message) { super(message); this.status = status; this.reason = reason }
     }
 
+    /** What answers is no dedupindex, or has it at another path. */
+    @CompileStatic
+    @POJO
+    private static class Stranger extends IOException {
+        Stranger(String message) { super(message) }
+    }
+
     /** The server refused this one request; that says nothing about the next. */
     @CompileStatic
     @POJO
@@ -171,15 +181,12 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     void setApplicationContext(ApplicationContext applicationContext) {
         context = (PathSharingContext) applicationContext
-        settings = (Properties) context.getBean('dedup')
+        settings = new DedupSettings((Properties) context.getBean('dedup'))
         server = setting('server').replaceAll('/+$', '')
         token = setting('token')
         namespace = setting('namespace')
-        if (!namespace.isEmpty() && !namespace.matches('[!-.0-~]{1,200}')) {
-            throw new IllegalArgumentException('namespace in dedup-beans.xml has up to 200 printable ASCII characters, no space and no slash: ' + namespace)
-        }
-        quiet = 1000L * Long.parseLong(setting('quietSeconds', '30'))
-        long renew = Long.parseLong(setting('digestFilter') ?: '0')
+        quiet = 1000L * settings.quietSeconds
+        long renew = settings.digestFilter
         // The filter does not have what is in a namespace.
         if (renew > 0 && namespace.isEmpty()) filter = new DedupFilter(this, renew)
         // A connection is never kept: HttpClient takes what comes unasked on one as the answer to the next request.
@@ -194,7 +201,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     }
 
     /** The processor that asks what was seen last of a URL; it stands before FetchHTTP. */
-    Processor newConditions() { own(new DedupConditions(this, setting('fetchInFull'))) }
+    Processor newConditions() { own(new DedupConditions(this, settings.fetchInFull)) }
 
     /** The processor that makes revisits of answers 304; it stands behind FetchHTTP. */
     Processor newNotModified() { own(new DedupNotModified(this)) }
@@ -210,7 +217,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         return processor
     }
 
-    private String setting(String name, String otherwise = '') { settings.getProperty(name, otherwise).trim() }
+    private String setting(String name) { settings.text(name) }
 
     static String encoded(String value) { URLEncoder.encode(value, 'UTF-8') }
 
@@ -442,15 +449,20 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             if (begun) return
             if (failures > before) throw new IOException('another thread has just failed to begin the crawl')
             if (crawl == null) identify()
-            Form fields = new Form().put('name', crawl).put('seen_by', setting('seenBy', 'own')).put('digest_covers', covers)
+            Form fields = new Form().put('name', crawl).put('seen_by', setting('seenBy')).put('digest_covers', covers)
             if (!namespace.isEmpty()) fields.put('namespace', namespace)
             try {
-                post('/crawls', fields.text(), FORM)
+                String answer = post('/crawls', fields.text(), FORM)
+                if (answer == null || !answer.startsWith('{')) throw new Stranger('POST /crawls was answered ' + (answer == null ? '204' : '200 ' + line(answer)))
             } catch (Refused e) {
                 if (e.status == 409) nameTaken = e.message
                 throw e
+            } catch (Stranger e) {
+                stranger = 'there is no dedupindex at ' + server + ': set "server" in dedup-beans.xml to the address that bin/serve prints'
+                throw e
             }
             begun = true
+            stranger = ''
             if (filter != null && renewer == null) startFilter()
         }
         String within = namespace.isEmpty() ? '' : ' in the namespace ' + namespace
@@ -460,7 +472,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** Read what is known once the job was launched. */
     private void identify() {
         // FetchHTTP takes its digest with the chunk framing of the transfer, FetchHTTP2 without.
-        covers = setting('digestCovers', 'auto')
+        covers = setting('digestCovers')
         if ('auto'.equals(covers)) covers = isFetchHttp2() ? 'entity' : 'stored'
         // A launch has its own id, so no two launches of a job are taken for one crawl.
         String name = (jobName() + '-' + context.currentLaunchId).replaceAll('[^A-Za-z0-9._-]', '_')
@@ -512,7 +524,8 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (failures == 0) {
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; if ' + FAILURES + ' requests in a row fail, all is stored, and the server is asked ' + howOften(e) + ': ' + server + ': ' + e)
+            else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
+            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' + howOften(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
@@ -587,9 +600,11 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         if (code == 204) return null
         String reason = line(text)
         String message = method + ' ' + shortened(path) + ' was answered ' + code + ' ' + reason
-        if (code in REFUSED) throw new Refused(code, message)
+        boolean ours = text.startsWith('{"error"') && !text.contains('"not_found"')
+        if (code in REFUSED && (ours || code != 400 || !'/crawls'.equals(path))) throw new Refused(code, message)
         if (code == 401 || code == 403) throw new Forbidden(code, reason, message)
         if (code == 404) begun = false                 // the server has another index now, which does not know this crawl
+        if ((code < 500 || code == 501) && !ours) throw new Stranger(message)
         throw new IOException(message)
     }
 
@@ -676,7 +691,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         String state = event.state.name()
         if ('PREPARING'.equals(state)) {                    // earlier there is no alerts.log
             arrange()
-            if (filter == null && !'0'.equals(setting('digestFilter') ?: '0')) {
+            if (filter == null && settings.digestFilter > 0L) {
                 log(Level.WARNING, 'every response is looked up: a crawl in a namespace cannot use the digest filter')
             }
         }
@@ -753,8 +768,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         }
         String problem = storeProblem.isEmpty() ? lookupProblem : storeProblem   // logged now, as `done` may come when the log is closed
         if (!problem.isEmpty()) log(Level.WARNING, 'crawl ' + crawl + ': nothing was reported, because ' + problem + later())
-        String cancelOn = setting('cancelOn')
-        boolean cancel = !cancelOn.isEmpty() && reason =~ cancelOn
+        boolean cancel = settings.cancelOn != null && settings.cancelOn.matcher(reason).find()
         String step = '/crawls/' + crawl + (cancel ? '/cancel' : '/commit')
         String outcome = selfReport().put('exit', reason).text()
         for (int left = ATTEMPTS; left > 0; left--) {
@@ -787,7 +801,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private void notBegun(String missed) {
         String subject = 'crawl ' + crawl + ' was never begun at ' + server
         if (nameTaken) log(Level.SEVERE, 'this launch could not begin the crawl ' + crawl + ', as there is one of this name: ' + nameTaken + missed + later())
-        else if (missed) log(Level.SEVERE, subject + missed + later())
+        else if (missed) log(Level.SEVERE, subject + (stranger.isEmpty() ? '' : ', because ' + stranger) + missed + later())
         else if (lookupProblem) log(Level.WARNING, subject + ', because ' + lookupProblem + later())
         else if (leftOut.get() > 0L) {
             log(Level.INFO, subject + ', because nothing was to be looked up: shouldProcessRule of dedupLookup in dedup-beans.xml leaves out ' +
@@ -823,6 +837,127 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
         renewer?.shutdownNow()
         connections?.close()
         http?.close()
+    }
+}
+
+/**
+ * The settings of dedup-beans.xml. Each wrong one is named, and Heritrix does not build the job: it would crawl without
+ * deduplication, or leave its crawl open at the end.
+ */
+@CompileStatic
+@POJO
+class DedupSettings {
+    // What a setting that is empty or left out stands for.
+    private static final Map<String, String> DEFAULTS = [
+        server: '', token: '', searchStrategy: 'DIGEST_ANY', maxAge: '', seenBy: 'own', namespace: '', digestCovers: 'auto', cancelOn: '',
+        quietSeconds: '30', digestFilter: '0', fetchInFull: '',
+    ]
+    // What the HTTP interface calls them.
+    private static final Map<String, String> OTHER_NAMES = [strategy: 'searchStrategy', covers: 'digestCovers', renew: 'digestFilter', url: 'server']
+    private static final String STRATEGIES = 'DIGEST_ANY EXACT_URL CANONICAL_URL DIGEST_URL_PREFERRED URL_EXACT URL_CANONICAL'   // the last three: of the DeDuplicator
+    private static final int MOST_SHOWN = 100          // characters of a value
+
+    private final Properties given
+    private final List<String> problems = new ArrayList<String>()
+    final long quietSeconds, digestFilter
+    final Pattern cancelOn, fetchInFull                // null: none
+
+    DedupSettings(Properties given) {
+        this.given = given
+        for (String name : given.stringPropertyNames()) if (!DEFAULTS.containsKey(name)) problems.add('there is no setting ' + name + '; ' + meant(name))
+        checkServer()
+        // Not shown: the log is for more people than the file.
+        if (!text('token').matches('[!-~]*')) problems.add('token takes what bin/token printed: letters and digits, without spaces')
+        checkWord('searchStrategy', text('searchStrategy').toUpperCase(Locale.ROOT), STRATEGIES)
+        check('maxAge', text('maxAge').matches('([0-9]{1,12}[smhdy]?)?'), 'a number and one of s m h d y, such as 12h, 30d or 2y, or nothing for any age')
+        checkWord('seenBy', text('seenBy'), 'own all')
+        boolean step = '.'.equals(text('namespace')) || '..'.equals(text('namespace'))
+        check('namespace', !step && text('namespace').matches('[!-.0-~]{0,200}'), 'up to 200 printable ASCII characters, no space and no slash, and neither . nor ..')
+        checkWord('digestCovers', text('digestCovers'), 'auto stored entity')
+        cancelOn = pattern('cancelOn', 0)
+        quietSeconds = number('quietSeconds')
+        digestFilter = number('digestFilter')
+        fetchInFull = pattern('fetchInFull', Pattern.CASE_INSENSITIVE)
+        if (problems.isEmpty()) return
+        // Heritrix writes the message of this exception into job.log, which its web page shows; of others it names the bean only.
+        String which = problems.size() == 1 ? 'A setting' : problems.size() + ' settings'
+        throw new FatalBeanException(which + ' of the bean "dedup" in dedup-beans.xml cannot be used, so the job is not launched: ' + String.join('; ', problems))
+    }
+
+    /** A setting, or what stands for it. */
+    String text(String name) { given.getProperty(name, '').trim() ?: DEFAULTS.get(name) }
+
+    private void check(String name, boolean right, String takes) {
+        if (right) return
+        String value = text(name)
+        problems.add(name + ' takes ' + takes + ', not "' + (value.length() <= MOST_SHOWN ? value : value.substring(0, MOST_SHOWN) + '...') + '"')
+    }
+
+    private void checkWord(String name, String value, String words) {
+        List<String> known = Arrays.asList(words.split(' '))
+        check(name, known.contains(value), String.join(', ', known.subList(0, known.size() - 1)) + ' or ' + known.get(known.size() - 1))
+    }
+
+    private void checkServer() {
+        String takes = 'the address of bin/serve, such as http://127.0.0.1:8484'
+        boolean right = false
+        try {
+            URI address = new URI(text('server'))
+            boolean web = 'http'.equalsIgnoreCase(address.scheme) || 'https'.equalsIgnoreCase(address.scheme)
+            right = web && address.rawQuery == null && address.rawFragment == null && address.rawUserInfo == null && address.port <= 65_535
+            // A name with an underscore, as in a Docker network, is none for Java.
+            if (address.host == null) right = right && address.rawAuthority != null && address.rawAuthority.matches('[A-Za-z0-9._-]+(:[0-9]{1,5})?')
+        } catch (URISyntaxException e) {
+            takes += ' (' + e.message + ')'
+        }
+        check('server', right, takes)
+    }
+
+    private long number(String name) {
+        boolean right = text(name).matches('[0-9]{1,9}')
+        check(name, right, 'a whole number of seconds')
+        return right ? Long.parseLong(text(name)) : 0L
+    }
+
+    /** The regular expression of a setting; null if it is empty. */
+    private Pattern pattern(String name, int flags) {
+        try {
+            return text(name).isEmpty() ? null : Pattern.compile(text(name), flags)
+        } catch (PatternSyntaxException e) {
+            check(name, false, 'a regular expression (' + e.description + ' at character ' + (e.index + 1) + ')')
+            return null
+        }
+    }
+
+    /** What a name that is none may mean. */
+    private static String meant(String name) {
+        String near = OTHER_NAMES.get(plain(name))
+        int best = Math.max(1, Math.floorDiv(name.length(), 3))     // so many letters may differ
+        for (String known : DEFAULTS.keySet()) {
+            int letters = distance(plain(name), plain(known))
+            if (letters > best || near != null && letters == best) continue
+            best = letters
+            near = known
+        }
+        return near != null ? 'did you mean ' + near + '?' : 'there are ' + String.join(', ', DEFAULTS.keySet())
+    }
+
+    private static String plain(String name) { name.replaceAll('[^A-Za-z]', '').toLowerCase(Locale.ROOT) }
+
+    /** How many letters must be added, left out or replaced to make one word of the other. */
+    private static int distance(String one, String other) {
+        int[] row = new int[other.length() + 1]
+        for (int j = 0; j <= other.length(); j++) row[j] = j
+        for (int i = 1; i <= one.length(); i++) {
+            int corner = row[0]
+            row[0] = i
+            for (int j = 1; j <= other.length(); j++) {
+                int changed = corner + (one.charAt(i - 1) == other.charAt(j - 1) ? 0 : 1)
+                corner = row[j]
+                row[j] = Math.min(changed, 1 + Math.min(row[j], row[j - 1]))
+            }
+        }
+        return row[other.length()]
     }
 }
 
@@ -1367,9 +1502,9 @@ class DedupConditions extends Processor {
     private final DedupClient client
     private final Pattern inFull                       // media types; null: none
 
-    DedupConditions(DedupClient client, String inFull) {
+    DedupConditions(DedupClient client, Pattern inFull) {
         this.client = client
-        this.inFull = inFull.isEmpty() ? null : Pattern.compile(inFull, Pattern.CASE_INSENSITIVE)
+        this.inFull = inFull
     }
 
     /** Heritrix takes a robots.txt that was answered 304 for one that allows everything. */

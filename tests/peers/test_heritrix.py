@@ -46,6 +46,7 @@ from tests.peers.heritrix import (
 )
 from tests.peers.proof import proved, remarks
 from tests.support.ports import refusing_port
+from tests.support.stub_server import replying, stub_server
 from tests.unit.cli.test_cli import dedupindex
 
 pytestmark = pytest.mark.peer
@@ -304,10 +305,9 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
-    after = (
-        "; if 5 requests in a row fail, all is stored, and the server is asked every second while"
-    )
-    assert f"not looked up{after} connections are refused: http" in alerts
+    after = "; the crawl goes on, and stores in full what it cannot look up. After 5 failures in a row"
+    assert f"not looked up{after} it looks nothing up until the server answers, which" in alerts
+    assert "which it is asked every second while connections are refused: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -370,7 +370,7 @@ def test_a_crawl_without_its_token_says_what_to_set(
     )
     assert advice in crawl.alerts()
     assert "token other has the role write for crawls 'weekly-*'" in crawl.alerts()
-    assert "requests in a row" not in crawl.alerts()
+    assert "failures in a row" not in crawl.alerts()
     all_stored(site, crawl)
 
 
@@ -486,22 +486,110 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
     assert repair in crawl.output
 
 
-def test_a_wrong_setting_is_logged_once_with_the_end_of_the_request(
+WRONG = {  # by setting: what is written, and what the message says of it
+    "server": ("", "takes the address of bin/serve, such as http://127.0.0.1:8484, not \"\""),
+    "token": ("töken", "takes what bin/token printed: letters and digits, without spaces;"),
+    "searchStrategy": ("ANY", "takes DIGEST_ANY, EXACT_URL, CANONICAL_URL, "),
+    "maxAge": ("30days", "takes a number and one of s m h d y, such as 12h, 30d or 2y, or nothing"),
+    "seenBy": ("everybody", 'takes own or all, not "everybody"'),
+    "namespace": ("a b", "takes up to 200 printable ASCII characters, no space and no slash, "),
+    "digestCovers": ("body", 'takes auto, stored or entity, not "body"'),
+    "cancelOn": ("Ended by (", "takes a regular expression (Unclosed group at character 11), not"),
+    "quietSeconds": ("30s", 'takes a whole number of seconds, not "30s"'),
+    "digestFilter": ("-1", 'takes a whole number of seconds, not "-1"'),
+    "fetchInFull": ("^(text/", "takes a regular expression ("),
+}
+
+
+def with_settings(job: Path, changes: dict[str, str], more: str = "") -> Path:
+    """The job, with other values of settings and with further lines of them."""
+    beans = job / "dedup-beans.xml"
+    text = beans.read_text()
+    for name, value in changes.items():
+        text, count = re.subn(f"(?m)^{name}=.*$", lambda _, n=name, v=value: f"{n}={v}", text)
+        assert count == 1, name
+    beans.write_text(text.replace("   </value>", f"{more}   </value>"))
+    return job
+
+
+def not_launched(heritrix: Heritrix, job: Path) -> str:
+    """What Heritrix prints of a job that it does not launch; its job log has the same."""
+    with heritrix.running(job) as (process, _):
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 1 and not (job / "latest").exists()
+    log = (job / "job.log").read_text()
+    (message,) = {found for found in re.findall(r"SEVERE (.*); ?Can't create bean 'dedupClient'", log)}
+    assert message in output
+    return message
+
+
+def test_wrong_settings_stop_the_launch(heritrix: Heritrix, site: Site) -> None:
+    """Each is named as in the file, with what it takes; the crawl does not begin without them."""
+    job = heritrix.make("wrong-settings", site, "http://127.0.0.1:1")
+    values = {name: value for name, (value, _) in WRONG.items()}
+    message = not_launched(heritrix, with_settings(job, values, "seen_by=all\ncolour=blue\n"))
+    assert message.startswith('13 settings of the bean "dedup" in dedup-beans.xml cannot be used, ')
+    for name, (_, says) in WRONG.items():
+        assert f"; {name} {says}" in message.replace("launched: ", "; "), (name, message)
+    assert "there is no setting seen_by; did you mean seenBy?" in message
+    assert "there is no setting colour; there are server, token, searchStrategy, " in message
+    assert "töken" not in message  # a secret
+
+
+def test_a_misspelled_setting_stops_the_launch(heritrix: Heritrix, site: Site) -> None:
+    job = heritrix.make("misspelled", site, "http://127.0.0.1:1")
+    message = not_launched(heritrix, with_settings(job, {}, "serchStrategy=EXACT_URL\n"))
+    assert message == (
+        'A setting of the bean "dedup" in dedup-beans.xml cannot be used, so the job is not launched: '
+        "there is no setting serchStrategy; did you mean searchStrategy?"
+    )
+
+
+def test_settings_may_be_empty(heritrix: Heritrix, tmp_path: Path) -> None:
+    """All but the server; names of the DeDuplicator and capitals do not matter."""
+    with closing(one_page()) as site, serving(empty_index(tmp_path)) as server:
+        job = heritrix.make("empty", site, f"http://localhost:{server.port}/")
+        crawl = heritrix.run(with_settings(job, dict.fromkeys([*WRONG][1:], "")))
+        assert crawl_of(server, crawl.name)["digest_covers"] == "stored"
+        job = with_settings(
+            heritrix.make("aliases", site, f"http://127.0.0.1:{server.port}"),
+            {"searchStrategy": "url_exact", "maxAge": "90", "seenBy": "all", "digestCovers": "entity"},
+        )
+        shown = crawl_of(server, heritrix.run(job).name)
+        assert (shown["seen_by"], shown["digest_covers"]) == ("all", "entity")
+        assert (shown["lookups"], shown["state"]) == (1, "committed")
+
+
+@pytest.mark.parametrize("status", [200, 400, 404, 501])
+def test_a_server_that_is_no_dedupindex_is_named(heritrix: Heritrix, status: int) -> None:
+    with closing(one_page()) as site, stub_server(replying(status, b"<p>another")) as url:
+        crawl = heritrix.run(heritrix.make(f"other-{status}", site, url))
+    why = f'there is no dedupindex at {url}: set "server" in dedup-beans.xml to the address that bin'
+    assert f"not looked up; all is stored, because {why}" in crawl.alerts()
+    assert f"was never begun at {url}, because {why}" in crawl.alerts()
+    assert f"was answered {status} another" in crawl.alerts()
+
+
+def test_a_refused_lookup_is_logged_once_with_the_end_of_the_request(
     heritrix: Heritrix, tmp_path: Path
 ) -> None:
+    """The script has a parameter that the server does not know."""
     paths = [f"/{'long/' * 60}{number}" for number in range(3)]
     with closing(Site()) as site, serving(empty_index(tmp_path)) as server:
         site.pages = {path: Page(b"<p>text") for path in paths}
         seeds = [word for path in paths for word in ("--seed", site.url + path)]
-        job = heritrix.make("wrong-age", site, f"http://127.0.0.1:{server.port}", *seeds)
-        beans = job / "dedup-beans.xml"
-        beans.write_text(beans.read_text().replace("maxAge=\n", "maxAge=30days\n"))
+        job = heritrix.make("other-script", site, f"http://127.0.0.1:{server.port}", *seeds)
+        with_settings(job, {"maxAge": "30d"})
+        script = job / "dedupindex.groovy"
+        text = script.read_text()
+        assert text.count("'&size='") == 1
+        script.write_text(text.replace("'&size='", "'&bytes='"))
         crawl = heritrix.run(job)
         report = crawl_of(server, f"{crawl.name}/report")
         page = server.get(f"/pages/crawl?name={crawl.name}")[1].decode()
     (line,) = [line for line in crawl.alerts().splitlines() if "was answered 400" in line]
     assert re.search(
-        r"GET /lookup\?\S{100,200}\.\.\.\S{100,200}&max_age=30days was answered 400", line
+        r"GET /lookup\?\S{100,200}\.\.\.\S{100,200}&max_age=30d was answered 400", line
     )
     assert "; further answers 400 are only counted" in line and len(line) < 1200
     assert report["errors"] == len(paths)
@@ -765,9 +853,9 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
     assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
-    assert "was answered 503" in alerts and "the server is asked again after 1 to 1 s" in alerts
+    assert "was answered 503" in alerts and "which it is asked again after 1 to 1 s: http" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
-    assert alerts.index("was answered 409") < alerts.index("requests in a row fail")
+    assert alerts.index("was answered 409") < alerts.index("failures in a row")
 
 
 @pytest.mark.parametrize("compiled", [True, False])
