@@ -68,6 +68,7 @@ _REPLACED = (
 _OUTDATED_STORE = "make an index of the results: INDEX does not know them"
 _SHOWN = 20  # files that were not copied
 _FOLDERS = 5  # directories of originals that are named
+_VERIFY = "verify: "
 _WIDE = 0.5  # share of the bytes: a wider interval says next to nothing
 
 
@@ -163,7 +164,7 @@ def _print_report(
         sys.stdout.buffer.writelines(report.as_json(sent.as_json()))
         sys.stdout.buffer.flush()
         return
-    for line in (*_text_of(report, in_place=report.in_place), *commands, *sent.lines()):
+    for line in (*_text_of(report, commands), *commands, *sent.lines()):
         click.echo(as_called(line))
     if report.indexed is not None:
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
@@ -268,8 +269,11 @@ def _status(report: DedupReport, *, in_place: bool) -> int:
     return 0
 
 
-def _other_files(report: DedupReport) -> Iterator[str]:
-    """Yield the lines of files that were not copied, and those outside that revisits need."""
+def _other_files(report: DedupReport, originals: str) -> Iterator[str]:
+    """Yield the lines of files that were not copied, and those outside that revisits need.
+
+    `originals` are the options with which bin/verify finds these, "" if a command has them.
+    """
     if report.absent:
         size = amount(sum(absent.bytes for absent in report.absent))
         files = singular(f"{len(report.absent):,} files")
@@ -280,8 +284,8 @@ def _other_files(report: DedupReport) -> Iterator[str]:
     if outside := sorted(+report.outside):
         yield (
             singular(f"{report.outside.total():,} revisits of originals outside, ")
-            + singular(f"in {len(outside):,} files to be kept: ")
-            + f"bin/verify takes {_originals(report)}"
+            + singular(f"in {len(outside):,} files to be kept")
+            + (f": bin/verify takes {originals}" if originals else "")
         )
         others = [f"{report.outside[path]:,} to {path}" for path in outside]
         yield from file_lines(others, len(others))
@@ -328,7 +332,8 @@ def _verified_line(report: DedupReport) -> str:
     return "; ".join(filter(None, (line, report.not_verified_text())))
 
 
-def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
+def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
+    """Yield the lines of a report, above those of the next commands."""
     would = "would become" if report.dry_run else "became"
     damaged = f"; places that are damaged: {report.damaged:,}" if report.damaged else ""
     yield singular(f"{report.files:,} files of {report.records:,} records") + damaged
@@ -346,7 +351,7 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
     revisits = "a revisit" if report.revisits == 1 else "revisits"
     before, after = amount(report.bytes_before), amount(report.bytes_after)
     yield f"{captures} {would} {revisits}; {before} {would} {after}"
-    if in_place and report.revisits:
+    if report.in_place and report.revisits:
         until = "would be free" if report.dry_run else "is free"
         yield (
             f"the space of the removed records {until} only after bin/rewrite --commit: until then "
@@ -358,7 +363,8 @@ def _text_of(report: DedupReport, *, in_place: bool) -> Iterator[str]:
         yield f"{kept}; with that, {report.net_text()}{earlier and f' ({earlier})'}"
     elif report.journals:
         yield f"in {place}, to undo earlier runs: {amount(report.journals)}"
-    yield from _other_files(report)
+    has_verify = any(line.startswith(_VERIFY) for line in commands)
+    yield from _other_files(report, "" if has_verify else _originals(report))
     if report.refused:
         rows = report.refused_rows()
         refused = refused_table(rows, dry_run=report.dry_run)
@@ -405,6 +411,6 @@ def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None)
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     lines = [f"restore the records: bin/undedup {result}{state} --out OTHER"]
     if len(sources) == 1:
-        verify = f"verify: bin/verify --against {shlex.quote(sources[0])} {result}"
+        verify = f"{_VERIFY}bin/verify --against {shlex.quote(sources[0])} {result}"
         lines.insert(0, f"{verify} {_originals(report)}".rstrip())
     return [as_called(printable(line)) for line in lines]

@@ -42,6 +42,9 @@ PROFILE = "org/archive/crawler/restlet/profile-crawler-beans.cxml"
 _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_YOUR_CRAWL"
 _MADE = "; the job is made all the same"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
+_HIGHEST_PORT = 65_535
+_MOST_SECONDS = 999_999_999  # of a setting
+_ON_CLUSTER = "cassandra"  # the engine of an index that has no digest filter
 
 
 @dataclass(frozen=True)
@@ -71,8 +74,7 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     for name, value in [*(("--seed", seed) for seed in job.seeds), *addresses]:
         if not _ADDRESS.match(value):
             raise BadInput(f"{name} {value!r} is not a URL: it begins with http:// or https://")
-    if job.namespace:
-        check_crawl_name(job.namespace, "namespace")
+    _check_settings(job)
     profile = configured(profile_of(heritrix), job)
     beans, script = beans_for(job), script_for(heritrix)
     directory.mkdir(parents=True, exist_ok=True)
@@ -80,6 +82,35 @@ def make_job(heritrix: Path, directory: Path, job: HeritrixJob) -> None:
     (directory / BEANS).touch(0o600)  # it may hold a token
     (directory / BEANS).write_text(beans, "utf-8")
     target.write_text(profile, "utf-8")
+
+
+def _check_settings(job: HeritrixJob) -> None:
+    """Raise `BadInput` for a setting with which the script does not let Heritrix launch the job."""
+    if not _is_server(job.server):
+        raise BadInput(
+            f"--server {printable(job.server)} is not the address of a server, such as "
+            "http://127.0.0.1:8484: it has no user, no ?, no # and a port up to 65535"
+        )
+    if not re.fullmatch("[!-~]*", job.token):  # not shown: it is a secret
+        raise BadInput(
+            "--token is none that bin/token printed: such a token has letters and digits without "
+            "accents, no spaces and no typographic marks; copy it again"
+        )
+    if job.namespace:
+        check_crawl_name(job.namespace, "namespace")
+    if job.digest_filter > _MOST_SECONDS:
+        raise BadInput(f"--digest-filter takes up to {_MOST_SECONDS} seconds")
+
+
+def _is_server(address: str) -> bool:
+    """Return whether the script takes an address, which begins with http:// or https://."""
+    try:
+        parts = urlsplit(address)
+        port = parts.port or 0
+    except ValueError:
+        return False
+    named = bool(parts.hostname) and "@" not in parts.netloc and port <= _HIGHEST_PORT
+    return named and "?" not in address and "#" not in address
 
 
 def script_for(heritrix: Path) -> str:
@@ -216,6 +247,7 @@ class _ServedIndex(NamedTuple):
     """What a server says of its index."""
 
     settings: dict[str, Any]
+    engine: str
     has_filter: bool
 
     @classmethod
@@ -235,7 +267,8 @@ class _ServedIndex(NamedTuple):
                 status, content = _get(connection, server, "/stats", token)
                 if status == HTTPStatus.OK and isinstance(content.get("settings"), dict):
                     found, _ = _get(connection, server, "/digest-filter", token)
-                    return cls(content["settings"], found == HTTPStatus.OK), ""
+                    engine = str(content.get("engine"))
+                    return cls(content["settings"], engine, found == HTTPStatus.OK), ""
         except (OSError, HTTPException, ValueError) as error:
             return None, f"{named} does not answer as bin/serve does ({error!r}){_MADE}"
         problem = content.get("error")
@@ -281,7 +314,12 @@ def _get(
 def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]:
     """Yield what the index of a job lacks, or must have if its server does not say."""
     has = "its index must have" if served is None else "its index lacks"
-    if chosen["digest_filter"] and not (served and served.has_filter):
+    if chosen["digest_filter"] and served and served.engine == _ON_CLUSTER:
+        yield (
+            "its index is on a cluster, which has no digest filter: every response is looked up; "
+            "leave --digest-filter out"
+        )
+    elif chosen["digest_filter"] and not (served and served.has_filter):
         yield f"{has} a digest filter: bin/index --digest-filter INDEX makes it"
     if chosen["conditional"] and not (served and served.settings.get("etag") is True):
         yield f"{has} what URLs answered last: make it with bin/index --etag"

@@ -61,6 +61,11 @@ def command(
         raise click.UsageError(f"--{unused[0]} needs --add")
     if add and role == "admin" and (crawls, namespaces) != ("*", "*"):
         raise click.UsageError("--crawls and --namespaces do not limit an admin: give another role")
+    if add and role == "read" and crawls != "*":
+        raise click.UsageError(
+            "--crawls is a pattern of crawls that a token may write to, and --role read writes to "
+            "none; --namespaces says what it may read with bin/serve --private"
+        )
     read_identity(index)
     if add:
         secret = tokens.add(index, add, Role[role.upper()], crawls, namespaces)
@@ -78,13 +83,19 @@ def command(
 def _list(index: Path) -> None:
     names = ("name", "role", "crawls", "namespaces")
     rows = [
-        (token.name, token.role.name.lower(), token.crawls, token.namespaces)
+        (
+            *(token.name, token.role.name.lower()),
+            token.crawls if token.role >= Role.WRITE else None,
+            token.namespaces,
+        )
         for token in tokens.read_tokens(index)
     ]
     lines = [
-        f"{name:<24}{role:<8}{crawls:<24}{namespaces}".rstrip()
+        f"{name:<24}{role:<8}{crawls or '-':<24}{namespaces}".rstrip()
         for name, role, crawls, namespaces in ([names] if rows else []) + rows
     ]
     notes = [] if rows else [_NO_TOKENS]
     content = [dict(zip(names, row, strict=True)) for row in rows]
+    if any(row["role"] == "read" for row in content):
+        notes.append("a token with the role read writes to no crawl")
     print_result({"tokens": content}, lines, notes)

@@ -469,7 +469,7 @@ def test_each_directory_of_originals_is_named(
     assert main([str(word) for word in words]) == 0
     originals = f"--originals '{folders[0]}' --originals {folders[1]}"
     shown = capsys.readouterr().out
-    assert f"bin/verify takes {originals}\n" in shown
+    assert shown.count("bin/verify") == 1
     (command,) = re.findall(r"^verify: .*bin/verify (.*)$", shown, re.MULTILINE)
     assert command.endswith(originals)
     assert main(["verify", *shlex.split(command)]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import zipfile
@@ -229,8 +230,6 @@ def test_a_server_that_is_not_reached_is_named(heritrix: Path, tmp_path: Path) -
         _, messages = made(heritrix, tmp_path / "there", "--server", url)
     assert "not reached" not in messages
     assert f"{url} does not answer as bin/serve does (TimeoutError" in messages
-    _, messages = made(heritrix, tmp_path / "port", "--server", "http://a.example:99999")
-    assert "is not reached now (Port out of range" in messages
 
 
 def test_a_server_that_is_no_dedupindex_is_named(heritrix: Path, tmp_path: Path) -> None:
@@ -280,6 +279,41 @@ def test_only_what_the_index_lacks_is_said(
             ]
 
 
+@pytest.mark.parametrize(
+    "server", ["http://a.example:99999", "http://b@a.example", "http://a.example/?b", "http://a:x"]
+)
+def test_an_address_that_heritrix_would_refuse_is_refused(
+    heritrix: Path, tmp_path: Path, server: str
+) -> None:
+    _, messages = made(heritrix, tmp_path / "weekly", "--server", server, status=4)
+    assert f"--server {server} is not the address of a server" in messages
+    assert not (tmp_path / "weekly").exists()
+
+
+@pytest.mark.parametrize("token", ["dedup_“a”", "dedup_ł", "dedup a"])
+def test_a_token_that_is_none_is_refused_and_not_shown(
+    heritrix: Path, tmp_path: Path, token: str
+) -> None:
+    _, messages = made(heritrix, tmp_path / "weekly", "--token", token, status=4)
+    assert "--token is none that bin/token printed" in messages and token not in messages
+    assert not (tmp_path / "weekly").exists()
+
+
+def test_no_digest_filter_is_advised_to_an_index_on_a_cluster(
+    heritrix: Path, tmp_path: Path
+) -> None:
+    def answer(asked: BaseHTTPRequestHandler) -> None:
+        found = asked.path == "/stats"
+        body = {"settings": {}, "engine": "cassandra"} if found else {"error": {"code": "no_filter"}}
+        replying(200 if found else 404, json.dumps(body).encode())(asked)
+
+    with stub_server(answer) as url:
+        options = ("--server", url, "--digest-filter", "60")
+        said, _ = made(heritrix, tmp_path / "weekly", *options)
+    assert "its index is on a cluster, which has no digest filter: every response is" in said
+    assert "bin/index --digest-filter" not in said
+
+
 def test_a_digest_filter_does_not_go_with_a_namespace(heritrix: Path, tmp_path: Path) -> None:
     options = ("--namespace", "news", "--digest-filter", "60")
     _, messages = made(heritrix, tmp_path / "weekly", *options, status=2)
@@ -295,8 +329,12 @@ def test_every_setting_of_the_beans_is_in_the_manual() -> None:
     table = manual.partition("### Settings, in `dedup-beans.xml`")[2].partition("\n### ")[0]
     assert len(names) > 8
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == {*names, "shouldProcessRule"}
-    used = set(re.findall(r"(?:setting\(|parameter\('\w+', )'(\w+)'", (CONF / SCRIPT).read_text()))
+    script = (CONF / SCRIPT).read_text()
+    used = set(re.findall(r"(?:setting\(|parameter\('\w+', )'(\w+)'", script))
+    used |= set(re.findall(r"settings\.(\w+)", script)) - {"text"}
     assert used == set(names)
+    defaults = script.partition("DEFAULTS = [")[2].partition("]")[0]
+    assert set(re.findall(r"(\w+): '", defaults)) == set(names)
 
 
 def test_a_name_with_a_space_is_refused(heritrix: Path, tmp_path: Path) -> None:

@@ -265,8 +265,12 @@ def test_the_token_command(index: Path) -> None:
     assert out.startswith("dedup_") and "not shown again" in talk
     made, _ = typed("token", index, "--add", "b", "--crawls", "nla-*", "--json")
     assert json.loads(made)["token"].startswith("dedup_")
-    listed, _ = typed("token", index)
+    listed, talk = typed("token", index)
     assert "nla-*" in listed and "dedup_" not in listed
+    assert re.search("^a +read +- +[*]$", listed, re.MULTILINE)
+    assert "the role read writes to no crawl" in talk
+    _, talk = typed("token", index, "--add", "c", "--role", "read", "--crawls", "c-*", status=2)
+    assert "--role read writes to none; --namespaces says what it may read" in talk
     assert listed.split("\n")[0].split() == ["name", "role", "crawls", "namespaces"]
     typed("token", index, "--remove", "a")
     rows: list[dict[str, Any]] = json.loads(typed("token", index, "--json")[0])["tokens"]
