@@ -90,7 +90,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
 
     final AtomicLong lookups = new AtomicLong(), duplicates = new AtomicLong(), reported = new AtomicLong()
     final AtomicLong notLookedUp = new AtomicLong(), notReported = new AtomicLong(), answeredByFilter = new AtomicLong()
-    final AtomicLong leftOut = new AtomicLong()        // responses that the rule of dedupLookup leaves out, until the crawl begins
+    final AtomicLong leftOut = new AtomicLong()        // responses that the rule of dedupLookup leaves out
     final AtomicLong notModified = new AtomicLong(), notFetched = new AtomicLong()   // answers 304, and the bytes of their originals
 
     private PathSharingContext context
@@ -345,6 +345,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     private Form selfReport() {
         Form counts = new Form().put('not_looked_up', notLookedUp).put('not_reported', notReported)
         if (filter != null) counts.put('answered_by_filter', answeredByFilter)
+        if (leftOut.get() > 0L) counts.put('left_out_by_rule', leftOut)
         return counts
     }
 
@@ -717,6 +718,7 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
     /** The counts of the crawl, as one line. */
     String counts() {
         StringBuilder text = new StringBuilder('looked up ').append(lookups).append(', of these duplicates ').append(duplicates)
+        if (leftOut.get() > 0L) text.append(', left out by shouldProcessRule of dedupLookup and stored in full ').append(leftOut)
         if (filter != null) text.append(', answered by the filter ').append(answeredByFilter)
         if (conditional) text.append('; not modified ').append(notModified).append(', bytes not fetched ').append(notFetched)
         text.append('; reported ').append(reported)
@@ -1480,10 +1482,10 @@ class DedupLookup extends Processor {
         curi.addExtraInfo('RevisitRefersToDate', revisit.getRefersToDate())
     }
 
-    /** What `shouldProcessRule` leaves out is counted as long as nothing was looked up, so that the crawl can say why. */
+    /** What `shouldProcessRule` leaves out is counted, so that nobody takes the duplicates for those of all responses. */
     @Override
     protected void innerRejectProcess(CrawlURI curi) {
-        if (!client.isBegun() && shouldProcess(curi)) client.leftOut.incrementAndGet()
+        if (shouldProcess(curi)) client.leftOut.incrementAndGet()
     }
 
     @Override

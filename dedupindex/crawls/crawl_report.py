@@ -75,6 +75,7 @@ _SELF_REPORT = (  # `NAMES`
     ReportColumn("not_looked_up", "not looked up, as the crawler counts", absent=_UNSAID),
     ReportColumn("not_reported", "stored but not reported, as the crawler counts", absent=_UNSAID),
     ReportColumn("answered_by_filter", "answered by digest filters"),
+    ReportColumn("left_out_by_rule", "left out by a rule of the crawler", absent=_UNSAID),
 )
 _TOTALS = Table(
     "All of it",
@@ -220,14 +221,26 @@ def not_asked(head: dict[str, Any]) -> str:
     return ", ".join(found)
 
 
+def _ruled_out(head: dict[str, Any]) -> str:
+    """Say how many responses a rule of the crawler has left out; "" for none."""
+    count = head["left_out_by_rule"] or 0
+    were = "was" if count == 1 else "were"
+    return f"{count:,} more {were} left out by a rule of the crawler" if count else ""
+
+
 def left_out(head: dict[str, Any]) -> str:
     """Return a sentence on what the shares of a crawl leave out; "" if they have everything."""
-    if not head["not_looked_up"] and not head["not_reported"]:
+    if not _is_part(head) and not head["not_reported"]:
         return ""
     return (
         "Shares of lookups leave out what was not looked up, those of payload what was not "
         "reported."
     )
+
+
+def _is_part(head: dict[str, Any]) -> bool:
+    """Return whether a crawl has stored something in full that it has not looked up."""
+    return bool(head["not_looked_up"] or head["left_out_by_rule"])
 
 
 def refused_text(refused: Mapping[str, int]) -> str:
@@ -282,8 +295,8 @@ def _page(found: CrawlReport, rows: Sequence[dict[str, Any]]) -> Iterator[str]:
         if share is None
         else f"{share_text(share)} of the payload of {HANDLED_BY_CRAWL} was not stored again"
     )
-    unasked, refused = not_asked(head), refused_text(head["refused"])
-    more = f"; {unasked}" if unasked else ""
+    refused = refused_text(head["refused"])
+    more = "".join(f"; {part}" for part in (_ruled_out(head), not_asked(head)) if part)
     headline = (
         f"{saved}: "
         + singular(f"{head['duplicates']:,} duplicates in {head['lookups']:,} lookups")
@@ -336,7 +349,11 @@ def _totals(content: dict[str, Any]) -> Iterator[str]:
     if content["warning"]:
         yield f"Warning:              {content['warning']}"
     yield f"Looked up:            {content['lookups']:,}"
-    yield from duplicate_lines(content, HANDLED_BY_CRAWL)
+    among = " of what was looked up" if _is_part(content) else ""
+    yield from duplicate_lines(content, HANDLED_BY_CRAWL, among)
+    if content["left_out_by_rule"]:
+        rule = "stored in full: a rule of the crawler on media types or sizes (its own count)"
+        yield f"  left out:           {content['left_out_by_rule']:,} more, {rule}"
     yield f"  not looked up:      {_of_crawler(content['not_looked_up'], 'stored in full')}"
     yield f"  not reported:       {_of_crawler(content['not_reported'], 'stored')}"
     if sentence := left_out(content):

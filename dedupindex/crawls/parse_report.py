@@ -150,6 +150,7 @@ class SelfReport(NamedTuple):
     not_looked_up: int | None = None
     not_reported: int | None = None
     answered_by_filter: int | None = None  # lookups that a digest filter answered, with misses
+    left_out_by_rule: int | None = None  # responses that the crawler was told not to look up
 
 
 NAMES = SelfReport._fields

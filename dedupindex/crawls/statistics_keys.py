@@ -181,13 +181,15 @@ def _greater(one: Amounts, other: Amounts) -> Amounts:
 
 
 def _unpack_self_report(packed: bytes | memoryview[int]) -> Amounts:
-    """Return three numbers; a report of a crawler without a digest filter has only two stored."""
+    """Return four numbers; of a report without the last ones only two or three are stored."""
     numbers = struct.unpack(f">{len(packed) // 8}Q", packed)
-    return [*numbers, *[NOT_REPORTED] * (3 - len(numbers))]
+    return [*numbers, *[NOT_REPORTED] * (4 - len(numbers))]
 
 
 def _pack_self_report(numbers: Amounts) -> bytes:
-    kept = numbers if numbers[2] != NOT_REPORTED else numbers[:2]
+    kept = list(numbers)
+    while len(kept) > 2 and kept[-1] == NOT_REPORTED:
+        kept.pop()
     return struct.pack(f">{len(kept)}Q", *(min(number, MOST) for number in kept))
 
 

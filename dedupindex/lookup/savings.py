@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
+from shlex import quote
 from typing import Any, assert_never
 
 from dedupindex.capture import Capture, Item, Problem, Refusal, Revisit
@@ -93,6 +94,10 @@ ALREADY_INDEXED = (
     "counted as their own duplicates, but as originals of later captures of the crawl; an exact "
     "report is made before that"
 )
+NOT_INDEXED = (
+    "{} of the captures looked up are of media types that the index refuses (--mime {}), so it has "
+    "no original of them; --mime {} leaves them out; to count them, build an index with bin/index --all"
+)
 COUNTED_TWICE = (
     "WARCs were read as well as CDX files or logs: a capture in both is counted twice; "
     "name only one of them"
@@ -119,6 +124,7 @@ class DuplicationReport:
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
+    not_indexed: int = 0  # of the first filter: of media types that the index refuses
     self_matches: int = 0  # of the first lookups, captures that the index holds
     refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
     skipped: int = 0  # of the first filter: the policy says to write not even a revisit
@@ -130,12 +136,16 @@ class DuplicationReport:
         self.rows = Sums(len(COLUMNS))
         self._patterns = [(chosen, chosen.compile()) for chosen in self.filters]
         self._ages = list(dict.fromkeys(chosen.max_age for chosen in self.filters))
+        self._index_mime = ("", False)  # the rule of the index
+        self._index_matches = re.compile("(?!)").match
 
     def add(self, items: Iterable[Item], view: Finder, settings: Settings) -> None:
         """Look up and count every capture of a source.
 
         `view` is the index, or the index with the crawls that may answer.
         """
+        self._index_mime = (settings.mime, settings.whitelist)
+        self._index_matches = re.compile(settings.mime or "(?!)", re.IGNORECASE).match
         for item in items:
             if isinstance(item, Problem):
                 self.problems.append(item)
@@ -211,6 +221,8 @@ class DuplicationReport:
                 total[column] += amount
             if number == 0:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
+                matches = self._index_matches(mime) is not None
+                self.not_indexed += bool(mime) and matches is not self._index_mime[1]
                 if decision.policy:
                     self.refused_by_policy[decision.policy] += 1
                 self.skipped += decision.answer is not None and decision.answer.skip
@@ -252,6 +264,11 @@ class DuplicationReport:
     def warnings(self) -> list[str]:
         """Return why the figures may mislead."""
         known = {ALREADY_INDEXED: self.self_matches > 0, COUNTED_TWICE: len(self.kinds) > 1}
+        if self.not_indexed:
+            pattern, whitelist = self._index_mime
+            rule = quote(pattern) + (" --whitelist" if whitelist else "")
+            others = quote(f"(?!{pattern})" if whitelist else pattern)
+            known[NOT_INDEXED.format(f"{self.not_indexed:,}", rule, others)] = True
         return [warning for warning, applies in known.items() if applies]
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:

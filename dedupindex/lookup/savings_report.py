@@ -181,13 +181,14 @@ def as_json(head: dict[str, Any], table: Table | None, groups: Iterable[Row]) ->
     yield "]}\n"
 
 
-def duplicate_lines(head: Row, handled: str = "") -> Iterator[str]:
+def duplicate_lines(head: Row, handled: str = "", among: str = "") -> Iterator[str]:
     """Yield the lines of hits and misses, with the names that pages have.
 
-    `handled` says whose bytes the total is, if not those of all that was looked up.
+    `handled` says whose bytes the total is, if not those of all that was looked up; `among`, of
+    what the share is, if that is not all.
     """
     found = share_text(head["duplicates_percent"])
-    yield f"Duplicates:           {head['duplicates']:,} ({found})"
+    yield f"Duplicates:           {head['duplicates']:,} ({found}{among})"
     of_what = f", of {handled}" if handled and head["handled_bytes"] is not None else ""
     yield f"Payload:              {bytes_text(head['handled_bytes'])}{of_what}"
     share = head["duplicate_bytes_percent"]
