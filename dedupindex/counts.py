@@ -34,7 +34,9 @@ def silent(seen: ProgressUpdate) -> None:
     """Show no progress."""
 
 
-_NUMBERS = ("containers", "known", "purged", "records", "added", "replaced", "unchanged")
+_NUMBERS = (
+    *("containers", "known", "purged", "records", "revisits", "added", "replaced", "unchanged"),
+)
 
 
 @dataclass
@@ -48,6 +50,7 @@ class BuildTally:
     known: int = 0  # skipped, as they were indexed before and have not changed
     purged: int = 0  # of these, files whose captures were purged
     records: int = 0
+    revisits: int = 0  # of these; each counts below as the original that it names
     added: int = 0  # captures with a new URL and digest
     replaced: int = 0  # captures that replaced one in the index
     unchanged: int = 0  # captures for which one in the index was kept

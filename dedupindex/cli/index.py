@@ -52,6 +52,7 @@ _OUTCOMES = {
     "replaced": "better than the capture that the index had",
     "unchanged": "URL and digest already in the index",
 }
+_REVISITS = {"revisits read": "counted above or below as the originals that they name"}
 _LEFT_OUT = {  # an index keeps its settings
     "mime": "left out by --mime; all: a new index with --all",
     "status": "left out by --status; more: a new index with, for example, --status 2xx,404",
@@ -382,6 +383,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     refused = tally.refused - Counter(skipped)
     unresolved = refused.pop(UNRESOLVED, 0)
     yield from count_lines("", outcomes, _OUTCOMES)
+    if tally.revisits:
+        yield from count_lines("", {"revisits read": tally.revisits}, _REVISITS)
     yield from count_lines("skipped: ", skipped)
     yield from count_lines("refused: ", refused, _with_files(refused, tally.refused_in))
     if unresolved:

@@ -73,6 +73,7 @@ class Staged:
     def from_json(cls, data: dict[str, Any]) -> Staged:
         counts = data["tally"]
         tally = BuildTally(containers=counts["containers"], records=counts["records"])
+        tally.revisits = counts.get("revisits", 0)  # an older version has not counted them
         tally.refused.update(counts["refused"])
         tally.refused_in.update(counts["refused_in"])
         tally.remarks.update(counts["remarks"])
@@ -250,6 +251,7 @@ class _Stager:
     def _add_revisit(self, revisit: Revisit, staged: list[bytes]) -> None:
         """Stage a tombstone of a revisit, and the original that it names."""
         itself = revisit.capture
+        self.tally.revisits += 1
         self._add_visits([itself], Evidence.REVISIT)
         cut = is_cut(itself.digest.raw)  # no original can have it: no tombstone is needed
         if itself.evidence == Evidence.REVISIT:

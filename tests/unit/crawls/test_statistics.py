@@ -415,9 +415,11 @@ def test_self_reports_may_be_repeated_in_any_order(said: list[tuple[Any, ...]]) 
 def test_self_reports_without_a_filter_are_stored_as_before() -> None:
     codec = CODECS[StatisticsKind.SELF_REPORT.value]
     before = struct.pack(">QQ", 4, NOT_REPORTED)
-    assert codec.pack([4, NOT_REPORTED, NOT_REPORTED]) == before
-    assert list(codec.unpack(before)) == [4, NOT_REPORTED, NOT_REPORTED]
-    assert list(codec.unpack(codec.pack([4, 5, 6]))) == [4, 5, 6]
+    assert codec.pack([4, NOT_REPORTED, NOT_REPORTED, NOT_REPORTED]) == before
+    assert list(codec.unpack(before)) == [4, NOT_REPORTED, NOT_REPORTED, NOT_REPORTED]
+    assert codec.pack([4, 5, 6, NOT_REPORTED]) == struct.pack(">QQQ", 4, 5, 6)
+    for numbers in ([4, 5, 6, 7], [4, 5, NOT_REPORTED, 7]):
+        assert list(codec.unpack(codec.pack(numbers))) == numbers
 
 
 def test_the_number_of_self_reporting_processes_is_limited(store: Store) -> None:

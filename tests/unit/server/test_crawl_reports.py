@@ -493,7 +493,7 @@ def test_the_report_of_a_crawl_on_the_command_line(web: Web, index: Path) -> Non
     for line in (
         "Crawl:                a, committed",
         "Looked up:            3",
-        "Duplicates:           2 (66.7 %)",
+        "Duplicates:           2 (66.7 % of what was looked up)",
         "Same URL:             1, bytes: 1,001",
         "Another URL:          1, bytes: 1,002",
         "No original:          1, bytes stored: not known",
@@ -550,6 +550,23 @@ def test_no_share_of_sizes_that_the_server_was_not_told(web: Web) -> None:
     assert report["duplicate_stated_bytes"] == 100
     assert report["stated_bytes"] is report["duplicate_stated_bytes_percent"] is None
     assert "  as the crawler counts: 100 (100 B)\n" in web.report("format=text")
+
+
+def test_what_a_rule_of_the_crawler_left_out_is_said(web: Web) -> None:
+    """All of the only lookup is not all of the crawl."""
+    web.get("/lookup?" + question(1, size=100))
+    web.post("/crawls/a/commit", json={"exit": "x", "left_out_by_rule": 17})
+    web.post("/crawls/b/commit", json={"exit": "x"})
+    assert (web.report()["left_out_by_rule"], web.report("", "b")["left_out_by_rule"]) == (17, None)
+    text, page = web.report("format=text"), web.report("format=html")
+    assert re.search(r"^Duplicates: +\d+ \([0-9.]+ % of what was looked up\)$", text, re.MULTILINE)
+    assert "  left out:           17 more, stored in full: a rule of the crawler on media" in text
+    assert "Shares of lookups leave out what was not looked up" in text
+    assert "; 17 more were left out by a rule of the crawler." in page
+    assert "<dt>Left out by a rule of the crawler, on media types or sizes</dt><dd>17</dd>" in (
+        web.get("/pages/crawl?name=a").text
+    )
+    assert "eft out by a rule" not in web.report("format=text", "b")
 
 
 def test_a_failed_lookup_is_shown_once_by_each_who_counted_it(web: Web) -> None:
