@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from xxhash import xxh3_128_hexdigest
 
 from dedupindex.crawls import statistics
+from dedupindex.crawls.crawl import CrawlState
 from dedupindex.crawls.parse_report import self_report_of
 from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
@@ -32,7 +33,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.external_sort import sorted_lines
-from dedupindex.runtime.tables import names_text
+from dedupindex.runtime.tables import names_text, singular
 from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import counted_host
 
@@ -153,6 +154,15 @@ def _unknown(name: str, known: set[str], store: Store | None) -> UnknownCrawl:
         crawl = reading.crawl_named(name) if reading is not None else None
         if crawl is not None and crawl.cancelled:
             return UnknownCrawl(crawl.cancelled)
+        if reading is not None and crawl is not None:
+            found = statistics.total(reading, crawl).duplicates
+            if found and crawl.state is not CrawlState.OPEN:
+                duplicates = singular(f"{found:,} duplicates")
+                return UnknownCrawl(as_called(
+                    f"the index has no capture of the crawl {name!r}: its lookups found "
+                    f"{duplicates}, and what it wrote of them was not read. Read its WARCs, and "
+                    f"compare then: {_reading_command(name)}"
+                ))  # fmt: skip
     listed = ", ".join(sorted(known - {"", name})[:10]) or "none"
     return UnknownCrawl(
         f"the index has nothing of a crawl {name[:200]!r}; it has captures of {listed}. "
@@ -198,9 +208,13 @@ def _unread(view: View, store: Store, revisits: dict[str, int]) -> list[str]:
             if stored and name not in read:
                 found.append(f"captures that it did not report: {stored:,}")
             if found:
-                command = f"bin/index --add --crawl {shlex.quote(name)} WARCS INDEX"
-                warnings.append(as_called(f"crawl {name}: {', '.join(found)}. {advice} {command}"))
+                said = f"crawl {name}: {', '.join(found)}. {advice} {_reading_command(name)}"
+                warnings.append(as_called(said))
     return warnings
+
+
+def _reading_command(crawl: str) -> str:
+    return f"bin/index --add --crawl {shlex.quote(crawl)} WARCS INDEX"
 
 
 def _absent(view: View, crawl: str) -> set[str]:

@@ -95,8 +95,8 @@ ALREADY_INDEXED = (
     "report is made before that"
 )
 NOT_INDEXED = (
-    "{} of the captures looked up are of media types that the index refuses (--mime {}), so it has "
-    "no original of them; --mime {} leaves them out; to count them, build an index with bin/index --all"
+    "without an original and of media types that the index refuses (--mime {}): {}. Shares count "
+    "them as new; --mime {} leaves them out; to count them, build an index with bin/index --all"
 )
 COUNTED_TWICE = (
     "WARCs were read as well as CDX files or logs: a capture in both is counted twice; "
@@ -124,7 +124,7 @@ class DuplicationReport:
     lookups: int = 0
     lookup_seconds: float = 0.0
     last_lookup_seconds: float = 0.0
-    not_indexed: int = 0  # of the first filter: of media types that the index refuses
+    not_indexed: int = 0  # of the first filter: without an original, of types the index refuses
     self_matches: int = 0  # of the first lookups, captures that the index holds
     refused_by_policy: Counter[str] = field(default_factory=Counter)  # of the first filter, by word
     skipped: int = 0  # of the first filter: the policy says to write not even a revisit
@@ -221,8 +221,9 @@ class DuplicationReport:
                 total[column] += amount
             if number == 0:
                 self.rows.add(GROUPS[self.by](capture), *amounts)
-                matches = self._index_matches(mime) is not None
-                self.not_indexed += bool(mime) and matches is not self._index_mime[1]
+                if decision.answer is None and mime:
+                    matches = self._index_matches(mime) is not None
+                    self.not_indexed += matches is not self._index_mime[1]
                 if decision.policy:
                     self.refused_by_policy[decision.policy] += 1
                 self.skipped += decision.answer is not None and decision.answer.skip
@@ -268,7 +269,7 @@ class DuplicationReport:
             pattern, whitelist = self._index_mime
             rule = quote(pattern) + (" --whitelist" if whitelist else "")
             others = quote(f"(?!{pattern})" if whitelist else pattern)
-            known[NOT_INDEXED.format(f"{self.not_indexed:,}", rule, others)] = True
+            known[NOT_INDEXED.format(rule, f"{self.not_indexed:,}", others)] = True
         return [warning for warning, applies in known.items() if applies]
 
     def groups(self, count: int) -> Iterator[dict[str, Any]]:

@@ -393,8 +393,9 @@ def test_a_report_compares_filters(make_index: MakeIndex, tmp_path: Path) -> Non
         HEADER
         + cdx_line(1, 1, 9, "http://h.example/1", mime="text/html")
         + cdx_line(2, 2, 9, "http://h.example/2")
+        + cdx_line(3, 3, 9, "http://h.example/3", mime="text/html")
     )
-    out, _ = typed(
+    out, warned = typed(
         "report", index, "--against", crawl, "--json", "--mime", "", "--mime", "^text/",
         "--min-size", "0", "--min-size", "1002", "--by", "mime",
     )  # fmt: skip
@@ -402,6 +403,9 @@ def test_a_report_compares_filters(make_index: MakeIndex, tmp_path: Path) -> Non
     saved = [row["strategies"]["EXACT_URL"]["captures"] for row in content["filters"]]
     assert saved == [2, 1, 1, 1]  # sizes are those of the originals, 1001 and 1002
     assert {group["mime"] for group in content["groups"]} == {"text/html", "image/png"}
+    says = "of media types that the index refuses (--mime '^text/.*'): 1. Shares count them as new"
+    assert says in warned and says in content["warnings"][0]
+    assert typed("report", index, "--against", crawl, "--mime", "^text/")[1] == ""
 
 
 def test_a_report_never_counts_a_capture_as_its_own_duplicate(

@@ -171,6 +171,22 @@ def test_revisits_that_were_not_read_are_a_warning_and_nothing_is_called_gone(
     assert json.loads(typed(*words, "--json")[0])["warnings"] == []
 
 
+def test_the_command_is_named_that_reads_a_crawl_of_revisits_only(tmp_path: Path) -> None:
+    """It has stored nothing, so the index has nothing of it before its WARCs are read."""
+    index = begin(tmp_path)
+    old = capture(1, b"http://x.example/1", crawl="old", container="old.warc.gz", offset=1)
+    load(index, [old])
+    with closing(make_store(index)) as store:
+        counter = LookupCounter()
+        store.write(partial(lifecycle.begin, name="new"))
+        counter.count_lookup(("new", "", old.url, LookupOutcome("exact_url", 10), -1, 1000))
+        store.write(partial(add_counted, counted=counter.take()))
+        store.write(lambda writing: lifecycle.commit(writing, "new", ""))
+    said = typed("report", index, "--crawl", "new", "--compare", "old", status=4)[1]
+    assert "its lookups found 1 duplicate" in said and "was not read" in said
+    assert "index --add --crawl new WARCS INDEX" in said
+
+
 def test_files_that_could_not_be_read_whole_are_named(tmp_path: Path) -> None:
     records = (response(b"%d" % n, Target_URI=b"http://a.example/%d" % n) for n in range(2))
     whole = b"".join(map(gz, records))
