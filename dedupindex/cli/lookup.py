@@ -21,7 +21,7 @@ from dedupindex.cli.list import captures_at, no_scheme, print_captures, suggesti
 from dedupindex.cli.list import command as list_command
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.digest import SIZES, no_label
-from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable
+from dedupindex.errors import BadDigest, BadInput, BadQuery, StrategyUnavailable, as_called
 from dedupindex.lookup import decide, explain
 from dedupindex.lookup.decide import Query
 from dedupindex.lookup.last_capture import LastCapture, last_as_json, why_in_full
@@ -37,6 +37,7 @@ from dedupindex.runtime.tables import printable
 from dedupindex.urlkey import with_path
 
 Given = dict[str, bytes]
+_ON_CLUSTER = "cassandra"  # the engine that reads everything to find one digest of an algorithm
 _CHUNK = 1000  # lines answered from one state of index and crawls
 
 EXAMPLES = """
@@ -265,8 +266,10 @@ def _one(state: IndexSnapshot, given: Given) -> int:
             f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
     notes: list[str] = []
-    if decision.answer is None and query.url and query.strategy is not decide.Strategy.DIGEST_ANY:
-        notes += filter(None, [no_scheme(query.url.decode("utf-8", "backslashreplace"))])
+    if decision.answer is None and state.engine.identity.engine != _ON_CLUSTER:
+        notes.append(as_called(explain.algorithm_hint(state.view, query)))
+    notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
+    notes = [note for note in notes if note]
     print_result(answer, _text_of(decision, answer, query), notes)
     return 0 if decision.answer is not None else NOTHING_FOUND
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -24,7 +24,7 @@ from dedupindex.crawls.compare_crawls import ORDERS as COMPARED
 from dedupindex.crawls.crawl_report import FORMATS, ReportRequest
 from dedupindex.crawls.statistics import BY, ORDERS
 from dedupindex.crawls.stores import crawl_names, open_store
-from dedupindex.errors import BadSource, Damaged, UnknownCrawl
+from dedupindex.errors import BadSource, Damaged, DedupError, UnknownCrawl
 from dedupindex.index import open_index
 from dedupindex.indexer.admission import statuses
 from dedupindex.lookup.conditions import parse_age
@@ -76,6 +76,7 @@ bin/report my-index --against new-crawl/ --validators --by mime
 bin/report my-index --against new-crawl/ --policy rules.toml --max-age '' --max-age 90d
 """
 _ROWS = 20  # of text
+_NAMED = 10  # crawls in a sentence
 _BY = list(dict.fromkeys((*GROUPS, *BY)))
 _PROGRESS_EVERY = 2048  # records
 
@@ -146,6 +147,8 @@ def command(
     not repeats within SOURCE: bin/dedup --dry-run counts those.
     """
     sources = [*options["against"], *more]
+    if not sources and not options["crawl"]:
+        raise _no_subject(index_or_engine(index, engine))
     _check_subject(sources, options)
     if wants_json() and options["format"] != "json":
         if is_typed("format"):
@@ -173,10 +176,19 @@ def command(
     return (_validators if options["validators"] else _against)(index, sources, **options)
 
 
+def _no_subject(index: Path) -> click.UsageError:
+    """Return the error for a report on nothing, with the names of crawls if there are any."""
+    names = list[str]()
+    with suppress(DedupError):
+        names = sorted(crawl_names(index) - {""}, reverse=True)
+    known = f"; crawls in {index}: {names_text(names, _NAMED)}" if names else ""
+    return click.UsageError(
+        "name the crawl: either --crawl NAME, or --against SOURCE... for files" + known
+    )
+
+
 def _check_subject(sources: Sequence[str], options: Mapping[str, Any]) -> None:
     """Raise `UsageError` unless options go with what the report is on: a crawl, or files."""
-    if not sources and not options["crawl"]:
-        raise click.UsageError("name the crawl: either --crawl NAME or --against SOURCE...")
     if sources and options["crawl"]:
         raise click.UsageError(
             "--crawl NAME reports on a crawl that looked up, --against SOURCE on files: "

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from dedupindex.capture import Capture
-from dedupindex.digest import EMPTY, is_cut
-from dedupindex.index.engine import Finder
+from dedupindex.digest import EMPTY, SIZES, is_cut
+from dedupindex.index.engine import Finder, View
+from dedupindex.index.format.cells import CODES
 from dedupindex.index.identity import Settings
 from dedupindex.lookup import decide
 from dedupindex.lookup.decide import Answer, Query, Strategy
@@ -61,6 +62,21 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
         for capture in view.any(query.digest, decide.LIMIT):
             add(capture, verdict)
     return {"considered": list(considered.values()), **({"more": True} if more else {})}
+
+
+def algorithm_hint(view: View, query: Query) -> str:
+    """Say that an index on disk has no digest of the query's algorithm; "" if it has one.
+
+    Nothing of such an algorithm can be found, which is no statement about the payload.
+    """
+    asked = query.digest.algorithm
+    held = [name for name in SIZES if next(view.cells(CODES[name]), None) is not None]
+    if not held or asked in held or query.crawl:  # a crawl may have reported others
+        return ""
+    return (
+        f"the index has no digest of the algorithm {asked}, only {' and '.join(held)}, so it knows "
+        f"no payload by {asked}; an index made with bin/index --also-digest {asked} does"
+    )
 
 
 def _preference(

@@ -69,7 +69,10 @@ class LastCaptures(Handlers):
         lines = media_type(environ) in LINES_TYPES
         if not lines and media_type(environ) != "application/json":
             raise RequestError(
-                "unsupported_media_type", "POST application/json or application/x-ndjson"
+                "unsupported_media_type",
+                "POST questions as JSON: curl -H 'Content-Type: application/json' -d "
+                """'{"lookups": [{"url": "http://..."}]}', or JSON lines as """
+                "application/x-ndjson; a form is not taken: GET /last?url=... asks one",
             )
         with self._bodies.slot():
             body = read_body(environ, self._config.max_body)

@@ -34,7 +34,14 @@ from server.services import Handlers
 _SHOWN = 200  # captures
 _UNLISTED = "This index keeps no list of captures by URL: give the digest, too, or read all of it."
 
+_ON_CLUSTER = "cassandra"  # the engine that reads everything to find one digest of an algorithm
+
 Given = dict[str, bytes]
+
+
+def _meant(url: bytes) -> str:
+    """Return what was meant with a URL that has no scheme, "" if it is empty or has one."""
+    return "" if not url or b"://" in url else meant_url(url.decode("utf-8", "surrogateescape"))
 
 
 class LookupPage(Handlers):
@@ -68,6 +75,7 @@ class LookupPage(Handlers):
             strategies=tuple(Strategy.__members__),
             algorithms=list(SIZES),
             problem=problem,
+            meant=_meant(given.get("url", b"")),
             found=found,
             crawls=self._known_crawls(found.get("considered", ())),
             by_url=self._live.opened().engine.identity.settings.by_url,
@@ -86,6 +94,9 @@ class LookupPage(Handlers):
             view, settings = self._seen_by(state, query.crawl, query.namespaces), state.settings
             decision = decide.decide(view, settings, query)
             explained = explain.explanation_json(view, settings, query)
+            on_disk = self._live.opened().engine.identity.engine != _ON_CLUSTER
+            if decision.answer is None and on_disk:
+                explained["hint"] = explain.algorithm_hint(state.view, query)
         lines, answer = "", decision.answer
         if answer is not None:
             try:

@@ -18,6 +18,7 @@ from flask import render_template, request
 from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
+from dedupindex.urlkey import meant_url
 from server import commands, logs
 from server.api.deletions import audited, counts_of
 from server.pages.login import check_names, is_own_request, read_form
@@ -34,6 +35,13 @@ VALID = 600  # seconds of a confirmation
 _LISTED = 100  # originals and revisits
 _ROWS = 20  # containers and crawls
 _LOGGED = 1000  # characters of a name
+
+
+def _no_scheme(kind: str, name: str) -> str:
+    """Return what was meant with a URL that was not found and has no scheme, "" if it has one."""
+    if kind not in ("url", "prefix") or "://" in name:
+        return ""
+    return f"{name} has no scheme: did you mean {meant_url(name)}?"
 
 
 class PurgePages(Handlers):
@@ -55,6 +63,8 @@ class PurgePages(Handlers):
                 found = self._found(kind, name)
             except BadInput as error:
                 problem, status = str(error), 400
+            if found is not None and not found["originals"]["captures"]:
+                problem = _no_scheme(kind, name)
         return self._page(kind, name, who, found, problem), status
 
     def purge(self) -> tuple[str, int]:

@@ -56,7 +56,26 @@ def test_a_lookup_of_a_url_without_scheme_says_so(index: Path) -> None:
     out, said = typed(*words, "--strategy", "EXACT_URL", status=10)
     assert out.startswith("no duplicate")
     assert "h1.example/p1 has no scheme: did you mean http://h1.example/p1?" in said
-    assert "scheme" not in typed(*words)[1]
+    assert "h1.example/p1 has no scheme: did you mean" in typed(*words)[1]  # found by digest only
+    full = ("lookup", index, "--digest", sha1(1), "--url", "http://h1.example/p1")
+    assert typed(*full)[1] == ""
+
+
+def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path) -> None:
+    """Not "no duplicate" only: the payload may be archived all the same."""
+    for digest, hinted in ((f"md5:{'ab' * 16}", True), (f"sha1:{'ab' * 20}", False)):
+        out, said = typed("lookup", index, "--digest", digest, status=10)
+        hint = "the index has no digest of the algorithm md5, only sha1"
+        assert out.startswith("no duplicate") and (hint in said) is hinted
+        out, _ = typed("lookup", index, "--digest", digest, "--json", status=10)
+        assert out.startswith('{"duplicate":false') or '"duplicate": false' in out
+
+
+def test_a_report_on_nothing_names_the_crawls(index: Path, cancelled: Path) -> None:
+    said = typed("report", cancelled, status=2)[1]
+    assert "either --crawl NAME, or --against SOURCE... for files; crawls in " in said
+    assert "kept" in said.partition("; crawls in ")[2]
+    assert "or --against SOURCE... for files" in typed("report", index, status=2)[1]
 
 
 def test_the_data_file_of_an_index_is_missing(index: Path) -> None:

@@ -298,6 +298,10 @@ def test_a_lookup_is_explained(make_index: MakeIndex) -> None:
     held = page(web.get(f"/pages/lookup?digest=&url={URL}")).text
     assert "Originals of this URL: 2" in held and str(sha1(2)) in held
     assert "No index holds" in page(web.get("/pages/lookup?digest=crc32:abcd")).text
+    hint = "The index has no digest of the algorithm md5, only sha1, so it knows no payload by md5"
+    md5 = page(web.get(f"/pages/lookup?digest=md5:{'ab' * 16}&url=example.com/a")).text
+    assert hint in md5 and "It has no scheme: did you mean" in md5
+    assert hint not in page(web.get(f"/pages/lookup?digest={sha1(9)}&url={URL}")).text
     many = [capture(1, b"http://%d.example/" % number) for number in range(3 * MAX_CONSIDERED)]
     old = f"/pages/lookup?digest={sha1(1)}&max_age=1"  # none will do
     long = page(served(make_index(many, ALL)).get(old)).text
@@ -508,6 +512,8 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert "their payload nowhere:" not in shown
     assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
+    meant = page(web.get("/pages/impact?kind=url&name=x.example/b")).text
+    assert "x.example/b has no scheme: did you mean http://x.example/b?" in meant
     broken = page(web.get(f"/pages/impact?kind=url&name={quote(other.url)}")).text
     assert "payload nowhere: 2 (2.0 kB)" in broken
     assert "http://z.example/<img>" in broken and "<u>" in broken
