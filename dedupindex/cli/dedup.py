@@ -372,7 +372,7 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         yield from refused.text_lines(rows)
         yield as_called(f"  {REASONS}")
     if report.skipped:
-        copied = "" if in_place else ", not copied"
+        copied = "" if report.in_place else ", not copied"
         yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"
         yield from file_lines(report.skipped_files, report.skipped)
     yield from _hosts(report)

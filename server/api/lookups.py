@@ -154,8 +154,8 @@ class Lookups:
             raise RequestError(
                 "unsupported_media_type",
                 "POST lookups as JSON: curl -H 'Content-Type: application/json' -d "
-                """'{"lookups": [{"digest": "sha1:...", "url": "http://..."}]}', or JSON lines as """
-                "application/x-ndjson; a form is not taken: GET /lookup?digest=... asks one",
+                """'{"lookups": [{"digest": "sha1:...", "url": "http://..."}]}', or JSON lines """
+                "as application/x-ndjson; a form is not taken: GET /lookup?digest=... asks one",
             )
         defaults = params_from_query_string(text)
         allowed = partial(self._access.may_read, environ)

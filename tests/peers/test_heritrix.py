@@ -305,7 +305,9 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
-    after = "; the crawl goes on, and stores in full what it cannot look up. After 5 failures in a row"
+    after = (
+        "; the crawl goes on, and stores in full what it cannot look up. After 5 failures in a row"
+    )
     assert f"not looked up{after} it looks nothing up until the server answers, which" in alerts
     assert "which it is asked every second while connections are refused: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
@@ -420,6 +422,25 @@ def test_a_crawl_with_nothing_to_look_up_is_no_alert(heritrix: Heritrix, tmp_pat
     assert left_out in crawl.output
 
 
+def test_what_the_rule_leaves_out_is_counted(heritrix: Heritrix, tmp_path: Path) -> None:
+    """All that is looked up is a duplicate, but that is not all of the crawl."""
+    with closing(Site()) as site, serving(empty_index(tmp_path)) as server:
+        links = b'<a href="/1.png"></a><a href="/2.html"></a>'
+        picture = Page(b"\x89PNG" * 99, "image/png")
+        site.pages = {"/": Page(links), "/1.png": picture, "/2.html": Page(b"<p>text")}
+        for name, found in (("part", 0), ("part-again", 1)):
+            job = heritrix.make(name, site, f"http://127.0.0.1:{server.port}")
+            beans = job / "dedup-beans.xml"
+            beans.write_text(beans.read_text().replace('value="(?!)"', 'value="^text/.*"'))
+            crawl = heritrix.run(job)
+            line = f"looked up 1, of these duplicates {found}, left out by shouldProcessRule of "
+            assert f"{line}dedupLookup and stored in full 2; reported {1 - found}" in crawl.output
+            assert crawl_of(server, crawl.name)["left_out_by_rule"] == 2
+    text = (crawl.launch / "reports" / "dedupindex-report.txt").read_text()
+    assert "Duplicates:           1 (100 % of what was looked up)\n" in text
+    assert "  left out:           2 more, stored in full: a rule of the crawler" in text
+
+
 def test_what_the_index_refuses_is_counted_by_reason(heritrix: Heritrix, tmp_path: Path) -> None:
     """The job looks text up, and the index has none."""
     dedupindex("index", "--empty", tmp_path / "index")
@@ -487,7 +508,7 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
 
 
 WRONG = {  # by setting: what is written, and what the message says of it
-    "server": ("", "takes the address of bin/serve, such as http://127.0.0.1:8484, not \"\""),
+    "server": ("", 'takes the address of bin/serve, such as http://127.0.0.1:8484, not ""'),
     "token": ("töken", "takes what bin/token printed: letters and digits, without spaces;"),
     "searchStrategy": ("ANY", "takes DIGEST_ANY, EXACT_URL, CANONICAL_URL, "),
     "maxAge": ("30days", "takes a number and one of s m h d y, such as 12h, 30d or 2y, or nothing"),
@@ -518,7 +539,9 @@ def not_launched(heritrix: Heritrix, job: Path) -> str:
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1 and not (job / "latest").exists()
     log = (job / "job.log").read_text()
-    (message,) = {found for found in re.findall(r"SEVERE (.*); ?Can't create bean 'dedupClient'", log)}
+    (message,) = {
+        found for found in re.findall(r"SEVERE (.*); ?Can't create bean 'dedupClient'", log)
+    }
     assert message in output
     return message
 
@@ -540,8 +563,8 @@ def test_a_misspelled_setting_stops_the_launch(heritrix: Heritrix, site: Site) -
     job = heritrix.make("misspelled", site, "http://127.0.0.1:1")
     message = not_launched(heritrix, with_settings(job, {}, "serchStrategy=EXACT_URL\n"))
     assert message == (
-        'A setting of the bean "dedup" in dedup-beans.xml cannot be used, so the job is not launched: '
-        "there is no setting serchStrategy; did you mean searchStrategy?"
+        'A setting of the bean "dedup" in dedup-beans.xml cannot be used, so the job is not '
+        "launched: there is no setting serchStrategy; did you mean searchStrategy?"
     )
 
 
@@ -553,7 +576,12 @@ def test_settings_may_be_empty(heritrix: Heritrix, tmp_path: Path) -> None:
         assert crawl_of(server, crawl.name)["digest_covers"] == "stored"
         job = with_settings(
             heritrix.make("aliases", site, f"http://127.0.0.1:{server.port}"),
-            {"searchStrategy": "url_exact", "maxAge": "90", "seenBy": "all", "digestCovers": "entity"},
+            {
+                "searchStrategy": "url_exact",
+                "maxAge": "90",
+                "seenBy": "all",
+                "digestCovers": "entity",
+            },
         )
         shown = crawl_of(server, heritrix.run(job).name)
         assert (shown["seen_by"], shown["digest_covers"]) == ("all", "entity")
@@ -564,7 +592,9 @@ def test_settings_may_be_empty(heritrix: Heritrix, tmp_path: Path) -> None:
 def test_a_server_that_is_no_dedupindex_is_named(heritrix: Heritrix, status: int) -> None:
     with closing(one_page()) as site, stub_server(replying(status, b"<p>another")) as url:
         crawl = heritrix.run(heritrix.make(f"other-{status}", site, url))
-    why = f'there is no dedupindex at {url}: set "server" in dedup-beans.xml to the address that bin'
+    why = (
+        f'there is no dedupindex at {url}: set "server" in dedup-beans.xml to the address that bin'
+    )
     assert f"not looked up; all is stored, because {why}" in crawl.alerts()
     assert f"was never begun at {url}, because {why}" in crawl.alerts()
     assert f"was answered {status} another" in crawl.alerts()

@@ -305,6 +305,16 @@ def test_refused_bodies(client: Client, body: bytes, kind: str, expected: tuple[
     assert code(web.post("/lookup", data=body, content_type=kind)) == expected
 
 
+def test_a_form_of_lookups_is_told_how_to_be_sent(client: Client) -> None:
+    """As `curl -d` sends whatever it is given."""
+    web, kind = client(), "application/x-www-form-urlencoded"
+    lookups = '{"lookups": [{"digest": "sha1:...", "url": "http://..."}]}'
+    said = web.post("/lookup", data=lookups, content_type=kind).get_json()["error"]["message"]
+    assert f"curl -H 'Content-Type: application/json' -d '{lookups}', or JSON lines" in said
+    said = web.post("/last", data=lookups, content_type=kind).get_json()["error"]["message"]
+    assert """-d '{"lookups": [{"url": "http://..."}]}', or JSON lines""" in said
+
+
 def test_json_lines_are_answered_line_by_line(client: Client) -> None:
     web = client([capture(1, PAGE)], max_line=1000)
     good = json.dumps({"digest": str(sha1(1)), "url": PAGE.decode()}).encode()
