@@ -183,7 +183,7 @@ def _no_subject(index: Path) -> click.UsageError:
         names = sorted(crawl_names(index) - {""}, reverse=True)
     known = f"; crawls in {index}: {names_text(names, _NAMED)}" if names else ""
     return click.UsageError(
-        "name the crawl: either --crawl NAME, or --against SOURCE... for files" + known
+        "name the crawl: either --crawl NAME or --against SOURCE... for files" + known
     )
 
 

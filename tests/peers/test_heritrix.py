@@ -437,7 +437,7 @@ def test_what_the_rule_leaves_out_is_counted(heritrix: Heritrix, tmp_path: Path)
             assert f"{line}dedupLookup and stored in full 2; reported {1 - found}" in crawl.output
             assert crawl_of(server, crawl.name)["left_out_by_rule"] == 2
     text = (crawl.launch / "reports" / "dedupindex-report.txt").read_text()
-    assert "Duplicates:           1 (100 % of what was looked up)\n" in text
+    assert "Duplicates:           1 (100.0 % of what was looked up)\n" in text
     assert "  left out:           2 more, stored in full: a rule of the crawler" in text
 
 

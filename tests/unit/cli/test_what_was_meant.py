@@ -73,7 +73,7 @@ def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path
 
 def test_a_report_on_nothing_names_the_crawls(index: Path, cancelled: Path) -> None:
     said = typed("report", cancelled, status=2)[1]
-    assert "either --crawl NAME, or --against SOURCE... for files; crawls in " in said
+    assert "either --crawl NAME or --against SOURCE... for files; crawls in " in said
     assert "kept" in said.partition("; crawls in ")[2]
     assert "or --against SOURCE... for files" in typed("report", index, status=2)[1]
 
