@@ -132,9 +132,12 @@ class View(Finder, Protocol):
         The prefix is at most a key. Raises `Damaged`, `IndexUnavailable`.
         """
 
-    def ledger_of(self, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
-        """Yield the items under each key, in order; many keys are read at once on a network."""
-        return (list(self.ledger(key)) for key in keys)
+    def in_ledger(self, prefixes: Sequence[bytes]) -> Iterator[bool]:
+        """Yield for each digest whether the ledger has items; many are read at once on a network.
+
+        The prefixes are those of keys that are the digest's.
+        """
+        return (next(self.ledger(prefix), None) is not None for prefix in prefixes)
 
     def has_ledger(self) -> bool:
         """Return whether the ledger has any item."""

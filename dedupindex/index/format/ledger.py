@@ -273,6 +273,12 @@ def dependent(revisit: Revisit, keys: Keys, container: int, *, refused: bool = F
     return keys.key_of(itself.digest, refers_to.url) + head + url + pack(itself.url)
 
 
+def own_capture(body: bytes) -> tuple[bytes, bytes]:
+    """Return the second (6 bytes) and the packed URL of a revisit itself, of its `body`."""
+    length = _HEAD.unpack_from(body)[-1] & ~_REFUSED
+    return body[1:7], body[_HEAD.size + length :]
+
+
 def _encode_date(date: bytes) -> bytes:
     return int(digits_of_date(date)).to_bytes(6, "big")
 

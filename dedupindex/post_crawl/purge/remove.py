@@ -47,13 +47,14 @@ from dedupindex.lookup.render_json import original_as_json, url_as_json
 from dedupindex.post_crawl.purge.impact import (
     Amount,
     Impact,
-    ImpactSurvey,
     Item,
     OnItem,
     OutdatedFile,
     RemovedOriginal,
     RemovedRevisit,
 )
+from dedupindex.post_crawl.purge.live_impact import LiveCell, LiveImpact
+from dedupindex.post_crawl.purge.survey_impact import ImpactSurvey
 from dedupindex.post_crawl.purge.target import ResolvedTarget, Target, TargetKind, resolve
 from dedupindex.runtime.bounded_counter import Sums
 from dedupindex.runtime.files import exclusive
@@ -69,7 +70,7 @@ _LIVE_AT_ONCE = 1000  # captures of crawls
 class _Allowed(NamedTuple):
     """What a purge may do."""
 
-    force: bool  # remove what revisits refer to, or may refer to
+    force: bool  # remove what revisits depend on, or may depend on
     expected: str  # only what a survey of this `fingerprint` has shown; "" for anything
 
 
@@ -109,7 +110,7 @@ def purge(
 ) -> PurgeSurvey:
     """Remove captures from an index and its crawls, durably.
 
-    Changes nothing, and raises `HasDependents` if a revisit refers to what would go, or a file may
+    Changes nothing, and raises `HasDependents` if a revisit depends on what would go, or a file may
     have such revisits (`PurgeSurvey.outdated`), unless `force`. Raises `BadInput` if `expected` is
     the `fingerprint` of another survey, `IndexBusy` while another process writes, and other
     `DedupError`.
@@ -202,9 +203,9 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
     if dependents and not allowed.force:
         raise HasDependents(
             singular(f"{dependents:,} revisits ")
-            + f"of other captures {'refers' if dependents == 1 else 'refer'} to what would be "
+            + f"of other captures {'depends' if dependents == 1 else 'depend'} on what would be "
             "removed, and nothing was purged; bin/impact --list names them, and --force removes "
-            "what they refer to nevertheless"
+            "what they depend on nevertheless"
         )
     if found.outdated and not allowed.force:
         raise HasDependents(
@@ -254,6 +255,7 @@ def impact_as_json(found: PurgeSurvey) -> dict[str, Any]:
         "unmerged": found.live,
         "dependents": impact.dependents.as_json(),
         "broken": impact.broken.as_json(),
+        "by_digest": impact.by_digest.as_json(),
         "by_container": _rows(impact.by_container),
         "by_crawl": _rows(impact.by_crawl),
         "unread": [
@@ -306,7 +308,7 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
 
 
 def item_as_json(item: Item) -> dict[str, Any]:
-    """JSON of an original or a revisit that is removed, or of a revisit that refers to one."""
+    """JSON of an original or a revisit that is removed, or of a revisit that depends on one."""
     if isinstance(item, RemovedOriginal):
         successor = original_as_json(item.successor) if item.successor else None
         original = original_as_json(item.capture)
@@ -327,7 +329,7 @@ def item_as_json(item: Item) -> dict[str, Any]:
     }
     if isinstance(item, RemovedRevisit):
         return {"revisit": content}
-    return {"dependent": content, "payload": item.left}
+    return {"dependent": content, "payload": item.left, "by_digest": item.by_digest}
 
 
 def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:
@@ -345,25 +347,24 @@ def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:
         for crawl in crawls.values()
         if not crawl.merged and crawl.state is not CrawlState.CANCELLED
     }
-    going = (
-        (held[0], taken)
-        for held in reading.cells()
-        if held[1] in waiting and (taken := _taken(reading, resolved, crawls, held))
-    )
-    count = 0
-    while True:
-        try:
-            batch = list(islice(going, _LIVE_AT_ONCE))
-        except Damaged:
-            if not by_crawl:
-                raise
-            # A damaged crawl cannot be merged, but it can be removed as a whole.
-            named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
-            return sum(reading.counts(crawl)[0] for crawl in named)
-        if not batch:
-            return count
-        count += sum(not entry[1] & ALSO for _, taken in batch for entry in taken)
-        survey.add_live(batch)
+
+    def going(prefix: bytes = b"") -> Iterator[LiveCell]:
+        for held in reading.cells(prefix):
+            if held[1] in waiting and (taken := _taken(reading, resolved, crawls, held)):
+                yield LiveCell(held[0], held[1], taken)
+
+    impact, found, count = LiveImpact(survey, going), going(), 0
+    try:
+        while batch := list(islice(found, _LIVE_AT_ONCE)):
+            count += sum(not entry[1] & ALSO for cell in batch for entry in cell.taken)
+            impact.add(batch)
+    except Damaged:
+        if not by_crawl:
+            raise
+        # A damaged crawl cannot be merged, but it can be removed as a whole.
+        named = [crawls[n] for n in waiting if crawls[n].name in resolved.target.texts]
+        return sum(reading.counts(crawl)[0] for crawl in named)
+    return count
 
 
 def remove_live(store: Store, resolved: ResolvedTarget, settings: Settings) -> None:

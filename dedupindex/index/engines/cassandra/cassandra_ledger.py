@@ -39,6 +39,7 @@ _SOME = Statement("SELECT dk FROM KS.ledger LIMIT 1")
 _BETWEEN = Statement(
     "SELECT dk, rest, id, body FROM KS.ledger WHERE dk = ? AND rest >= ? AND rest <= ?"
 )
+_FIRST_OF = Statement("SELECT id FROM KS.ledger WHERE dk = ? LIMIT 1")
 _PUT = Statement(
     "INSERT INTO KS.ledger (dk, rest, id, body) VALUES (?, ?, ?, ?) USING TIMESTAMP ?", Use.WRITE
 )
@@ -68,11 +69,10 @@ def of_prefix(session: Session, prefix: bytes) -> Iterator[bytes]:
                 yield dk + rest + cells.unsealed(dk + rest, body)
 
 
-def of_keys(session: Session, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Yield the items under each key, many keys side by side; raises `Damaged`."""
-    calls = ((_BETWEEN, (start, rest, rest)) for start, rest in map(split_key, keys))
-    for key, rows in zip(keys, session.execute_many(calls), strict=True):
-        yield [key + cells.unsealed(key, body) for *_, body in rows]
+def has_digests(session: Session, prefixes: Sequence[bytes]) -> Iterator[bool]:
+    """Yield whether there are items under each digest, many side by side."""
+    calls = ((_FIRST_OF, (prefix,)) for prefix in prefixes)
+    return map(bool, session.execute_many(calls))
 
 
 def problems(session: Session) -> list[str]:

@@ -304,8 +304,8 @@ class CassandraView(CellView):
             return cassandra_ledger.of_prefix(self._session, prefix)
         return in_order(self.ledger_by_digest(), self._scratch)
 
-    def ledger_of(self, keys: Sequence[bytes]) -> Iterator[list[bytes]]:
-        return cassandra_ledger.of_keys(self._session, keys)
+    def in_ledger(self, prefixes: Sequence[bytes]) -> Iterator[bool]:
+        return cassandra_ledger.has_digests(self._session, prefixes)
 
     def has_ledger(self) -> bool:
         return cassandra_ledger.has_items(self._session)

@@ -1,0 +1,317 @@
+"""The revisits that depend on what would be removed, digest by digest.
+
+A revisit depends on the capture that it names. If that is not stored, as after an earlier purge, it
+depends on any capture with its digest: when the last one goes, its payload is nowhere. Whether it
+is the last one is known when all of a digest was read; what is undecided until then is in temporary
+files, so memory use is constant.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from typing import IO, Any, NamedTuple
+
+from dedupindex.index.engine import View
+from dedupindex.index.format import cells
+from dedupindex.index.format.ledger import Dependent, own_capture
+from dedupindex.index.format.packing import pack, unpack
+from dedupindex.index.format.tombstones import (
+    RECORD,
+    REVISIT,
+    ROW,
+    Tombstones,
+    encode_purged_revisit,
+)
+from dedupindex.index.load.runs import in_order
+from dedupindex.post_crawl.purge.impact import (
+    NOWHERE_ELSE,
+    OTHER_URL,
+    SAME_URL,
+    Amount,
+    DependentRevisit,
+    Impact,
+    OnItem,
+    RemovedOriginal,
+)
+from dedupindex.post_crawl.purge.target import ResolvedTarget
+
+_IN_MEMORY = 8 << 20  # bytes of the items of a digest
+_COUNTED, _WAITS = b"\0", b"\1"  # of a row: the revisit was counted by what it names, or not
+_LENGTH = 4  # bytes of a number
+
+CaptureKey = tuple[bytes, bytes]  # second and packed URL
+
+
+class KeyChange(NamedTuple):
+    """What goes under a key, and what stays."""
+
+    sizes: dict[CaptureKey, int]  # of the captures that go, -1 unknown
+    captures: set[CaptureKey]  # that stay
+    answering: set[bytes]  # packed URLs of the originals that stay
+
+
+def stores(entries: Iterable[bytes], tombstones: Tombstones) -> bool:
+    """Return whether one of the entries is a payload that is stored.
+
+    What only a revisit says of an original does not count, nor a row whose record was refused.
+    """
+    return any(
+        (kind := entry[0] & 3) == RECORD or (kind == ROW and not tombstones.refutes(entry))
+        for entry in entries
+    )
+
+
+def cell_stores(cell: bytes) -> bool:
+    """Return whether a cell has a payload that is stored, see `stores`."""
+    if cell[0] != cells.SEVERAL:
+        return cells.answers(cell) and cell[0] & 3 <= ROW
+    entries = list(cells.entries_of(cell))
+    return stores(entries, Tombstones.among(entries))
+
+
+class LedgerCursor:
+    """The items of a ledger, for keys in order."""
+
+    def __init__(
+        self, found: Iterator[bytes], position: Callable[[bytes], Any] = lambda key: key
+    ) -> None:
+        """`position` is what the items are ordered by; the keys that are asked for are, too."""
+        self._found, self._position = found, position
+        self._next: bytes | None = next(found, None)
+
+    def before(self, key: bytes, prefix: bytes) -> Iterator[bytes]:
+        """Skip what is before a key; yield the items with a prefix among that."""
+        if self._next is None or self._next.startswith(key):
+            return
+        start = self._position(key)
+        while self._next is not None and self._position(self._next) < start:
+            if self._next.startswith(prefix):
+                yield self._next
+            self._next = next(self._found, None)
+
+    def copies(self, key: bytes) -> list[bytes]:
+        """The copies under a key, after what is before it."""
+        return list(self._under(key, copies=True))
+
+    def dependents(self, key: bytes) -> Iterator[bytes]:
+        """The dependents under a key, after its copies."""
+        return self._under(key, copies=False)
+
+    def rest(self, prefix: bytes) -> Iterator[bytes]:
+        """Yield the next items as long as they have a prefix."""
+        while self._next is not None and self._next.startswith(prefix):
+            item, self._next = self._next, next(self._found, None)
+            yield item
+
+    def finish(self) -> None:
+        """Read what is left."""
+        for _ in self._found:
+            pass
+
+    def _under(self, key: bytes, *, copies: bool) -> Iterator[bytes]:
+        while self._next is not None and self._next.startswith(key):
+            body = self._next[len(key) :]
+            if copies and body[0] == cells.DEPENDENT:
+                return
+            self._next = next(self._found, None)
+            yield body
+
+
+class DigestImpact:
+    """Counts what depends on what goes of one digest after the other; a context manager.
+
+    `stored` is whether a capture with the digest stays, `removes` whether one that is stored goes.
+    """
+
+    def __init__(
+        self, impact: Impact, view: View, target: ResolvedTarget, on_item: OnItem | None
+    ) -> None:
+        self._impact, self._view, self._target, self._on_item = impact, view, target, on_item
+        self._lengths = target.keys.lengths()
+        self.prefix, self.stored, self.removes, self._size = b"", False, False, -1
+        self._originals, self._revisits = Amount(), Amount()
+        self._waiting = 0
+        self._held: IO[bytes]  # items whose `left` is undecided
+        self._rows: IO[bytes]  # revisits, see `_row`
+
+    def __enter__(self) -> DigestImpact:
+        self._held = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+        self._rows = SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
+        self._rows.close()
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a key is of this digest."""
+        return bool(self.prefix) and key.startswith(self.prefix)
+
+    def begin(self, prefix: bytes) -> None:
+        """Begin another digest, by the part of keys that is its."""
+        self.prefix, self.stored, self.removes, self._size = prefix, False, False, -1
+        self._originals, self._revisits = Amount(), Amount()
+        self._clear_rows()
+
+    def keep(self) -> None:
+        """Note that a stored capture stays, so that no revisit has to wait for the end."""
+        self.stored = True
+        self._clear_rows()
+
+    def remove(self, size: int) -> None:
+        """Note that a capture goes that is stored, with `size` bytes, -1 unknown."""
+        self.removes, self._size = True, max(size, self._size)
+
+    def add_original(self, size: int, item: RemovedOriginal | None) -> None:
+        """Count an original that goes without a copy of its URL; `item` is for the list."""
+        self._originals.add(size)
+        self.list_original(item)
+
+    def list_original(self, item: RemovedOriginal | None) -> None:
+        if item is not None:
+            pickle.dump(item, self._held)
+
+    @property
+    def removes_originals(self) -> bool:
+        """Whether an original goes that has no copy of its URL."""
+        return bool(self._originals.captures)
+
+    def add_other(self, item: bytes) -> None:
+        """Take an item of the ledger that names nothing that goes; its revisit may wait."""
+        end = self._lengths[item[0]]
+        if not self.stored and item[end] == cells.DEPENDENT:
+            self._wait(item[:end], item[end:])
+
+    def count(
+        self, key: bytes, bodies: Iterable[bytes], change: KeyChange, *, counted: bool = False
+    ) -> None:
+        """Count the revisits that refer to what goes and do not go themselves, each once.
+
+        `counted`: they were counted before, and are only not to be counted again.
+        """
+        digest, second, urls = cells.digest_of_key(key), b"", set[bytes]()
+        for body in bodies:
+            if self._target.takes_dependent(body):
+                continue
+            revisit = Dependent.of(body)
+            packed = pack(revisit.names_url)
+            size = self._size_of_named(revisit, body[7:13], packed, change)
+            if size is None:
+                self._wait(key, body)
+                continue
+            if body[1:7] != second:
+                second, urls = body[1:7], set()
+            if revisit.url in urls:  # it is also in a log, or in a copy of its file
+                continue
+            urls.add(revisit.url)
+            if not self.stored:
+                pickle.dump(_row(_COUNTED, key, body), self._rows)
+            if counted:
+                continue
+            left = SAME_URL if packed in change.answering else ""
+            size = revisit.size if revisit.size >= 0 else size
+            place = self._place(revisit)
+            self._impact.add_dependent(place.container, place.crawl, size)
+            if not left:
+                self._revisits.add(size)
+            if self._on_item is not None:
+                item = DependentRevisit(digest, revisit, *place, size, left)
+                pickle.dump(item, self._held)
+
+    def _size_of_named(
+        self, revisit: Dependent, second: bytes, packed: bytes, change: KeyChange
+    ) -> int | None:
+        """Return the size of what a revisit names if that goes, -1 unknown; None if it does not."""
+        if any(second):
+            original = second, packed
+            if original in change.captures:
+                return None
+            all_of_url = self._target.takes_url(revisit.names_url) and not change.answering
+            return change.sizes.get(original, -1 if all_of_url else None)
+        # Without a date any capture of the URL will do.
+        of_url = [size for (_, url), size in change.sizes.items() if url == packed]
+        return max(of_url) if of_url and packed not in change.answering else None
+
+    def end(self, rest: Iterable[bytes]) -> None:
+        """Count and report what was undecided; `rest` are the items of the ledger after it."""
+        where = OTHER_URL if self.stored else NOWHERE_ELSE
+        self._impact.left[where].add_all(self._originals)
+        if where is NOWHERE_ELSE:
+            self._impact.broken.add_all(self._revisits)
+        end = self._held.tell()
+        if self._on_item is not None and end:
+            self._held.seek(0)
+            while self._held.tell() < end:
+                item = pickle.load(self._held)
+                self._on_item(item if item.left else item._replace(left=where))
+            self._held.seek(0)
+            self._held.truncate()
+        if self.removes and not self.stored:
+            for one in rest:
+                self.add_other(one)
+            self._count_waiting()
+        self._clear_rows()
+
+    def _wait(self, key: bytes, body: bytes) -> None:
+        """Keep a revisit until it is known whether the last stored capture of its digest goes."""
+        if not self.stored and not self._target.takes_dependent(body):
+            self._waiting += 1
+            pickle.dump(_row(_WAITS, key, body), self._rows)
+
+    def _count_waiting(self) -> None:
+        """Count the revisits whose payload is nowhere without what goes, each once."""
+        if not self._waiting:
+            return
+        last = b""
+        for row in in_order(self._read_rows(), Path(tempfile.gettempdir())):
+            at = _LENGTH + 6 + int.from_bytes(row[:_LENGTH])
+            if row[:at] == last:  # it is also in a log, or in a copy of its file
+                continue
+            last = row[:at]
+            key_end = at + 1 + self._lengths[row[at + 1]]
+            if row[at : at + 1] == _COUNTED or self._was_purged(row[:at]):
+                continue
+            revisit = Dependent.of(row[key_end:])
+            size = revisit.size if revisit.size >= 0 else self._size
+            place = self._place(revisit)
+            self._impact.add_dependent(place.container, place.crawl, size)
+            self._impact.broken.add(size)
+            self._impact.by_digest.add(size)
+            if self._on_item is not None:
+                digest = cells.digest_of_key(self.prefix)
+                self._on_item(DependentRevisit(digest, revisit, *place, size, NOWHERE_ELSE, True))
+
+    def _was_purged(self, own: bytes) -> bool:
+        """Return whether a revisit was purged by its URL, and its file was read again since."""
+        packed, second = own[_LENGTH:-6], own[-6:]
+        key = self._target.keys.key_of(cells.digest_of_key(self.prefix), unpack(packed))
+        cell = next((cell for found, cell in self._view.cells(key) if found == key), b"")
+        tombstone = encode_purged_revisit(second, packed)
+        return bool(cell) and any(
+            entry[0] & 3 == REVISIT and entry == tombstone for entry in cells.entries_of(cell)
+        )
+
+    def _place(self, revisit: Dependent) -> cells.ContainerRef:
+        return self._view.place_of(revisit.container) if revisit.container else cells.NOWHERE
+
+    def _read_rows(self) -> Iterator[bytes]:
+        end = self._rows.tell()
+        self._rows.seek(0)
+        while self._rows.tell() < end:
+            yield pickle.load(self._rows)
+
+    def _clear_rows(self) -> None:
+        self._waiting = 0
+        if self._rows.tell():
+            self._rows.seek(0)
+            self._rows.truncate()
+
+
+def _row(kind: bytes, key: bytes, body: bytes) -> bytes:
+    """Return a row that sorts by the URL and second of the revisit itself, those counted first."""
+    second, packed = own_capture(body)
+    return b"%b%b%b%b%b%b" % (len(packed).to_bytes(_LENGTH), packed, second, kind, key, body)
