@@ -321,7 +321,7 @@ def _deletions() -> dict[str, Schema]:
     deletions = {"captures": _list(_object(deletion)), "force": _BOOLEAN, **deletion}
     amount = {"captures": _INTEGER, "bytes": _INTEGER_OR_NULL, "unsized": _INTEGER}
     where = ("same_url", "other_url", "nowhere")
-    amounts = ("originals", *where, "copies", "revisits", "dependents", "broken")
+    amounts = ("originals", *where, "copies", "revisits", "dependents", "broken", "by_digest")
     lists = ("not_found", "by_container", "by_crawl", "unread", "outdated", "listed")
     impact = {
         **dict.fromkeys(("found", "unmerged"), _INTEGER),

@@ -53,7 +53,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "crawl_ended": (409, "the crawl was committed or cancelled before"),
     "has_dependents": (
         409,
-        "revisits refer to captures to be purged, or others were answered with what a crawl "
+        "revisits depend on captures to be purged, or others were answered with what a crawl "
         "reported; `force` overrides this",
     ),
     "crawl_exists": (409, "a crawl of this name was begun with other settings"),

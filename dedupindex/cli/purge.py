@@ -37,7 +37,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
 _SEVERAL = "several may be given"
 IMPACT_EXAMPLES = """
-bin/impact my-index --container crawl-1.warc.gz    # which revisits refer to its records
+bin/impact my-index --container crawl-1.warc.gz    # which revisits depend on its records
 bin/impact my-index --crawl weekly-7 --json
 bin/impact my-index --url http://example.com/secret/ --prefix --list
 bin/impact my-index --url http://example.com/ --url https://example.com/ --prefix    # a host
@@ -83,10 +83,12 @@ def _target_options(command: _Command) -> _Command:
 @click.command(cls=Command, examples=IMPACT_EXAMPLES)
 @_target_options
 def impact(index: Path, listed: bool, **options: Any) -> int:
-    """Report what removing captures from INDEX would change, and which revisits refer to them.
+    """Report what removing captures from INDEX would change, and which revisits depend on them.
 
-    Changes nothing. Captures of what is named that are revisits themselves are counted apart.
-    Reads the whole index once; for single captures usually only their digests.
+    A revisit depends on what it refers to, or, if that is not stored, on the last stored copy of
+    its payload. Captures of what is named that are revisits themselves are counted apart.
+
+    Changes nothing. Reads the whole index once; for single captures usually only their digests.
     Only captures in the index and revisits are counted, not requests, resources and refused
     responses.
     """
@@ -98,7 +100,7 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
 @_target_options
-@flag("--force", setting=False, help="Remove them even if revisits refer, or may refer, to them.")
+@flag("--force", setting=False, help="Remove them even if revisits depend, or may depend, on them.")
 @option(
     "--expect", default="", setting=False, metavar="FINGERPRINT",
     help="Remove nothing unless bin/impact --json has this fingerprint still.",
@@ -109,7 +111,7 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
     The WARC files are not changed: whoever can read them can still read the payload. Remove or
     rewrite the files that bin/impact --list names to take it down.
 
-    Fails if revisits refer to these captures, or may do so in files that changed since they were
+    Fails if revisits depend on these captures, or may do so in files that changed since they were
     indexed, unless --force is given. Purged captures are not added again.
     """
     target = _target(options)
@@ -197,9 +199,11 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
     if found.live:
         yield f"{'of crawls':<14}{found.live:>12,}  captures not merged yet {verb}"
     yield _line(
-        "dependents", impact.dependents, "are revisits of other captures that refer to these"
+        "dependents", impact.dependents, "are revisits of other captures that depend on these"
     )
     yield _line("  broken", impact.broken, "of them have their payload nowhere else")
+    if impact.by_digest.captures:
+        yield _line("  by digest", impact.by_digest, "of these refer to what is not stored")
     for title, sums in (("file", impact.by_container), ("crawl", impact.by_crawl)):
         for name, amounts in sums.largest(_SHOWN, 0):
             shown = printable(name.decode("utf-8", "backslashreplace"))

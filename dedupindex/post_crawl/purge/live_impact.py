@@ -117,7 +117,7 @@ class LiveImpact:
         self._digest.count(key, ledger.dependents(key), change)
 
     def _own(self, key: bytes, copies: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the captures of index and ledger under a key, and claims if the target is by URL."""
+        """Yield what index and ledger have under a key; claims only if the target is by URL."""
         cell = next((cell for found, cell in self._view.cells(key) if found == key), b"")
         for one in chain(map(cells.strip_flags, cells.entries_of(cell)) if cell else (), copies):
             kind = one[0] & 3

@@ -506,7 +506,7 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     load(index, [one, again, other], [revisit_of(one, one.url, 3), *away])
     web = served(index)
     shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
-    assert "that would be removed: 1; revisits that name them: 1" in shown
+    assert "that would be removed: 1; revisits that depend on them: 1" in shown
     assert (
         "Removed: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
     )
