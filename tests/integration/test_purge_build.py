@@ -130,6 +130,47 @@ def test_a_file_that_is_read_anew_still_has_its_revisits(files: list[Path], engi
 
 
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+@pytest.mark.parametrize("other", [URL, b"http://example.org/other"])
+def test_a_revisit_of_a_purged_original_protects_the_last_copy_of_its_payload(
+    files: list[Path], engine: str, other: bytes
+) -> None:
+    files[1].write_bytes(gz(response(PAYLOAD, number=3, Date=LATER, Target_URI=other)))
+    index = index_of(files, engine, crawl="weekly")
+    purge(index, target(files[0]), force=True)
+    run([files[2]], index, engine=engine, reread=True, add=True, crawl="weekly")
+    seen: list[Any] = []
+    impact = survey(index, target(files[1]), seen.append).impact
+    assert impact.by_digest.captures == impact.broken.captures == 1
+    (one,) = (item for item in seen if isinstance(item, DependentRevisit))
+    assert (one.container, one.dependent.names_date) == (str(files[2]), DATE)
+    assert one.left == "nowhere" and one.size == len(PAYLOAD)
+    with pytest.raises(HasDependents):
+        purge(index, target(files[1]), force=False)
+    assert answering(index) == ["second.warc.gz"]
+    copy = files[0].with_name("copy.warc.gz")
+    shutil.copy(files[1], copy)
+    run([copy], index, engine=engine, add=True)
+    purge(index, target(files[1]), force=False)
+    assert answering(index) == ["copy.warc.gz"]
+    with pytest.raises(HasDependents):
+        purge(index, target(copy), force=False)
+    purge(index, target(files[2]), force=False)
+    purge(index, target(copy), force=False)
+    assert answering(index) == []
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_revisit_of_an_original_that_was_never_indexed_protects_the_last_copy(
+    files: list[Path], engine: str
+) -> None:
+    files[1].write_bytes(gz(response(PAYLOAD, Target_URI=b"http://example.org/other")))
+    index = index_of(files[1:], engine)
+    assert survey(index, target(files[1])).impact.by_digest.captures == 1
+    with pytest.raises(HasDependents):
+        purge(index, target(files[1]), force=False)
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
 def test_revisits_of_a_purged_original_are_refused_until_its_record_is_read(
     files: list[Path], engine: str
 ) -> None:

@@ -21,6 +21,7 @@ from dedupindex.index.address import Address
 from dedupindex.index.engines.cassandra.cql import Statement, Use, connect
 from dedupindex.index.engines.cassandra.metadata import Lease
 from dedupindex.post_crawl.purge.remove import purge, survey
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from tests.conftest import On
 from tests.support.captures import capture
 from tests.support.commands import typed
@@ -107,6 +108,30 @@ def test_a_purge_that_is_killed_at_any_write_is_completed_by_another(
             assert not survey(index, container(FIRST)).live
             load(index, [capture(number, A, 1, container=FIRST) for number in range(30)])
             assert held(index) == after, at
+
+
+def test_the_last_copy_of_a_payload_is_protected_on_a_cluster(address: str, tmp_path: Path) -> None:
+    """Of the index, and then of a crawl, which is never merged there."""
+    index, url = begin(tmp_path, address), Target(TargetKind.URL, (B.decode(),))
+    first = [capture(number, A, 1, container=FIRST) for number in range(20)]
+    last = [one._replace(url=B, container=SECOND) for one in first]
+    load(index, first + last[:15], [revisit_of(one, b"http://z.example/", 9) for one in first])
+    with closing(make_store(index)) as store:
+        reported = [one._replace(container="live.warc.gz") for one in last[15:]]
+        store.write(partial(report_captures, name="a", captures=reported))
+    assert not survey(index, url).impact.dependents.captures
+    purge(index, container(FIRST), force=True)
+    for target, count in (
+        (container(SECOND), 15),
+        (Target(TargetKind.CRAWL, ("a",)), 5),
+        (url, 20),
+    ):
+        impact = survey(index, target).impact
+        assert impact.by_digest.captures == impact.dependents.captures == count
+        with pytest.raises(HasDependents, match=f"{count} revisits"):
+            purge(index, target, force=False)
+    purge(index, url, force=True)
+    assert held(index) == [] and not survey(index, url).live
 
 
 def test_a_purge_and_a_load_of_another_machine_exclude_each_other(

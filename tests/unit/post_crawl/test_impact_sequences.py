@@ -408,7 +408,7 @@ def test_revisits_of_what_a_crawl_has_reported_are_counted_once(
     url = Target(TargetKind.PREFIX, ("http://example.com/",))
     live = capture(1, A, 4, container="x.warc.gz")
     away = b"http://example.net/"
-    named, other = revisit_of(live, away, 9), orphan(url=away + b"2")
+    named, other = revisit_of(live, away, 9), Revisit(orphan(url=away + b"2").capture, None)
     load(index, [LAST], [named, other])
     report_to(index, "a", live)
     found, depending = dependents(index, url)

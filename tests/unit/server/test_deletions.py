@@ -69,6 +69,15 @@ def test_impact_before_and_after_a_deletion(index: Path) -> None:
     assert content["not_found"] == [{"digest": str(sha1(9)), "url": A.decode()}]
     again = web.delete("/captures", json=one).get_json()
     assert again["found"] == 0 and len(again["not_found"]) == 1
+    last = {**one, "date": "2026-11-02T09:14:17Z"}  # the revisit has its payload by its digest
+    answer = web.get("/impact", query_string={"url": A.decode(), "list": "true"}).get_json()
+    (listed,) = (one for one in answer["listed"] if "dependent" in one)
+    assert listed["payload"] == "nowhere" and listed["dependent"]["url"] == B.decode()
+    refused = web.delete("/captures", json=last)
+    assert refused.status_code == 409 and date(web) == "02"
+    done = web.delete("/captures", json={**last, "force": True}).get_json()
+    assert done["by_digest"]["captures"] == done["dependents"]["captures"] == 1
+    assert date(web) == ""
 
 
 def test_interrupted_deletions_are_audited(

@@ -27,6 +27,8 @@ from dedupindex.index import tokens
 from dedupindex.index.identity import Settings
 from dedupindex.index.tokens import Role
 from dedupindex.lookup.explain import MAX_CONSIDERED
+from dedupindex.post_crawl.purge.remove import purge
+from dedupindex.post_crawl.purge.target import Target, TargetKind
 from dedupindex.runtime.charts import HEIGHT, bar, columns
 from dedupindex.runtime.tables import printable
 from server import commands, logs
@@ -849,16 +851,16 @@ def test_every_page_is_documented(web: FlaskClient) -> None:
         assert re.search(rf"`{method} {path}`", text), path
 
 
-def purge_form(index: Path) -> tuple[FlaskClient, dict[str, str]]:
+def purge_form(index: Path, url: str = URL) -> tuple[FlaskClient, dict[str, str]]:
     """A signed-in administrator, and the form of the page that shows what depends on a URL."""
     text = tokens.add(index, "boss", Role.ADMIN)
     web = served(index)
     web.post("/pages/sign-in", data={"token": text}, headers=HERE)
-    shown = web.get(f"/pages/impact?kind=url&name={quote(URL)}")
+    shown = web.get(f"/pages/impact?kind=url&name={quote(url)}")
     page(shown)
     fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', shown.text))
     assert fields.keys() == {"kind", "name", "confirm"}
-    assert f"bin/purge {index} --url={URL}" in unescape(shown.text)
+    assert f"bin/purge {index} --url={url}" in unescape(shown.text)
     return web, fields
 
 
@@ -885,6 +887,22 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(
         f"name={URL} purge=url force=False intended=True",
         f"name={URL} found=1 purge=url force=False removed=1 unmerged=0",
     ]
+
+
+def test_the_impact_page_shows_who_loses_the_last_copy(tmp_path: Path) -> None:
+    index, other = begin(tmp_path, settings=ALL), b"http://example.org/other"
+    original, last = capture(1, container="/w/a.warc.gz"), capture(1, other, 2)
+    load(index, [original, last], [revisit_of(original, b"http://z.example/", 3)])
+    purge(index, Target(TargetKind.CONTAINER, ("a.warc.gz",)), force=True)
+    web, fields = purge_form(index, other.decode())
+    shown = page(web.get(f"/pages/impact?kind=url&name={quote(other)}", headers=HERE)).text
+    assert "they lose the last copy of their payload: 1." in shown
+    assert "A revisit whose payload has no other copy" in shown and "http://z.example/" in shown
+    assert "Remove them although revisits depend on them: 1" in shown
+    assert "--force" in page(web.post("/pages/purge", data=fields, headers=HERE), 409).text
+    assert held(web) == 1
+    page(web.post("/pages/purge", data={**fields, "force": "yes"}, headers=HERE))
+    assert held(web) == 0
 
 
 @pytest.mark.parametrize(
