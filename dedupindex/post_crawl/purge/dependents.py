@@ -83,14 +83,14 @@ class LedgerCursor:
         self._found, self._position = found, position
         self._next: bytes | None = next(found, None)
 
-    def before(self, key: bytes, prefix: bytes) -> Iterator[bytes]:
-        """Skip what is before a key; yield the items with a prefix among that."""
+    def skip_to(self, key: bytes, prefix: bytes, take: Callable[[bytes], None]) -> None:
+        """Skip what is before a key; `take` gets the items with a prefix among that."""
         if self._next is None or self._next.startswith(key):
             return
         start = self._position(key)
         while self._next is not None and self._position(self._next) < start:
             if self._next.startswith(prefix):
-                yield self._next
+                take(self._next)
             self._next = next(self._found, None)
 
     def copies(self, key: bytes) -> list[bytes]:
@@ -134,7 +134,8 @@ class DigestImpact:
         self._lengths = target.keys.lengths()
         self.prefix, self.stored, self.removes, self._size = b"", False, False, -1
         self._originals, self._revisits = Amount(), Amount()
-        self._waiting = 0
+        self._waiting, self._has_rows = 0, False
+        self.changed = False  # so `end` has to be called
         self._held: IO[bytes]  # items whose `left` is undecided
         self._rows: IO[bytes]  # revisits, see `_row`
 
@@ -147,33 +148,32 @@ class DigestImpact:
         self._held.close()
         self._rows.close()
 
-    def has(self, key: bytes) -> bool:
-        """Return whether a key is of this digest."""
-        return bool(self.prefix) and key.startswith(self.prefix)
-
     def begin(self, prefix: bytes) -> None:
-        """Begin another digest, by the part of keys that is its."""
-        self.prefix, self.stored, self.removes, self._size = prefix, False, False, -1
-        self._originals, self._revisits = Amount(), Amount()
-        self._clear_rows()
+        """Begin another digest, by the part of keys that is its; the last one is over."""
+        self.prefix, self.stored = prefix, False
+        if self._has_rows:
+            self._clear_rows()
 
     def keep(self) -> None:
         """Note that a stored capture stays, so that no revisit has to wait for the end."""
         self.stored = True
-        self._clear_rows()
+        if self._has_rows:
+            self._clear_rows()
 
     def remove(self, size: int) -> None:
         """Note that a capture goes that is stored, with `size` bytes, -1 unknown."""
-        self.removes, self._size = True, max(size, self._size)
+        self.removes, self._size, self.changed = True, max(size, self._size), True
 
     def add_original(self, size: int, item: RemovedOriginal | None) -> None:
         """Count an original that goes without a copy of its URL; `item` is for the list."""
         self._originals.add(size)
+        self.changed = True
         self.list_original(item)
 
     def list_original(self, item: RemovedOriginal | None) -> None:
         if item is not None:
             pickle.dump(item, self._held)
+            self.changed = True
 
     @property
     def removes_originals(self) -> bool:
@@ -208,8 +208,9 @@ class DigestImpact:
             if revisit.url in urls:  # it is also in a log, or in a copy of its file
                 continue
             urls.add(revisit.url)
+            self.changed = True
             if not self.stored:
-                pickle.dump(_row(_COUNTED, key, body), self._rows)
+                self._add_row(_COUNTED, key, body)
             if counted:
                 continue
             left = SAME_URL if packed in change.answering else ""
@@ -254,13 +255,14 @@ class DigestImpact:
             for one in rest:
                 self.add_other(one)
             self._count_waiting()
-        self._clear_rows()
+        self.removes, self._size, self.changed = False, -1, False
+        self._originals, self._revisits = Amount(), Amount()
 
     def _wait(self, key: bytes, body: bytes) -> None:
         """Keep a revisit until it is known whether the last stored capture of its digest goes."""
         if not self.stored and not self._target.takes_dependent(body):
             self._waiting += 1
-            pickle.dump(_row(_WAITS, key, body), self._rows)
+            self._add_row(_WAITS, key, body)
 
     def _count_waiting(self) -> None:
         """Count the revisits whose payload is nowhere without what goes, each once."""
@@ -304,11 +306,14 @@ class DigestImpact:
         while self._rows.tell() < end:
             yield pickle.load(self._rows)
 
+    def _add_row(self, kind: bytes, key: bytes, body: bytes) -> None:
+        pickle.dump(_row(kind, key, body), self._rows)
+        self._has_rows = True
+
     def _clear_rows(self) -> None:
-        self._waiting = 0
-        if self._rows.tell():
-            self._rows.seek(0)
-            self._rows.truncate()
+        self._waiting, self._has_rows = 0, False
+        self._rows.seek(0)
+        self._rows.truncate()
 
 
 def _row(kind: bytes, key: bytes, body: bytes) -> bytes:

@@ -82,8 +82,7 @@ class LiveImpact:
         """
         goes, ledger = False, LedgerCursor(self._view.ledger(prefix))
         for key, cell in self._view.cells(prefix):
-            for _ in ledger.before(key, prefix):
-                pass
+            ledger.skip_to(key, prefix, lambda item: None)
             contents = self._survey.contents(key, cell, ledger.copies(key))
             if contents.keeps():
                 return True, goes

@@ -136,17 +136,18 @@ class ImpactSurvey:
         if prefixes:
             found, total = chain.from_iterable(map(view.cells, prefixes)), 0
             ledger = LedgerCursor(chain.from_iterable(map(view.ledger, prefixes)))
+        prefix = b""
         for key, cell in watched(found, "reading", total, on_progress):
-            if not digest.has(key):
+            if not prefix or not key.startswith(prefix):
                 self._end_digest(ledger)
-                digest.begin(key[: cells.DIGEST_KEY[key[0]]])
+                prefix = key[: cells.DIGEST_KEY[key[0]]]
+                digest.begin(prefix)
             if not target.may_hold(key):
                 self._add_other(cell)
                 if not digest.stored and cell_stores(cell):
                     digest.keep()
                 continue
-            for item in ledger.before(key, digest.prefix):
-                digest.add_other(item)
+            ledger.skip_to(key, prefix, digest.add_other)
             contents = self.contents(key, cell, ledger.copies(key))
             if contents.taken:
                 self._files.update(map(cells.container_of, contents.known))
@@ -154,7 +155,7 @@ class ImpactSurvey:
                 self._remove(key, cell, contents, ledger)
             else:
                 self._add_other(cell)
-                if not digest.stored and contents.keeps():
+                if not digest.stored and (cell_stores(cell) or contents.keeps()):
                     digest.keep()
         self._end_digest(ledger)
         ledger.finish()
@@ -287,11 +288,12 @@ class ImpactSurvey:
     def _end_digest(self, ledger: LedgerCursor) -> None:
         """Count and report what was undecided until all of a digest was read."""
         digest = self.digest
-        if digest.removes_originals:
-            entries = chain.from_iterable(map(cells.entries_of, self._others))
-            self._files.update(map(cells.container_of, filter(cells.answers, entries)))
+        if digest.changed:
+            if digest.removes_originals:
+                entries = chain.from_iterable(map(cells.entries_of, self._others))
+                self._files.update(map(cells.container_of, filter(cells.answers, entries)))
+            digest.end(ledger.rest(digest.prefix))
         self._others.clear()
-        digest.end(ledger.rest(digest.prefix) if digest.prefix else ())
 
 
 def _is_another(names: list[str], name: str) -> bool:
