@@ -118,7 +118,9 @@ class References:
             return
         best = _best(facts, full)
         original = best.facts
-        yield from revisits.original_issues(facts, original)
+        where = f" ({files[best.file]} at {best.offset})"
+        for reason, message in revisits.original_issues(facts, original):
+            yield reason, message + where
         for row in self._of_capture(facts.url, facts.date):
             if (row.file, row.offset) != (file, offset) and row != best:
                 same_header = row.facts.header_hash == facts.header_hash
@@ -131,10 +133,11 @@ class References:
         if original.url != facts.url and self._is_posted(original):
             yield (
                 "unusable-original",
-                "its original answers another request than GET, of another URL",
+                f"its original answers another request than GET, of another URL{where}",
             )
         if any(_differ(row.facts, original) for row in dated):
-            yield "ambiguous-original", "another payload has the URL and second of its original"
+            message = "another payload has the URL and second of its original"
+            yield "ambiguous-original", message + where
 
     def _is_posted(self, facts: Facts) -> bool:
         keys = [b"to " + facts.record_id, *(b"by " + request for request in facts.concurrent)]

@@ -285,14 +285,23 @@ class _Pair:
 
     def _rebuilt(self, facts: Facts, body: Iterator[bytes], at: int) -> Iterator[Issue]:
         """Compare the body of the old record at `at` with those of the originals of a revisit."""
-        found = "original-missing", "no full record of the URL, date and id that it names is found"
+        wanted = reference(facts)
+        url, date = (text.decode("utf-8", "replace") for text in (wanted.url, wanted.date))
+        found = (
+            "original-missing",
+            f"no full record of the URL, date and id that it names is found: {url} of {date}",
+        )
         unusable: UnusableOriginal | None = None
-        for number, original in enumerate(self._originals.read(reference(facts))):
+        for number, original in enumerate(self._originals.read(wanted)):
             if number:  # read the old record again
                 _, body = open_body(self._old.at(at))
             try:
                 if not equal_pieces(body, original.body()):
-                    found = "not-rebuilt", "its original's body is not the one that was stored"
+                    found = (
+                        "not-rebuilt",
+                        f"its original, {original.place}, has another body than the one that was "
+                        "stored",
+                    )
                     continue
                 issues = list(revisits.original_issues(facts, original.facts()))
             except UnusableOriginal as error:  # a copy of it may be sound
@@ -300,7 +309,9 @@ class _Pair:
                 continue
             self._counts[REBUILT] += 1
             # The claimed length was above the same body before.
-            yield from (issue for issue in issues if issue[0] != "claimed-length")
+            for reason, message in issues:
+                if reason != "claimed-length":
+                    yield reason, f"{message} ({original.place})"
             return
         yield (unusable.reason, str(unusable)) if unusable else found
 

@@ -148,6 +148,11 @@ class VerifiedOriginal:
         self._container, self._record = container, record
         self._message: HttpHead | None = None
 
+    @property
+    def place(self) -> str:
+        """Its file and offset, for a message."""
+        return f"{self._container.name} at {self._record.offset}"
+
     def body(self) -> Iterator[bytes]:
         """Yield its body in pieces, once, before `facts`."""
         with self._reading():
@@ -168,8 +173,7 @@ class VerifiedOriginal:
             yield
         except (Broken, UnreadableFile) as error:
             reason = "original-damaged" if isinstance(error, Broken) else "unreadable"
-            place = f"{self._container.name} at {self._record.offset}"
-            message = f"its original, {place}, cannot be read: {error}"
+            message = f"its original, {self.place}, cannot be read: {error}"
             raise UnusableOriginal(reason, message) from error
 
 

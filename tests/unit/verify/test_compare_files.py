@@ -337,7 +337,9 @@ def test_a_damaged_original_is_named(plain: bool, tmp_path: Path) -> None:
     sound = write(tmp_path / "sound.warc.gz", [page(1, noise(1, 3000))])
     assert compare(cut, sound) == rest
     other = write(tmp_path / "another.warc.gz", [page(1, noise(2, 3000))])
-    assert compare(other)[0][0] == "not-rebuilt"
+    reason_of_other, message_of_other = compare(other)[0]
+    assert reason_of_other == "not-rebuilt"
+    assert f"its original, {other} at 0, " in message_of_other
     for files in ((cut, other), (other, cut)):
         assert compare(*files)[0] == (reason, message)
 
