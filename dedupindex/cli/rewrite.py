@@ -319,18 +319,39 @@ def restore_file(_: None, task: Undo) -> Restored:
 _DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in it"}
 
 
-def print_restored(results: Iterator[Restored]) -> int:
-    """Print what was restored; returns the exit status."""
+def _print_records(result: Restored, counts: dict[str, int]) -> list[dict[str, Any]]:
+    """Name the records that are not restored, or not proven; returns them for JSON."""
+    found = []
+    for one in result.findings:
+        counts["records_unproven" if one.restored else "records_not_restored"] += 1
+        what = "restored, but not proven" if one.restored else "NOT RESTORED"
+        say(f"warning: {result.name} at {one.offset}: {what}: {one.message}")
+        found.append({"file": result.name, **one._asdict()})
+    return found
+
+
+def print_restored(results: Iterator[Restored], *, dry: bool = False) -> int:
+    """Print what was restored, or can be; returns the exit status."""
     counts = dict.fromkeys(
-        ("files", "archives", "records", "exact", "rebuilt", "copied", "existing", "left_alone",
-         "damaged", "defective", "records_existing"), 0,
+        ("files", "archives", "records", "exact", "rebuilt", "partial", "copied", "existing",
+         "left_alone", "damaged", "defective", "records_existing", "records_unproven",
+         "records_not_restored"), 0,
     )  # fmt: skip
+    named_records: list[dict[str, Any]] = []
+    problems: list[dict[str, Any]] = []
     for result in results:
         counts["files"] += 1
         counts["archives"] += is_named(Path(result.name))
         counts["records_existing" if result.state == "existing" else "records"] += result.records
         counts[result.state] += 1
-        if result.state == "left_alone":
+        named_records += _print_records(result, counts)
+        if result.problem:
+            problems.append({"file": result.name, "message": result.problem})
+        if result.note:
+            say(f"{result.name}: {result.note}")
+        if result.state == "left_alone" and dry:
+            say(f"warning: {result.name} cannot be restored: {result.problem}")
+        elif result.state == "left_alone":
             say(f"warning: {result.name} was left alone: {result.problem}")
         elif result.problem:
             level = result.level or DAMAGE
@@ -340,13 +361,24 @@ def print_restored(results: Iterator[Restored]) -> int:
     there = f"{counts['existing']:,} there already{before}, " if counts["existing"] else ""
     others = counts["files"] - counts["archives"]
     named = f", {others:,} of them not named as archives" if others else ""
+    partial = f"{counts['partial']:,} in part, " if counts["partial"] else ""
     line = (
-        f"{counts['files']:,} files{named}: {counts['records']:,} records restored; "
+        f"{counts['files']:,} files{named}: {counts['records']:,} records "
+        f"{'can be restored' if dry else 'restored'}; "
         f"{counts['exact']:,} files bit for bit, {counts['rebuilt']:,} record for record, "
-        f"{counts['copied']:,} copied as they are, {there}{counts['left_alone']:,} left alone"
+        f"{partial}{counts['copied']:,} copied as they are, {there}"
+        f"{counts['left_alone']:,} left alone"
     )
-    print_result(counts, [singular(line)])
-    wrong = counts["left_alone"] or counts["damaged"] or counts["defective"]
+    lines = [singular(line)]
+    if named_records:
+        lines.append(
+            f"records that are not proven to be as they were: {counts['records_unproven']:,}; "
+            f"records that {'cannot be' if dry else 'are not'} restored: "
+            f"{counts['records_not_restored']:,}"
+        )
+    findings = {"findings": named_records, "problems": problems, "dry_run": dry}
+    print_result({**counts, **findings}, lines)
+    wrong = any(counts[one] for one in ("left_alone", "damaged", "defective")) or named_records
     return Damaged.exit_status if wrong else 0
 
 

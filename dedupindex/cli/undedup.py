@@ -14,13 +14,14 @@ from tempfile import TemporaryDirectory
 import click
 
 from dedupindex.cli.common import Command, say
-from dedupindex.cli.options import option, path_or_address, shared_options, wants_json
+from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
 from dedupindex.cli.sent_requests import sent_requests
+from dedupindex.cli.verify import PLACE
 from dedupindex.errors import BadInput, as_called
 from dedupindex.object_store import check_creatable, counted_requests, redacted
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.result_place import (
     IN_PLACE,
     StoredPath,
@@ -29,6 +30,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     store_of_state,
 )
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
+from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.tables import printable
@@ -36,13 +38,16 @@ from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.discover import has_working_files
 from dedupindex.sources.warc_files import is_index
 from dedupindex.verify.block_facts import CUT_AT_ZERO
-from dedupindex.verify.collection import Collection
+from dedupindex.verify.collection import Collection, check_exists
+from dedupindex.verify.file_bytes import Place
 from dedupindex.verify.issues import DAMAGE, LEVELS, Finding
 from dedupindex.verify.walk_file import is_named
 
 EXAMPLES = """
 bin/undedup /data/warcs --in-place              # as before bin/rewrite --in-place, bit for bit
 bin/undedup /data/rewritten --out /data/again   # every record as it was
+bin/undedup /data/rewritten --dry-run           # check that all can be restored
+bin/undedup /data/rewritten --out /data/again --originals /data/older
 bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
 """
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
@@ -56,42 +61,65 @@ _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DI
     "--host", "hosts", multiple=True, metavar="NAME=DIR", setting=False,
     help="With --out: where the results of another host are mounted, for its originals.",
 )  # fmt: skip
+@option(
+    "--originals", multiple=True, metavar="PLACE", type=PLACE, setting=False,
+    help="With --out: where originals may be besides DIRECTORIES; repeatable.",
+)  # fmt: skip
+@flag("--dry-run", help="Check that all can be restored, and write nothing.")
 @shared_options("--zstd-dictionary")
 @shared_options("--jobs", "--json")
 def command(
     directories: tuple[Path | str, ...], out: Path | str | None, state: Path | None,
-    in_place: bool, hosts: tuple[str, ...], jobs: int,
+    in_place: bool, hosts: tuple[str, ...], originals: tuple[Place, ...], dry_run: bool, jobs: int,
 ) -> int:  # fmt: skip
     """Restore the records that bin/rewrite replaced by revisits below DIRECTORIES.
 
     As long as the removed records are kept, files are restored bit for bit. Otherwise each record
-    is rebuilt from its revisit and its original, in a new gzip member. Damage is named; the exit
-    status is then 7.
+    is rebuilt from its revisit and its original, in a new gzip member. If undo data is damaged,
+    --out restores what can be restored. Damage, and each record that is not proven to be as it
+    was, is named; the exit status is then 7.
     """
-    if (out is None) != in_place:
+    if (out is None) != in_place and not (dry_run and out is None):
         raise click.UsageError("give one of --out and --in-place")
-    if isinstance(out, str):
+    if in_place and (originals or hosts):
+        raise click.UsageError("--originals and --host go with --out")
+    if isinstance(out, str) and not dry_run:
         check_creatable(out)
     journals = _journals(directories, state)
-    if out is None:
+    if in_place:
         sets = _sets(journals)
+        if dry_run:
+            return _check_in_place(sets, jobs)
         return undo_all(journals, partial(_in_place, sets), jobs, locks=sets)
     for directory in journals:
         _check(directory, out)
+    task = Undo(Path(), "", Path(), _mounted(hosts, journals), dry=dry_run)
     with ExitStack() as stack:
         requests = stack.enter_context(counted_requests())
-        target, place = out, None
-        if isinstance(out, str):
+        place = None
+        if isinstance(out, str) and not dry_run:
             target = Path(stack.enter_context(TemporaryDirectory(prefix="dedupindex-undedup-")))
-            place = StorePlace(out, target)
-        status = _restore(journals, Path(target), place, dict(map(_mounted, hosts)), jobs)
+            task, place = task._replace(out=target), StorePlace(out, target)
+        elif isinstance(out, Path):
+            task = task._replace(out=out)
+        status = _restore(journals, task, place, originals, jobs)
         for line in sent_requests(requests).lines():
             say(line)
-    if not wants_json():
+    if out is not None and not dry_run and not wants_json():
         again = printable(str(out))
         line = f"to compare them: bin/verify --against BEFORE {again} --records"
         click.echo(as_called(line))
     return status
+
+
+def _check_in_place(sets: list[Path], jobs: int) -> int:
+    """Check that files can be restored in place, and write nothing."""
+    tasks, not_restorable = _in_place(sets)
+    tasks = [task._replace(dry=True) for task in tasks]
+    results = side_by_side(restore_file, None, tasks, jobs)
+    with show_progress() as progress:
+        shown = finished(results, "checking", len(tasks), progress)
+        return print_restored(chain(not_restorable, shown), dry=True)
 
 
 def _sets(directories: list[Path]) -> list[Path]:
@@ -128,28 +156,78 @@ def _journals(directories: tuple[Path | str, ...], state: Path | None) -> list[P
 
 
 def _restore(
-    directories: list[Path], out: Path, place: StorePlace | None, hosts: dict[str, Path], jobs: int
-) -> int:
-    """Restore all files to a directory, and from there to a place in a store if one is given."""
+    directories: list[Path], meant: Undo, place: StorePlace | None, originals: Sequence[Place],
+    jobs: int,
+) -> int:  # fmt: skip
+    """Restore all files as `meant`, and from there to a place in a store if one is given."""
     tasks = [
-        Undo(one, name, out, hosts, store_of_state(one))
+        meant._replace(directory=one, name=name, store=store_of_state(one))
         for one in directories
         for name in _files(one)
     ]
     _check_names(tasks)
-    check_space_for(tasks, jobs)
-    out.mkdir(parents=True, exist_ok=True)
-    results = side_by_side(_checked, place, tasks, jobs)
+    if not meant.dry and meant.out is not None:
+        check_space_for(tasks, jobs)
+        meant.out.mkdir(parents=True, exist_ok=True)
+    for one in originals:
+        check_exists(one)
+    results = _results(directories, tasks, place, originals, jobs)
+    return print_restored(chain(_without_file(directories, tasks), results), dry=meant.dry)
+
+
+def _results(
+    directories: list[Path], tasks: list[Undo], place: StorePlace | None,
+    originals: Sequence[Place], jobs: int,
+) -> Iterator[Restored]:  # fmt: skip
+    """Yield what became of each file; those that fail are tried again, record by record."""
+    by_place = {(task.directory, task.name): task for task in tasks}
+    failed: list[tuple[Undo, str]] = []
+    doing = "checking" if tasks and tasks[0].dry else "restoring"
     with show_progress() as progress:
-        shown = finished(results, "restoring", len(tasks), progress)
-        return print_restored(chain(_without_file(directories), shown))
+        first = side_by_side(_placed, place, tasks, jobs)
+        for task_place, result in finished(first, doing, len(tasks), progress):
+            if result.state == "left_alone" and not result.exists:
+                failed.append((by_place[task_place], result.problem))
+            else:
+                yield result
+    if not failed:
+        return
+    with TemporaryDirectory(prefix="dedupindex-originals-") as temporary:
+        database = Path(temporary, "originals.sqlite")
+        own = (StoredPath(store) if (store := store_of_state(one)) else one for one in directories)
+        index_originals(database, chain(own, originals), directories)
+        reasons = {(task.directory, task.name): problem for task, problem in failed}
+        again = [task._replace(database=database) for task, _ in failed]
+        with show_progress() as progress:
+            second = side_by_side(_placed, place, again, jobs)
+            for task_place, result in finished(second, doing, len(again), progress):
+                if result.state != "left_alone":
+                    result.note = f"restored record by record: {reasons[task_place]}"
+                yield result
 
 
-def _mounted(text: str) -> tuple[str, Path]:
-    name, equals, directory = text.partition("=")
-    if not (name and equals and Path(directory).is_dir()):
-        raise click.UsageError(f"--host {text}: write NAME=DIR, with the directory of its results")
-    return name, Path(directory)
+def _placed(place: StorePlace | None, task: Undo) -> tuple[tuple[Path, str], Restored]:
+    return (task.directory, task.name), _checked(place, task)
+
+
+def _mounted(texts: Sequence[str], directories: Sequence[Path]) -> dict[str, Path]:
+    """Return the directories of hosts; raises `UsageError` for hosts that no journal names."""
+    hosts: dict[str, Path] = {}
+    for text in texts:
+        name, equals, directory = text.partition("=")
+        if not (name and equals and Path(directory).is_dir()):
+            raise click.UsageError(
+                f"--host {text}: write NAME=DIR, with the directory of its results"
+            )
+        hosts[name] = Path(directory)
+    known = known_hosts(directories) if hosts else set()
+    for name in hosts:
+        if name not in known:
+            meant = ", ".join(sorted(known)) or "no other host"
+            raise click.UsageError(
+                f"--host {name}: no original is on a host of that name; the undo data names {meant}"
+            )
+    return hosts
 
 
 def _check(directory: Path, out: Path | str | None) -> None:
@@ -198,7 +276,7 @@ def _check_names(tasks: list[Undo]) -> None:
 def _checked(place: StorePlace | None, task: Undo) -> Restored:
     """Restore one file; one that was copied is verified, as its hash is not known."""
     result = _restored(task)
-    if place is None:
+    if place is None or task.dry:
         return result
     assert task.out is not None
     target = task.out / task.name
@@ -211,15 +289,18 @@ def _checked(place: StorePlace | None, task: Undo) -> Restored:
             place.create(target, file, task.name)
         except FileExistsError:
             problem = f"{place.shown(task.name)} exists already, with other content"
-            return replace(result, state="left_alone", problem=problem)
+            return replace(result, state="left_alone", problem=problem, exists=True)
     return result
 
 
 def _restored(task: Undo) -> Restored:
     result = restore_file(None, task)
     assert task.out is not None
-    target = task.out / task.name
-    if result.state in ("copied", "rebuilt", "existing") and is_named(target):
+    target: Place = task.out / task.name
+    if task.dry:
+        local = task.directory / task.name
+        target = StoredPath(f"{task.store}/{task.name}") if task.store else local
+    if result.state in ("copied", "rebuilt", "partial", "existing") and is_named(target):
         found = [one for one in Collection([target]).findings() if _is_defect(one)]
         if found:
             first = min(found, key=lambda one: LEVELS.index(one.level))
@@ -239,12 +320,17 @@ def _is_defect(finding: Finding) -> bool:
     return finding.level == DAMAGE
 
 
-def _without_file(directories: Sequence[Path]) -> Iterator[Restored]:
-    """Yield the files in journals that cannot be restored: unreadable or not found."""
+def _without_file(directories: Sequence[Path], tasks: Sequence[Undo]) -> Iterator[Restored]:
+    """Yield the files in journals that cannot be restored: unreadable or not found.
+
+    A journal that cannot be read is that of one of the files if it has the name for that.
+    """
+    known = {Journal(task.directory, task.name).lines.stem for task in tasks}
     for directory in directories:
         names, problems = rewritten_files(directory)
         for path, reason in problems.items():
-            yield Restored(str(path), "left_alone", 0, reason)
+            if path.name.partition(".")[0] not in known:
+                yield Restored(str(path), "left_alone", 0, reason)
         for name in sorted(names):
             if place_of(store_of_state(directory), directory).size(name) is None:
                 yield Restored(

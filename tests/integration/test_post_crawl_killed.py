@@ -276,6 +276,31 @@ def test_kill_9_at_random_moments(large: Made) -> None:
         large.check_undone()
 
 
+def test_undedup_in_place_may_be_killed_at_random_moments(large: Made, tmp_path: Path) -> None:
+    """What it leaves is not misread: `--out` has every bit, and a second run ends right."""
+    random = Random(KILLS)
+
+    def undedup(*more: object) -> CommandResult:
+        return typed("undedup", large.source, *(more or ("--in-place",)))
+
+    assert large.rewrite().status == 0
+    begin = time.monotonic()
+    assert undedup().status == 0
+    duration = time.monotonic() - begin
+    large.check_undone()
+    for turn in range(KILLS):
+        assert large.rewrite().status == 0
+        killed(undedup, random.random() * duration, worker=turn % 5 == 4)
+        large.check_safe()
+        back = tmp_path / str(turn)
+        result = patiently(lambda back=back: undedup("--out", back))  # type: ignore[misc]
+        assert (result.status, result.totals["findings"]) == (0, []), result.err
+        assert {name: data for name, data in tree(back).items()} == large.before
+        shutil.rmtree(back)
+        assert patiently(undedup).status == 0
+        large.check_undone()
+
+
 def test_bin_dedup_is_killed_at_random_moments(large: Made) -> None:
     """The next run completes the rewriting, or undo restores the sources."""
     random, work = Random(KILLS + 1), large.run.top / "work"

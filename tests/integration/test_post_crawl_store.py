@@ -150,6 +150,26 @@ def test_as_on_one_machine(stored: Stored) -> None:
     assert stored.results("warcs") == before
 
 
+def test_damaged_undo_data_of_results_in_a_store(stored: Stored, tmp_path: Path) -> None:
+    """Originals are found in the store, also where the originals are named by an address."""
+    url, state = stored.bucket.url, tmp_path / "state"
+    typed("dedup", stored.warcs, "--out", f"{url}/cut", "--state", state, *ONE, status=7)
+    for path in (state / ".rewrite").glob("*.jsonl"):
+        first, entry, *rest = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join((first, b"x" + entry, *rest)))
+    words = ("undedup", f"{url}/cut", "--state", state, *ONE, "--json")
+    count = len(list((state / ".rewrite").glob("*.jsonl")))
+    for more in ((), ("--originals", stored.warcs)):
+        out = f"{url}/cut-back{len(more)}"
+        output, said = typed(*words, "--out", out, *more, status=7)
+        report = json.loads(output)
+        assert (report["records"], report["records_unproven"]) == (9, count), said
+        assert report["records_not_restored"] == 0
+        typed("verify", "--against", stored.warcs, out, "--records")
+    output, _ = typed(*words, "--dry-run", status=7)
+    assert json.loads(output)["records_unproven"] == count
+
+
 def test_a_state_is_found_however_it_is_written(
     stored: Stored, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

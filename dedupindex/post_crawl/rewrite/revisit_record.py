@@ -8,6 +8,7 @@ so does the HTTP header, which is all that the block keeps.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,6 +31,12 @@ _CHANGED = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _SPACE = b" \t\r"
+_LAST = re.compile(  # the fields that `revisit` adds, and the field before, which it may have added
+    rb"(WARC-Payload-Digest: [^\r\n]*\r\n)?"
+    rb"WARC-Profile: http://netpreserve\.org/warc/[^\r\n/]*/revisit/identical-payload-digest\r\n"
+    rb"WARC-Truncated: length\r\n(?:WARC-Refers-To: <[^\r\n]*>\r\n)?"
+    rb"WARC-Refers-To-Target-URI: [^\r\n]*\r\nWARC-Refers-To-Date: [^\r\n]*\r\n\r\n\Z"
+)
 
 
 class Reference(NamedTuple):
@@ -66,6 +73,41 @@ def revisit(header: bytes, http_header: bytes, reference: Reference) -> bytes:
     edited.append(b"WARC-Refers-To-Target-URI: " + reference.url + CRLF)
     edited.append(b"WARC-Refers-To-Date: " + refers_to_date(header, reference.date) + CRLF)
     return b"".join((*edited, CRLF, http_header, END))
+
+
+def is_written(header: bytes) -> bool:
+    """Whether the header of a revisit ends as `revisit` writes it."""
+    return _LAST.search(header) is not None
+
+
+def headers_before(header: bytes, size: int, hashed: Callable[[str], bytes]) -> Iterator[bytes]:
+    """Yield the headers that a response may have had before `revisit` made this one of it.
+
+    The likeliest comes first. `size` is that of the whole block, `hashed` returns its digest in an
+    algorithm. Nothing is yielded for a header that `revisit` does not write.
+    """
+    added = _LAST.search(header)
+    if added is None:
+        return
+
+    def changed(match: re.Match[bytes]) -> bytes:
+        name, text = match[2].lower(), match[3].strip(_SPACE + CRLF)
+        if name == b"warc-type":
+            return match[1] + b"response" + CRLF
+        if name == b"content-length":
+            return match[1] + b"%d" % size + CRLF
+        if name == b"warc-block-digest":
+            digest, spelling = _parse(text.decode("latin-1"))
+            label, colon, _ = text.rpartition(b":")
+            before = digest._replace(raw=hashed(digest.algorithm))
+            value = before.spelled(Spelling(0, spelling.encoding)).encode("latin-1")
+            return match[1] + label + colon + value + CRLF
+        return match[0]
+
+    kept = _CHANGED.sub(changed, header[: added.start()])
+    if added[1]:
+        yield kept + added[1] + CRLF
+    yield kept + CRLF
 
 
 def refers_to_date(header: bytes, date: bytes) -> bytes:

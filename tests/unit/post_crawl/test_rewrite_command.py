@@ -53,12 +53,18 @@ def test_to_a_directory_and_back(source: Path, tmp_path: Path, run: Run) -> None
             "records": 19,
             "exact": 0,
             "rebuilt": 2,
+            "partial": 0,
             "copied": 1,
             "existing": 0,
             "left_alone": 0,
             "damaged": 0,
             "defective": 0,
             "records_existing": 0,
+            "records_unproven": 0,
+            "records_not_restored": 0,
+            "findings": [],
+            "problems": [],
+            "dry_run": False,
         },  # fmt: skip
     )
     for name in content(source):

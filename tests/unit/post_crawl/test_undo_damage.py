@@ -1,0 +1,304 @@
+"""Damaged undo data: what can be proven comes back, all else is named; nothing wrong is written."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from dedupindex.cli import main
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from tests.support.post_crawl import typed
+from tests.support.rewriting import FakePlan, members, run, small_set
+from tests.support.warc_cases import response
+
+NAMES = ("a.warc.gz", "c.warc", "deep/b.warc.gz")
+B = "deep/b.warc.gz"
+
+
+@pytest.fixture(params=["out", "in place", "committed"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A set that was rewritten, beside `before`, its files as they were."""
+    small_set(tmp_path / "in")
+    shutil.copytree(tmp_path / "in", tmp_path / "before")
+    if request.param == "out":
+        run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
+        return tmp_path / "out"
+    run(RewriteJob(FakePlan(tmp_path / "in"), None))
+    if request.param == "committed":
+        for path in (tmp_path / "in" / DIRECTORY).glob("*.jsonl"):
+            path.rename(path.with_suffix(".1.committed"))
+        for path in (tmp_path / "in" / DIRECTORY).glob("*.dropped"):
+            path.unlink()
+    return tmp_path / "in"
+
+
+def changed_bit(data: bytes, bit: int) -> bytes:
+    at = bit // 8
+    return data[:at] + bytes([data[at] ^ (1 << bit % 8)]) + data[at + 1 :]
+
+
+def records_of(path: Path) -> list[bytes]:
+    data = path.read_bytes()
+    if path.name.endswith(".gz"):
+        data = gzip.decompress(data)
+    return re.split(rb"(?=WARC/1\.[01]\r\n)", data)[1:]
+
+
+def records_before(folder: Path, name: str) -> list[bytes]:
+    return records_of(folder.parent / "before" / name)
+
+
+def undo_files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / DIRECTORY).iterdir() if path.name != "lock")
+
+
+def check(folder: Path, name: str = "back") -> dict[str, object]:
+    """Restore to a directory: each record is as it was, or a revisit that is named."""
+    back = folder.parent / name
+    result = typed("undedup", folder, "--out", back)
+    assert result.status in (0, 7), result.err
+    assert "Traceback" not in result.err
+    findings = result.totals["findings"]
+    for one in NAMES:
+        left = sum(not found["restored"] for found in findings if found["file"] == one)
+        now, before = records_of(back / one), records_before(folder, one)
+        assert len(now) == len(before)
+        differing = [new for new, old in zip(now, before, strict=True) if new != old]
+        assert len(differing) == left, (one, findings)
+        assert all(b"WARC-Type: revisit" in record for record in differing)
+    assert result.status == (7 if findings else 0)
+    return {**result.totals, "errors": result.err}
+
+
+def journal_of(folder: Path, name: str) -> Path:
+    journal = Journal(folder, name)
+    return journal.lines if journal.exists() else journal.committed()[0]
+
+
+def test_a_line_that_cannot_be_read(made: Path) -> None:
+    """The record is made from the revisit and the original: its header is not proven."""
+    journal = journal_of(made, B)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[2] = b"\xff" + lines[2]
+    journal.write_bytes(b"".join(lines))
+    totals = check(made)
+    assert totals["records_not_restored"] == 0
+    assert totals["records_unproven"] == 1
+    [finding] = totals["findings"]  # type: ignore[misc]
+    assert finding["file"] == B
+    assert re.search(r"its original is \S+ at \d+$", finding["message"])
+
+
+def test_a_header_that_was_changed_is_proven_by_its_hash(made: Path) -> None:
+    journal = journal_of(made, B)
+    journal.write_bytes(
+        journal.read_bytes().replace(b"WARC-Type: response", b"WARC-Type: resp0nse", 1)
+    )
+    totals = check(made)
+    assert totals["findings"] == []
+    assert totals["left_alone"] == 0
+
+
+def test_a_first_line_that_cannot_be_read(made: Path) -> None:
+    """All entries can: every record is proven."""
+    journal = journal_of(made, B)
+    journal.write_bytes(b"x" + journal.read_bytes())
+    totals = check(made)
+    assert (totals["findings"], totals["left_alone"]) == ([], 0)
+
+
+@pytest.mark.parametrize("kept", [0, 0.5, 1])
+def test_a_truncated_journal(made: Path, kept: float) -> None:
+    journal = journal_of(made, B)
+    data = journal.read_bytes()
+    journal.write_bytes(data[: int(len(data) * kept) - 10 * (kept == 1)])
+    totals = check(made)
+    assert totals["records_not_restored"] == 0
+    assert totals["partial"] == (kept < 1)
+
+
+def test_a_missing_journal(made: Path) -> None:
+    journal_of(made, B).unlink()
+    totals = check(made)
+    assert totals["records_not_restored"] == 0
+    assert totals["partial"] == 1
+    assert totals["records_unproven"] == len(totals["findings"]) > 3  # type: ignore[arg-type]
+    assert "is missing" in str(totals["errors"])
+
+
+def test_flipped_bits(made: Path) -> None:
+    """Wherever they are."""
+    random = Random(5)
+    for turn in range(12):
+        path = random.choice([one for one in undo_files(made) if one.stat().st_size])
+        data = path.read_bytes()
+        path.write_bytes(changed_bit(data, random.randrange(8 * len(data))))
+        totals = check(made, f"back{turn}")
+        assert totals["records_not_restored"] == 0, path
+        assert totals["records_unproven"] <= 1, path  # type: ignore[operator]
+        path.write_bytes(data)
+
+
+def test_files_of_the_undo_data_that_are_truncated(made: Path) -> None:
+    for number, path in enumerate(undo_files(made)):
+        data = path.read_bytes()
+        path.write_bytes(data[: len(data) // 2])
+        assert check(made, f"back{number}")["records_not_restored"] == 0
+        path.write_bytes(data)
+
+
+def test_without_the_original_a_record_is_named(made: Path) -> None:
+    """Also its original, by file and offset."""
+    for path in (made / DIRECTORY).glob("*.dropped"):
+        path.unlink()
+    (made / "a.warc.gz").unlink()
+    back = made.parent / "back"
+    result = typed("undedup", made, "--out", back)
+    assert result.status == 7
+    lost = {
+        name: [one for one in result.totals["findings"] if one["file"] == name] for name in NAMES
+    }
+    assert len(lost["c.warc"]) + len(lost[B]) == result.totals["records_not_restored"]
+    assert len(lost[B]) == 12
+    assert all("its original, a.warc.gz at " in one["message"] for one in lost[B] + lost["c.warc"])
+    assert not (back / B).exists()  # nothing of it can be restored
+    assert (result.totals["partial"], result.totals["records"]) == (1, 1)
+    revisits = [one for one in records_of(back / "c.warc") if b"WARC-Type: revisit" in one]
+    assert len(revisits) == len(lost["c.warc"]) == 6
+
+
+def test_a_payload_of_another_digest_is_never_written(made: Path) -> None:
+    """The original was replaced by a record with the same URL, date and id."""
+    for path in (made / DIRECTORY).glob("*.dropped"):
+        path.unlink()
+    whole = records_of(made / "a.warc.gz")
+    (made / "a.warc.gz").write_bytes(
+        members(*(one[:-5] + bytes([one[-5] ^ 1]) + one[-4:] for one in whole))
+    )
+    journal_of(made, B).unlink()
+    back = made.parent / "back"
+    result = typed("undedup", made, "--out", back)
+    assert result.status == 7
+    assert not (back / B).exists()
+    before = records_before(made, "c.warc")
+    for new, old in zip(records_of(back / "c.warc"), before, strict=True):
+        assert new == old or b"WARC-Type: revisit" in new
+    assert result.totals["records_not_restored"] > 0
+
+
+def test_revisits_of_crawlers_stay(tmp_path: Path) -> None:
+    """They look otherwise; nothing says that a run wrote them."""
+    small_set(tmp_path / "in")
+    revisit = response(b"", number=90, Target_URI=b"http://example.com/0").replace(
+        b"WARC-Type: response", b"WARC-Type: revisit"
+    )
+    path = tmp_path / "in" / B
+    path.write_bytes(path.read_bytes() + members(revisit))
+    shutil.copytree(tmp_path / "in", tmp_path / "before")
+    run(RewriteJob(FakePlan(tmp_path / "in"), tmp_path / "out"))
+    journal_of(tmp_path / "out", B).unlink()
+    assert check(tmp_path / "out")["records_not_restored"] == 0
+    assert records_of(tmp_path / "back" / B)[-1] == records_before(tmp_path / "out", B)[-1]
+
+
+def test_dry_run(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*") if path.is_file()}
+    places = sorted(made.parent.iterdir())
+    for more in ([], ["--out", str(made.parent / "new")]):
+        result = typed("undedup", made, "--dry-run", *more)
+        assert result.status == 0, result.err
+        assert result.totals["dry_run"] is True
+        assert result.totals["records"] > 5
+    journal_of(made, B).unlink()
+    result = typed("undedup", made, "--dry-run")
+    assert result.status == 7
+    assert result.totals["partial"] == 1
+    assert result.totals["findings"][0]["file"] == B
+    del before[journal_of_name(made, before)]
+    assert {path: path.read_bytes() for path in made.rglob("*") if path.is_file()} == before
+    assert sorted(made.parent.iterdir()) == places
+    capsys.readouterr()
+    assert main(["undedup", str(made), "--dry-run"]) == 7
+    shown = capsys.readouterr().out
+    assert "records can be restored" in shown
+    assert "not proven to be as they were" in shown
+
+
+def journal_of_name(folder: Path, files: dict[Path, bytes]) -> Path:
+    """Return the journal of B among files that were there."""
+    stem = Journal(folder, B).lines.stem
+    return next(
+        p for p in files if p.stem.startswith(stem) and p.suffix in (".jsonl", ".committed")
+    )
+
+
+def test_dry_run_in_place(tmp_path: Path) -> None:
+    small_set(tmp_path / "in")
+    run(RewriteJob(FakePlan(tmp_path / "in"), None))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = typed("undedup", tmp_path / "in", "--in-place", "--dry-run")
+    assert result.status == 0
+    assert result.totals["exact"] >= 2
+    dropped = Journal(tmp_path / "in", B).dropped
+    data = dropped.read_bytes()
+    dropped.write_bytes(changed_bit(data, 4 * len(data)))
+    result = typed("undedup", tmp_path / "in", "--in-place", "--dry-run")
+    assert result.status == 7
+    assert result.totals["left_alone"] == 1
+    assert result.totals["problems"][0]["file"] == B
+    dropped.write_bytes(data)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_an_undo_that_was_interrupted_is_named(tmp_path: Path) -> None:
+    """The file is restored, its journal is still there: that is no damage."""
+    small_set(tmp_path / "in")
+    shutil.copytree(tmp_path / "in", tmp_path / "before")
+    run(RewriteJob(FakePlan(tmp_path / "in"), None))
+    shutil.copy2(tmp_path / "before" / B, tmp_path / "in" / B)
+    result = typed("undedup", tmp_path / "in", "--out", tmp_path / "back")
+    assert result.status == 0, result.err
+    assert f"{B}: an interrupted undo restored it" in result.err
+    assert (tmp_path / "back" / B).read_bytes() == (tmp_path / "before" / B).read_bytes()
+    assert typed("undedup", tmp_path / "in", "--in-place").status == 0
+    assert [path.name for path in (tmp_path / "in" / DIRECTORY).iterdir()] == ["lock"]
+
+
+def test_originals_elsewhere(made: Path) -> None:
+    for path in (made / DIRECTORY).glob("*.dropped"):
+        path.unlink()
+    for path in (made / DIRECTORY).glob(f"{Journal(made, 'a.warc.gz').lines.stem}.*"):
+        path.unlink()
+    other = made.parent / "other"
+    other.mkdir()
+    (made / "a.warc.gz").rename(other / "x.warc.gz")
+    back = made.parent / "back"
+    assert typed("undedup", made, "--out", made.parent / "less").status == 7
+    result = typed("undedup", made, "--out", back, "--originals", other)
+    assert result.status == 0, result.err
+    assert result.totals["findings"] == []
+    assert records_of(back / B) == records_before(made, B)
+    again = typed("undedup", made, "--out", back, "--originals", other / "x.warc.gz")
+    assert again.status == 0
+    assert again.totals["existing"] == 2
+    missing = typed("undedup", made, "--out", back, "--originals", other / "none")
+    assert missing.status == 4
+    assert typed("undedup", made, "--in-place", "--originals", other).status == 2
+
+
+def test_an_unknown_host_is_refused(made: Path) -> None:
+    journal = journal_of(made, B)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[1] = json.dumps({**json.loads(lines[1]), "host": "h7"}).encode() + b"\n"
+    journal.write_bytes(b"".join(lines))
+    result = typed("undedup", made, "--out", made.parent / "b", "--host", f"h8={made}")
+    assert result.status == 2
+    assert "h8" in result.err
+    assert "names h7" in result.err
