@@ -33,6 +33,7 @@ from dedupindex.object_store.glob import (
     list_directory,
 )
 from dedupindex.object_store.read_object import RemoteFile, open_anywhere
+from dedupindex.object_store.replace_object import locked_prefix, replace_object
 from dedupindex.object_store.store_address import (
     check_path,
     is_remote,

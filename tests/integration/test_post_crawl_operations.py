@@ -162,10 +162,10 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
     run: Run, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     run.prepare()
-    path, build = run.source / "sound" / "b.warc.gz", rewrite_file._Rewriter._write
+    path, build = run.source / "sound" / "b.warc.gz", rewrite_file.FileRewriter._write
     before = path.read_bytes()
 
-    def disturbed(rewriter: rewrite_file._Rewriter, *words: object) -> object:
+    def disturbed(rewriter: rewrite_file.FileRewriter, *words: object) -> object:
         outcome = build(rewriter, *words)  # type: ignore[arg-type]
         if rewriter._container.name == "sound/b.warc.gz":
             if how == "grows":
@@ -177,7 +177,7 @@ def test_case_106_a_file_that_changes_while_it_is_rewritten(
                     path.write_bytes(before)
         return outcome
 
-    monkeypatch.setattr(rewrite_file._Rewriter, "_write", disturbed)
+    monkeypatch.setattr(rewrite_file.FileRewriter, "_write", disturbed)
     for words in (["--in-place"], ["--out", run.out]):
         result = run.do("x", "rewrite", run.plan, *words, "--jobs", "1")
         assert result.status == 7 and "b.warc.gz was left alone" in result.err

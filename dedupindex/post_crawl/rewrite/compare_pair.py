@@ -12,7 +12,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator, Set
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import BinaryIO, NamedTuple
 
 from blake3 import blake3
@@ -34,6 +34,7 @@ from dedupindex.post_crawl.rewrite.revisit_record import (
     refers_to_date,
     revisit,
 )
+from dedupindex.post_crawl.rewrite.stored_journal import stored_offsets
 from dedupindex.runtime.atomic_replace import (
     being_written,
     content_hash,
@@ -99,6 +100,7 @@ class OriginalFiles:
         self._plan, self._locked, self._busy, self._own = plan, locked, busy, own
         self._open: OrderedDict[int, tuple[BinaryIO, OffsetMap | None]] = OrderedDict()
         self._copies: OrderedDict[int, PartialCopy] = OrderedDict()  # of objects
+        self._moved: dict[int, OffsetMap] = {}  # in those that a run in place has replaced
         self._urls, self._reader = urls, RecordReader(urls)
         self._fetched: BinaryIO | None = None  # the record that was read last
 
@@ -108,7 +110,7 @@ class OriginalFiles:
             return self._fetch(container, line)
         if is_remote(container.path):
             if self._own is None or line.container != self._own[0]:
-                return self._stored(container, line)
+                return self._stored_now(container, line)
             status = os.fstat(self._own[1].fileno())
             identity = status.st_dev, status.st_ino
             return RecordOnDisk(self._own[1], line.offset, line.stored, identity)
@@ -129,6 +131,7 @@ class OriginalFiles:
     def forget(self, line: Line) -> bool:
         """Let a record of an object store be read anew; return whether it is of one."""
         copy = self._copies.pop(line.container, None)
+        self._moved.pop(line.container, None)
         if copy is not None:
             copy.close()
         return copy is not None
@@ -144,6 +147,15 @@ class OriginalFiles:
             self._fetched.close()
         self._reader.close()
 
+    def _stored_now(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
+        """Read a record of an object store, once more if the object was replaced meanwhile."""
+        try:
+            return self._stored(container, line)
+        except BadSource:
+            if not self.forget(line):
+                raise
+        return self._stored(container, line)
+
     def _stored(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
         """Read a record of an object store by range; raises `BadSource` if that does not answer."""
         copy = self._copies.get(line.container)
@@ -152,13 +164,29 @@ class OriginalFiles:
                 raise NotRewritable("original-gone", f"{container.path} is not in the store")
             copy = self._copies[line.container] = PartialCopy(container.path)
             if len(self._copies) > _OPEN_FILES:
-                self._copies.popitem(last=False)[1].close()
+                number, oldest = self._copies.popitem(last=False)
+                self._moved.pop(number, None)
+                oldest.close()
         self._copies.move_to_end(line.container)
         outside = line.container in self._plan.outside()  # the index does not know its size
+        offset = line.offset
         if not outside and (copy.size, copy.version) != (container.size, container.mtime_ns):
-            raise NotRewritable("original-changed", f"{container.path} is not as it was scanned")
-        copy.need(line.offset, line.stored)
-        return RecordOnDisk(copy.file, line.offset, line.stored, (-1, line.container))
+            offset = self._moved_in(container, copy.size).new(offset)
+        copy.need(offset, line.stored)
+        return RecordOnDisk(copy.file, offset, line.stored, (-1, line.container))
+
+    def _moved_in(self, container: ManifestContainer, size: int) -> OffsetMap:
+        """Return the offsets in an object that a run in place has replaced."""
+        moved = self._moved.get(container.number)
+        if moved is None:
+            with TemporaryDirectory(prefix="dedupindex-journal-") as beside:
+                moved = stored_offsets(container, size, Path(beside))
+            if moved is None:
+                raise NotRewritable(
+                    "original-changed", f"{container.path} is not as it was scanned"
+                )
+            self._moved[container.number] = moved
+        return moved
 
     def _fetch(self, container: ManifestContainer, line: Line) -> RecordOnDisk:
         """Read a record of another host into a temporary file."""

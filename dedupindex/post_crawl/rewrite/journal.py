@@ -102,10 +102,10 @@ def record_key(url: bytes, date: bytes) -> bytes:
 
 def protection_path(directory: Path, name: str) -> Path:
     """Return where the entries of the file `name` below `directory` are."""
-    return directory / DIRECTORY / f"{_file_key(name)}.pins"
+    return directory / DIRECTORY / f"{file_key(name)}.pins"
 
 
-def _file_key(name: str) -> str:
+def file_key(name: str) -> str:
     """Return the stem of the names of all files about the file `name`."""
     return blake3.blake3(name.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
@@ -263,7 +263,7 @@ class JournalEntry(NamedTuple):
 
 class Journal:
     def __init__(self, directory: Path, name: str) -> None:
-        key, self.name = _file_key(name), name
+        key, self.name = file_key(name), name
         self.directory = directory / DIRECTORY
         self.lines = self.directory / f"{key}.jsonl"
         self.dropped = self.directory / f"{key}.dropped"
@@ -383,8 +383,12 @@ def adopt(directory: Path, name: str, made: Path) -> None:
 class JournalSize:
     """Counts the bytes that a `JournalWriter` writes, for a dry run."""
 
-    def __init__(self, before: FileBefore, *, keep_dropped: bool) -> None:
+    def __init__(
+        self, before: FileBefore, *, keep_dropped: bool, protects: bool = True
+    ) -> None:
+        """`protects`: what the revisits refer to is recorded, which is not done in a store."""
         self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
+        self._protects = protects
         self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected
         self._put({"format": _FORMAT, **before._asdict()})
 
@@ -398,7 +402,7 @@ class JournalSize:
         is device and inode of the original's file if that is not of the set.
         """
         self._put(entry._asdict())
-        if _is_protected(entry):
+        if self._protects and _is_protected(entry):
             self._originals[OriginalFile(entry.root, entry.name, outside)].add(original)
         self._count += 1
         if self._count % _BATCH == 0:
@@ -425,7 +429,9 @@ class JournalSize:
 class JournalWriter(JournalSize):
     """Writes the journal of a file; it is valid once `finish` has returned."""
 
-    def __init__(self, journal: Journal, before: FileBefore, *, keep_dropped: bool) -> None:
+    def __init__(
+        self, journal: Journal, before: FileBefore, *, keep_dropped: bool, protects: bool = True
+    ) -> None:
         """Open the files under temporary names."""
         journal.directory.mkdir(exist_ok=True)
         journal.discard_parts()
@@ -437,7 +443,7 @@ class JournalWriter(JournalSize):
         self._dropped = None
         try:
             self._dropped = _new(journal.dropped) if keep_dropped else None
-            super().__init__(before, keep_dropped=keep_dropped)
+            super().__init__(before, keep_dropped=keep_dropped, protects=protects)
         except BaseException:
             self.close()
             raise

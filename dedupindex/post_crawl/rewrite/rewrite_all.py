@@ -17,7 +17,7 @@ from io import BufferedRandom
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile, gettempdir
 from typing import BinaryIO, NamedTuple
 
 from dedupindex.errors import BadInput, Damaged, DedupError, SettingsConflict
@@ -35,7 +35,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     record_key,
     summary,
 )
-from dedupindex.post_crawl.rewrite.result_place import IN_PLACE, bind_state, opened_source
+from dedupindex.post_crawl.rewrite.result_place import bind_state, opened_source
 from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     RewriteOutcome,
@@ -44,7 +44,9 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     check_unchanged,
     rewrite_container,
 )
+from dedupindex.post_crawl.rewrite.rewrite_object import check_resumed_in_store, rewrite_object
 from dedupindex.post_crawl.rewrite.rewrite_on_spark import check_for_spark, rewrite_on_spark
+from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, locked_prefixes
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -86,9 +88,9 @@ def rewrite(
     if job.out is not None:
         check_names(containers, job.out, job.searched, job.store)
     else:
-        for container in containers:
-            if is_remote(container.path):
-                raise BadInput(IN_PLACE.format(container.path))
+        if check_replaceable(container.path for container in containers):
+            yield from _in_stores(job, containers, processes, begin, cluster)
+            return
         _check_resumed(job, containers)
         here = ContainerUrls(host=job.urls.host)  # --commit reads no files of other hosts
         job = job._replace(aliased=_aliased(containers), urls=here)
@@ -113,6 +115,24 @@ def rewrite(
         if job.urls.host:
             _protect_for_others(job)
         yield from _outcomes(job, containers, processes, cluster)
+
+
+def _in_stores(
+    job: RewriteJob, containers: list[ManifestContainer], processes: int,
+    begin: Callable[[], None], cluster: Cluster | None,
+) -> Iterator[RewriteOutcome]:  # fmt: skip
+    """Replace objects of stores; see `rewrite`."""
+    if job.urls.host or cluster is not None:
+        raise BadInput("--in-place in an object store goes without --host and --spark")
+    check_resumed_in_store(job, containers)
+    if job.dry:
+        yield from _in_parts(job, containers, processes)
+        return
+    for place, needed in needed_space(job, processes).items():
+        check_free_space(place, needed)
+    with locked_prefixes(container.root for container in containers):
+        begin()
+        yield from _in_parts(job, containers, processes)
 
 
 def _remove_leftovers(
@@ -184,6 +204,8 @@ def _rewrite(job: RewriteJob, task: _RewriteTask) -> RewriteOutcome | CheckedPar
     if task.part is not None:
         return check_part(job, container, task.part, task.spool)
     try:
+        if job.out is None and is_remote(container.path):
+            return rewrite_object(job, container)
         return rewrite_container(job, container, task.checked)
     except OSError as error:
         raise DedupError(
@@ -291,6 +313,9 @@ def check_names(
 def needed_space(job: RewriteJob, processes: int) -> dict[Path, int]:
     """Return the bytes that a run may write at most, by the directories where it does."""
     containers = sorted(job.containers().values(), key=lambda file: -file.size)
+    if job.out is None and containers and is_remote(containers[0].path):
+        temporary = Path(gettempdir())  # source, new file and dropped members of each process
+        return {temporary: 3 * sum(file.size for file in containers[:processes])}
     if job.out is None:
         largest = sum(file.size for file in containers[:processes])
         stored = job.plan.stored_copies(job.urls.host)

@@ -171,13 +171,13 @@ def rewrite_container(
     ):
         return outcome_of(container, "kept")
     try:
-        with _opened(job, container) as source, _checker(job, container, source) as checker:
+        with opened_container(job, container) as source, record_checker(job, container, source) as checker:
             if job.replaces:
                 lock_source(source)
             before = identity(os.fstat(source.fileno()))
             earlier = checked and all(part.identity == before for part in checked)
             check = EarlierChecks(checked).check if earlier else checker.check
-            return _Rewriter(job, container, source, check).run()
+            return FileRewriter(job, container, source, check).run()
     except Untouched as untouched:
         return outcome_of(container, "left_alone", str(untouched))
     except OSError as error:
@@ -195,7 +195,7 @@ def check_part(
     """
     failed = CheckedPart(container.number, part, spool)
     try:
-        with _opened(job, container) as source, _checker(job, container, source) as checker:
+        with opened_container(job, container) as source, record_checker(job, container, source) as checker:
             before = identity(os.fstat(source.fileno()))
             check_unchanged(container, source)
             if _is_busy(job, source):
@@ -207,7 +207,7 @@ def check_part(
 
 
 @contextmanager
-def _checker(
+def record_checker(
     job: RewriteJob, container: ManifestContainer, source: BinaryIO
 ) -> Iterator[CopyChecker]:
     with (
@@ -242,7 +242,7 @@ def outcome_of(
 
 
 @contextmanager
-def _opened(job: RewriteJob, container: ManifestContainer) -> Iterator[BinaryIO]:
+def opened_container(job: RewriteJob, container: ManifestContainer) -> Iterator[BinaryIO]:
     """Open the source; raises `Untouched` if it cannot be read, or not be replaced safely."""
     with ExitStack() as stack:
         try:
@@ -255,7 +255,7 @@ def _opened(job: RewriteJob, container: ManifestContainer) -> Iterator[BinaryIO]
 
 def _check_replaceable(job: RewriteJob, container: ManifestContainer) -> None:
     """Raise `Untouched` if a file cannot be replaced safely, `OSError` if it is gone."""
-    if job.out is not None:
+    if job.out is not None or is_remote(container.path):
         return
     path = Path(container.path)
     if container.number in job.aliased:  # its originals would be in two journals
@@ -266,8 +266,10 @@ def _check_replaceable(job: RewriteJob, container: ManifestContainer) -> None:
         raise Untouched("it has other names (hard links), which would keep its old content")
 
 
-class _Rewriter:
+class FileRewriter:
     """Rewrites one open file; methods raise `Untouched` where it must be left alone."""
+
+    protects = True  # whether runs on the files of originals are told what revisits refer to
 
     def __init__(
         self, job: RewriteJob, container: ManifestContainer, source: BinaryIO,
@@ -347,8 +349,10 @@ class _Rewriter:
             "" if here else file.root, file.name, original.offset, original.stored, file.size, host,
         )  # fmt: skip
 
-    def _counted(self, into: DrySink | None = None) -> RewriteOutcome:
-        journal = JournalSize(self._file_before(), keep_dropped=self._job.out is None)
+    def counted(self, into: DrySink | None = None) -> RewriteOutcome:
+        journal = JournalSize(
+            self._file_before(), keep_dropped=self._job.out is None, protects=self.protects
+        )
         with closing(into or DrySink()) as sink:
             outcome = self._write(sink, journal)
         self._finish(journal, outcome)
@@ -364,13 +368,13 @@ class _Rewriter:
         """Return what a real run would; that leaves an existing file with another content alone."""
         name = self._container.name
         if self._job.out is None:
-            return self._counted()
+            return self.counted()
         try:
             existing = self._job.place.opened(name)
         except FileNotFoundError:
-            return self._counted()
+            return self.counted()
         with existing, closing(ComparingSink(existing)) as comparing:
-            outcome = self._counted(comparing)
+            outcome = self.counted(comparing)
             if not comparing.same:
                 raise _other_content(self._job.place, name)
         outcome.state = "existing"
@@ -423,31 +427,11 @@ class _Rewriter:
             )
         if old.size != container.size:  # scanned since
             check_unchanged(container, self._source)
-            again = self._counted()
+            again = self.counted()
             if not again.revisits:
                 return again
             raise Untouched("an earlier run has rewritten it: --commit or --undo that first")
-        return self._journaled(new.size)
-
-    def _journaled(self, size: int) -> RewriteOutcome:
-        """Return the outcome of a file that an interrupted run has replaced, from its journal.
-
-        That run may have ended before anybody counted the file.
-        """
-        job, journal = self._job, self._journal
-        outside = {number: job.plan.container(number).path for number in job.plan.outside()}
-        done = outcome_of(self._container, "existing")
-        copies = job.plan.copies(self._container.number)
-        for entry in entries(journal.lines):
-            planned = next((one for one in copies if one.line.offset == entry.offset), None)
-            if planned is None:
-                raise Untouched(f"the plan has no copy at {entry.offset}, as {journal.lines} has")
-            path = outside.get(planned.original.container, "")
-            done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
-        done.refused = journal.refused()
-        done.journal = journal.size()
-        done.records, done.bytes_after = done.revisits + done.refused.total(), size
-        return done
+        return journaled_outcome(job, container, journal, new.size)
 
     def _in_place(self) -> RewriteOutcome:
         path, journal = Path(self._container.path), self._journal
@@ -518,6 +502,28 @@ class _Rewriter:
             container.name, container.size, self._before.st_mtime_ns, container.content_hash,
             job.options, job.plan.made_of,
         )  # fmt: skip
+
+
+def journaled_outcome(
+    job: RewriteJob, container: ManifestContainer, journal: Journal, size: int
+) -> RewriteOutcome:
+    """Return the outcome of a file that an interrupted run has replaced, from its journal.
+
+    That run may have ended before anybody counted the file.
+    """
+    outside = {number: job.plan.container(number).path for number in job.plan.outside()}
+    done = outcome_of(container, "existing")
+    copies = job.plan.copies(container.number)
+    for entry in entries(journal.lines):
+        planned = next((one for one in copies if one.line.offset == entry.offset), None)
+        if planned is None:
+            raise Untouched(f"the plan has no copy at {entry.offset}, as {journal.lines} has")
+        path = outside.get(planned.original.container, "")
+        done.add_revisit(planned.line.url, entry.stored - entry.new_stored, path)
+    done.refused = journal.refused()
+    done.journal = journal.size()
+    done.records, done.bytes_after = done.revisits + done.refused.total(), size
+    return done
 
 
 def _other_content(place: ResultPlace, name: str) -> Untouched:
