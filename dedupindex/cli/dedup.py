@@ -23,10 +23,10 @@ from dedupindex.cli.common import (
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
+from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.errors import BadInput, Damaged, as_called
-from dedupindex.object_store import counted_requests
+from dedupindex.object_store import counted_requests, is_remote, local
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup, estimate
 from dedupindex.post_crawl.dedup_report import (
@@ -40,9 +40,7 @@ from dedupindex.post_crawl.estimate_duplicates import DuplicateEstimate, parse_s
 from dedupindex.post_crawl.plan.compare_payloads import Compare
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
-from dedupindex.post_crawl.rewrite.offset_map import offset_lines
 from dedupindex.runtime import html_page
-from dedupindex.runtime.files import atomic_file
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.sources.warc_files import find
 from dedupindex.verify.issues import level_words
@@ -131,7 +129,8 @@ def command(
     _check_sample(sample, html, dry_run=dry_run)
     check_outputs((offsets, cdxj))
     results, store = results_of(out, state)
-    if store and (cdxj is not None or options["update_index"]):
+    in_store = store or (in_place and any(map(is_remote, map(local, sources))))
+    if in_store and (cdxj is not None or options["update_index"]):
         raise click.UsageError(NO_CDXJ)
     chosen = DedupOptions(
         out=results, store=store, compare=Compare.parse(compare),
@@ -148,13 +147,13 @@ def command(
     commands = _next(report, sources, out)
     if html is not None:
         html_page.save(html, dedup_page.lines(report, list(sources), [*commands, *sent.lines()]))
-    _print_report(report, options["index"], sent, commands, store, sources)
+    _print_report(report, options["index"], sent, commands, sources, in_store=bool(in_store))
     return _status(report, in_place=in_place) or (0 if listed else Damaged.exit_status)
 
 
 def _print_report(
     report: DedupReport, index: Path | None, sent: SentRequests, commands: list[str],
-    store: str, sources: tuple[str, ...],
+    sources: tuple[str, ...], *, in_store: bool,
 ) -> None:  # fmt: skip
     warn(report.left)
     for finding in report.proof.named:
@@ -170,7 +169,7 @@ def _print_report(
         click.echo(singular(f"{index}: read {report.indexed:,} files"))
     elif report.revisits and report.proof.sound and not report.dry_run:
         if index:
-            click.echo(f"next: {_OUTDATED_STORE if store else _OUTDATED}")
+            click.echo(f"next: {_OUTDATED_STORE if in_store else _OUTDATED}")
         elif report.in_place:
             files = printable(shlex.join(sources))
             click.echo(as_called(f"next: {_REPLACED.format(files)}"))
@@ -240,9 +239,8 @@ def _write_lists(
     """Write the map and the CDXJ of the results, if wanted; returns whether they are whole."""
     places = list(sources) if out is None else [str(out)]
     if offsets is not None:
-        roots = [out] if out else sorted({Path(file.root) for file in find(places).files})
-        with atomic_file(offsets) as stream:
-            stream.writelines(offset_lines(roots))
+        roots = [str(out)] if out else sorted({file.root for file in find(places).files})
+        write_offsets(roots, offsets)
     return cdxj is None or write_cdxj(names_below(places), cdxj, jobs)
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from dedupindex.capture import Problem
 from dedupindex.cli.common import warn
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.counts import OnProgress
+from dedupindex.object_store import is_remote
+from dedupindex.post_crawl.rewrite.offset_map import offset_lines
+from dedupindex.post_crawl.rewrite.stored_journal import mirror_journals
 from dedupindex.runtime.external_sort import sorted_lines
 from dedupindex.runtime.files import already_exists, atomic_file, require_directory
 from dedupindex.sources.discover import detect_kind
@@ -23,6 +27,21 @@ def check_outputs(paths: Iterable[Path | None]) -> None:
         require_directory(path)
         if path.exists() and detect_kind(str(path))[0] in ("warc", "arc", "wacz"):
             raise already_exists(path)
+
+
+def write_offsets(roots: Iterable[Path | str], target: Path | None) -> None:
+    """Write the map of offsets of directories or prefixes with journals, if it is wanted."""
+    if target is None:
+        return
+    with ExitStack() as mirrors, atomic_file(target) as stream:
+        directories = list[Path]()
+        for root in roots:
+            directory = Path(root)
+            if is_remote(str(root)):
+                directory = Path(mirrors.enter_context(TemporaryDirectory()))
+                mirror_journals(str(root), directory)
+            directories.append(directory)
+        stream.writelines(offset_lines(directories))
 
 
 def write_cdxj(names: Mapping[str, str], target: Path, jobs: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
@@ -14,22 +14,29 @@ import click
 from dedupindex.cli.common import Command, count_lines, file_lines, print_result, say
 from dedupindex.cli.options import PATH, flag, option, results_of, shared_options
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj
-from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, sent_requests
+from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
+from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.counts import ProgressUpdate
 from dedupindex.errors import BadInput, Damaged, DedupError
-from dedupindex.object_store import CountedRequests, counted_requests, is_remote
+from dedupindex.object_store import CountedRequests, counted_requests, redacted
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
-from dedupindex.post_crawl.rewrite.offset_map import offset_lines
-from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, IN_PLACE, MissingFile
+from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
+from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, commit, restore
-from dedupindex.runtime.files import atomic_file
+from dedupindex.post_crawl.undo_in_store import (
+    StoredUndo,
+    commit_objects,
+    objects_below,
+    objects_of_plan,
+    restoring,
+)
+from dedupindex.post_crawl.work_directory import check_finished
 from dedupindex.runtime.progress import finished
 from dedupindex.runtime.spark import Cluster, spark_session
 from dedupindex.runtime.tables import amount, printable, singular
@@ -109,23 +116,26 @@ def command(
         raise click.UsageError(SPARK_TO_STORE)
     check_outputs((offsets, cdxj))
     results, store = results_of(out, state)
-    if store and cdxj is not None:
-        raise click.UsageError(NO_CDXJ)
     opened = open_plan(plan)
     if roots:
         opened.relocate(dict(map(_moved, roots)), host)
     check_host(host, opened.hosts(), "the plan")
     own = opened.of_host(host)
     tops = sorted({Path(one.root) for one in own.values()})
+    in_stores = not out and check_replaceable(one.path for one in own.values())
+    if (store or in_stores) and cdxj is not None:
+        raise click.UsageError(NO_CDXJ)
     if undo or discard:
-        _check_local(own)
+        if in_stores:
+            return _in_stores(plan, list(own.values()), jobs, undo=undo)
         _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
         return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(plan, tops, own)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
         status = _rewrite(job, jobs, sent, cluster)
-    if dry_run or _write_lists([results] if results else tops, offsets, cdxj, jobs):
+    written = [str(results)] if results else sorted({one.root for one in own.values()})
+    if dry_run or _write_lists(written, offsets, cdxj, jobs):
         return status
     return Damaged.exit_status
 
@@ -141,13 +151,6 @@ def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: boo
     return places._replace(trusted=trusted)
 
 
-def _check_local(containers: Containers) -> None:
-    """Raise `BadInput` if files are in an object store."""
-    for one in containers.values():
-        if is_remote(one.path):
-            raise BadInput(IN_PLACE.format(one.path))
-
-
 def _check_present(tops: list[Path], advice: str) -> None:
     """Raise `BadInput` if a directory that was rewritten is not there any more."""
     for top in tops:
@@ -158,12 +161,10 @@ def _check_present(tops: list[Path], advice: str) -> None:
             )
 
 
-def _write_lists(tops: list[Path], offsets: Path | None, cdxj: Path | None, jobs: int) -> bool:
+def _write_lists(tops: list[str], offsets: Path | None, cdxj: Path | None, jobs: int) -> bool:
     """Write the map and the CDXJ of the results, if wanted; returns whether they are whole."""
-    if offsets is not None:
-        with atomic_file(offsets) as stream:
-            stream.writelines(offset_lines(tops))
-    return cdxj is None or write_cdxj(names_below(list(map(str, tops))), cdxj, jobs)
+    write_offsets(tops, offsets)
+    return cdxj is None or write_cdxj(names_below(tops), cdxj, jobs)
 
 
 def _moved(text: str) -> tuple[str, str]:
@@ -330,8 +331,10 @@ def _print_records(result: Restored, counts: dict[str, int]) -> list[dict[str, A
     return found
 
 
-def print_restored(results: Iterator[Restored], *, dry: bool = False) -> int:
-    """Print what was restored, or can be; returns the exit status."""
+def print_restored(
+    results: Iterator[Restored], requests: CountedRequests | None = None, *, dry: bool = False
+) -> int:
+    """Print what was restored, or can be, and the requests for it; returns the exit status."""
     counts = dict.fromkeys(
         ("files", "archives", "records", "exact", "rebuilt", "partial", "copied", "existing",
          "left_alone", "damaged", "defective", "records_existing", "records_unproven",
@@ -377,19 +380,56 @@ def print_restored(results: Iterator[Restored], *, dry: bool = False) -> int:
             f"{counts['records_not_restored']:,}"
         )
     findings = {"findings": named_records, "problems": problems, "dry_run": dry}
-    print_result({**counts, **findings}, lines)
+    sent = sent_requests(requests) if requests else SentRequests({})
+    print_result({**counts, **findings, **sent.as_json()}, [*lines, *sent.lines()])
     wrong = any(counts[one] for one in ("left_alone", "damaged", "defective")) or named_records
     return Damaged.exit_status if wrong else 0
 
 
-def _commit(plan: Path, roots: list[Path], containers: Containers) -> int:
-    from dedupindex.post_crawl.dedup_all import check_finished  # slow: all stages
+def _in_stores(
+    plan: Path, containers: list[ManifestContainer], processes: int, *, undo: bool
+) -> int:
+    """Restore or commit the objects of a plan; returns the exit status."""
+    roots = sorted({one.root for one in containers})
+    with counted_requests() as sent:
+        tasks = objects_of_plan(containers)
+        if undo:
+            return _undo_objects(tasks, [], roots, processes, sent)
+        check_finished(plan, [])
+        with show_progress() as progress:
+            done = list(finished(commit_objects(tasks), "committing", len(tasks), progress))
+        return _print_committed(done, roots, sent)
 
+
+def undo_below(addresses: list[str], processes: int) -> int:
+    """Restore what was rewritten in place below addresses; returns the exit status."""
+    with counted_requests() as sent:
+        return _undo_objects(*objects_below(addresses), addresses, processes, sent)
+
+
+def _undo_objects(
+    tasks: list[StoredUndo], not_restorable: list[Restored], places: list[str], processes: int,
+    sent: CountedRequests,
+) -> int:  # fmt: skip
+    if not (tasks or not_restorable):
+        say(f"there is nothing to undo below {', '.join(map(redacted, places))}")
+    with restoring(tasks, processes) as results, show_progress() as progress:
+        shown = finished(results, "restoring", len(tasks), progress)
+        return print_restored(chain(not_restorable, shown), sent)
+
+
+def _commit(plan: Path, roots: list[Path], containers: Containers) -> int:
     with _locked_and_cleaned(roots):
         check_finished(plan, roots)
         tasks = _rewritten(containers)[0]
         with show_progress() as progress:
             results = list(finished(map(commit, tasks), "committing", len(tasks), progress))
+    return _print_committed(results, roots)
+
+
+def _print_committed(
+    results: list[Restored], roots: Sequence[object], requests: CountedRequests | None = None
+) -> int:
     left = [result for result in results if result.state == "left_alone"]
     for result in left:
         say(f"warning: {result.name} can still be undone: {result.problem}")
@@ -397,5 +437,7 @@ def _commit(plan: Path, roots: list[Path], containers: Containers) -> int:
     places = printable(", ".join(map(str, roots)))
     files = singular(f"{len(results) - len(left):,} files, {amount(freed)}")
     content = {"files": len(results), "left_alone": len(left), "bytes": freed}
-    print_result(content, [f"{places}: discarded the removed records of {files}"])
+    sent = sent_requests(requests) if requests else SentRequests({})
+    line = f"{places}: discarded the removed records of {files}"
+    print_result({**content, **sent.as_json()}, [line, *sent.lines()])
     return Damaged.exit_status if left else 0

@@ -16,7 +16,14 @@ import click
 from dedupindex.cli.common import Command, say
 from dedupindex.cli.options import flag, option, path_or_address, shared_options, wants_json
 from dedupindex.cli.progress_bar import show_progress
-from dedupindex.cli.rewrite import COMMITTED, Undoable, print_restored, restore_file, undo_all
+from dedupindex.cli.rewrite import (
+    COMMITTED,
+    Undoable,
+    print_restored,
+    restore_file,
+    undo_all,
+    undo_below,
+)
 from dedupindex.cli.sent_requests import sent_requests
 from dedupindex.cli.verify import PLACE
 from dedupindex.errors import BadInput, as_called
@@ -29,6 +36,7 @@ from dedupindex.post_crawl.rewrite.result_place import (
     place_of,
     store_of_state,
 )
+from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable
 from dedupindex.post_crawl.undo import Restored, Undo, check_space_for, rewritten_files, sets_below
 from dedupindex.post_crawl.undo_damage import index_originals, known_hosts
 from dedupindex.runtime.atomic_replace import PART_NAME, open_for_reading, removing
@@ -49,6 +57,7 @@ bin/undedup /data/rewritten --out /data/again   # every record as it was
 bin/undedup /data/rewritten --dry-run           # check that all can be restored
 bin/undedup /data/rewritten --out /data/again --originals /data/older
 bin/undedup s3://bucket/smaller --state ~/state --out s3://bucket/again
+bin/undedup s3://bucket/warcs --in-place        # as before bin/dedup --in-place, bit for bit
 """
 _MEANT = f"name the directory that bin/dedup wrote; a copy of that needs its {DIRECTORY}, too"
 
@@ -85,6 +94,8 @@ def command(
         raise click.UsageError("--originals and --host go with --out")
     if isinstance(out, str) and not dry_run:
         check_creatable(out)
+    if in_place and state is None and check_replaceable(map(str, directories)):
+        return undo_below(list(map(str, directories)), jobs)
     journals = _journals(directories, state)
     if in_place:
         sets = _sets(journals)

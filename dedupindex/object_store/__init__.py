@@ -55,5 +55,6 @@ __all__ = [
     "check_writable", "copy_object", "copy_source", "counted_requests", "counting_task",
     "create_object", "download", "facts", "facts_or_none", "fetched", "find_objects",
     "in_same_store", "is_many", "is_object", "is_remote", "list_directory", "local",
-    "open_anywhere", "redacted", "remove_object", "task_rows", "upload", "write_marker",
+    "locked_prefix", "open_anywhere", "redacted", "remove_object", "replace_object",
+    "task_rows", "upload", "write_marker",
 ]  # fmt: skip

@@ -1,26 +1,18 @@
 """Run all stages: manifest, plan, rewriting, verification.
 
 An interrupted run is resumed by the same command; all files are complete at any time. A run in
-place records its options and files in the working directory before it begins to write. Until it has
+place records its options and files in the `WorkDirectory` before it begins to write. Until it has
 finished, its plan is used again, because the files that the plan was made from are changing, and a
-run with other options or files is refused. The working directory has
-
-    dedup.json     format, sources, whether a run began to write (ever), and the options of
-                   one that has not finished
-    files.jsonl    the files that this run in place began with, a path a line
-    lock           held by a running process
-    manifest/      updated by each run
-    plan/          of the last run
+run with other options or files is refused.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Iterable
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +20,7 @@ from typing import Any, BinaryIO
 from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
-from dedupindex.object_store import is_remote, local, redacted
+from dedupindex.object_store import is_remote, local
 from dedupindex.post_crawl.dedup_report import (
     NO_ARCHIVE,
     DedupReport,
@@ -37,7 +29,6 @@ from dedupindex.post_crawl.dedup_report import (
     host_lines,
     verify_containers,
 )
-from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
 from dedupindex.post_crawl.estimate_duplicates import (
     DuplicateEstimate,
     SampledFile,
@@ -53,7 +44,6 @@ from dedupindex.post_crawl.plan.make_plan import Clock, ResolveOptions, resolve
 from dedupindex.post_crawl.plan.plan_file import MatchCriteria, Plan, open_plan
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.result_place import (
-    IN_PLACE,
     ResultPlace,
     is_as_scanned,
     opened_source,
@@ -65,7 +55,9 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
     RewriteJob,
     outcome_of,
 )
+from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
+from dedupindex.post_crawl.work_directory import WorkDirectory, work_directory, working
 from dedupindex.runtime.atomic_replace import (
     FileSink,
     Untouched,
@@ -79,19 +71,13 @@ from dedupindex.runtime.atomic_replace import (
     removing,
 )
 from dedupindex.runtime.duckdb import open_database, quoted
-from dedupindex.runtime.files import atomic_file, exclusive, make_directory, write_file
 from dedupindex.runtime.progress import Say
 from dedupindex.runtime.spark import Cluster, spark_session
-from dedupindex.runtime.tables import names_text, printable
 from dedupindex.sources.discover import is_unfinished
 from dedupindex.sources.warc_files import UNFINISHED, SourceFile, Sources, find, nothing_found
 
 _HOSTS, _ALL_HOSTS = "revisits-by-host.jsonl", "hosts.jsonl"
 _SHOWN = 20  # hosts of a report
-_IN_PLACE = "in place"  # how files were rewritten, in the description of working files
-_FORMAT = 2  # format 1 has neither the files nor all options of a run in place
-_FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
-_NAMED = 3  # files that a message names
 
 
 @dataclass(frozen=True)
@@ -136,12 +122,12 @@ def dedup(
     _check_in_place(sources, options)
     found = find(sources)
     files = [*found.files, *found.others]
-    roots = sorted({Path(file.root) for file in files})
+    roots = sorted({file.root for file in files})
     if not roots:
         raise nothing_found(sources)
     if options.out is not None:
         check_names(files, options.out, found.searched, options.store)
-    with working(options.work or _work_directory(roots, options.out), sources) as work:
+    with working(options.work or work_directory(roots, options.out), sources) as work:
         try:
             return _DedupRun(found, options, work, say, on_progress).report()
         except KeyboardInterrupt:
@@ -162,8 +148,8 @@ def estimate(
     check_any_read(found, ManifestReport(problems=found.problems))
     files = [*found.files, *found.others]
     sample = draw(files, size, seed)
-    roots = sorted({Path(file.root) for file in found.files})
-    with working(options.work or _work_directory(roots, options.out), sources) as work:
+    roots = sorted({file.root for file in found.files})
+    with working(options.work or work_directory(roots, options.out), sources) as work:
         if work.unfinished_options is not None:
             raise SettingsConflict(f"a run in place was interrupted ({work.top}): finish it first")
         if is_outdated(work.manifest):
@@ -191,9 +177,11 @@ def estimate(
 
 
 def _check_in_place(sources: list[str], options: DedupOptions) -> None:
-    """Raise `BadInput` if results would take the place of objects; sends and leaves nothing."""
-    if options.out is None and (objects := [one for one in map(local, sources) if is_remote(one)]):
-        raise BadInput(IN_PLACE.format(redacted(objects[0])))
+    """Raise `BadInput` if these files cannot be replaced by one run; sends and leaves nothing."""
+    if options.out is None and check_replaceable(map(local, sources)) and options.work is None:
+        raise BadInput(
+            "these sources are in an object store: name a directory for working files with --work"
+        )
 
 
 def _interrupted(work: WorkDirectory, options: DedupOptions) -> str:
@@ -203,16 +191,6 @@ def _interrupted(work: WorkDirectory, options: DedupOptions) -> str:
         return resume
     undo = f"bin/rewrite {shlex.quote(str(work.plan))} --undo"
     return f"some files may be replaced already; {resume}, and {undo} restores them"
-
-
-def _work_directory(roots: list[Path], out: Path | None) -> Path:
-    """Return the default directory of working files; raises `BadInput` if there is none."""
-    if out is None and len(roots) > 1:
-        raise BadInput(
-            "these sources are in several directories: name one for working files with --work"
-        )
-    place = Path(os.path.abspath(roots[0] if out is None else out))
-    return place.with_name(f"{place.name}.dedup")
 
 
 class _DedupRun:
@@ -352,10 +330,10 @@ class _DedupRun:
     def _report_journals(self, job: RewriteJob) -> None:
         """Add the size of all that is kept to undo runs: in a dry run, what would be."""
         report = self._report
-        roots = {job.out or Path(file.root) for file in job.plan.containers().values()}
-        files = [path for root in roots for path in (root / DIRECTORY).glob("*")]
-        report.undoable = any(path.suffix == ".dropped" for path in files)
-        report.journals = sum(path.stat().st_size for path in files if path.suffix != ".part")
+        roots = {str(job.out or file.root) for file in job.plan.containers().values()}
+        sizes = [pair for root in roots for pair in _kept_sizes(root)]
+        report.undoable = any(name.endswith(".dropped") for name, _ in sizes)
+        report.journals = sum(size for name, size in sizes if not name.endswith(".part"))
         if job.dry:
             first = job.store and store_of_state(job.place.state) != job.store
             report.journals += self._new_journals + (len(job.store.encode()) if first else 0)
@@ -429,129 +407,11 @@ class _DedupRun:
             self._report.leave(path, message, offset)
 
 
-class WorkDirectory:
-    """A directory of working files, locked."""
-
-    def __init__(self, top: Path, fields: dict[str, Any]) -> None:
-        self.top = top
-        self.manifest, self.plan = top / "manifest", top / "plan"
-        self._fields = fields
-
-    @property
-    def unfinished_options(self) -> dict[str, Any] | None:
-        """The options of an unfinished run in place, by their typed names."""
-        found: dict[str, Any] | None = self._fields.get("begun")
-        return found
-
-    def mark_real(self) -> None:
-        """Record that this was no dry run: other sources must not take these files."""
-        self._fields["rewritten"] = self._fields.get("rewritten") or True
-        self._write(self.unfinished_options)
-
-    def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
-        """Record the options and files of a run in place that begins."""
-        self._fields["rewritten"] = _IN_PLACE
-        with atomic_file(self.top / _FILES) as stream:
-            stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
-        self._write(options)
-
-    def end(self) -> None:
-        """Record that the run in place has finished or was given up."""
-        self._write(None)
-        (self.top / _FILES).unlink(missing_ok=True)
-
-    def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
-        """Raise `SettingsConflict` for other options or files than the run in place began with."""
-        before = self.unfinished_options or {}
-        if before.keys() != options.keys():
-            raise SettingsConflict(
-                f"an earlier version started a run in place ({self.top}) and did not record its "
-                "options: let that version finish it, or give it up with --restart"
-            )
-        differences = [_difference(name, before[name], options[name]) for name in options]
-        with open(self.top / _FILES, "rb") as stream:
-            known = {json.loads(line) for line in stream}
-        now = set(files)
-        differences.append(_named(now - known, "that it did not start with"))
-        differences.append(_named(known - now, "of it that are gone"))
-        if found := [difference for difference in differences if difference]:
-            raise SettingsConflict(
-                f"a run in place was interrupted ({self.top}), and this one is another: "
-                f"{'; '.join(found)}. Nothing was changed. Finish it with the options and files "
-                "that it started with, or give it up with --restart, which plans anew"
-            )
-
-    def _write(self, options: dict[str, Any] | None) -> None:
-        self._fields.update(format=_FORMAT, begun=options)
-        write_file(self.top / _FILE, json.dumps(self._fields, indent=1).encode("ascii") + b"\n")
-
-
-def check_finished(plan: Path, roots: Iterable[Path]) -> None:
-    """Raise `SettingsConflict` if a run in place of `plan` or in `roots` was interrupted.
-
-    Resumed, it needs the removed records of the files that it has replaced. Working files that
-    `--work` keeps elsewhere are found if the plan is in them.
-    """
-    for top in (plan.resolve().parent, *(_work_directory([root], None) for root in roots)):
-        if not (top / _FILE).is_file():
-            continue
-        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
-        if fields.get("begun") is not None:
-            words = [*_all_absolute(fields["sources"]), "--in-place", "--work", str(top)]
-            raise SettingsConflict(
-                f"a run in place was interrupted ({top}) and needs the removed records; nothing "
-                f"was changed: finish it first with bin/dedup {printable(shlex.join(words))} and "
-                "the options that it started with, or restore the files with --undo"
-            )
-
-
-def _difference(name: str, before: Any, now: Any) -> str:
-    """Describe how an option has changed; empty if it has not."""
-    if before == now:
-        return ""
-    if isinstance(now, bool):
-        return f"{name} is given, and was not" if now else f"{name} is not given, and was"
-    then, after = (f"{name} {value}" if value else f"no {name}" for value in (before, now))
-    return f"it started with {then}, this one has {after}"
-
-
-def _named(paths: set[str], what: str) -> str:
-    if not paths:
-        return ""
-    shown = [printable(path) for path in sorted(paths)[:_NAMED]]
-    return f"files {what}: {names_text(shown, _NAMED, len(paths))}"
-
-
-@contextmanager
-def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
-    """Create or open the working files of these sources, and lock them; raises `DedupError`."""
-    named = _all_absolute(sources)
-    check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
-    make_directory(top, "the directory of working files beside --out or SOURCE (or --work)")
-    with exclusive(top / _LOCK, f"the working files {top}"):
-        if not (top / _FILE).exists():
-            WorkDirectory(top, {"sources": named}).end()
-        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
-        if (before := _all_absolute(fields.get("sources", []))) != named:
-            if fields.get("begun") or fields.get("rewritten"):
-                undo = ", by which bin/rewrite --undo restores what was rewritten in place"
-                in_place = fields.get("begun") or fields["rewritten"] == _IN_PLACE
-                raise SettingsConflict(
-                    f"{top} has the working files of a run with other sources "
-                    f"({', '.join(before)}): its manifest and plan{undo if in_place else ''}. Name "
-                    "those sources, or another directory with --work"
-                )
-            work = WorkDirectory(top, {"sources": named})  # nothing depends on those
-            for directory in (work.manifest, work.plan):
-                shutil.rmtree(directory, ignore_errors=True)
-            work.end()
-            fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
-        yield WorkDirectory(top, fields)
-
-
-def _all_absolute(sources: Iterable[str]) -> list[str]:
-    """Return sources, sorted, so that two ways to write them are the same."""
-    return sorted({one.rstrip("/") if is_remote(one) else os.path.abspath(one) for one in sources})
+def _kept_sizes(root: str) -> Iterable[tuple[str, int]]:
+    """Return name and size of what is kept to undo runs below a directory or prefix."""
+    if is_remote(root):
+        return journal_sizes(root).items()
+    return [(path.name, path.stat().st_size) for path in Path(root, DIRECTORY).glob("*")]
 
 
 def copy(file: SourceFile, place: ResultPlace, *, dry: bool = False) -> None:

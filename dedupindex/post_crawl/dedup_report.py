@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.object_store import is_remote, task_rows
+from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
 from dedupindex.post_crawl.rewrite.result_place import (
@@ -22,7 +25,8 @@ from dedupindex.post_crawl.rewrite.result_place import (
     to_verify,
 )
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.runtime.atomic_replace import hash_of
+from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download, stored_offsets
+from dedupindex.runtime.atomic_replace import Untouched, hash_of
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
 from dedupindex.runtime.spark import Cluster
@@ -129,23 +133,44 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
     places = _original_places(verify_job, container, part)
     old: Place | Joined = to_verify(container.path)
     new: Place = Path(container.path)
-    try:
-        if job.out is not None:
-            new = job.place.verified(container.name)
-        else:  # with its dropped members the file must be the one that was scanned
-            journal = Journal(Path(container.root), container.name)
-            if not journal.exists():
-                return container, proof
-            path = Path(container.path)
-            old = Joined(path, list(journal.old_content(path)))
-            if not part.start and hash_of(old.ranges) != container.content_hash:
-                message = "with the members in its journal it is not the file that was scanned"
-                proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
-        ranges = ComparedPart(part, places.part, part.stop == container.size)
-        proof.add_findings(verify_pair(old, new, places.find, places.members, ranges))
-    except (UnreadableFile, OSError) as error:
-        proof.add_findings([_unreadable(container, error)])
+    with ExitStack() as copies:
+        try:
+            if job.out is not None:
+                new = job.place.verified(container.name)
+            else:  # with its dropped members the file must be the one that was scanned
+                pair = _pair_in_place(container, copies)
+                if pair is None:
+                    return container, proof
+                new, old = pair
+                if not part.start and hash_of(old.ranges) != container.content_hash:
+                    message = "with the members in its journal it is not the file that was scanned"
+                    proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
+            ranges = ComparedPart(part, places.part, part.stop == container.size)
+            found = verify_pair(old, new, places.find, places.members, ranges)
+            if job.out is None and is_remote(container.path):  # copies were compared
+                found = (finding._replace(file=container.path) for finding in found)
+            proof.add_findings(found)
+        except (UnreadableFile, OSError, Untouched) as error:
+            proof.add_findings([_unreadable(container, error)])
     return container, proof
+
+
+def _pair_in_place(container: ManifestContainer, copies: ExitStack) -> tuple[Path, Joined] | None:
+    """Return a replaced file, and the file before; None if it has no journal.
+
+    An object, and what is kept of it, are copied into temporary files until `copies` are closed.
+    """
+    if not is_remote(container.path):
+        path, journal = Path(container.path), Journal(Path(container.root), container.name)
+        return (path, Joined(path, list(journal.old_content(path)))) if journal.exists() else None
+    stored = StoredJournal(container.root, container.name)
+    if not stored.exists():
+        return None
+    beside = Path(copies.enter_context(TemporaryDirectory(prefix="dedupindex-verify-")))
+    journal = stored.mirrored(beside, dropped=True)
+    path = beside / os.path.basename(container.name)
+    download(stored.address, path)
+    return path, Joined(path, list(journal.old_content(path)))
 
 
 def _unreadable(container: ManifestContainer, error: Exception) -> Finding:
@@ -236,6 +261,8 @@ def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
     container = job.plan.container(number)
     if number in job.plan.outside():
         return to_verify(container.path), None
+    if job.out is None and is_remote(container.path):
+        return _object_now(container)
     place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
     root, name = place.state, container.name
     path, journal = place.verified(name), Journal(root, name)
@@ -243,6 +270,25 @@ def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
         return path, None  # a missing file is not looked for among the sources
     now = journal.lines.stat()
     return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
+
+
+def _object_now(container: ManifestContainer) -> tuple[Place, OffsetMap | None]:
+    """Return an object, and its offsets now if a run in place has replaced it."""
+    found, moved = facts_or_none(container.path), None
+    if found is not None and found.size != container.size:
+        with suppress(LookupError):
+            moved = _offsets_now(container, found)
+    return to_verify(container.path), moved
+
+
+@lru_cache(256)
+def _offsets_now(container: ManifestContainer, now: ObjectFacts) -> OffsetMap:
+    """Raises `LookupError`, which is not remembered, if there is no journal."""
+    with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
+        moved = stored_offsets(container, now.size, Path(beside))
+    if moved is None:
+        raise LookupError(container.path)
+    return moved
 
 
 @lru_cache(256)

@@ -11,8 +11,8 @@ import pytest
 from dedupindex.cli.dedup import _text_of
 from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.post_crawl import dedup_page
-from dedupindex.post_crawl.dedup_all import working
 from dedupindex.post_crawl.dedup_report import DedupReport
+from dedupindex.post_crawl.work_directory import working
 from tests.support.commands import typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write

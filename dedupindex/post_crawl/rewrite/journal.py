@@ -383,9 +383,7 @@ def adopt(directory: Path, name: str, made: Path) -> None:
 class JournalSize:
     """Counts the bytes that a `JournalWriter` writes, for a dry run."""
 
-    def __init__(
-        self, before: FileBefore, *, keep_dropped: bool, protects: bool = True
-    ) -> None:
+    def __init__(self, before: FileBefore, *, keep_dropped: bool, protects: bool = True) -> None:
         """`protects`: what the revisits refer to is recorded, which is not done in a store."""
         self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
         self._protects = protects

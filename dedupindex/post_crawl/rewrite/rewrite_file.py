@@ -171,7 +171,10 @@ def rewrite_container(
     ):
         return outcome_of(container, "kept")
     try:
-        with opened_container(job, container) as source, record_checker(job, container, source) as checker:
+        with (
+            opened_container(job, container) as source,
+            record_checker(job, container, source) as checker,
+        ):
             if job.replaces:
                 lock_source(source)
             before = identity(os.fstat(source.fileno()))
@@ -195,7 +198,10 @@ def check_part(
     """
     failed = CheckedPart(container.number, part, spool)
     try:
-        with opened_container(job, container) as source, record_checker(job, container, source) as checker:
+        with (
+            opened_container(job, container) as source,
+            record_checker(job, container, source) as checker,
+        ):
             before = identity(os.fstat(source.fileno()))
             check_unchanged(container, source)
             if _is_busy(job, source):

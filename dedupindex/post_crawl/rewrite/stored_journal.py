@@ -17,7 +17,6 @@ with what was there before.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -136,9 +135,7 @@ def makes_old_file(journal: Journal, new: Path) -> bool:
         return False
 
 
-def stored_offsets(
-    container: ManifestContainer, size: int, directory: Path
-) -> OffsetMap | None:
+def stored_offsets(container: ManifestContainer, size: int, directory: Path) -> OffsetMap | None:
     """Return the offsets in an object that a run in place has replaced by one of this size.
 
     None if there is no such run. `directory` is for temporary files.
@@ -172,9 +169,9 @@ def check_replaceable(addresses: Iterable[str]) -> bool:
 
     Raises `BadInput` if some are and some are not, `BadSource` for stores that do not speak S3.
     """
-    remote = [address for address in addresses]
-    stored = [address for address in remote if is_remote(address)]
-    if stored and len(stored) < len(remote):
+    named = list(addresses)
+    stored = [address for address in named if is_remote(address)]
+    if len(stored) not in (0, len(named)):
         raise BadInput(MIXED)
     for address in stored:
         check_creatable(address)
@@ -193,31 +190,23 @@ def locked_prefixes(roots: Iterable[str]) -> Iterator[None]:
 def journal_sizes(root: str) -> dict[str, int]:
     """Return the sizes of the objects that are kept to undo runs, by name."""
     entries = list_directory(journal_prefix(root))
-    return {
-        entry.address.rpartition("/")[2]: entry.facts.size for entry in entries if entry.facts
-    }
+    return {entry.address.rpartition("/")[2]: entry.facts.size for entry in entries if entry.facts}
 
 
-def mirrored_journals(root: str, directory: Path) -> Iterator[Journal]:
-    """Copy the journals of a prefix to a directory, without dropped members.
-
-    Yields those that are not committed; raises `Damaged`, `BadSource`.
-    """
+def mirror_journals(root: str, directory: Path) -> None:
+    """Copy the journals of a prefix to a directory, without dropped members."""
     local = directory / DIRECTORY
     local.mkdir(parents=True, exist_ok=True)
-    names = sorted(name for name in journal_sizes(root) if name.endswith(_JOURNALS))
-    for name in names:
-        download(f"{journal_prefix(root)}/{name}", local / name)
-    from dedupindex.post_crawl.rewrite.journal import journals
-
-    yield from journals(directory)
+    for name in sorted(journal_sizes(root)):
+        if name.endswith(_JOURNALS):
+            download(f"{journal_prefix(root)}/{name}", local / name)
 
 
 def roots_below(address: str) -> list[str]:
     """Return the prefixes at or below an address that have journals."""
     marker = f"/{DIRECTORY}/"
-    found = (one.address for one in find_objects(f"{address.rstrip('/')}/"))
-    return sorted({one.rpartition(marker)[0] for one in found if one.endswith(".jsonl") and marker in one})
+    names = (found.address for found in find_objects(f"{address.rstrip('/')}/"))
+    return sorted({name.rpartition(marker)[0] for name in names if name.endswith(".jsonl")} - {""})
 
 
 def summary_of(journal: Journal) -> tuple[FileBefore, FileAfter]:

@@ -1,0 +1,168 @@
+"""The directory of working files of `dedup_all`.
+
+It has
+
+    dedup.json     format, sources, whether a run began to write (ever), and the options of
+                   one that has not finished
+    files.jsonl    the files that this run in place began with, a path a line
+    lock           held by a running process
+    manifest/      updated by each run
+    plan/          of the last run
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dedupindex.errors import BadInput, SettingsConflict
+from dedupindex.object_store import is_remote
+from dedupindex.post_crawl.directory_format import check_new_or_ours, read_description
+from dedupindex.runtime.files import atomic_file, exclusive, make_directory, write_file
+from dedupindex.runtime.tables import names_text, printable
+
+_IN_PLACE = "in place"  # how files were rewritten, in the description of working files
+_FORMAT = 2  # format 1 has neither the files nor all options of a run in place
+_FILE, _FILES, _LOCK = "dedup.json", "files.jsonl", "lock"
+_NAMED = 3  # files that a message names
+
+
+def work_directory(roots: Sequence[str], out: Path | None) -> Path:
+    """Return the default directory of working files; raises `BadInput` if there is none."""
+    if out is None and len(roots) > 1:
+        raise BadInput(
+            "these sources are in several directories: name one for working files with --work"
+        )
+    place = Path(os.path.abspath(roots[0] if out is None else out))
+    return place.with_name(f"{place.name}.dedup")
+
+
+class WorkDirectory:
+    """A directory of working files, locked."""
+
+    def __init__(self, top: Path, fields: dict[str, Any]) -> None:
+        self.top = top
+        self.manifest, self.plan = top / "manifest", top / "plan"
+        self._fields = fields
+
+    @property
+    def unfinished_options(self) -> dict[str, Any] | None:
+        """The options of an unfinished run in place, by their typed names."""
+        found: dict[str, Any] | None = self._fields.get("begun")
+        return found
+
+    def mark_real(self) -> None:
+        """Record that this was no dry run: other sources must not take these files."""
+        self._fields["rewritten"] = self._fields.get("rewritten") or True
+        self._write(self.unfinished_options)
+
+    def begin(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Record the options and files of a run in place that begins."""
+        self._fields["rewritten"] = _IN_PLACE
+        with atomic_file(self.top / _FILES) as stream:
+            stream.writelines(json.dumps(path).encode("ascii") + b"\n" for path in files)
+        self._write(options)
+
+    def end(self) -> None:
+        """Record that the run in place has finished or was given up."""
+        self._write(None)
+        (self.top / _FILES).unlink(missing_ok=True)
+
+    def check_same(self, options: dict[str, Any], files: Iterable[str]) -> None:
+        """Raise `SettingsConflict` for other options or files than the run in place began with."""
+        before = self.unfinished_options or {}
+        if before.keys() != options.keys():
+            raise SettingsConflict(
+                f"an earlier version started a run in place ({self.top}) and did not record its "
+                "options: let that version finish it, or give it up with --restart"
+            )
+        differences = [_difference(name, before[name], options[name]) for name in options]
+        with open(self.top / _FILES, "rb") as stream:
+            known = {json.loads(line) for line in stream}
+        now = set(files)
+        differences.append(_named(now - known, "that it did not start with"))
+        differences.append(_named(known - now, "of it that are gone"))
+        if found := [difference for difference in differences if difference]:
+            raise SettingsConflict(
+                f"a run in place was interrupted ({self.top}), and this one is another: "
+                f"{'; '.join(found)}. Nothing was changed. Finish it with the options and files "
+                "that it started with, or give it up with --restart, which plans anew"
+            )
+
+    def _write(self, options: dict[str, Any] | None) -> None:
+        self._fields.update(format=_FORMAT, begun=options)
+        write_file(self.top / _FILE, json.dumps(self._fields, indent=1).encode("ascii") + b"\n")
+
+
+def check_finished(plan: Path, roots: Iterable[Path]) -> None:
+    """Raise `SettingsConflict` if a run in place of `plan` or in `roots` was interrupted.
+
+    Resumed, it needs the removed records of the files that it has replaced. Working files that
+    `--work` keeps elsewhere are found if the plan is in them.
+    """
+    for top in (plan.resolve().parent, *(work_directory([str(root)], None) for root in roots)):
+        if not (top / _FILE).is_file():
+            continue
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        if fields.get("begun") is not None:
+            words = [*_all_absolute(fields["sources"]), "--in-place", "--work", str(top)]
+            raise SettingsConflict(
+                f"a run in place was interrupted ({top}) and needs the removed records; nothing "
+                f"was changed: finish it first with bin/dedup {printable(shlex.join(words))} and "
+                "the options that it started with, or restore the files with --undo"
+            )
+
+
+def _difference(name: str, before: Any, now: Any) -> str:
+    """Describe how an option has changed; empty if it has not."""
+    if before == now:
+        return ""
+    if isinstance(now, bool):
+        return f"{name} is given, and was not" if now else f"{name} is not given, and was"
+    then, after = (f"{name} {value}" if value else f"no {name}" for value in (before, now))
+    return f"it started with {then}, this one has {after}"
+
+
+def _named(paths: set[str], what: str) -> str:
+    if not paths:
+        return ""
+    shown = [printable(path) for path in sorted(paths)[:_NAMED]]
+    return f"files {what}: {names_text(shown, _NAMED, len(paths))}"
+
+
+@contextmanager
+def working(top: Path, sources: list[str]) -> Iterator[WorkDirectory]:
+    """Create or open the working files of these sources, and lock them; raises `DedupError`."""
+    named = _all_absolute(sources)
+    check_new_or_ours(top / _FILE, (_LOCK,), "name another directory with --work")
+    make_directory(top, "the directory of working files beside --out or SOURCE (or --work)")
+    with exclusive(top / _LOCK, f"the working files {top}"):
+        if not (top / _FILE).exists():
+            WorkDirectory(top, {"sources": named}).end()
+        fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        if (before := _all_absolute(fields.get("sources", []))) != named:
+            if fields.get("begun") or fields.get("rewritten"):
+                undo = ", by which bin/rewrite --undo restores what was rewritten in place"
+                in_place = fields.get("begun") or fields["rewritten"] == _IN_PLACE
+                raise SettingsConflict(
+                    f"{top} has the working files of a run with other sources "
+                    f"({', '.join(before)}): its manifest and plan{undo if in_place else ''}. Name "
+                    "those sources, or another directory with --work"
+                )
+            work = WorkDirectory(top, {"sources": named})  # nothing depends on those
+            for directory in (work.manifest, work.plan):
+                shutil.rmtree(directory, ignore_errors=True)
+            work.end()
+            fields = read_description(top / _FILE, f"the working directory {top}", _FORMAT)
+        yield WorkDirectory(top, fields)
+
+
+def _all_absolute(sources: Iterable[str]) -> list[str]:
+    """Return sources, sorted, so that two ways to write them are the same."""
+    return sorted({one.rstrip("/") if is_remote(one) else os.path.abspath(one) for one in sources})
