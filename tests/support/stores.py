@@ -32,6 +32,9 @@ class Fault:
     then: Callable[[], object] = lambda: None  # done before the answer is sent
     method: str = "GET"
     when: Callable[[], bool] = lambda: True  # whether it applies
+    lost: bool = False  # whether the request is not carried out, if `status` is answered
+    unconditional: bool = False  # whether a PUT is carried out whatever its conditions
+    earlier: tuple[str, str] = ("", "")  # what is read in place of what: as it was before
 
 
 @dataclass
@@ -130,11 +133,35 @@ class _Proxy(_Handler):
         if fault is not None and fault.wrong and self.command == "PUT":
             middle = length // 2
             body = body[:middle] + bytes([body[middle] ^ 1]) + body[middle + 1 :]
+        if fault is not None and fault.status and fault.lost:
+            self.answer(fault.status, [], b"", fault)
+            return
+        path = self.path.replace(*fault.earlier) if fault is not None else self.path
+        if fault is not None and fault.unconditional:
+            for name in ("If-Match", "If-None-Match"):
+                del self.headers[name]
+        if not self._holds():
+            self.answer(412, [], b"", None)
+            return
+        status, headers, answer = self._forward(self.command, path, body, dict(self.headers))
+        self.answer(status, headers, answer, fault)
+
+    def _forward(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
         connection = HTTPConnection(self.target)
-        connection.request(self.command, self.path, body, dict(self.headers))
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
-        self.answer(answer.status, answer.getheaders(), answer.read(), fault)
+        found = answer.status, answer.getheaders(), answer.read()
         connection.close()
+        return found
+
+    def _holds(self) -> bool:
+        """Check If-Match of the request that completes an upload, which moto does not."""
+        if self.command != "POST" or "If-Match" not in self.headers:
+            return True
+        _, headers, _ = self._forward("HEAD", self.path.partition("?")[0], b"", {})
+        return dict(headers).get("ETag") == self.headers["If-Match"]
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
 

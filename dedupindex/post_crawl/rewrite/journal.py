@@ -384,9 +384,9 @@ class JournalSize:
     """Counts the bytes that a `JournalWriter` writes, for a dry run."""
 
     def __init__(self, before: FileBefore, *, keep_dropped: bool, protects: bool = True) -> None:
-        """`protects`: what the revisits refer to is recorded, which is not done in a store."""
-        self.size, self._count, self._keep_dropped = 0, 0, keep_dropped
-        self._protects = protects
+        """`protects`: what revisits refer to is recorded, which is not done in a store."""
+        self.size, self._count = 0, 0
+        self._keep_dropped, self._protects = keep_dropped, protects
         self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected
         self._put({"format": _FORMAT, **before._asdict()})
 
