@@ -30,7 +30,7 @@ from dedupindex.errors import BadInput, as_called
 from dedupindex.object_store import check_creatable, counted_requests, redacted
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal
 from dedupindex.post_crawl.rewrite.result_place import (
-    IN_PLACE,
+    NOT_IN_PLACE,
     StoredPath,
     StorePlace,
     place_of,
@@ -141,7 +141,7 @@ def _sets(directories: list[Path]) -> list[Path]:
         if not below or (directory / DIRECTORY).is_dir():
             _check(directory, None)
             if store := store_of_state(directory):
-                raise BadInput(IN_PLACE.format(store))
+                raise BadInput(NOT_IN_PLACE.format(store))
             below.insert(0, directory)
         for one in below:
             found.setdefault(one.resolve(), one)

@@ -79,17 +79,20 @@ def _cut(start: int, end: int, length: int) -> Iterator[ObjectPart]:
         yield ObjectPart(start, end - start)
 
 
-def put_with_copies(file: BinaryIO | None, size: int, address: str, source: CopySource) -> bool:
+def put_with_copies(
+    file: BinaryIO | None, size: int, address: str, source: CopySource, replaced: str = ""
+) -> bool:
     """Write a new object of `size` bytes; return False if the name is not free.
 
     `source` names the ranges of `file` that are in another object; all are if `file` is None.
+    With `replaced`, an ETag, it takes the place of an object; return False if that has another.
     Raises `CopyRefused` and `BadSource`.
     """
     parts = parts_of(size, source.ranges)
 
     def put() -> bool | None:
         try:
-            return _Upload(file, address, source).put(parts)
+            return _Upload(file, address, source, replaced).put(parts)
         except CopyRefused:
             return None  # it is of no use to try again
 
@@ -101,8 +104,11 @@ def put_with_copies(file: BinaryIO | None, size: int, address: str, source: Copy
 class _Upload:
     """One object that is written in parts."""
 
-    def __init__(self, file: BinaryIO | None, address: str, source: CopySource) -> None:
+    def __init__(
+        self, file: BinaryIO | None, address: str, source: CopySource, replaced: str
+    ) -> None:
         store, name = store_of(address)
+        self._condition = {"IfMatch": replaced} if replaced else {"IfNoneMatch": "*"}
         self._request: Callable[..., Any] = store.call_s3
         self._file, self._etag = file, source.etag
         bucket, key, _ = store.split_path(name)
@@ -119,7 +125,7 @@ class _Upload:
             with ThreadPoolExecutor(_AT_ONCE) as threads:
                 etags = list(threads.map(self._part, range(1, len(parts) + 1), parts))
             done = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
-            upload = {"MultipartUpload": {"Parts": done}, "IfNoneMatch": "*"}
+            upload = {"MultipartUpload": {"Parts": done}, **self._condition}
             self._request("complete_multipart_upload", **self._target, **upload)
         except BaseException as error:
             with suppress(Exception):  # its parts are charged until they expire

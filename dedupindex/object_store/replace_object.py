@@ -16,15 +16,23 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dedupindex.errors import BadSource, IndexBusy
+from dedupindex.object_store.copied_parts import (
+    TAKEN,
+    CopyRefused,
+    CopySource,
+    put_with_copies,
+    status_of,
+)
+from dedupindex.object_store.create_object import LARGE
 from dedupindex.object_store.store_address import redacted
 from dedupindex.object_store.stores import facts, store_of, with_retries
 from dedupindex.object_store.write_object import remove_object
+from dedupindex.runtime.atomic_replace import CopiedRange
 
-_LARGE = 16 << 20  # bytes; a smaller object is written by one request
-_MOST_PARTS = 9_000  # S3 takes 10,000
-_NOT_THERE, _CHANGED, _NOT_IMPLEMENTED = 404, 412, 501  # statuses
+_NOT_THERE, _NOT_IMPLEMENTED = 404, 501  # statuses
 _NO_ETAG = '"00000000000000000000000000000000"'  # that no object has
 _TRIES = 3  # to get a lock
+_held = set[str]()  # the tokens of the locks of this process
 
 
 def replace_object(file: BinaryIO, address: str, etag: str, candidate: str) -> bool:
@@ -35,46 +43,13 @@ def replace_object(file: BinaryIO, address: str, etag: str, candidate: str) -> b
     reply was lost. What was written is to be read back. Raises `BadSource`.
     """
     size = os.fstat(file.fileno()).st_size
-    if size < _LARGE:
+    if size < LARGE:
         return _put(address, os.pread(file.fileno(), size, 0), IfMatch=etag)
-    store, name = store_of(address)
-    bucket, key, _ = store.split_path(name)
-    target = {"Bucket": bucket, "Key": key}
-    source_bucket, source_key, _ = store.split_path(store_of(candidate)[1])
-    source = {
-        "CopySource": {"Bucket": source_bucket, "Key": source_key},
-        "CopySourceIfMatch": facts(candidate).stamp,
-    }
-
-    def put() -> bool:
-        upload = {"UploadId": store.call_s3("create_multipart_upload", **target)["UploadId"]}
-        try:
-            parts = []
-            for number, begin, end in _parts(size):
-                copied = store.call_s3(
-                    "upload_part_copy", **target, **upload, **source, PartNumber=number,
-                    CopySourceRange=f"bytes={begin}-{end - 1}",
-                )  # fmt: skip
-                parts.append({"PartNumber": number, "ETag": copied["CopyPartResult"]["ETag"]})
-            condition = {"MultipartUpload": {"Parts": parts}, "IfMatch": etag}
-            store.call_s3("complete_multipart_upload", **target, **upload, **condition)
-        except BaseException as error:
-            with suppress(Exception):  # its parts are charged until they expire
-                store.call_s3("abort_multipart_upload", **target, **upload)
-            if _status_of(error) == _CHANGED:
-                return False
-            raise
-        return True
-
-    return with_retries(address, put, "replaced")
-
-
-def _parts(size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, begin and end of the parts of a large object."""
-    length = max(_LARGE, -(-size // _MOST_PARTS))
-    count = size // length  # the last one is longer
-    for number in range(1, count + 1):
-        yield number, (number - 1) * length, number * length if number < count else size
+    whole = [CopiedRange(0, 0, size)]
+    source = CopySource(candidate, facts(candidate).stamp, whole)
+    with suppress(CopyRefused):
+        return put_with_copies(file, size, address, source, etag)
+    return put_with_copies(file, size, address, source._replace(ranges=()), etag)
 
 
 def _put(address: str, data: bytes, **condition: str) -> bool:
@@ -86,8 +61,8 @@ def _put(address: str, data: bytes, **condition: str) -> bool:
         try:
             store.call_s3("put_object", Bucket=bucket, Key=key, Body=data, **condition)
         except Exception as error:
-            status = _status_of(error)
-            if status == _CHANGED or (status == _NOT_THERE and "IfMatch" in condition):
+            status = status_of(error)
+            if status == TAKEN or (status == _NOT_THERE and "IfMatch" in condition):
                 return False
             if status == _NOT_IMPLEMENTED:
                 raise _unconditional(address) from error
@@ -115,14 +90,16 @@ def locked_prefix(address: str) -> Iterator[None]:
     The lock of a process of this machine that has ended is taken over. Raises `IndexBusy` if
     another process holds it, and `BadSource` if the store ignores conditions.
     """
-    holder = _holder(os.getpid())
-    data = json.dumps({**holder, "token": os.urandom(8).hex()}).encode("ascii")
+    token = os.urandom(8).hex()
+    data = json.dumps({**_holder(os.getpid()), "token": token}).encode("ascii")
     _acquire(address, data)
+    _held.add(token)
     try:
         if _put(address, data, IfNoneMatch="*") or _put(address, data, IfMatch=_NO_ETAG):
             raise _unconditional(address)
         yield
     finally:
+        _held.discard(token)
         with suppress(BadSource):  # the next run takes it over
             remove_object(address)
 
@@ -156,7 +133,7 @@ def _read(address: str) -> tuple[bytes, str]:
         try:
             answer = store.call_s3("get_object", Bucket=bucket, Key=key)
         except Exception as error:
-            if _status_of(error) == _NOT_THERE or isinstance(error, FileNotFoundError):
+            if status_of(error) == _NOT_THERE or isinstance(error, FileNotFoundError):
                 return b"", ""
             raise
         return bytes(sync(store.loop, answer["Body"].read)), str(answer["ETag"])
@@ -177,23 +154,13 @@ def _is_alive(held: bytes) -> bool:
     """Return whether the holder of a lock may be running: one of another machine may."""
     try:
         fields = json.loads(held)
-        del fields["token"]
+        token = fields.pop("token")
         here, process = _holder(os.getpid()), int(fields["process"])
         if any(fields[name] != here[name] for name in ("host", "boot")):
             return True
     except (ValueError, TypeError, LookupError):
         return True
     try:
-        return bool(fields == _holder(process))
+        return bool(fields == _holder(process)) and (process != os.getpid() or token in _held)
     except OSError:
         return False
-
-
-def _status_of(error: BaseException | None) -> int:
-    """Return the HTTP status that an error of a store comes from; 0 if there is none."""
-    while error is not None:
-        answer = getattr(error, "response", None)
-        if isinstance(answer, dict):
-            return int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        error = error.__cause__ or error.__context__
-    return 0

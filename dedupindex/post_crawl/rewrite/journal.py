@@ -384,7 +384,6 @@ class JournalSize:
     """Counts the bytes that a `JournalWriter` writes, for a dry run."""
 
     def __init__(self, before: FileBefore, *, keep_dropped: bool, protects: bool = True) -> None:
-        """`protects`: what revisits refer to is recorded, which is not done in a store."""
         self.size, self._count = 0, 0
         self._keep_dropped, self._protects = keep_dropped, protects
         self._originals = defaultdict[OriginalFile, set[bytes]](set)  # to be protected

@@ -50,9 +50,9 @@ from dedupindex.verify.file_bytes import Elsewhere, File, UnreadableFile
 FILE_LEFT = "file-left-alone"  # why captures of a file that was left alone stay
 _READS = 3  # of an object whose bytes are not those that were scanned, before it is left alone
 _STORE = "store"  # in the directory of journals: the address of the results
-IN_PLACE = (
-    "{} is in an object store, where files are not replaced: write the results to another prefix "
-    "with --out s3://BUCKET/PREFIX --state DIR, verify them, and then remove the old objects"
+NOT_IN_PLACE = (
+    "{} was written with --out, so its sources are as they were, and nothing is restored in place: "
+    "bin/undedup ADDRESS --state DIR --out OTHER rebuilds its records"
 )
 
 
