@@ -252,6 +252,22 @@ def test_faults_at_any_request(stored: Stored, kind: str) -> None:
         assert stored.kept() <= {"rewrite/lock"}
 
 
+def test_an_interrupted_dedup_is_resumed(stored: Stored, tmp_path: Path) -> None:
+    words = ("dedup", stored.warcs, "--in-place", "--work", tmp_path / "work", *ONE, "--json")
+    replaced = [name for name in stored.before if stored.before[name] != stored.after[name]]
+    fault = Fault(f"/warcs/{replaced[1]}", 9, method="PUT", status=403, lost=True)
+    stored.bucket.server.faults[:] = [fault]
+    status, _, messages = ended(*words)
+    assert status and "Traceback" not in messages
+    one = {name: stored.now()[name] == stored.after[name] for name in replaced}
+    assert sum(one.values()) <= 1
+    stored.bucket.server.faults.clear()
+    output, messages = typed(*words)
+    assert "resuming the run in place" in messages and stored.now() == stored.after
+    report = json.loads(output)
+    assert report["revisits"] == 4 and report["verified"] == {"files": 2, "findings": {}}
+
+
 @pytest.mark.parametrize("words", ["rewriting", "undoing"])
 def test_refused_at_each_request(stored: Stored, words: str) -> None:
     """As if the run were killed there."""

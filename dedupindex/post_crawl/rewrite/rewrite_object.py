@@ -211,7 +211,7 @@ class ObjectRewriter(FileRewriter):
                     "the store sound?"
                 )
             now = facts_or_none(address)
-            if now is None or now.size not in (container.size, outcome.bytes_after):
+            if now is not None and now.size not in (container.size, outcome.bytes_after):
                 stored.clear()  # somebody else has replaced it: this run has not
             raise Untouched("it was changed while it was rewritten")
         remove_object(stored.candidate)
