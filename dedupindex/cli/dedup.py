@@ -51,7 +51,7 @@ bin/dedup ~/warcs --in-place --dry-run --sample 10%    # an estimate, from a ten
 bin/dedup ~/warcs --out /data/smaller              # copies, with revisits for duplicates
 bin/dedup s3://bucket/warcs/ --out s3://bucket/smaller --state ~/state
 bin/dedup ~/warcs --in-place                       # keeps the removed records
-bin/dedup s3://bucket/warcs/ --in-place --work ~/work    # replaces objects
+bin/dedup s3://bucket/warcs/ --in-place --work ~/warcs.dedup    # replaces objects
 bin/rewrite ~/warcs.dedup/plan --undo              # restores the files bit for bit
 bin/rewrite ~/warcs.dedup/plan --commit            # discards the removed records
 """

@@ -134,10 +134,9 @@ def command(
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
         status = _rewrite(job, jobs, sent, cluster)
-    written = [str(results)] if results else sorted({one.root for one in own.values()})
-    if dry_run or _write_lists(written, offsets, cdxj, jobs):
-        return status
-    return Damaged.exit_status
+    written = {str(results)} if results else {one.root for one in own.values()}
+    listed = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)
+    return status if listed else Damaged.exit_status
 
 
 def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: bool) -> ContainerUrls:
