@@ -128,15 +128,14 @@ def command(
     if undo or discard:
         if in_stores:
             return _in_stores(plan, list(own.values()), jobs, undo=undo)
-        _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
-        return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(plan, tops, own)
+        return _undo_or_commit(plan, tops, own, jobs, undo=undo)
     places = _places(opened, host, options, to_directory=out is not None)
     job = RewriteJob(opened, results, min_size, min_gain, dry_run, urls=places, store=store)
     with counted_requests() as sent, spark_session(spark) if spark else nullcontext() as cluster:
         status = _rewrite(job, jobs, sent, cluster)
     written = {str(results)} if results else {one.root for one in own.values()}
-    listed = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)
-    return status if listed else Damaged.exit_status
+    whole = dry_run or _write_lists(sorted(written), offsets, cdxj, jobs)
+    return status if whole else Damaged.exit_status
 
 
 def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: bool) -> ContainerUrls:
@@ -148,6 +147,11 @@ def _places(plan: Plan, host: str, options: dict[str, Any], *, to_directory: boo
         )
     places = container_urls(plan.containers().values(), bases, table, host)
     return places._replace(trusted=trusted)
+
+
+def _undo_or_commit(plan: Path, tops: list[Path], own: Containers, jobs: int, *, undo: bool) -> int:
+    _check_present(tops, "bin/undedup NEWDIR --in-place" if undo else "--root OLD=NEWDIR")
+    return undo_all(tops, lambda: _rewritten(own), jobs) if undo else _commit(plan, tops, own)
 
 
 def _check_present(tops: list[Path], advice: str) -> None:

@@ -160,7 +160,8 @@ class _Proxy(_Handler):
         """Check If-Match of the request that completes an upload, which moto does not."""
         if self.command != "POST" or "If-Match" not in self.headers:
             return True
-        _, headers, _ = self._forward("HEAD", self.path.partition("?")[0], b"", {})
+        who = {"Authorization": self.headers["Authorization"]}
+        _, headers, _ = self._forward("HEAD", self.path.partition("?")[0], b"", who)
         return dict(headers).get("ETag") == self.headers["If-Match"]
 
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
