@@ -34,10 +34,10 @@ from dedupindex.post_crawl.rewrite.stored_journal import (
     roots_below,
     summary_of,
 )
-from dedupindex.post_crawl.undo import (
-    Restored,
+from dedupindex.post_crawl.undo import Restored
+from dedupindex.post_crawl.undo_records import (
+    OriginalFinder,
     RewriteRun,
-    Undo,
     revisits_of_run,
     write_records,
 )
@@ -229,9 +229,10 @@ def _committed(task: StoredUndo, mirror: Path, beside: Path) -> Restored:
         return Restored(task.name, "committed", after.revisits, "", stored.commit(journal))
     if os.path.getsize(now) != after.size or facts_or_none(stored.dropped) is None:
         raise Untouched("it is not the object that its journal describes")
-    run, undo = RewriteRun(journal.lines, None), Undo(mirror, task.name, None, store=stored.root)
-    with open_for_reading(now) as source, closing(DrySink()) as sink:
-        write_records(revisits_of_run(run, []), source, sink, undo, final=True)
+    run = RewriteRun(journal.lines, None)
+    finder = OriginalFinder({}, {mirror: stored.root}, final=True)
+    with open_for_reading(now) as source, closing(DrySink()) as sink, closing(finder) as originals:
+        write_records(revisits_of_run(run, []), source, sink, originals)
     freed = stored.commit(journal)
     journal.set_aside()
     return Restored(task.name, "committed", after.revisits, "", freed)
