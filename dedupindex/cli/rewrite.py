@@ -363,6 +363,15 @@ def print_restored(
             level = result.level or DAMAGE
             counts["damaged" if level == DAMAGE else "defective"] += 1
             say(f"warning: {result.name} was copied with {_DEFECTS[level]}: {result.problem}")
+    findings = {"findings": named_records, "problems": problems, "dry_run": dry}
+    sent = sent_requests(requests) if requests else SentRequests({})
+    lines = [*_restored_lines(counts, dry=dry), *sent.lines()]
+    print_result({**counts, **findings, **sent.as_json()}, lines)
+    wrong = any(counts[one] for one in ("left_alone", "damaged", "defective")) or named_records
+    return Damaged.exit_status if wrong else 0
+
+
+def _restored_lines(counts: dict[str, int], *, dry: bool) -> Iterator[str]:
     before = f" with {counts['records_existing']:,} records" if counts["records_existing"] else ""
     there = f"{counts['existing']:,} there already{before}, " if counts["existing"] else ""
     others = counts["files"] - counts["archives"]
@@ -375,18 +384,13 @@ def print_restored(
         f"{partial}{counts['copied']:,} copied as they are, {there}"
         f"{counts['left_alone']:,} left alone"
     )
-    lines = [singular(line)]
-    if named_records:
-        lines.append(
+    yield singular(line)
+    if counts["records_unproven"] or counts["records_not_restored"]:
+        yield (
             f"records that are not proven to be as they were: {counts['records_unproven']:,}; "
             f"records that {'cannot be' if dry else 'are not'} restored: "
             f"{counts['records_not_restored']:,}"
         )
-    findings = {"findings": named_records, "problems": problems, "dry_run": dry}
-    sent = sent_requests(requests) if requests else SentRequests({})
-    print_result({**counts, **findings, **sent.as_json()}, [*lines, *sent.lines()])
-    wrong = any(counts[one] for one in ("left_alone", "damaged", "defective")) or named_records
-    return Damaged.exit_status if wrong else 0
 
 
 def _in_stores(
