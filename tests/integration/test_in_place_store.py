@@ -116,8 +116,9 @@ class Stored:
             once.append(True)
             return True
 
+        methods = METHODS[:2] if "earlier" in fault else METHODS  # only what is read can be stale
         self.bucket.server.faults[:] = [
-            Fault("", 1, method=method, when=due, **fault) for method in METHODS
+            Fault("", 1, method=method, when=due, **fault) for method in methods
         ]
 
     def requests_of(self, *words: Any) -> int:
