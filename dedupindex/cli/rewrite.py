@@ -329,7 +329,8 @@ def _print_records(result: Restored, counts: dict[str, int]) -> list[dict[str, A
     for one in result.findings:
         counts["records_unproven" if one.restored else "records_not_restored"] += 1
         what = "restored, but not proven" if one.restored else "NOT RESTORED"
-        say(f"warning: {result.name} at {one.offset}: {what}: {one.message}")
+        where = f" at {one.offset}" if one.offset >= 0 else ""
+        say(f"warning: {result.name}{where}: {what}: {one.message}")
         found.append({"file": result.name, **one._asdict()})
     return found
 
@@ -408,21 +409,23 @@ def _in_stores(
         return _print_committed(done, roots, sent)
 
 
-def undo_below(addresses: list[str], processes: int) -> int:
+def undo_below(addresses: list[str], processes: int, *, dry: bool) -> int:
     """Restore what was rewritten in place below addresses; returns the exit status."""
     with counted_requests() as sent:
-        return _undo_objects(*objects_below(addresses), addresses, processes, sent)
+        tasks, problems = objects_below(addresses)
+        tasks = [task._replace(dry=dry) for task in tasks]
+        return _undo_objects(tasks, problems, addresses, processes, sent, dry=dry)
 
 
 def _undo_objects(
     tasks: list[StoredUndo], not_restorable: list[Restored], places: list[str], processes: int,
-    sent: CountedRequests,
+    sent: CountedRequests, *, dry: bool = False,
 ) -> int:  # fmt: skip
     if not (tasks or not_restorable):
         say(f"there is nothing to undo below {', '.join(map(redacted, places))}")
     with restoring(tasks, processes) as results, show_progress() as progress:
-        shown = finished(results, "restoring", len(tasks), progress)
-        return print_restored(chain(not_restorable, shown), sent)
+        shown = finished(results, "checking" if dry else "restoring", len(tasks), progress)
+        return print_restored(chain(not_restorable, shown), sent, dry=dry)
 
 
 def _commit(plan: Path, roots: list[Path], containers: Containers) -> int:

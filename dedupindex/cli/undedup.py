@@ -95,7 +95,7 @@ def command(
     if isinstance(out, str) and not dry_run:
         check_creatable(out)
     if in_place and state is None and check_replaceable(map(str, directories)):
-        return undo_below(list(map(str, directories)), jobs)
+        return undo_below(list(map(str, directories)), jobs, dry=dry_run)
     journals = _journals(directories, state)
     if in_place:
         sets = _sets(journals)

@@ -30,6 +30,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     JournalEntry,
     names_of,
     record_key,
+    summary,
 )
 from dedupindex.post_crawl.rewrite.revisit_record import END, headers_before, is_written
 from dedupindex.post_crawl.undo_records import (
@@ -63,6 +64,10 @@ _UNPROVEN = (
 _FOREIGN = (
     "the undo data has no entry of it, and does not protect its original: another run wrote it"
 )
+
+
+_ABSENT = "the undo data lists a revisit there, which is not in the file"
+_Line = tuple[Path, int]  # a journal, and the offset of a line in it
 
 
 class RecordFinding(NamedTuple):
@@ -158,27 +163,64 @@ class _Entries:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lines = defaultdict[bytes | int, list[tuple[Path, int]]](list)
+        self._lines = defaultdict[bytes | int, list[_Line]](list)
+        self._unused = dict[_Line, None]()
+        self._expected: int | None = 0  # revisits in the file; None: not all journals say
+        for journal in _journals(path):
+            try:
+                self._expected = (self._expected or 0) + summary(journal)[1].revisits
+            except (Damaged, OSError):
+                self._expected = None
+                break
         for journal in _journals(path):
             with suppress(OSError):
                 for line, entry in _sound_entries(journal):
+                    self._unused[journal, line] = None
                     self._lines[entry.new_offset].append((journal, line))
-                    with suppress(BadHead):
-                        head = parse(entry.header.encode("latin-1")[: -len(END)])
-                        self._lines[_key(head)].append((journal, line))
+                    if key := _key_of(entry):
+                        self._lines[key].append((journal, line))
 
     def of(self, revisit: ExactRecord) -> list[tuple[JournalEntry, Path]]:
         """Return what may be the entry of a revisit, with the directory of its journal."""
-        places = dict.fromkeys(
-            (*self._lines.get(_key(revisit.head), ()), *self._lines.get(revisit.offset, ()))
-        )
+        own = self._lines.get(_key(revisit.head), [])
+        at_offset = self._lines.get(revisit.offset, [])
+        for line in own or at_offset:
+            self._unused.pop(line, None)
         found = []
-        for journal, line in places:
-            with suppress(OSError), open(journal, "rb") as file:
-                file.seek(line)
-                if (entry := _entry(file.readline())) is not None:
-                    found.append((entry, journal.parent.parent))
+        for journal, line in dict.fromkeys((*own, *at_offset)):
+            if (entry := _entry_at(journal, line)) is not None:
+                found.append((entry, journal.parent.parent))
         return found
+
+    def missing(self, seen: int) -> Iterator[RecordFinding]:
+        """Yield what the journals list and is not in the file, in which so many revisits are."""
+        count = 0
+        for journal, line in self._unused:
+            if (entry := _entry_at(journal, line)) is not None:
+                count += 1
+                record_id = ""
+                with suppress(BadHead):
+                    fields = parse(entry.header.encode("latin-1")[: -len(END)]).fields
+                    record_id = unbracket(fields.get(b"WARC-Record-ID", b"")).decode("latin-1")
+                yield RecordFinding(entry.new_offset, record_id, restored=False, message=_ABSENT)
+        if self._expected is not None and seen + count < self._expected:
+            message = f"{_ABSENT}; so are {self._expected - seen - count:,} that have no entry"
+            yield RecordFinding(-1, "", restored=False, message=message)
+
+
+def _entry_at(journal: Path, line: int) -> JournalEntry | None:
+    with suppress(OSError), open(journal, "rb") as file:
+        file.seek(line)
+        return _entry(file.readline())
+    return None
+
+
+def _key_of(entry: JournalEntry) -> bytes:
+    """Return the `_key` of the record that an entry is of; empty if its header is damaged."""
+    try:
+        return _key(parse(entry.header.encode("latin-1")[: -len(END)]))
+    except BadHead:
+        return b""
 
 
 def _key(head: Head) -> bytes:
@@ -296,6 +338,7 @@ class RecordRestorer:
             if message:
                 findings.append(_finding(revisit, message, restored=True))
         sink.copy(source, position, os.fstat(source.fileno()).st_size - position)
+        findings += self._entries.missing(count + sum(not one.restored for one in findings))
         return RestoredRecords(count, findings)
 
     def _restore(
@@ -317,7 +360,9 @@ class RecordRestorer:
                 continue
             with closing(body):
                 guesses = _headers(revisit, http_header, body)
-                for header in chain((one.header.encode("latin-1") for one, _ in entries), guesses):
+                # An entry of its offset may be of another revisit: of that only the hash counts.
+                own = (one for one, _ in entries if _key_of(one) == _key(revisit.head))
+                for header in chain((one.header.encode("latin-1") for one in own), guesses):
                     digest = _sha256(header, http_header, body)
                     if any(entry.sha256 == digest for entry, _ in entries):
                         _write(revisit, header, http_header, body, sink)

@@ -57,6 +57,7 @@ _ROUNDS = 5  # of a replacement whose reply may be lost
 class StoredUndo(NamedTuple):
     root: str
     name: str
+    dry: bool = False  # check that it can be restored, and write nothing
 
 
 def objects_of_plan(containers: Sequence[ManifestContainer]) -> list[StoredUndo]:
@@ -85,14 +86,19 @@ def objects_below(addresses: Sequence[str]) -> tuple[list[StoredUndo], list[Rest
 @contextmanager
 def restoring(tasks: Sequence[StoredUndo], processes: int) -> Iterator[Iterator[Restored]]:
     """Lock the prefixes of some objects, and yield what becomes of them as they are restored."""
-    with locked_prefixes(task.root for task in tasks):
+    with locked_prefixes(task.root for task in tasks if not task.dry):
         yield side_by_side(_restore_object, None, tasks, processes)
 
 
 def _restore_object(_: None, task: StoredUndo) -> Restored:
     try:
         with TemporaryDirectory(prefix="dedupindex-undo-") as beside:
-            return _restored(StoredJournal(*task), Path(beside))
+            stored = StoredJournal(task.root, task.name)
+            if not task.dry:
+                return _restored(stored, Path(beside))
+            found = _OldObject(stored, Path(beside))
+            state = "existing" if found.is_there else "exact"
+            return Restored(task.name, state, found.after.revisits, "", found.before.size)
     except (Untouched, FileExistsError) as error:
         return Restored(task.name, "left_alone", 0, str(error))
     except OSError as error:
@@ -219,7 +225,7 @@ def commit_objects(tasks: Sequence[StoredUndo]) -> Iterator[Restored]:
 
 
 def _committed(task: StoredUndo, mirror: Path, beside: Path) -> Restored:
-    stored, journal = StoredJournal(*task), Journal(mirror, task.name)
+    stored, journal = StoredJournal(task.root, task.name), Journal(mirror, task.name)
     _, after = summary_of(journal)
     now = beside / "now"
     download(stored.address, now)

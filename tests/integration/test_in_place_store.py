@@ -202,6 +202,20 @@ def test_offsets(stored: Stored, tmp_path: Path) -> None:
     assert checked and len(rows) > checked
 
 
+def test_undoing_is_checked_beforehand(stored: Stored) -> None:
+    typed(*stored.rewriting())
+    checking = ("undedup", stored.warcs, "--in-place", "--dry-run", *ONE, "--json")
+    stored.bucket.server.requests.clear()
+    output, _ = typed(*checking)
+    assert json.loads(output)["exact"] == 2 and json.loads(output)["dry_run"]
+    assert {method for method, *_ in stored.bucket.server.requests} <= {"GET", "HEAD"}
+    assert stored.now() == stored.after and stored.kept() == {"jsonl", "dropped"}
+    dropped = next(key for key in stored.names() if key.endswith(".dropped"))
+    stored.bucket.client.delete_object(Bucket=stored.bucket.name, Key=dropped)
+    output, messages = typed(*checking, status=7)
+    assert json.loads(output)["left_alone"] == 1 and "cannot be restored" in messages
+
+
 def test_committed(stored: Stored) -> None:
     typed(*stored.rewriting())
     output, _ = typed("rewrite", stored.plan, "--commit", "--json")

@@ -302,3 +302,45 @@ def test_an_unknown_host_is_refused(made: Path) -> None:
     assert result.status == 2
     assert "h8" in result.err
     assert "names h7" in result.err
+
+
+def test_a_file_that_lacks_revisits_of_its_journal_is_not_said_to_be_whole(made: Path) -> None:
+    """Cut between two members, it is a sound file."""
+    path = made / B
+    data = path.read_bytes()
+    lines = [json.loads(line) for line in journal_of(made, B).read_bytes().splitlines()[1:]]
+    last = max(line["new_offset"] for line in lines if "new_offset" in line)
+    path.write_bytes(data[:last])
+    result = typed("undedup", made, "--out", made.parent / "back")
+    assert result.status == 7
+    [finding] = result.totals["findings"]
+    assert (finding["file"], finding["offset"], finding["restored"]) == (B, last, False)
+    assert "is not in the file" in finding["message"] and finding["record_id"]
+    first_line = journal_of(made, B).read_bytes().splitlines(keepends=True)[:1]
+    journal_of(made, B).write_bytes(b"".join(first_line))  # no entry can be read, either
+    result = typed("undedup", made, "--out", made.parent / "again")
+    assert result.status == 7 and "that have no entry" in result.err
+
+
+def test_another_file_of_that_name_is_left_alone(made: Path) -> None:
+    other = members(response(b"of somebody else", Target_URI=b"http://other.test/", number=900))
+    (made / B).write_bytes(other)
+    result = typed("undedup", made, "--out", made.parent / "back")
+    assert result.status == 7 and result.totals["left_alone"] == 1
+    assert not (made.parent / "back" / B).exists()
+
+
+def test_an_entry_of_another_revisit_at_that_offset_is_not_taken(made: Path) -> None:
+    """An earlier run's journal may have one there, with the same HTTP header."""
+    journal = journal_of(made, B)
+    lines = journal.read_bytes().splitlines(keepends=True)
+    entries = [line for line in lines if b'"new_offset"' in line]
+    first, second = (json.loads(line) for line in entries[:2])
+    second["new_offset"] = first["new_offset"]
+    earlier = Journal(made, B).lines.with_suffix(".7.committed")
+    earlier.write_bytes(lines[0] + json.dumps(second).encode() + b"\n")
+    journal.write_bytes(b"".join(line for line in lines if line != entries[0]))
+    result = typed("undedup", made, "--out", made.parent / "back")
+    now, before = records_of(made.parent / "back" / B), records_before(made, B)
+    wrong = [new for new, old in zip(now, before, strict=True) if new != old]
+    assert all(b"WARC-Type: revisit" in record for record in wrong) and result.status == 7
