@@ -21,6 +21,7 @@ _COPIED = 256 << 20  # bytes of one part that is copied; S3 takes 5 GiB
 _MOST_PARTS = 3_000  # of each kind; S3 takes 10,000 in all
 _AT_ONCE = 2  # parts; those that are sent are in memory
 TAKEN = 412  # status: the name is not free, or the source of a copy has changed
+NOT_THERE = 404  # status: there is no object to replace
 _REFUSED = frozenset((400, 403, 404, 405, 412, 501))  # statuses of a copy that is not possible
 
 
@@ -130,7 +131,8 @@ class _Upload:
         except BaseException as error:
             with suppress(Exception):  # its parts are charged until they expire
                 self._request("abort_multipart_upload", **self._target)
-            if not isinstance(error, CopyRefused) and status_of(error) == TAKEN:
+            refusals = (TAKEN, NOT_THERE) if "IfMatch" in self._condition else (TAKEN,)
+            if not isinstance(error, CopyRefused) and status_of(error) in refusals:
                 return False
             raise
         return True

@@ -13,10 +13,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 
 from dedupindex.errors import BadSource, IndexBusy
 from dedupindex.object_store.copied_parts import (
+    NOT_THERE,
     TAKEN,
     CopyRefused,
     CopySource,
@@ -29,7 +31,8 @@ from dedupindex.object_store.stores import facts, store_of, with_retries
 from dedupindex.object_store.write_object import remove_object
 from dedupindex.runtime.atomic_replace import CopiedRange
 
-_NOT_THERE, _NOT_IMPLEMENTED = 404, 501  # statuses
+_NOT_IMPLEMENTED = 501  # status
+_NO_CONDITION = (400, 501)  # statuses of a store that deletes under no condition
 _NO_ETAG = '"00000000000000000000000000000000"'  # that no object has
 _TRIES = 3  # to get a lock
 _held = set[str]()  # the tokens of the locks of this process
@@ -62,7 +65,7 @@ def _put(address: str, data: bytes, **condition: str) -> bool:
             store.call_s3("put_object", Bucket=bucket, Key=key, Body=data, **condition)
         except Exception as error:
             status = status_of(error)
-            if status == TAKEN or (status == _NOT_THERE and "IfMatch" in condition):
+            if status == TAKEN or (status == NOT_THERE and "IfMatch" in condition):
                 return False
             if status == _NOT_IMPLEMENTED:
                 raise _unconditional(address) from error
@@ -97,11 +100,47 @@ def locked_prefix(address: str) -> Iterator[None]:
     try:
         if _put(address, data, IfNoneMatch="*") or _put(address, data, IfMatch=_NO_ETAG):
             raise _unconditional(address)
+        if _puts_parts(address, data):
+            raise _unconditional(address)
         yield
     finally:
         _held.discard(token)
         with suppress(BadSource):  # the next run takes it over
-            remove_object(address)
+            _release(address, data)
+
+
+def _puts_parts(address: str, data: bytes) -> bool:
+    """Return whether a store ignores conditions when it completes an object of parts."""
+    source = CopySource(address, "", ())
+    with TemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return any(
+            put_with_copies(file, len(data), address, source, etag) for etag in ("", _NO_ETAG)
+        )
+
+
+def _release(address: str, data: bytes) -> None:
+    """Delete our lock, and not one that somebody else has taken meanwhile."""
+    held, etag = _read(address)
+    if held != data:
+        return
+    store, name = store_of(address)
+    bucket, key, _ = store.split_path(name)
+
+    def delete() -> bool:
+        try:
+            store.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=etag)
+        except Exception as error:
+            status = status_of(error)
+            if status in _NO_CONDITION:
+                return False
+            if status not in (TAKEN, NOT_THERE) and not isinstance(error, FileNotFoundError):
+                raise
+        return True
+
+    if not with_retries(address, delete, "deleted"):
+        remove_object(address)
 
 
 def _acquire(address: str, data: bytes) -> None:
@@ -111,7 +150,9 @@ def _acquire(address: str, data: bytes) -> None:
         held, etag = _read(address)
         if held == data:  # the reply was lost
             return
-        if held and not _is_alive(held) and _put(address, data, IfMatch=etag):
+        # Wrong bytes must not make a holder another process: it is read twice.
+        is_left = held and not _is_alive(held) and (held, etag) == _read(address)
+        if is_left and _put(address, data, IfMatch=etag):
             return
     held, _ = _read(address)
     if held == data:
@@ -133,7 +174,7 @@ def _read(address: str) -> tuple[bytes, str]:
         try:
             answer = store.call_s3("get_object", Bucket=bucket, Key=key)
         except Exception as error:
-            if status_of(error) == _NOT_THERE or isinstance(error, FileNotFoundError):
+            if status_of(error) == NOT_THERE or isinstance(error, FileNotFoundError):
                 return b"", ""
             raise
         return bytes(sync(store.loop, answer["Body"].read)), str(answer["ETag"])
@@ -158,9 +199,14 @@ def _is_alive(held: bytes) -> bool:
         here, process = _holder(os.getpid()), int(fields["process"])
         if any(fields[name] != here[name] for name in ("host", "boot")):
             return True
-    except (ValueError, TypeError, LookupError):
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except (ValueError, TypeError, LookupError, AttributeError):
         return True
+    except PermissionError:  # it is somebody else's
+        pass
     try:
         return bool(fields == _holder(process)) and (process != os.getpid() or token in _held)
-    except OSError:
-        return False
+    except OSError:  # whose times this user may not see
+        return True

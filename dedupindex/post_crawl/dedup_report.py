@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dedupindex.capture import Problem
+from dedupindex.errors import Damaged
 from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
@@ -150,7 +151,7 @@ def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer
             if job.out is None and is_remote(container.path):  # copies were compared
                 found = (finding._replace(file=container.path) for finding in found)
             proof.add_findings(found)
-        except (UnreadableFile, OSError, Untouched) as error:
+        except (UnreadableFile, OSError, Untouched, Damaged) as error:
             proof.add_findings([_unreadable(container, error)])
     return container, proof
 

@@ -165,13 +165,9 @@ class _Entries:
     def __init__(self, path: Path) -> None:
         self._lines = defaultdict[bytes | int, list[_Line]](list)
         self._unused = dict[_Line, None]()
-        self._expected: int | None = 0  # revisits in the file; None: not all journals say
-        for journal in _journals(path):
-            try:
-                self._expected = (self._expected or 0) + summary(journal)[1].revisits
-            except (Damaged, OSError):
-                self._expected = None
-                break
+        self._expected: int | None = None  # revisits in the file, if all journals say
+        with suppress(Damaged, OSError):
+            self._expected = sum(summary(journal)[1].revisits for journal in _journals(path))
         for journal in _journals(path):
             with suppress(OSError):
                 for line, entry in _sound_entries(journal):
@@ -184,8 +180,8 @@ class _Entries:
         """Return what may be the entry of a revisit, with the directory of its journal."""
         own = self._lines.get(_key(revisit.head), [])
         at_offset = self._lines.get(revisit.offset, [])
-        for line in own or at_offset:
-            self._unused.pop(line, None)
+        for place in own or at_offset:
+            self._unused.pop(place, None)
         found = []
         for journal, line in dict.fromkeys((*own, *at_offset)):
             if (entry := _entry_at(journal, line)) is not None:

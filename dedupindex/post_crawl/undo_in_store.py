@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, NamedTuple
 
-from dedupindex.errors import Damaged, DedupError
+from dedupindex.errors import BadSource, Damaged, DedupError
 from dedupindex.object_store import create_object, facts_or_none, is_object, replace_object
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import (
@@ -23,7 +23,7 @@ from dedupindex.post_crawl.rewrite.journal import (
     FileAfter,
     FileBefore,
     Journal,
-    journals,
+    name_of,
 )
 from dedupindex.post_crawl.rewrite.stored_journal import (
     StoredJournal,
@@ -75,11 +75,12 @@ def objects_below(addresses: Sequence[str]) -> tuple[list[StoredUndo], list[Rest
     tasks, problems = list[StoredUndo](), list[Restored]()
     for root in sorted({root for address in addresses for root in roots_below(address)}):
         with TemporaryDirectory(prefix="dedupindex-journals-") as beside:
-            try:
-                mirror_journals(root, Path(beside))
-                tasks += (StoredUndo(root, one.name) for one in journals(Path(beside)))
-            except Damaged as error:
-                problems.append(Restored(root, "left_alone", 0, str(error)))
+            mirror_journals(root, Path(beside))
+            for lines in sorted((Path(beside) / DIRECTORY).glob("*.jsonl")):
+                try:
+                    tasks.append(StoredUndo(root, name_of(lines)))
+                except Damaged as error:
+                    problems.append(Restored(root, "left_alone", 0, str(error)))
     return tasks, problems
 
 
@@ -205,7 +206,7 @@ class _OldObject:
                 for path, offset, count in journal.old_content(new):
                     with open_for_reading(path) as source:
                         sink.copy(source, offset, count)
-        except Damaged:  # a range that is not there
+        except (Damaged, TypeError, ValueError):  # a range that is not there, or no range
             return False
         return self._is_old(old)
 
@@ -237,8 +238,18 @@ def _committed(task: StoredUndo, mirror: Path, beside: Path) -> Restored:
         raise Untouched("it is not the object that its journal describes")
     run = RewriteRun(journal.lines, None)
     finder = OriginalFinder({}, {mirror: stored.root}, final=True)
-    with open_for_reading(now) as source, closing(DrySink()) as sink, closing(finder) as originals:
-        write_records(revisits_of_run(run, []), source, sink, originals)
+    try:
+        with (
+            open_for_reading(now) as source,
+            closing(DrySink()) as sink,
+            closing(finder) as originals,
+        ):
+            write_records(revisits_of_run(run, []), source, sink, originals)
+    except BadSource as error:  # of an original
+        raise Untouched(str(error)) from error
+    with open_for_reading(journal.lines) as lines:  # which takes the place of that in the store
+        if not is_object(lines, stored.lines):
+            raise Untouched("its journal was read wrong: run the same command again")
     freed = stored.commit(journal)
     journal.set_aside()
     return Restored(task.name, "committed", after.revisits, "", freed)

@@ -137,7 +137,10 @@ def _done_before(
         )
     if not job.dry:
         remove_object(stored.candidate)
-    outcome = journaled_outcome(job, container, journal, new.size)
+    try:
+        outcome = journaled_outcome(job, container, journal, new.size)
+    except (Damaged, ValueError) as error:
+        raise Untouched(f"its journal cannot be read: {error}") from error
     outcome.journal = journal.lines.stat().st_size + _size_of(stored.dropped)
     return outcome
 
@@ -214,6 +217,7 @@ class ObjectRewriter(FileRewriter):
             if now is not None and now.size not in (container.size, outcome.bytes_after):
                 stored.clear()  # somebody else has replaced it: this run has not
             raise Untouched("it was changed while it was rewritten")
+        stored.keep(self._journal)  # should a run that took the lock have cleared it meanwhile
         remove_object(stored.candidate)
 
     def _file_before(self) -> FileBefore:

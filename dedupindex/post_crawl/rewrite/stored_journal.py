@@ -67,7 +67,8 @@ class StoredJournal:
         self.restored = f"{self._stem}.old"
 
     def exists(self) -> bool:
-        return facts_or_none(self.lines) is not None
+        """Whether there is a journal; asked twice, as a store may miss what it has."""
+        return any(facts_or_none(self.lines) is not None for _ in range(2))
 
     def mirrored(self, directory: Path, *, dropped: bool) -> Journal:
         """Copy the journal, and the dropped members if wanted, to a directory.
@@ -87,6 +88,13 @@ class StoredJournal:
             with open(path, "rb") as file:
                 create_object(file, address)
         create_object(new, self.candidate)
+
+    def keep(self, journal: Journal) -> None:
+        """Create the journal and the dropped members again if they are not there."""
+        for path, address in ((journal.lines, self.lines), (journal.dropped, self.dropped)):
+            if facts_or_none(address) is None:
+                with open(path, "rb") as file:
+                    create_object(file, address)
 
     def clear(self) -> None:
         """Remove all objects; the object itself is known to be the one before the run."""
@@ -131,7 +139,7 @@ def makes_old_file(journal: Journal, new: Path) -> bool:
     try:
         before, _ = journal.summary()
         return hash_of(journal.old_content(new)) == before.content_hash
-    except Damaged:  # read wrong
+    except (Damaged, TypeError, ValueError):  # read wrong
         return False
 
 
@@ -199,7 +207,13 @@ def mirror_journals(root: str, directory: Path) -> None:
     local.mkdir(parents=True, exist_ok=True)
     for name in sorted(journal_sizes(root)):
         if name.endswith(_JOURNALS):
-            download(f"{journal_prefix(root)}/{name}", local / name)
+            address = f"{journal_prefix(root)}/{name}"
+            try:
+                download(address, local / name)
+            except Untouched as error:
+                raise BadSource(
+                    f"{address} was removed while it was read: run the same command again"
+                ) from error
 
 
 def roots_below(address: str) -> list[str]:

@@ -316,8 +316,8 @@ def test_a_file_that_lacks_revisits_of_its_journal_is_not_said_to_be_whole(made:
     [finding] = result.totals["findings"]
     assert (finding["file"], finding["offset"], finding["restored"]) == (B, last, False)
     assert "is not in the file" in finding["message"] and finding["record_id"]
-    first_line = journal_of(made, B).read_bytes().splitlines(keepends=True)[:1]
-    journal_of(made, B).write_bytes(b"".join(first_line))  # no entry can be read, either
+    kept = journal_of(made, B).read_bytes().splitlines(keepends=True)
+    journal_of(made, B).write_bytes(kept[0] + kept[-1])  # no entry can be read, either
     result = typed("undedup", made, "--out", made.parent / "again")
     assert result.status == 7 and "that have no entry" in result.err
 
