@@ -526,15 +526,18 @@ class DedupClient implements ApplicationContextAware, ApplicationListener<CrawlS
             since = now
             if (e instanceof Forbidden) log(Level.SEVERE, consequence + '; all is stored, because the server ' + tokenProblem((Forbidden) e) + ': ' + server + ': ' + e.message)
             else if (!stranger.isEmpty() && e instanceof Stranger) log(Level.SEVERE, consequence + '; all is stored, because ' + stranger + ': ' + e.message)
-            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' + howOften(e) + ': ' + server + ': ' + e)
+            else log(Level.SEVERE, consequence + '; the crawl goes on, and stores in full what it cannot look up. ' + meanwhile(e) + ': ' + server + ': ' + e)
         }
         failures = failures + 1
         long pause = e instanceof ConnectException ? SHORTEST : Math.max(SHORTEST, (now - since).intdiv(SHARE).longValue())
         until = now + Math.min(pause, quiet)
     }
 
-    private String howOften(Exception e) {
-        return e instanceof ConnectException ? 'every second while connections are refused' : 'again after 1 to ' + quiet.intdiv(1000) + ' s'
+    /** What is looked up until the server answers. */
+    private String meanwhile(Exception e) {
+        if (quiet == 0L) return 'It goes on looking every response up'
+        String often = e instanceof ConnectException ? 'every second while connections are refused' : 'again after 1 to ' + quiet.intdiv(1000) + ' s'
+        return 'After ' + FAILURES + ' failures in a row it looks nothing up until the server answers, which it is asked ' + often
     }
 
     /**

@@ -43,6 +43,9 @@ _CONTACT = "ENTER_AN_URL_WITH_YOUR_CONTACT_INFO_HERE_FOR_WEBMASTERS_AFFECTED_BY_
 _MADE = "; the job is made all the same"
 _ADDRESS = re.compile(r"https?://[^\s/?#:@]+", re.IGNORECASE)
 _HIGHEST_PORT = 65_535
+_SERVER = re.compile(
+    r"(?i:https?)://[\w.~:\[\]-]+(/([\w.~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*)?", re.ASCII
+)
 _MOST_SECONDS = 999_999_999  # of a setting
 _ON_CLUSTER = "cassandra"  # the engine of an index that has no digest filter
 
@@ -103,14 +106,14 @@ def _check_settings(job: HeritrixJob) -> None:
 
 
 def _is_server(address: str) -> bool:
-    """Return whether the script takes an address, which begins with http:// or https://."""
+    """Return whether the script takes an address: one that `java.net.URI` parses, with a host."""
     try:
         parts = urlsplit(address)
         port = parts.port or 0
     except ValueError:
         return False
-    named = bool(parts.hostname) and "@" not in parts.netloc and port <= _HIGHEST_PORT
-    return named and "?" not in address and "#" not in address
+    legal = _SERVER.fullmatch(address) is not None
+    return legal and bool(parts.hostname) and port <= _HIGHEST_PORT
 
 
 def script_for(heritrix: Path) -> str:

@@ -320,14 +320,17 @@ def restore_file(_: None, task: Undo) -> Restored:
         ) from error
 
 
+_MOST_NAMED = 1000  # records that are not restored, or not proven; all are counted
 _DEFECTS = {DAMAGE: "its damage", LOSS: "its loss", BROKEN: "what is broken in it"}
 
 
-def _print_records(result: Restored, counts: dict[str, int]) -> list[dict[str, Any]]:
-    """Name the records that are not restored, or not proven; returns them for JSON."""
+def _print_records(result: Restored, counts: dict[str, int], most: int) -> list[dict[str, Any]]:
+    """Count the records that are not restored, or not proven; name some, and return these."""
     found = []
-    for one in result.findings:
+    for number, one in enumerate(result.findings):
         counts["records_unproven" if one.restored else "records_not_restored"] += 1
+        if number >= most:
+            continue
         what = "restored, but not proven" if one.restored else "NOT RESTORED"
         where = f" at {one.offset}" if one.offset >= 0 else ""
         say(f"warning: {result.name}{where}: {what}: {one.message}")
@@ -351,7 +354,7 @@ def print_restored(
         counts["archives"] += is_named(Path(result.name))
         counts["records_existing" if result.state == "existing" else "records"] += result.records
         counts[result.state] += 1
-        named_records += _print_records(result, counts)
+        named_records += _print_records(result, counts, _MOST_NAMED - len(named_records))
         if result.problem:
             problems.append({"file": result.name, "message": result.problem})
         if result.note:

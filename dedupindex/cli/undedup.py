@@ -206,7 +206,8 @@ def _results(
     with TemporaryDirectory(prefix="dedupindex-originals-") as temporary:
         database = Path(temporary, "originals.sqlite")
         own = (StoredPath(store) if (store := store_of_state(one)) else one for one in directories)
-        index_originals(database, chain(own, originals), directories)
+        mounted = [*failed[0][0].hosts.values()]  # of other hosts
+        index_originals(database, chain(own, originals, mounted), [*directories, *mounted])
         reasons = {(task.directory, task.name): problem for task, problem in failed}
         again = [task._replace(database=database) for task, _ in failed]
         with show_progress() as progress:

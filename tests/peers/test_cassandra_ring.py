@@ -318,7 +318,7 @@ def test_a_purge_while_a_node_is_down_is_seen_once_that_is_back(
     load(index, copies[::2], [revisit_of(first[3], b"http://example.com/b", 9)])
     nodes.nodes[2].kill()
     _, _, err = answered("purge", index, "--container", file)
-    assert "1 revisit of other captures refers to" in err
+    assert "1 revisit of other captures depends on" in err
     patient("purge", index, "--container", file, "--force")
     nodes.mend()
     nodes.await_all()

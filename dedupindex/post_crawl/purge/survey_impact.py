@@ -234,7 +234,7 @@ class ImpactSurvey:
         merged = self._rule.settle(key, [*mark_before(cell), *tombstones, *stay], MergeOutcome())
         left = list(cells.entries_of(merged)) if merged else []
         both = [*cells.entries_of(cell), *stay]
-        held = {cells.strip_flags(entry) for entry in both if entry[0] & 3 != REVISIT}
+        held = {cells.strip_flags(entry) for entry in both if entry[0] & 3 not in (NAMED, REVISIT)}
         return _Remainder(
             [*tombstones, *stay],
             [entry for entry in left if cells.answers(entry)],
