@@ -266,10 +266,9 @@ def _one(state: IndexSnapshot, given: Given) -> int:
             f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
     notes: list[str] = []
-    if decision.answer is None:
-        if state.engine.identity.engine != _ON_CLUSTER:
-            notes.append(as_called(explain.algorithm_hint(state.view, query)))
-        notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
+    if decision.answer is None and state.engine.identity.engine != _ON_CLUSTER:
+        notes.append(as_called(explain.algorithm_hint(state.view, query)))
+    notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
     notes = [note for note in notes if note]
     print_result(answer, _text_of(decision, answer, query), notes)
     return 0 if decision.answer is not None else NOTHING_FOUND

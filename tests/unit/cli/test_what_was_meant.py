@@ -59,6 +59,7 @@ def test_a_lookup_of_a_url_without_scheme_says_so(index: Path) -> None:
     assert "h1.example/p1 has no scheme: did you mean" in typed(*words)[1]  # found by digest only
     full = ("lookup", index, "--digest", sha1(1), "--url", "http://h1.example/p1")
     assert typed(*full)[1] == ""
+    assert "scheme" not in typed(*words[:5], "dns:h1.example")[1]
 
 
 def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path) -> None:
