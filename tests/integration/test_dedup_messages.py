@@ -169,7 +169,7 @@ def test_the_report_names_where_journals_of_a_store_are(tmp_path: Path) -> None:
 
 
 def text_of(report: DedupReport) -> list[str]:
-    return list(_text_of(report, in_place=False))
+    return list(_text_of(report, []))
 
 
 def test_verifying_takes_globs_and_says_what_may_be_meant(archive: Path, tmp_path: Path) -> None:

@@ -33,12 +33,12 @@ def test_hosts_that_save_nothing_are_counted_only() -> None:
     none = [HostNumbers(name, 4, 0, 0) for name in ("b.test", "c.test")]
     none.append(HostNumbers("1,200 others", 4, 0, 0, hosts=1200))
     report = DedupReport(False, hosts=[HostNumbers("a.test", 2, 1, 30), *none])
-    lines = list(_text_of(report, in_place=False))
+    lines = list(_text_of(report, []))
     assert "  1,202 others with nothing" in lines
     assert not any("b.test" in line or "200 others" in line for line in lines)
     assert "1,202 hosts that have no revisit" in "".join(dedup_page.lines(report, ["in"]))
     report.hosts = none
-    assert "  1,202 hosts with nothing" in _text_of(report, in_place=False)
+    assert "  1,202 hosts with nothing" in _text_of(report, [])
 
 
 def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
