@@ -430,8 +430,9 @@ def test_only_what_was_read_is_replaced(stored: Stored, tmp_path: Path, size: in
         assert not replace_object(file, address, etag, candidate)
         stored.bucket.client.delete_object(Bucket=stored.bucket.name, Key="large/x")
         assert not replace_object(file, address, etag, candidate)
-    uploads = stored.bucket.client.list_multipart_uploads(Bucket=stored.bucket.name)
-    assert not uploads.get("Uploads")
+    listing = stored.bucket.client.list_multipart_uploads(Bucket=stored.bucket.name)
+    begun = [one["Key"] for one in listing.get("Uploads", ())]  # runs that were killed leave some
+    assert not [key for key in begun if key.startswith("large/")]
     stored.bucket.server.faults[:] = [Fault("/large/x", 99, method="PUT", status=400, lost=True)]
     with open(tmp_path / "new", "rb") as file, pytest.raises(BadSource):
         replace_object(file, address, etag, candidate)
