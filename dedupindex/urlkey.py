@@ -44,6 +44,7 @@ _DEFAULT_PORTS = {b"": b"80", b"s": b"443"}
 _SESSION = re.compile(rb"sid=|sessionid|cfid=")  # queries from which surt strips a session id
 _DIGITS_ONLY = re.compile(rb"[0-9.]+")
 _AUTHORITY = re.compile(rb"[^:]*://([^/?#]*)")
+_WITHOUT_HOST = ("dns:", "urn:", "whois:", "filedesc:", "data:", "mailto:")  # URLs of records
 _sites = Cache[bytes, bytes](8 * MEGABYTE)  # scheme, host and port -> their part of the key
 
 
@@ -176,13 +177,22 @@ def with_path(url: bytes) -> bytes:
     return _NO_PATH.sub(rb"\1/", url)
 
 
+def lacks_scheme(typed: str) -> bool:
+    """Return whether a URL that somebody has typed has no scheme; False for those of records.
+
+    >>> lacks_scheme("example.com:8080/"), lacks_scheme("dns:example.com")
+    (True, False)
+    """
+    return "://" not in typed and not typed.startswith(_WITHOUT_HOST)
+
+
 def meant_url(typed: str) -> str:
     """Return the URL that a user may have meant: with a scheme, and ``/`` for no path.
 
     >>> meant_url("example.com")
     'http://example.com/'
     """
-    url = typed if "://" in typed else f"http://{typed}"
+    url = f"http://{typed}" if lacks_scheme(typed) else typed
     full = with_path(url.encode("utf-8", "surrogateescape"))
     return full.decode("utf-8", "backslashreplace")
 

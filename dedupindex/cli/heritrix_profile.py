@@ -27,6 +27,7 @@ import click
 from dedupindex.cli.common import Command, print_result, say
 from dedupindex.cli.options import COUNT, flag, option, shared_options
 from dedupindex.errors import SHIPPED, BadInput, BadSource
+from dedupindex.index.address import is_cluster
 from dedupindex.lookup.conditions import check_crawl_name
 from dedupindex.lookup.decide import STRATEGY_ALIASES, Strategy
 from dedupindex.runtime.tables import printable
@@ -47,7 +48,6 @@ _SERVER = re.compile(
     r"(?i:https?)://[\w.~:\[\]-]+(/([\w.~!$&'()*+,;=:@/-]|%[0-9A-Fa-f]{2})*)?", re.ASCII
 )
 _MOST_SECONDS = 999_999_999  # of a setting
-_ON_CLUSTER = "cassandra"  # the engine of an index that has no digest filter
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ def _get(
 def _needs(chosen: dict[str, Any], served: _ServedIndex | None) -> Iterator[str]:
     """Yield what the index of a job lacks, or must have if its server does not say."""
     has = "its index must have" if served is None else "its index lacks"
-    if chosen["digest_filter"] and served and served.engine == _ON_CLUSTER:
+    if chosen["digest_filter"] and served and is_cluster(served.engine):
         yield (
             "its index is on a cluster, which has no digest filter: every response is looked up; "
             "leave --digest-filter out"

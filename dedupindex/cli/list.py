@@ -24,10 +24,9 @@ from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
-from dedupindex.urlkey import host_name, host_of, is_at, meant_url, with_path
+from dedupindex.urlkey import host_name, host_of, is_at, lacks_scheme, meant_url, with_path
 
 LIMIT = 100
-_WITHOUT_HOST = ("dns:", "urn:", "whois:", "filedesc:", "data:", "mailto:")  # URLs of records
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
 _TITLES = _LINE.format("DATE", "STATUS", "MEDIA TYPE", "SIZE", "DIGEST", "URL", "FILE")
 _COLUMNS = (
@@ -153,7 +152,7 @@ def why_none(
 
 def no_scheme(url: str) -> str:
     """Return what was meant with a URL that has no scheme, "" if it is empty or has one."""
-    if not url or "://" in url or url.startswith(_WITHOUT_HOST):
+    if not url or not lacks_scheme(url):
         return ""
     return f"{url} has no scheme: did you mean {meant_url(url)}?"
 

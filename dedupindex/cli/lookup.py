@@ -37,7 +37,6 @@ from dedupindex.runtime.tables import printable
 from dedupindex.urlkey import with_path
 
 Given = dict[str, bytes]
-_ON_CLUSTER = "cassandra"  # the engine that reads everything to find one digest of an algorithm
 _CHUNK = 1000  # lines answered from one state of index and crawls
 
 EXAMPLES = """
@@ -266,8 +265,9 @@ def _one(state: IndexSnapshot, given: Given) -> int:
             f"no known algorithm in digest {digest!r}; known are {', '.join(SIZES)}"
         ) from None
     notes: list[str] = []
-    if decision.answer is None and state.engine.identity.engine != _ON_CLUSTER:
-        notes.append(as_called(explain.algorithm_hint(state.view, query)))
+    if decision.answer is None:
+        hint = explain.algorithm_hint(state.view, query, state.engine.identity.engine)
+        notes.append(as_called(hint))
     notes.append(no_scheme(query.url.decode("utf-8", "backslashreplace")))
     notes = [note for note in notes if note]
     print_result(answer, _text_of(decision, answer, query), notes)

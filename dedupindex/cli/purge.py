@@ -31,7 +31,7 @@ from dedupindex.post_crawl.purge.remove import (
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import check_date
-from dedupindex.urlkey import meant_url
+from dedupindex.urlkey import lacks_scheme, meant_url
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
@@ -223,7 +223,7 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return " (it was read, and nothing of it is in the index: only responses are)"
     if kind is TargetKind.URL and "*" in name:
         return " (no wildcards: with --prefix, all URLs that begin so)"
-    if kind in (TargetKind.URL, TargetKind.PREFIX) and "://" not in name:
+    if kind in (TargetKind.URL, TargetKind.PREFIX) and lacks_scheme(name):
         return f" (it has no scheme: did you mean {meant_url(name)}?)"
     if kind is TargetKind.URL and (full := meant_url(name)) != name:
         return f" (did you mean {full}?)"

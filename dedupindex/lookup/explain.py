@@ -6,6 +6,7 @@ from typing import Any
 
 from dedupindex.capture import Capture
 from dedupindex.digest import EMPTY, SIZES, is_cut
+from dedupindex.index.address import is_cluster
 from dedupindex.index.engine import Finder, View
 from dedupindex.index.format.cells import CODES
 from dedupindex.index.identity import Settings
@@ -64,11 +65,14 @@ def explanation_json(view: Finder, settings: Settings, query: Query) -> dict[str
     return {"considered": list(considered.values()), **({"more": True} if more else {})}
 
 
-def algorithm_hint(view: View, query: Query) -> str:
+def algorithm_hint(view: View, query: Query, engine: str) -> str:
     """Say that an index on disk has no digest of the query's algorithm; "" if it has one.
 
-    Nothing of such an algorithm can be found, which is no statement about the payload.
+    Nothing of such an algorithm can be found, which is no statement about the payload. A cluster
+    would read everything to find one digest of an algorithm, so it is not asked.
     """
+    if is_cluster(engine):
+        return ""
     asked = query.digest.algorithm
     held = [name for name in SIZES if next(view.cells(CODES[name]), None) is not None]
     if not held or asked in held or query.crawl:  # a crawl may have reported others

@@ -25,7 +25,7 @@ from dedupindex.lookup.params import (
     parse_query,
 )
 from dedupindex.lookup.render_json import header_lines, original_as_json
-from dedupindex.urlkey import host_of, meant_url, urlkey
+from dedupindex.urlkey import host_of, lacks_scheme, meant_url, urlkey
 from server.api.request_fields import query_string
 from server.live_index import LiveState
 from server.responses import ERRORS, code_of
@@ -34,14 +34,14 @@ from server.services import Handlers
 _SHOWN = 200  # captures
 _UNLISTED = "This index keeps no list of captures by URL: give the digest, too, or read all of it."
 
-_ON_CLUSTER = "cassandra"  # the engine that reads everything to find one digest of an algorithm
 
 Given = dict[str, bytes]
 
 
 def _meant(url: bytes) -> str:
     """Return what was meant with a URL that has no scheme, "" if it is empty or has one."""
-    return "" if not url or b"://" in url else meant_url(url.decode("utf-8", "surrogateescape"))
+    text = url.decode("utf-8", "surrogateescape")
+    return meant_url(text) if text and lacks_scheme(text) else ""
 
 
 class LookupPage(Handlers):
@@ -94,9 +94,9 @@ class LookupPage(Handlers):
             view, settings = self._seen_by(state, query.crawl, query.namespaces), state.settings
             decision = decide.decide(view, settings, query)
             explained = explain.explanation_json(view, settings, query)
-            on_disk = self._live.opened().engine.identity.engine != _ON_CLUSTER
-            if decision.answer is None and on_disk:
-                explained["hint"] = explain.algorithm_hint(state.view, query)
+            if decision.answer is None:
+                engine = self._live.opened().engine.identity.engine
+                explained["hint"] = explain.algorithm_hint(state.view, query, engine)
         lines, answer = "", decision.answer
         if answer is not None:
             try:

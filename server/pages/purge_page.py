@@ -18,7 +18,7 @@ from flask import render_template, request
 from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
-from dedupindex.urlkey import meant_url
+from dedupindex.urlkey import lacks_scheme, meant_url
 from server import commands, logs
 from server.api.deletions import audited, counts_of
 from server.pages.login import check_names, is_own_request, read_form
@@ -39,7 +39,7 @@ _LOGGED = 1000  # characters of a name
 
 def _no_scheme(kind: str, name: str) -> str:
     """Return what was meant with a URL that was not found and has no scheme, "" if it has one."""
-    if kind not in ("url", "prefix") or "://" in name:
+    if kind not in ("url", "prefix") or not lacks_scheme(name):
         return ""
     return f"{name} has no scheme: did you mean {meant_url(name)}?"
 

@@ -305,7 +305,9 @@ def test_no_digest_filter_is_advised_to_an_index_on_a_cluster(
     def answer(asked: BaseHTTPRequestHandler) -> None:
         found = asked.path == "/stats"
         body = (
-            {"settings": {}, "engine": "cassandra"} if found else {"error": {"code": "no_filter"}}
+            {"settings": {}, "engine": "cassandra://h1/ks"}
+            if found
+            else {"error": {"code": "no_filter"}}
         )
         replying(200 if found else 404, json.dumps(body).encode())(asked)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dedupindex.crawls import lifecycle
 from dedupindex.crawls.stores import make_store
 from dedupindex.index.identity import read_identity
+from dedupindex.lookup import explain
 from tests.conftest import MakeIndex
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
@@ -70,6 +72,12 @@ def test_a_lookup_of_a_digest_that_no_index_of_this_kind_has_says_so(index: Path
         assert out.startswith("no duplicate") and (hint in said) is hinted
         out, _ = typed("lookup", index, "--digest", digest, "--json", status=10)
         assert out.startswith('{"duplicate":false') or '"duplicate": false' in out
+
+
+def test_a_cluster_is_not_searched_for_digests_of_an_algorithm() -> None:
+    """It would read everything: neither the view nor the query is looked at."""
+    nothing: Any = None
+    assert explain.algorithm_hint(nothing, nothing, "cassandra://h1,h2:9042/archive") == ""
 
 
 def test_a_report_on_nothing_names_the_crawls(index: Path, cancelled: Path) -> None:
