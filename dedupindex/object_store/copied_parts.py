@@ -8,7 +8,7 @@ since nothing else proves what a store has copied.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO, NamedTuple
@@ -20,7 +20,7 @@ PART = LONG_RANGE  # bytes; S3 takes parts from 5 MiB on, but for the last
 _COPIED = 256 << 20  # bytes of one part that is copied; S3 takes 5 GiB
 _MOST_PARTS = 3_000  # of each kind; S3 takes 10,000 in all
 _AT_ONCE = 2  # parts; those that are sent are in memory
-TAKEN = 412  # status: the name is not free, or the source of a copy has changed
+_TAKEN = 412  # status: the name is not free, or the source of a copy has changed
 NOT_THERE = 404  # status: there is no object to replace
 _REFUSED = frozenset((400, 403, 404, 405, 412, 501))  # statuses of a copy that is not possible
 
@@ -108,16 +108,10 @@ class _Upload:
     def __init__(
         self, file: BinaryIO | None, address: str, source: CopySource, replaced: str
     ) -> None:
-        store, name = store_of(address)
         self._condition = {"IfMatch": replaced} if replaced else {"IfNoneMatch": "*"}
-        self._request: Callable[..., Any] = store.call_s3
+        self._request, self._target = s3_request(address)
         self._file, self._etag = file, source.etag
-        bucket, key, _ = store.split_path(name)
-        self._target = {"Bucket": bucket, "Key": key}
-        bucket, key, version = store.split_path(store_of(source.address)[1])
-        self._source = {"Bucket": bucket, "Key": key}
-        if version:
-            self._source["VersionId"] = version
+        _, self._source = s3_request(source.address)
 
     def put(self, parts: Sequence[ObjectPart]) -> bool:
         started = self._request("create_multipart_upload", **self._target)
@@ -131,8 +125,7 @@ class _Upload:
         except BaseException as error:
             with suppress(Exception):  # its parts are charged until they expire
                 self._request("abort_multipart_upload", **self._target)
-            refusals = (TAKEN, NOT_THERE) if "IfMatch" in self._condition else (TAKEN,)
-            if not isinstance(error, CopyRefused) and status_of(error) in refusals:
+            if not isinstance(error, CopyRefused) and is_refused(error, self._condition):
                 return False
             raise
         return True
@@ -160,6 +153,23 @@ class _Upload:
             CopySourceRange=f"bytes={part.offset}-{last}", CopySourceIfMatch=self._etag,
         )["CopyPartResult"]["ETag"]  # fmt: skip
         return etag
+
+
+def s3_request(address: str) -> tuple[Callable[..., Any], dict[str, str]]:
+    """Return what sends a request of S3 about an object, and the parameters that name this."""
+    store, name = store_of(address)
+    bucket, key, version = store.split_path(name)
+    return store.call_s3, {
+        "Bucket": bucket,
+        "Key": key,
+        **({"VersionId": version} if version else {}),
+    }
+
+
+def is_refused(error: BaseException, condition: Mapping[str, str]) -> bool:
+    """Return whether a store has not written because a condition does not hold."""
+    status = status_of(error)
+    return status == _TAKEN or (status == NOT_THERE and "IfMatch" in condition)
 
 
 def status_of(error: BaseException | None) -> int:

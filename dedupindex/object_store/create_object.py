@@ -18,11 +18,10 @@ import blake3
 from dedupindex.errors import BadSource, Damaged
 from dedupindex.object_store.copied_parts import (
     PART,
-    TAKEN,
     CopyRefused,
     CopySource,
+    is_refused,
     put_with_copies,
-    status_of,
 )
 from dedupindex.object_store.read_object import MOST, RemoteFile
 from dedupindex.object_store.store_address import S3, redacted, scheme_of
@@ -88,7 +87,7 @@ def _put(file: BinaryIO, address: str, source: CopySource | None) -> bool:
         try:
             store.put_file(f"/proc/self/fd/{file.fileno()}", name, mode="create", **parts)
         except Exception as error:
-            if status_of(error) == TAKEN:
+            if is_refused(error, {}):
                 return False
             raise
         return True

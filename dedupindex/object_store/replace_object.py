@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 from dedupindex.errors import BadSource, IndexBusy
 from dedupindex.object_store.copied_parts import (
     NOT_THERE,
-    TAKEN,
     CopyRefused,
     CopySource,
+    is_refused,
     put_with_copies,
+    s3_request,
     status_of,
 )
 from dedupindex.object_store.create_object import LARGE
@@ -57,17 +58,15 @@ def replace_object(file: BinaryIO, address: str, etag: str, candidate: str) -> b
 
 def _put(address: str, data: bytes, **condition: str) -> bool:
     """Write an object of some bytes; return False if the condition does not hold."""
-    store, name = store_of(address)
-    bucket, key, _ = store.split_path(name)
+    request, target = s3_request(address)
 
     def put() -> bool:
         try:
-            store.call_s3("put_object", Bucket=bucket, Key=key, Body=data, **condition)
+            request("put_object", **target, Body=data, **condition)
         except Exception as error:
-            status = status_of(error)
-            if status == TAKEN or (status == NOT_THERE and "IfMatch" in condition):
+            if is_refused(error, condition):
                 return False
-            if status == _NOT_IMPLEMENTED:
+            if status_of(error) == _NOT_IMPLEMENTED:
                 raise _unconditional(address) from error
             raise
         return True
@@ -98,9 +97,11 @@ def locked_prefix(address: str) -> Iterator[None]:
     _acquire(address, data)
     _held.add(token)
     try:
-        if _put(address, data, IfNoneMatch="*") or _put(address, data, IfMatch=_NO_ETAG):
-            raise _unconditional(address)
-        if _puts_parts(address, data):
+        if (
+            _put(address, data, IfNoneMatch="*")
+            or _put(address, data, IfMatch=_NO_ETAG)
+            or _puts_parts(address, data)
+        ):
             raise _unconditional(address)
         yield
     finally:
@@ -125,17 +126,16 @@ def _release(address: str, data: bytes) -> None:
     held, etag = _read(address)
     if held != data:
         return
-    store, name = store_of(address)
-    bucket, key, _ = store.split_path(name)
+    request, target = s3_request(address)
+    condition = {"IfMatch": etag}
 
     def delete() -> bool:
         try:
-            store.call_s3("delete_object", Bucket=bucket, Key=key, IfMatch=etag)
+            request("delete_object", **target, **condition)
         except Exception as error:
-            status = status_of(error)
-            if status in _NO_CONDITION:
+            if status_of(error) in _NO_CONDITION:
                 return False
-            if status not in (TAKEN, NOT_THERE) and not isinstance(error, FileNotFoundError):
+            if not (is_refused(error, condition) or isinstance(error, FileNotFoundError)):
                 raise
         return True
 
@@ -165,14 +165,14 @@ def _acquire(address: str, data: bytes) -> None:
 
 def _read(address: str) -> tuple[bytes, str]:
     """Return content and ETag of a small object; empty if there is none."""
-    store, name = store_of(address)
-    bucket, key, _ = store.split_path(name)
+    store, _ = store_of(address)
+    request, target = s3_request(address)
 
     def read() -> tuple[bytes, str]:
         from fsspec.asyn import sync  # an extra
 
         try:
-            answer = store.call_s3("get_object", Bucket=bucket, Key=key)
+            answer = request("get_object", **target)
         except Exception as error:
             if status_of(error) == NOT_THERE or isinstance(error, FileNotFoundError):
                 return b"", ""

@@ -194,10 +194,9 @@ class _Entries:
         for journal, line in self._unused:
             if (entry := _entry_at(journal, line)) is not None:
                 count += 1
-                record_id = ""
-                with suppress(BadHead):
-                    fields = parse(entry.header.encode("latin-1")[: -len(END)]).fields
-                    record_id = unbracket(fields.get(b"WARC-Record-ID", b"")).decode("latin-1")
+                head = _head_of(entry)
+                field = head.fields.get(b"WARC-Record-ID", b"") if head else b""
+                record_id = unbracket(field).decode("latin-1")
                 yield RecordFinding(entry.new_offset, record_id, restored=False, message=_ABSENT)
         if self._expected is not None and seen + count < self._expected:
             message = f"{_ABSENT}; so are {self._expected - seen - count:,} that have no entry"
@@ -211,12 +210,18 @@ def _entry_at(journal: Path, line: int) -> JournalEntry | None:
     return None
 
 
+def _head_of(entry: JournalEntry) -> Head | None:
+    """Return the header of the record that an entry is of; None if it is damaged."""
+    try:
+        return parse(entry.header.encode("latin-1")[: -len(END)])
+    except BadHead:
+        return None
+
+
 def _key_of(entry: JournalEntry) -> bytes:
     """Return the `_key` of the record that an entry is of; empty if its header is damaged."""
-    try:
-        return _key(parse(entry.header.encode("latin-1")[: -len(END)]))
-    except BadHead:
-        return b""
+    head = _head_of(entry)
+    return _key(head) if head else b""
 
 
 def _key(head: Head) -> bytes:

@@ -505,7 +505,7 @@ def _original(entry: JournalEntry) -> tuple[str, str, int]:
 
 
 def _is_protected(entry: JournalEntry) -> bool:
-    """Return whether the run protects the original; objects are not rewritten in place."""
+    """Return whether the run protects the original: one in a store or of another host it cannot."""
     return not (entry.host or is_remote(entry.root))
 
 

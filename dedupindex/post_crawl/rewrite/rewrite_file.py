@@ -166,10 +166,10 @@ def rewrite_container(
     `checked` are all its parts if they were checked before. Raises `OSError` if the result cannot
     be written, and `DedupError` if it cannot be renamed or forced to disk.
     """
-    if next(iter(job.plan.copies(container.number)), None) is None and (
-        job.out is None or (not job.dry and job.place.copied(container))
-    ):
-        return outcome_of(container, "kept")
+    if job.out is None or (job.store and not job.dry):
+        is_kept = next(iter(job.plan.copies(container.number)), None) is None
+        if is_kept and (job.out is None or job.place.copied(container)):
+            return outcome_of(container, "kept")
     try:
         with (
             opened_container(job, container) as source,
