@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -63,10 +62,7 @@ class Large:
         return sent
 
     def results(self, prefix: str) -> dict[str, bytes]:
-        listing = self.bucket.client.list_objects_v2(Bucket=self.bucket.name, Prefix=f"{prefix}/")
-        get = partial(self.bucket.client.get_object, Bucket=self.bucket.name)
-        keys = [one["Key"] for one in listing.get("Contents", ())]
-        return {key.removeprefix(f"{prefix}/"): get(Key=key)["Body"].read() for key in keys}
+        return self.bucket.content(prefix)
 
     def parts_left(self) -> int:
         uploads = self.bucket.client.list_multipart_uploads(Bucket=self.bucket.name)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,8 +16,7 @@ import pytest
 from dedupindex.errors import BadSource, IndexBusy
 from dedupindex.object_store import facts, locked_prefix, replace_object, stores
 from tests.integration.test_post_crawl_killed import collection
-from tests.support.commands import ended, typed
-from tests.support.paths import ROOT
+from tests.support.commands import ended, killable, typed
 from tests.support.rewriting import content
 from tests.support.stores import Bucket, Fault
 
@@ -323,14 +320,8 @@ def test_killed_at_any_request(stored: Stored) -> None:
     for words, expected in (
         (stored.rewriting(), stored.after), (stored.undoing(), stored.before),
     ):  # fmt: skip
-        command = [*map(str, (ROOT / "bin" / words[0], *words[1:]))]
         for _ in range(4):
-            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-
-                def kill(process: subprocess.Popen[bytes] = process) -> None:
-                    with suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGKILL)
-
+            with killable(words) as kill:
                 stored.at_request(random.randrange(60), then=kill)
             stored.check_recoverable()
         stored.bucket.server.faults.clear()

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -23,7 +19,7 @@ from dedupindex.post_crawl.manifest.record_lines import FileRead, ManifestTask
 from dedupindex.post_crawl.rewrite import rewrite_on_spark
 from dedupindex.runtime import spark as clusters
 from tests.integration.test_post_crawl_killed import collection
-from tests.support.commands import ended, typed
+from tests.support.commands import ended, killable, typed
 from tests.support.local_spark import run_spark_here
 from tests.support.paths import ROOT
 from tests.support.rewriting import content
@@ -65,11 +61,7 @@ class Stored:
         return f"{self.bucket.url}/warcs/"
 
     def results(self, prefix: str) -> dict[str, bytes]:
-        prefix = prefix and f"{prefix}/"
-        listing = self.bucket.client.list_objects_v2(Bucket=self.bucket.name, Prefix=prefix)
-        get = partial(self.bucket.client.get_object, Bucket=self.bucket.name)
-        keys = [one["Key"] for one in listing.get("Contents", ())]
-        return {key.removeprefix(prefix): get(Key=key)["Body"].read() for key in keys}
+        return self.bucket.content(prefix)
 
     def rewriting(self, prefix: str) -> list[Any]:
         out, state = f"{self.bucket.url}/{prefix}", self.top / f"state-{prefix}"
@@ -384,14 +376,8 @@ def check_killed(
     What it writes is below the prefix `name`.
     """
     random = Random(name)
-    command = [*map(str, (ROOT / "bin" / words[0], *words[1:]))]
     for _ in range(3):
-        with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-
-            def kill(process: subprocess.Popen[bytes] = process) -> None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-
+        with killable(words) as kill:
             stored.at_request(random.randrange(within), then=kill)
         assert stored.results(name).items() <= expected.items()
     stored.bucket.server.faults.clear()

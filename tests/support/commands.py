@@ -1,16 +1,20 @@
-"""Run commands in this process, without starting another interpreter."""
+"""Run commands in this process, without another interpreter, or in one that can be killed."""
 
 from __future__ import annotations
 
 import json
 import os
-from contextlib import redirect_stderr, redirect_stdout
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from io import BytesIO, TextIOWrapper
 from unittest.mock import patch
 
 import pytest
 
 from dedupindex.cli import main
+from tests.support.paths import ROOT
 
 
 def typed(*words: object, status: int = 0, text: str | None = None, **env: str) -> tuple[str, str]:
@@ -52,3 +56,16 @@ def run_json(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, ob
     assert main([*map(str, words), "--json"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
     return found
+
+
+@contextmanager
+def killable(words: Sequence[object]) -> Iterator[Callable[[], None]]:
+    """Run a command of ``bin/``; give what kills it, and wait for its end after the block."""
+    command = [*map(str, (ROOT / "bin" / str(words[0]), *words[1:]))]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+
+        yield kill

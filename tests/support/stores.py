@@ -246,6 +246,14 @@ class Bucket:
     def url(self) -> str:
         return f"s3://{self.name}"
 
+    def content(self, prefix: str) -> dict[str, bytes]:
+        """Return the objects below a prefix by their names there; all with their keys if empty."""
+        prefix = prefix and f"{prefix}/"
+        listing = self.client.list_objects_v2(Bucket=self.name, Prefix=prefix)
+        get = partial(self.client.get_object, Bucket=self.name)
+        keys = [one["Key"] for one in listing.get("Contents", ())]
+        return {key.removeprefix(prefix): get(Key=key)["Body"].read() for key in keys}
+
     def put(self, key: str, data: bytes, *, part: int = 0) -> str:
         """Store an object, in parts of `part` bytes if that is not 0; return its address."""
         if not part:
