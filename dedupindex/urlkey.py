@@ -160,9 +160,12 @@ def counted_host(url: bytes) -> bytes:
 def host_name(typed: str) -> bytes:
     """Return a host that a user named, as `host_of` has it; raises `BadInput`."""
     try:
-        return typed.lower().strip(".").encode("idna")
+        name = typed.lower().strip(".").encode("idna")
     except UnicodeError as error:
         raise BadInput(f"{typed!r} is not a host name") from error
+    if not name:
+        raise BadInput(f"{typed!r} is not a host name")
+    return name
 
 
 _NO_PATH = re.compile(rb"\A(https?://[^/?#]+)(?=[?#]|\Z)", re.IGNORECASE)
@@ -195,6 +198,21 @@ def meant_url(typed: str) -> str:
     url = f"http://{typed}" if lacks_scheme(typed) else typed
     full = with_path(url.encode("utf-8", "surrogateescape"))
     return full.decode("utf-8", "backslashreplace")
+
+
+def meant_host(typed: str) -> str:
+    """Return what was meant with a host that somebody typed as a URL, "" if it is only a name.
+
+    >>> meant_host("http://example.com:8080/a"), meant_host("example.com")
+    ('a name without scheme, port and path: example.com', '')
+    """
+    if not any(mark in typed for mark in "/:?#@") or typed.startswith("["):
+        return ""
+    url = typed if "://" in typed else f"http://{typed}"
+    host = host_of(url.encode("utf-8", "surrogateescape"))
+    if host == b"http":
+        return ""
+    return f"a name without scheme, port and path: {host.decode('utf-8', 'backslashreplace')}"
 
 
 def is_at(host: bytes, name: bytes) -> bool:

@@ -24,7 +24,15 @@ from dedupindex.errors import UnknownCrawl
 from dedupindex.lookup.render_json import original_as_json
 from dedupindex.runtime.tables import amount, csv_lines, printable
 from dedupindex.timestamps import digits_of_date, first_digits, last_digits
-from dedupindex.urlkey import host_name, host_of, is_at, lacks_scheme, meant_url, with_path
+from dedupindex.urlkey import (
+    host_name,
+    host_of,
+    is_at,
+    lacks_scheme,
+    meant_host,
+    meant_url,
+    with_path,
+)
 
 LIMIT = 100
 _LINE = "{:<20}  {:>6}  {:<24}  {:>8}  {}  {}  {}"
@@ -139,8 +147,8 @@ def why_none(
         return "the index is empty"
     if scheme := no_scheme(url):
         return scheme
-    if host and (name := _name_in(host)):
-        return f"--host takes a name without scheme, port and path: {name}"
+    if host and (name := meant_host(host)):
+        return f"--host takes {name}"
     if mime and "/" not in mime:
         known = types_map.get(f".{mime.lower()}", "")
         return f"--mime takes all of a media type{known and f': did you mean {known}?'}"
@@ -169,14 +177,6 @@ def cancelled_crawl(index: Path, name: str) -> str:
     """Return that a crawl was cancelled, "" if it was not; the index must be closed then."""
     crawl = crawl_named(index, name)
     return crawl.cancelled if crawl is not None else ""
-
-
-def _name_in(host: str) -> str:
-    """Return the name in what was typed as a host, "" if it is only a name, or has none."""
-    if not any(mark in host for mark in "/:?#@") or host.startswith("["):
-        return ""
-    name = host_of(_bytes(host if "://" in host else f"http://{host}"))
-    return "" if name == b"http" else _shown(name)
 
 
 def _bytes(typed: str) -> bytes:

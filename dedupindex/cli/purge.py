@@ -31,7 +31,7 @@ from dedupindex.post_crawl.purge.remove import (
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import check_date
-from dedupindex.urlkey import lacks_scheme, meant_url
+from dedupindex.urlkey import lacks_scheme, meant_host, meant_url
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
@@ -40,7 +40,7 @@ IMPACT_EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    # which revisits depend on its records
 bin/impact my-index --crawl weekly-7 --json
 bin/impact my-index --url http://example.com/secret/ --prefix --list
-bin/impact my-index --url http://example.com/ --url https://example.com/ --prefix    # a host
+bin/impact my-index --host example.com             # and all hosts below it
 """
 PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
@@ -62,6 +62,10 @@ def _target_options(command: _Command) -> _Command:
             once(
                 "--crawl", multiple=True, metavar="NAME",
                 help=f"Captures of this crawl; {_SEVERAL}.",
+            ),
+            once(
+                "--host", multiple=True, metavar="NAME",
+                help=f"Captures of this host and its subdomains; {_SEVERAL}.",
             ),
             once("--url", multiple=True, help=f"Captures of exactly this URL; {_SEVERAL}."),
             once("--prefix", is_flag=True, help="With --url: all URLs that begin with it."),
@@ -125,11 +129,12 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
 
 def _target(options: dict[str, Any]) -> Target:
     """Return what the options name, and remove them from `options`."""
-    given = {name: options.pop(name) for name in ("container", "crawl", "url", "captures")}
+    names = ("container", "crawl", "host", "url", "captures")
+    given = {name: options.pop(name) for name in names}
     prefix = options.pop("prefix")
     chosen = [name for name, value in given.items() if value]
     if len(chosen) != 1:
-        raise click.UsageError("give one of --container, --crawl, --url and --captures")
+        raise click.UsageError("give one of --container, --crawl, --host, --url and --captures")
     if prefix and chosen != ["url"]:
         raise click.UsageError("--prefix is for --url")
     if given["captures"]:
@@ -227,6 +232,10 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return f" (it has no scheme: did you mean {meant_url(name)}?)"
     if kind is TargetKind.URL and (full := meant_url(name)) != name:
         return f" (did you mean {full}?)"
+    if kind is TargetKind.HOST and (host := meant_host(name)):
+        return f" (--host takes {host})"
+    if kind is TargetKind.HOST and has_magic(name):
+        return " (no wildcards: a host means all below it, too)"
     if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
         return f" (no wildcards: give --{kind.value} for each)"
     return ""

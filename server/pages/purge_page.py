@@ -1,6 +1,6 @@
-"""Pages of deletion: what depends on a container, crawl or URL, and its removal when confirmed.
+"""Pages of deletion: what depends on a container, crawl, host or URL, and its removal.
 
-The removal is a second request, with a token that the page of the impact has made: it names who
+The second request needs a token that the page of the impact has made: it names who
 asked, for what, and what was shown. So nothing is removed that nobody has seen.
 """
 
@@ -18,7 +18,7 @@ from flask import render_template, request
 from dedupindex.errors import BadInput, BadQuery, HasDependents
 from dedupindex.index.tokens import Role
 from dedupindex.runtime.tables import printable
-from dedupindex.urlkey import lacks_scheme, meant_url
+from dedupindex.urlkey import lacks_scheme, meant_host, meant_url
 from server import commands, logs
 from server.api.deletions import audited, counts_of
 from server.pages.login import check_names, is_own_request, read_form
@@ -28,6 +28,7 @@ from server.services import Handlers
 KINDS = {
     "container": "a container",
     "crawl": "a crawl",
+    "host": "a host and all below it",
     "url": "a URL",
     "prefix": "all URLs that begin with",
 }
@@ -37,8 +38,10 @@ _ROWS = 20  # containers and crawls
 _LOGGED = 1000  # characters of a name
 
 
-def _no_scheme(kind: str, name: str) -> str:
-    """Return what was meant with a URL that was not found and has no scheme, "" if it has one."""
+def _meant(kind: str, name: str) -> str:
+    """Return what was meant with a URL or host that was not found, "" if nobody knows."""
+    if kind == "host" and (host := meant_host(name)):
+        return f"Give {host}"
     if kind not in ("url", "prefix") or not lacks_scheme(name):
         return ""
     return f"{name} has no scheme: did you mean {meant_url(name)}?"
@@ -64,7 +67,7 @@ class PurgePages(Handlers):
             except BadInput as error:
                 problem, status = str(error), 400
             if found is not None and not found["originals"]["captures"]:
-                problem = _no_scheme(kind, name)
+                problem = _meant(kind, name)
         return self._page(kind, name, who, found, problem), status
 
     def purge(self) -> tuple[str, int]:

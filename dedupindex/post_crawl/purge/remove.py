@@ -385,7 +385,7 @@ def remove_live(store: Store, resolved: ResolvedTarget, settings: Settings) -> N
 
 def _remove_visits(store: Store, resolved: ResolvedTarget) -> None:
     """Remove what crawls keep of the answers of URLs that are purged."""
-    if resolved.target.kind not in (TargetKind.URL, TargetKind.PREFIX):
+    if not resolved.target.has_urls:
         return
     with store.reading() as reading:
         found = (

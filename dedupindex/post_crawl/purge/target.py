@@ -1,4 +1,4 @@
-"""Which captures to remove from an index: by container, crawl or URL, or single ones."""
+"""Which captures to remove from an index: by container, crawl, host or URL, or single ones."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.index.format.visits import VISIT, Visit
 from dedupindex.timestamps import digits_of_date
+from dedupindex.urlkey import counted_host, host_name, is_at
 
 _ARCHIVE = re.compile(r"\.(w?arc(\.(gz|zst))?|wacz)$", re.IGNORECASE)
 
@@ -26,6 +27,7 @@ class TargetKind(Enum):
     CRAWL = "crawl"
     URL = "url"
     PREFIX = "prefix"  # of URLs
+    HOST = "host"  # with its subdomains
     CAPTURE = "capture"
 
 
@@ -43,13 +45,18 @@ class Target:
     """Names, URLs or captures of one kind."""
 
     kind: TargetKind
-    texts: tuple[str, ...] = ()  # names, or URLs
+    texts: tuple[str, ...] = ()  # names, hosts or URLs
     captures: tuple[CaptureTarget, ...] = ()
 
     def __post_init__(self) -> None:
         given = self.captures if self.kind is TargetKind.CAPTURE else self.texts
         if not given or not all(self.texts):
             raise BadInput(f"name the {self.kind.value}")
+
+    @property
+    def has_urls(self) -> bool:
+        """Whether its texts say which URLs go, of captures, revisits and visits."""
+        return self.kind in (TargetKind.URL, TargetKind.PREFIX, TargetKind.HOST)
 
     @property
     def urls(self) -> tuple[bytes, ...]:
@@ -76,8 +83,10 @@ class ResolvedTarget:
         self._packed = {pack(url): number for number, url in enumerate(urls)}
         self._packed_ends = tuple(self._packed)
         self._tails = frozenset(self.keys.tail(url) for url in urls)
+        hosts = self.target.texts if kind is TargetKind.HOST else ()
+        self._hosts = tuple(map(host_name, hosts))
         # By URL: what goes stays away, whatever container it comes from.
-        self.by_url = kind in (TargetKind.URL, TargetKind.PREFIX, TargetKind.CAPTURE)
+        self.by_url = self.target.has_urls or kind is TargetKind.CAPTURE
         self._captures: dict[bytes, list[tuple[int, CaptureTarget]]] = {}
         for number, capture in enumerate(self.target.captures):
             self._captures.setdefault(pack(capture.url), []).append((number, capture))
@@ -117,9 +126,8 @@ class ResolvedTarget:
         elif kind is TargetKind.URL:
             number = self._packed.get(cells.packed_url(entry))
             numbers = () if number is None else (number,)
-        elif kind is TargetKind.PREFIX:
-            url = cells.url_of(entry)
-            numbers = [at for at, prefix in enumerate(self.target.urls) if url.startswith(prefix)]
+        elif kind in (TargetKind.PREFIX, TargetKind.HOST):
+            numbers = self._texts_for(cells.url_of(entry))
         elif kind is TargetKind.CONTAINER and entry[0] & 3 == NAMED:
             return False
         else:
@@ -151,16 +159,25 @@ class ResolvedTarget:
     def _takes_and_finds(self, url: bytes) -> bool:
         taken = self.takes_url(url)
         if taken:
-            self.found.update(
-                at for at, one in enumerate(self.target.urls)
-                if url == one or (self.target.kind is TargetKind.PREFIX and url.startswith(one))
-            )  # fmt: skip
+            self.found.update(self._texts_for(url))
         return taken
 
     def takes_url(self, url: bytes) -> bool:
-        if self.target.kind is TargetKind.PREFIX:
+        kind = self.target.kind
+        if kind is TargetKind.PREFIX:
             return url.startswith(self.target.urls)
-        return self.target.kind is TargetKind.URL and pack(url) in self._packed
+        if kind is TargetKind.URL:
+            return pack(url) in self._packed
+        return kind is TargetKind.HOST and bool(self._texts_for(url))
+
+    def _texts_for(self, url: bytes) -> list[int]:
+        """The texts that mean a URL."""
+        if self.target.kind is TargetKind.HOST:
+            host = counted_host(url)
+            return [at for at, name in enumerate(self._hosts) if is_at(host, name)]
+        if self.target.kind is TargetKind.PREFIX:
+            return [at for at, prefix in enumerate(self.target.urls) if url.startswith(prefix)]
+        return [at for at, one in enumerate(self.target.urls) if url == one]
 
     def _captures_of(self, key: bytes, entry: bytes) -> set[int]:
         candidates = self._captures.get(cells.packed_url(entry))

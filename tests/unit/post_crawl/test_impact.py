@@ -635,6 +635,9 @@ def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
             ("--url", "no.example/a", "it has no scheme: did you mean http://no.example/a?"),
             ("--url", "http://example.com/?q=1", ""),
             ("--container", "ghost.warc.gz", ""),
+            ("--host", "no.example", ""),
+            ("--host", "http://no.example/a", "without scheme, port and path: no.example"),
+            ("--host", "*.example.com", "no wildcards: a host means all below it, too"),
         ):
             out, talk = typed(command, index, option, name, status=10)
             assert out == "nothing found: the index has nothing of it\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence
+from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
+from dedupindex.errors import BadInput, HasDependents
 from dedupindex.index.format.file_names import is_container
 from dedupindex.index.identity import Settings
 from dedupindex.post_crawl.purge.remove import purge, survey
@@ -20,7 +23,8 @@ from dedupindex.timestamps import digits_of_date
 from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
-from tests.support.purging import READ, UNREAD, begin, held, load
+from tests.support.purging import READ, UNREAD, begin, held, load, revisit_of
+from tests.unit.post_crawl.test_impact import report
 
 URLS = (b"http://example.com/a", b"http://www.example.com/a", b"http://example.com/b")
 FILES = ("/w/a.warc.gz", "/w/b.warc.gz", "/copy/a.warc.gz", "a.warc.gz", "")
@@ -56,6 +60,10 @@ targets = st.one_of(
     st.just(Target(TargetKind.CRAWL, ("weekly",))),
     st.builds(lambda url: Target(TargetKind.URL, (url.decode(),)), st.sampled_from(URLS)),
     st.just(Target(TargetKind.PREFIX, ("http://example.com/",))),
+    st.builds(
+        lambda host: Target(TargetKind.HOST, (host,)),
+        st.sampled_from(["example.com", "www.example.com"]),
+    ),
     st.builds(
         lambda number, url, day: Target(
             TargetKind.CAPTURE,
@@ -146,6 +154,8 @@ def _takes(target: Target, one: Capture) -> bool:
         (wanted,) = target.captures
         return (one.digest, one.url, one.date) == (wanted.digest, wanted.url, wanted.date)
     url = one.url.decode()
+    if target.kind is TargetKind.HOST:
+        return url.startswith((f"http://{target.texts[0]}/", "http://www.example.com/"))
     return url.startswith(target.texts) if target.kind is TargetKind.PREFIX else url in target.texts
 
 
@@ -187,3 +197,50 @@ def test_after_any_loads_and_purges_an_index_is_as_if_built_from_what_survives(
                 (Path(name) / "fresh").rmdir()
 
     check()
+
+
+OF_HOST = (
+    b"http://example.com/a", b"https://www.example.com:8443/", b"HTTP://user:pw@EXAMPLE.com./b?c",
+)  # fmt: skip
+OF_OTHERS = (
+    b"http://example.com.org/", b"http://notexample.com/", b"dns:example.com", b"urn:example.com",
+    b"http://other.org/?u=http://example.com/", b"http://example.com@other.org/",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
+def test_a_host_goes_with_its_subdomains_whatever_scheme_and_port(
+    tmp_path: Path, engine: str
+) -> None:
+    index, host = begin(tmp_path, engine), Target(TargetKind.HOST, ("Example.com",))
+    captures = [capture(number, url, 1) for number, url in enumerate(OF_HOST + OF_OTHERS)]
+    load(index, captures)
+    with closing(LmdbStore(index)) as store:
+        for url in (OF_HOST[0], OF_OTHERS[0]):
+            report(store, "open", capture(99, url, 2))
+    found = purge(index, host, force=False)
+    assert (found.found, found.live) == ({0}, 1)
+    assert {one.url for _, one in held(index)} == {*OF_OTHERS}
+    load(index, captures)  # it stays away
+    assert {one.url for _, one in held(index)} == {*OF_OTHERS}
+    assert not purge(index, host, force=False).found
+
+
+def test_a_host_takes_its_revisits_and_keeps_what_those_of_others_need(tmp_path: Path) -> None:
+    index, host = begin(tmp_path), Target(TargetKind.HOST, ("www.example.com",))
+    kept, gone = capture(1, URLS[0], 1), capture(2, URLS[1], 1)
+    load(index, [kept, gone], [revisit_of(kept, URLS[1], 2), revisit_of(gone, URLS[2], 3)])
+    impact = survey(index, host).impact
+    assert (impact.originals.captures, impact.revisits.captures) == (1, 1)
+    assert impact.broken.captures == 1
+    with pytest.raises(HasDependents):
+        purge(index, host, force=False)
+
+
+@pytest.mark.parametrize("name", [".", "a..b", "..."])
+def test_what_is_no_host_name_purges_nothing(tmp_path: Path, name: str) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(1, b"dns:example.com", 1)])
+    with pytest.raises(BadInput, match="is not a host name"):
+        purge(index, Target(TargetKind.HOST, (name,)), force=True)
+    assert held(index)

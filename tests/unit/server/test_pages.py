@@ -851,16 +851,18 @@ def test_every_page_is_documented(web: FlaskClient) -> None:
         assert re.search(rf"`{method} {path}`", text), path
 
 
-def purge_form(index: Path, url: str = URL) -> tuple[FlaskClient, dict[str, str]]:
-    """A signed-in administrator, and the form of the page that shows what depends on a URL."""
+def purge_form(
+    index: Path, name: str = URL, kind: str = "url"
+) -> tuple[FlaskClient, dict[str, str]]:
+    """A signed-in administrator, and the form of the page that shows what depends on captures."""
     text = tokens.add(index, "boss", Role.ADMIN)
     web = served(index)
     web.post("/pages/sign-in", data={"token": text}, headers=HERE)
-    shown = web.get(f"/pages/impact?kind=url&name={quote(url)}")
+    shown = web.get(f"/pages/impact?kind={kind}&name={quote(name)}")
     page(shown)
     fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', shown.text))
     assert fields.keys() == {"kind", "name", "confirm"}
-    assert f"bin/purge {index} --url={url}" in unescape(shown.text)
+    assert f"bin/purge {index} --{kind}={name}" in unescape(shown.text)
     return web, fields
 
 
@@ -887,6 +889,17 @@ def test_what_was_shown_is_removed_when_it_is_confirmed(
         f"name={URL} purge=url force=False intended=True",
         f"name={URL} found=1 purge=url force=False removed=1 unmerged=0",
     ]
+
+
+def test_a_host_is_removed_with_all_below_it(make_index: MakeIndex) -> None:
+    others = [capture(2, b"https://www.example.com:8443/"), capture(3, b"http://example.org/")]
+    index = make_index([capture(1), *others], ALL)
+    web, fields = purge_form(index, "example.com", "host")
+    answer = web.post("/pages/purge", data=fields, headers=HERE)
+    assert "Removed from the index: 2 originals" in page(answer).text
+    assert held(web) == 1
+    meant = page(web.get(f"/pages/impact?kind=host&name={quote('http://example.org/')}"))
+    assert "Give a name without scheme, port and path: example.org" in meant.text
 
 
 def test_the_impact_page_shows_who_loses_the_last_copy(tmp_path: Path) -> None:
