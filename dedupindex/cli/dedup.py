@@ -370,6 +370,10 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         yield f"\n{refused.title}:"
         yield from refused.text_lines(rows)
         yield as_called(f"  {REASONS}")
+    if report.file_copies:
+        yield f"\n{report.copies_text()}"
+        equal = [f"{one.file} equals {one.equals}" for one in report.equal_files]
+        yield from file_lines(equal, report.file_copies)
     if report.skipped:
         copied = "" if report.in_place else ", not copied"
         yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"

@@ -21,14 +21,7 @@ from dedupindex.counts import OnProgress, ProgressUpdate
 from dedupindex.errors import BadInput, BadSource, Damaged, SettingsConflict
 from dedupindex.index import open_index
 from dedupindex.object_store import is_remote, local
-from dedupindex.post_crawl.dedup_report import (
-    NO_ARCHIVE,
-    DedupReport,
-    VerifyJob,
-    by_host,
-    host_lines,
-    verify_containers,
-)
+from dedupindex.post_crawl.dedup_report import NO_ARCHIVE, DedupReport, by_host, host_lines
 from dedupindex.post_crawl.estimate_duplicates import (
     DuplicateEstimate,
     SampledFile,
@@ -57,6 +50,7 @@ from dedupindex.post_crawl.rewrite.rewrite_file import (
 )
 from dedupindex.post_crawl.rewrite.stored_journal import check_replaceable, journal_sizes
 from dedupindex.post_crawl.update_index import ChangedFile, update_index
+from dedupindex.post_crawl.verify_results import VerifyJob, verify_containers
 from dedupindex.post_crawl.work_directory import WorkDirectory, work_directory, working
 from dedupindex.runtime.atomic_replace import (
     FileSink,

@@ -153,6 +153,11 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if report.revisits_before:
         before = f"Revisits that were there before: {report.revisits_before:,}"
         yield html_page.note(f"{before}; their originals stay stored in full.")
+    if report.file_copies:
+        equal = [f"{one.file} equals {one.equals}" for one in report.equal_files]
+        yield html_page.note(
+            f"{report.copies_text()} ({names_text(equal, _SKIPPED, report.file_copies)})."
+        )
     if report.skipped:
         yield html_page.note(_skipped(report))
     if commands:

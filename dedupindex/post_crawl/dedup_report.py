@@ -1,301 +1,38 @@
-"""The report of a deduplication run, its verification, and its numbers by host."""
+"""The report of a deduplication run, and its numbers by host."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.errors import Damaged
-from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
-from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
-from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, OffsetMap
+from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows
+from dedupindex.post_crawl.reasons import in_words
+from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.result_place import (
     FILE_LEFT,
-    DirectoryPlace,
     MissingFile,
-    to_verify,
 )
-from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, RewriteOutcome
-from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download, stored_offsets
-from dedupindex.runtime.atomic_replace import Untouched, hash_of
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteOutcome
+from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
 from dedupindex.runtime.report_table import ReportColumn, Row, Table, Unit, exact_percent
-from dedupindex.runtime.spark import Cluster
 from dedupindex.runtime.tables import amount, singular
-from dedupindex.runtime.workers import side_by_side
 from dedupindex.sources.warc_files import Sources
-from dedupindex.verify.block_facts import timestamp14
-from dedupindex.verify.compare_files import ComparedPart, verify_pair
-from dedupindex.verify.file_bytes import Joined, Place, UnreadableFile
-from dedupindex.verify.issues import REMARK, Finding
-from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
 
 NO_ARCHIVE = "it cannot be read as WARC or ARC"
-_NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
+_EQUAL = 1000  # files that are copies of others and are named
 _HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
 _HOST_OF_URL = f"""coalesce(
   nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
   left(lower(split_part(url, ':', 1)), 255))"""
 _LONGEST = 1 << 24  # bytes of a line of JSON
 _HOST_ORDER = "ORDER BY saved DESC, captures DESC, host"
-
-
-@dataclass
-class Proof:
-    """What verification found in one file, or in many."""
-
-    files: int = 0
-    size: int = 0  # of the files before, in bytes
-    findings: Counter[str] = field(default_factory=Counter)  # by reason
-    levels: Counter[str] = field(default_factory=Counter)
-    named: list[Finding] = field(default_factory=list)  # the first that are not remarks
-
-    @property
-    def sound(self) -> bool:
-        """Whether there are only remarks."""
-        return set(self.levels) <= {REMARK}
-
-    def add_findings(self, findings: Iterable[Finding]) -> None:
-        for finding in findings:
-            self.findings[finding.reason] += 1
-            self.levels[finding.level] += 1
-            if finding.level != REMARK and len(self.named) < _NAMED:
-                self.named.append(finding)
-
-    def add(self, other: Proof) -> None:
-        self.files += other.files
-        self.size += other.size
-        self.findings.update(other.findings)
-        self.levels.update(other.levels)
-        self.named = [*self.named, *other.named][:_NAMED]
-
-
-class VerifyJob(NamedTuple):
-    job: RewriteJob
-    damaged: frozenset[str]  # paths of files in which not all members could be found
-
-
-def verify_containers(
-    verify_job: VerifyJob, containers: list[ManifestContainer], jobs: int,
-    cluster: Cluster | None = None,
-) -> Iterator[Proof]:  # fmt: skip
-    """Compare rewritten files with the files before, by code that has not written them.
-
-    Files are divided for `jobs` processes. A file is compared again as a whole if more than remarks
-    is found in a part, so that findings do not depend on how it was divided; one in a store in any
-    case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
-    """
-    if cluster is not None:
-        yield from _verify_on(cluster, verify_job, containers)
-        return
-    parts = verify_job.job.plan.parts(jobs)
-    tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
-    proofs: defaultdict[int, list[Proof]] = defaultdict(list)
-    again = []
-    for file, proof in side_by_side(_verify, verify_job, tasks, jobs):
-        found = proofs[file.number]
-        found.append(proof)
-        if len(found) < len(parts[file.number]):
-            continue
-        stored = verify_job.job.store or is_remote(file.path)  # a store may err once
-        if all(one.sound for one in found) or (len(found) == 1 and not stored):
-            whole = Proof(1, file.size)
-            for one in found:
-                whole.add(one)
-            yield whole
-        else:
-            again.append(_VerifyTask(file, range(file.size)))
-        del proofs[file.number]
-    for file, proof in side_by_side(_verify, verify_job, again, jobs):
-        whole = Proof(1, file.size)
-        whole.add(proof)
-        yield whole
-
-
-class _VerifyTask(NamedTuple):
-    container: ManifestContainer
-    part: range  # of `Plan.parts`
-
-
-def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer, Proof]:
-    """Compare a part of a file; the proof does not count the file."""
-    job, proof = verify_job.job, Proof()
-    container, part = task
-    places = _original_places(verify_job, container, part)
-    old: Place | Joined = to_verify(container.path)
-    new: Place = Path(container.path)
-    with ExitStack() as copies:
-        try:
-            if job.out is not None:
-                new = job.place.verified(container.name)
-            else:  # with its dropped members the file must be the one that was scanned
-                pair = _pair_in_place(container, copies)
-                if pair is None:
-                    return container, proof
-                new, old = pair
-                if not part.start and hash_of(old.ranges) != container.content_hash:
-                    message = "with the members in its journal it is not the file that was scanned"
-                    proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
-            ranges = ComparedPart(part, places.part, part.stop == container.size)
-            found = verify_pair(old, new, places.find, places.members, ranges)
-            if job.out is None and is_remote(container.path):  # copies were compared
-                found = (finding._replace(file=container.path) for finding in found)
-            proof.add_findings(found)
-        except (UnreadableFile, OSError, Untouched, Damaged) as error:
-            proof.add_findings([_unreadable(container, error)])
-    return container, proof
-
-
-def _pair_in_place(container: ManifestContainer, copies: ExitStack) -> tuple[Path, Joined] | None:
-    """Return a replaced file, and the file before; None if it has no journal.
-
-    An object, and what is kept of it, are copied into temporary files until `copies` are closed.
-    """
-    if not is_remote(container.path):
-        path, journal = Path(container.path), Journal(Path(container.root), container.name)
-        return (path, Joined(path, list(journal.old_content(path)))) if journal.exists() else None
-    stored = StoredJournal(container.root, container.name)
-    if not stored.exists():
-        return None
-    beside = Path(copies.enter_context(TemporaryDirectory(prefix="dedupindex-verify-")))
-    journal = stored.mirrored(beside, dropped=True)
-    path = beside / os.path.basename(container.name)
-    download(stored.address, path)
-    return path, Joined(path, list(journal.old_content(path)))
-
-
-def _unreadable(container: ManifestContainer, error: Exception) -> Finding:
-    message = f"this, or the file before, cannot be compared: {error}"
-    return Finding("unreadable", container.path, -1, "", message)
-
-
-class _StoredPair(NamedTuple):
-    """What an executor of Spark needs to compare a file with the file before, both in a store."""
-
-    container: ManifestContainer
-    new: Place
-    places: _OriginalPlaces
-
-
-def _verify_on(
-    cluster: Cluster, verify_job: VerifyJob, containers: list[ManifestContainer]
-) -> Iterator[Proof]:
-    tasks = (
-        _StoredPair(
-            file,
-            verify_job.job.place.verified(file.name),
-            _original_places(verify_job, file, range(file.size)),
-        )
-        for file in containers
-    )
-    return task_rows(cluster, _verify_on_executor, tasks)
-
-
-def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:
-    """Yield the proof of a file; it is compared again if more than remarks is found."""
-    container, new, places = pair
-    for last in (False, True):
-        proof = Proof(1, container.size)
-        try:
-            old = to_verify(container.path)
-            proof.add_findings(verify_pair(old, new, places.find, places.members))
-        except (UnreadableFile, OSError) as error:
-            proof.add_findings([_unreadable(container, error)])
-        if proof.sound or last:
-            yield proof
-            return
-
-
-class _OriginalPlaces(NamedTuple):
-    """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
-
-    members: list[tuple[int, int]]  # start and end of copies in the file before
-    hints: dict[tuple[bytes, bytes], set[OriginalHint]]  # by URL and second
-    part: range  # where the part of the file is now
-
-    def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
-        """See `verify.locate_originals.FindOriginal`."""
-        return self.hints.get((wanted.url, timestamp14(wanted.date)), ())
-
-
-def _original_places(
-    verify_job: VerifyJob, container: ManifestContainer, part: range
-) -> _OriginalPlaces:
-    job, damaged = verify_job
-    outside = job.plan.outside()
-    places = _OriginalPlaces([], {}, _moved(job, container, part))
-    files: dict[int, tuple[Place, OffsetMap | None]] = {}
-    for planned in job.plan.copies(container.number, part):
-        line, original = planned.line, planned.original
-        number = original.container
-        places.members.append((line.offset, line.offset + line.stored))
-        if number not in files:
-            files[number] = _file_now(job, number)
-        path, moved = files[number]
-        sound = number not in outside and job.plan.container(number).path not in damaged
-        offset = moved.new(original.offset) if moved else original.offset
-        key = original.url, timestamp14(original.date)
-        places.hints.setdefault(key, set()).add(OriginalHint(path, offset, sound))
-    return places
-
-
-def _moved(job: RewriteJob, container: ManifestContainer, part: range) -> range:
-    """Return where a part of a file is now."""
-    if part == range(container.size):
-        return part
-    _, moved = _file_now(job, container.number)
-    return range(moved.new(part.start), moved.new(part.stop)) if moved else part
-
-
-def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
-    """Return where a file of the plan is now, and its offsets there if they are others."""
-    container = job.plan.container(number)
-    if number in job.plan.outside():
-        return to_verify(container.path), None
-    if job.out is None and is_remote(container.path):
-        return _object_now(container)
-    place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
-    root, name = place.state, container.name
-    path, journal = place.verified(name), Journal(root, name)
-    if place.size(name) in (None, container.size) or not journal.exists():
-        return path, None  # a missing file is not looked for among the sources
-    now = journal.lines.stat()
-    return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
-
-
-def _object_now(container: ManifestContainer) -> tuple[Place, OffsetMap | None]:
-    """Return an object, and its offsets now if a run in place has replaced it."""
-    found, moved = facts_or_none(container.path), None
-    if found is not None and found.size != container.size:
-        with suppress(LookupError):
-            moved = _offsets_now(container, found)
-    return to_verify(container.path), moved
-
-
-@lru_cache(256)
-def _offsets_now(container: ManifestContainer, now: ObjectFacts) -> OffsetMap:
-    """Raises `LookupError`, which is not remembered, if there is no journal."""
-    with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
-        moved = stored_offsets(container, now.size, Path(beside))
-    if moved is None:
-        raise LookupError(container.path)
-    return moved
-
-
-@lru_cache(256)
-def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> OffsetMap:
-    """Return the offset map of a file, read once for all files that refer to it."""
-    return Journal(root, name).offsets()
 
 
 class HostNumbers(NamedTuple):
@@ -345,7 +82,7 @@ _OPTIONS = {  # of reasons that depend on how the command was called
     "indexed": "bin/index --add --crawl NAME",
     FILE_LEFT: "see the files named above",
 }
-REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite explain each reason"
+REASONS = "docs/post-crawl.md#manifest, #resolve and #rewrite say more about each reason"
 _LEAST = "no-gain", 1  # no option allows a smaller gain
 
 
@@ -414,6 +151,11 @@ def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
         yield HostNumbers(host, *map(int, counts))
 
 
+class EqualFile(NamedTuple):
+    file: str
+    equals: str  # another file of the same bytes
+
+
 @dataclass
 class DedupReport:
     """Numbers of a run; those of a dry run are those of the real one.
@@ -434,6 +176,9 @@ class DedupReport:
     originals: int = 0
     revisits: int = 0  # that were made
     revisits_before: int = 0  # records that were revisits already
+    file_copies: int = 0  # files that equal another one byte for byte
+    file_copies_bytes: int = 0
+    equal_files: list[EqualFile] = field(default_factory=list)  # the first of them
     bytes_before: int = 0  # with a directory of results, of the files that were copied to it
     bytes_after: int = 0  # of the same files
     journal: int = 0  # bytes that are kept to undo this run
@@ -476,7 +221,15 @@ class DedupReport:
                 self.leave(file.path, NO_ARCHIVE)
 
     def add_manifest(self, manifest: Manifest) -> None:
-        for entry in manifest.entries.values():
+        first: dict[str, str] = {}  # BLAKE3 of a file -> its path
+        for entry in sorted(manifest.entries.values(), key=lambda one: one.container.key):
+            file = entry.container
+            same = first.setdefault(file.content_hash, file.place)
+            if file.size and same != file.place:
+                self.file_copies += 1
+                self.file_copies_bytes += file.size
+                if len(self.equal_files) < _EQUAL:
+                    self.equal_files.append(EqualFile(file.place, same))
             self.captures += entry.lines
             self.records += entry.readable
             self.damaged += entry.damaged
@@ -511,7 +264,7 @@ class DedupReport:
         """Return the rows of `REFUSED`."""
         return [
             {
-                "reason": reason,
+                "reason": in_words(reason),
                 "captures": count,
                 "captures_percent": exact_percent(count, self.captures),
                 "option": "" if (reason, self.min_gain) == _LEAST else _OPTIONS.get(reason, ""),
@@ -539,6 +292,15 @@ class DedupReport:
         if not (net := self.bytes_saved_net):
             return "as much as before"
         return f"{amount(abs(net))} {'less' if net > 0 else 'more'} than before"
+
+    def copies_text(self) -> str:
+        """Say what copies of whole files take, which no run changes; empty if there are none."""
+        if not self.file_copies:
+            return ""
+        files, stay = f"{self.file_copies:,} files are copies of others", "they stay"
+        if self.file_copies == 1:
+            files, stay = "1 file is a copy of another", "it stays"
+        return f"{files}, {amount(self.file_copies_bytes)}, and {stay}: leave copies out"
 
     def earlier_text(self) -> str:
         """Say what is kept to undo earlier runs, too; empty if there is nothing."""
@@ -570,6 +332,9 @@ class DedupReport:
         return {
             **{name: getattr(self, name) for name in numbers},
             "skipped_files": self.skipped_files,
+            "file_copies": self.file_copies,
+            "file_copies_bytes": self.file_copies_bytes,
+            "equal_files": [equal._asdict() for equal in self.equal_files],
             "journal_bytes": self.journals,
             "journal_bytes_added": self.journal,
             "bytes_saved": self.bytes_saved,

@@ -22,8 +22,8 @@ import pytest
 from dedupindex.cli import main
 from dedupindex.cli.dedup import covering_directories
 from dedupindex.post_crawl import dedup_all as stages
-from dedupindex.post_crawl.dedup_report import Proof
 from dedupindex.post_crawl.rewrite import rewrite_all, rewrite_file
+from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.atomic_replace import Untouched
 from dedupindex.runtime.tables import amount
 from dedupindex.verify.file_bytes import Joined, UnreadableFile, opened
@@ -40,7 +40,7 @@ Dedup = Callable[..., dict[str, Any]]
 NUMBERS = (
     "files", "skipped", "records", "captures", "unique", "originals", "revisits", "bytes_before",
     "bytes_after", "refused", "hosts", "problems", "not_copied", "outside", "skipped_files",
-    "bytes_saved",
+    "bytes_saved", "file_copies", "file_copies_bytes", "equal_files",
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from html import unescape
 from pathlib import Path
 from random import Random
 
@@ -13,6 +14,7 @@ from dedupindex.errors import BadInput, SettingsConflict
 from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.work_directory import working
+from dedupindex.runtime.tables import amount
 from tests.support.commands import typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
@@ -117,6 +119,25 @@ def test_a_file_that_only_has_the_name_of_an_archive_is_copied_and_not_skipped(
     assert found["skipped"] == 1 and found["skipped_files"] == [str(archive / "notes.txt")]
     assert [one["file"] for one in found["problems"]] == [str(archive / "c.warc.xz")]
     assert found["not_copied"] == []
+
+
+def test_copies_of_whole_files_are_named(archive: Path, tmp_path: Path) -> None:
+    backup, first = archive / "z-backup.warc.gz", archive / "crawl2.warc.gz"
+    backup.write_bytes(first.read_bytes())
+    for name in ("empty", "void"):
+        (archive / f"{name}.warc.gz").touch()
+    page = tmp_path / "page.html"
+    dry = typed("dedup", archive, "--out", tmp_path / "out", "--dry-run", "--json", status=7)[0]
+    out, _ = typed("dedup", archive, "--out", tmp_path / "out", "--html", page, status=7)
+    size = amount(backup.stat().st_size)
+    text = f"1 file is a copy of another, {size}, and it stays: leave copies out"
+    assert f"{text}\n  {backup} equals {first}\n" in out
+    assert f"{text} ({backup} equals {first})." in unescape(page.read_text())
+    assert "same-record: it has the record id of its original, as in a copy of a file" in out
+    done = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json", status=7)[0])
+    assert done["equal_files"] == [{"file": str(backup), "equals": str(first)}]
+    assert (done["file_copies"], done["file_copies_bytes"]) == (1, backup.stat().st_size)
+    assert json.loads(dry)["equal_files"] == done["equal_files"]
 
 
 def test_working_files_of_a_dry_run_with_other_sources_are_replaced(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +15,10 @@ from dedupindex.post_crawl.dedup_report import (
     host_lines,
     refused_table,
 )
+from dedupindex.post_crawl.reasons import WORDS
+from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT
 from dedupindex.runtime.duckdb import one_thread, write_parquet
+from tests.support.paths import ROOT
 
 
 def test_hosts_with_unusual_characters_are_counted(tmp_path: Path) -> None:
@@ -46,6 +50,14 @@ def test_no_smaller_gain_is_advised_than_the_smallest() -> None:
     assert DedupReport(False, refused=refused).refused_rows()[0]["option"] == ""
     rows = DedupReport(False, refused=refused, min_gain=2).refused_rows()
     assert rows[0]["option"] == "a smaller --min-gain"
+
+
+def test_every_documented_reason_is_reported_in_words() -> None:
+    text = (ROOT / "docs/post-crawl.md").read_text()
+    tables = re.findall(r"^\| reason \|.*\n\|[-| ]+\n((?:\|.*\n)+)", text, re.MULTILINE)
+    first = [row.split("|")[1] for table in tables for row in table.splitlines()]
+    codes = {code for cell in first for code in re.findall("`([a-z-]+)`", cell)}
+    assert codes | {FILE_LEFT} == WORDS.keys() and len(tables) == 3
 
 
 def test_the_table_of_reasons_has_options_only_if_there_are_some() -> None:

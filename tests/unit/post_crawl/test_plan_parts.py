@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from dedupindex.post_crawl.dedup_all import DedupOptions, dedup
-from dedupindex.post_crawl.dedup_report import Proof, VerifyJob, verify_containers
 from dedupindex.post_crawl.plan import plan_file
 from dedupindex.post_crawl.plan.plan_file import Planned, open_plan
 from dedupindex.post_crawl.rewrite import rewrite_all
 from dedupindex.post_crawl.rewrite.check_copies import CheckedPart, CopyChecker
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob, check_part, rewrite_container
+from dedupindex.post_crawl.verify_results import Proof, VerifyJob, verify_containers
 from tests.support.rewriting import FakePlan, content, run, small_set
 
 Spoil = Callable[[bytearray], None]

@@ -1,0 +1,282 @@
+"""The verification of what a deduplication run wrote, by code that has not written it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from dedupindex.errors import Damaged
+from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
+from dedupindex.post_crawl.manifest.parquet import ManifestContainer
+from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
+from dedupindex.post_crawl.rewrite.result_place import (
+    DirectoryPlace,
+    to_verify,
+)
+from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
+from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download, stored_offsets
+from dedupindex.runtime.atomic_replace import Untouched, hash_of
+from dedupindex.runtime.spark import Cluster
+from dedupindex.runtime.workers import side_by_side
+from dedupindex.verify.block_facts import timestamp14
+from dedupindex.verify.compare_files import ComparedPart, verify_pair
+from dedupindex.verify.file_bytes import Joined, Place, UnreadableFile
+from dedupindex.verify.issues import REMARK, Finding
+from dedupindex.verify.locate_originals import OriginalHint, OriginalReference
+
+_NAMED = 100  # findings of a file that are kept, remarks excluded; more are only counted
+
+
+@dataclass
+class Proof:
+    """What verification found in one file, or in many."""
+
+    files: int = 0
+    size: int = 0  # of the files before, in bytes
+    findings: Counter[str] = field(default_factory=Counter)  # by reason
+    levels: Counter[str] = field(default_factory=Counter)
+    named: list[Finding] = field(default_factory=list)  # the first that are not remarks
+
+    @property
+    def sound(self) -> bool:
+        """Whether there are only remarks."""
+        return set(self.levels) <= {REMARK}
+
+    def add_findings(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self.findings[finding.reason] += 1
+            self.levels[finding.level] += 1
+            if finding.level != REMARK and len(self.named) < _NAMED:
+                self.named.append(finding)
+
+    def add(self, other: Proof) -> None:
+        self.files += other.files
+        self.size += other.size
+        self.findings.update(other.findings)
+        self.levels.update(other.levels)
+        self.named = [*self.named, *other.named][:_NAMED]
+
+
+class VerifyJob(NamedTuple):
+    job: RewriteJob
+    damaged: frozenset[str]  # paths of files in which not all members could be found
+
+
+def verify_containers(
+    verify_job: VerifyJob, containers: list[ManifestContainer], jobs: int,
+    cluster: Cluster | None = None,
+) -> Iterator[Proof]:  # fmt: skip
+    """Compare rewritten files with the files before, by code that has not written them.
+
+    Files are divided for `jobs` processes. A file is compared again as a whole if more than remarks
+    is found in a part, so that findings do not depend on how it was divided; one in a store in any
+    case. On a Spark `cluster` files are not divided. Yields one proof for each file, in any order.
+    """
+    if cluster is not None:
+        yield from _verify_on(cluster, verify_job, containers)
+        return
+    parts = verify_job.job.plan.parts(jobs)
+    tasks = [_VerifyTask(file, part) for file in containers for part in parts[file.number]]
+    proofs: defaultdict[int, list[Proof]] = defaultdict(list)
+    again = []
+    for file, proof in side_by_side(_verify, verify_job, tasks, jobs):
+        found = proofs[file.number]
+        found.append(proof)
+        if len(found) < len(parts[file.number]):
+            continue
+        stored = verify_job.job.store or is_remote(file.path)  # a store may err once
+        if all(one.sound for one in found) or (len(found) == 1 and not stored):
+            whole = Proof(1, file.size)
+            for one in found:
+                whole.add(one)
+            yield whole
+        else:
+            again.append(_VerifyTask(file, range(file.size)))
+        del proofs[file.number]
+    for file, proof in side_by_side(_verify, verify_job, again, jobs):
+        whole = Proof(1, file.size)
+        whole.add(proof)
+        yield whole
+
+
+class _VerifyTask(NamedTuple):
+    container: ManifestContainer
+    part: range  # of `Plan.parts`
+
+
+def _verify(verify_job: VerifyJob, task: _VerifyTask) -> tuple[ManifestContainer, Proof]:
+    """Compare a part of a file; the proof does not count the file."""
+    job, proof = verify_job.job, Proof()
+    container, part = task
+    places = _original_places(verify_job, container, part)
+    old: Place | Joined = to_verify(container.path)
+    new: Place = Path(container.path)
+    with ExitStack() as copies:
+        try:
+            if job.out is not None:
+                new = job.place.verified(container.name)
+            else:  # with its dropped members the file must be the one that was scanned
+                pair = _pair_in_place(container, copies)
+                if pair is None:
+                    return container, proof
+                new, old = pair
+                if not part.start and hash_of(old.ranges) != container.content_hash:
+                    message = "with the members in its journal it is not the file that was scanned"
+                    proof.add_findings([Finding("bytes-changed", container.path, -1, "", message)])
+            ranges = ComparedPart(part, places.part, part.stop == container.size)
+            found = verify_pair(old, new, places.find, places.members, ranges)
+            if job.out is None and is_remote(container.path):  # copies were compared
+                found = (finding._replace(file=container.path) for finding in found)
+            proof.add_findings(found)
+        except (UnreadableFile, OSError, Untouched, Damaged) as error:
+            proof.add_findings([_unreadable(container, error)])
+    return container, proof
+
+
+def _pair_in_place(container: ManifestContainer, copies: ExitStack) -> tuple[Path, Joined] | None:
+    """Return a replaced file, and the file before; None if it has no journal.
+
+    An object, and what is kept of it, are copied into temporary files until `copies` are closed.
+    """
+    if not is_remote(container.path):
+        path, journal = Path(container.path), Journal(Path(container.root), container.name)
+        return (path, Joined(path, list(journal.old_content(path)))) if journal.exists() else None
+    stored = StoredJournal(container.root, container.name)
+    if not stored.exists():
+        return None
+    beside = Path(copies.enter_context(TemporaryDirectory(prefix="dedupindex-verify-")))
+    journal = stored.mirrored(beside, dropped=True)
+    path = beside / os.path.basename(container.name)
+    download(stored.address, path)
+    return path, Joined(path, list(journal.old_content(path)))
+
+
+def _unreadable(container: ManifestContainer, error: Exception) -> Finding:
+    message = f"this, or the file before, cannot be compared: {error}"
+    return Finding("unreadable", container.path, -1, "", message)
+
+
+class _StoredPair(NamedTuple):
+    """What an executor of Spark needs to compare a file with the file before, both in a store."""
+
+    container: ManifestContainer
+    new: Place
+    places: _OriginalPlaces
+
+
+def _verify_on(
+    cluster: Cluster, verify_job: VerifyJob, containers: list[ManifestContainer]
+) -> Iterator[Proof]:
+    tasks = (
+        _StoredPair(
+            file,
+            verify_job.job.place.verified(file.name),
+            _original_places(verify_job, file, range(file.size)),
+        )
+        for file in containers
+    )
+    return task_rows(cluster, _verify_on_executor, tasks)
+
+
+def _verify_on_executor(pair: _StoredPair) -> Iterator[Proof]:
+    """Yield the proof of a file; it is compared again if more than remarks is found."""
+    container, new, places = pair
+    for last in (False, True):
+        proof = Proof(1, container.size)
+        try:
+            old = to_verify(container.path)
+            proof.add_findings(verify_pair(old, new, places.find, places.members))
+        except (UnreadableFile, OSError) as error:
+            proof.add_findings([_unreadable(container, error)])
+        if proof.sound or last:
+            yield proof
+            return
+
+
+class _OriginalPlaces(NamedTuple):
+    """Where the originals of a file's revisits are now, if the plan is right: hints to `verify`."""
+
+    members: list[tuple[int, int]]  # start and end of copies in the file before
+    hints: dict[tuple[bytes, bytes], set[OriginalHint]]  # by URL and second
+    part: range  # where the part of the file is now
+
+    def find(self, wanted: OriginalReference) -> Iterable[OriginalHint]:
+        """See `verify.locate_originals.FindOriginal`."""
+        return self.hints.get((wanted.url, timestamp14(wanted.date)), ())
+
+
+def _original_places(
+    verify_job: VerifyJob, container: ManifestContainer, part: range
+) -> _OriginalPlaces:
+    job, damaged = verify_job
+    outside = job.plan.outside()
+    places = _OriginalPlaces([], {}, _moved(job, container, part))
+    files: dict[int, tuple[Place, OffsetMap | None]] = {}
+    for planned in job.plan.copies(container.number, part):
+        line, original = planned.line, planned.original
+        number = original.container
+        places.members.append((line.offset, line.offset + line.stored))
+        if number not in files:
+            files[number] = _file_now(job, number)
+        path, moved = files[number]
+        sound = number not in outside and job.plan.container(number).path not in damaged
+        offset = moved.new(original.offset) if moved else original.offset
+        key = original.url, timestamp14(original.date)
+        places.hints.setdefault(key, set()).add(OriginalHint(path, offset, sound))
+    return places
+
+
+def _moved(job: RewriteJob, container: ManifestContainer, part: range) -> range:
+    """Return where a part of a file is now."""
+    if part == range(container.size):
+        return part
+    _, moved = _file_now(job, container.number)
+    return range(moved.new(part.start), moved.new(part.stop)) if moved else part
+
+
+def _file_now(job: RewriteJob, number: int) -> tuple[Place, OffsetMap | None]:
+    """Return where a file of the plan is now, and its offsets there if they are others."""
+    container = job.plan.container(number)
+    if number in job.plan.outside():
+        return to_verify(container.path), None
+    if job.out is None and is_remote(container.path):
+        return _object_now(container)
+    place = DirectoryPlace(Path(container.root)) if job.out is None else job.place
+    root, name = place.state, container.name
+    path, journal = place.verified(name), Journal(root, name)
+    if place.size(name) in (None, container.size) or not journal.exists():
+        return path, None  # a missing file is not looked for among the sources
+    now = journal.lines.stat()
+    return path, _offsets(root, name, (now.st_ino, now.st_mtime_ns, now.st_size))
+
+
+def _object_now(container: ManifestContainer) -> tuple[Place, OffsetMap | None]:
+    """Return an object, and its offsets now if a run in place has replaced it."""
+    found, moved = facts_or_none(container.path), None
+    if found is not None and found.size != container.size:
+        with suppress(LookupError):
+            moved = _offsets_now(container, found)
+    return to_verify(container.path), moved
+
+
+@lru_cache(256)
+def _offsets_now(container: ManifestContainer, now: ObjectFacts) -> OffsetMap:
+    """Raises `LookupError`, which is not remembered, if there is no journal."""
+    with TemporaryDirectory(prefix="dedupindex-verify-") as beside:
+        moved = stored_offsets(container, now.size, Path(beside))
+    if moved is None:
+        raise LookupError(container.path)
+    return moved
+
+
+@lru_cache(256)
+def _offsets(root: Path, name: str, _: tuple[int, int, int]) -> OffsetMap:
+    """Return the offset map of a file, read once for all files that refer to it."""
+    return Journal(root, name).offsets()
