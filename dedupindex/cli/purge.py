@@ -242,10 +242,12 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
 
 
 def _line(title: str, what: Amount, about: str) -> str:
-    return f"{title:<14}{what.captures:>12,}  {_size(what):>10}  {about}"
+    return f"{title:<14}{what.captures:>12,}  {_size(what):>12}  {about}"
 
 
 def _size(what: Amount) -> str:
+    if what.known_bytes is None:
+        return "size unknown"
     size = amount(what.known_bytes)
     return (
         f"{size} and {what.unsized:,} of unknown size" if 0 < what.unsized < what.captures else size

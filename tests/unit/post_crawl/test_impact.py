@@ -325,7 +325,7 @@ def test_a_purge_removes_only_what_was_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sizes", "shown", "expected"),
     [
-        ((-1, -1), "not known", {"captures": 2, "bytes": None, "unsized": 2}),
+        ((-1, -1), "size unknown", {"captures": 2, "bytes": None, "unsized": 2}),
         ((1500, -1), "1.5 kB and 1 of unknown size", {"captures": 2, "bytes": 1500, "unsized": 1}),
     ],
 )
