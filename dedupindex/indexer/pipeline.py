@@ -106,6 +106,8 @@ class Built:
     skipped   number of files in directories that are of no known kind
     skipped_files  paths of the first of these, at most 1,000 of each source
     elsewhere  of the known files, how many were read for which other crawl, "" for none
+    reported  of the files that were read for no crawl, how many have the name of a file in which
+        which crawl has reported captures
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
@@ -117,6 +119,7 @@ class Built:
     skipped: int
     skipped_files: list[str] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
+    reported: Counter[str] = field(default_factory=Counter)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -152,7 +155,7 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
-    return Built(tally, problems, found.skipped, found.skipped_files, plan.elsewhere)
+    return Built(tally, problems, found.skipped, found.skipped_files, plan.elsewhere, plan.reported)
 
 
 def build_index(

@@ -11,6 +11,7 @@ from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.engine import IndexedContainer, View
+from dedupindex.index.format.file_names import last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
@@ -43,6 +44,7 @@ class BuildPlan:
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
     elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
+    reported: Counter[str] = field(default_factory=Counter)  # see `Built.reported`
     dropped: set[str] = field(default_factory=set)  # those whose old captures are removed
 
 
@@ -93,8 +95,24 @@ def make_plan(
     else:
         plan.known += len(known)
         plan.elsewhere.update(moved.values())
+    if view is not None and not crawl:
+        plan.reported = _reported(inputs, view)
     plan.tasks = _divide(inputs, jobs)
     return plan
+
+
+def _reported(inputs: list[Input], view: View) -> Counter[str]:
+    """Return the crawls that have reported captures in files of these names, with their number.
+
+    Files of these crawls that were read are not counted.
+    """
+    names, files = {last_name(found.name) for found in inputs}, set[tuple[str, str]]()
+    for _, (container, crawl) in view.places():
+        if crawl and last_name(container) in names and view.container(container) is None:
+            files.add((crawl, last_name(container)))
+    if files:
+        files -= {(container.crawl, last_name(container.name)) for container in view.containers()}
+    return Counter(crawl for crawl, _ in files)
 
 
 def _is_staged(found: Input, done: Mapping[str, tuple[int, int]]) -> bool:

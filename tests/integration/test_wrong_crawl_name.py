@@ -80,10 +80,30 @@ def test_a_file_is_moved_to_its_crawl_with_all_that_it_has(
     typed("index", "--check", index)
 
 
+@pytest.mark.parametrize("wrong", ["wrong", ""])
 def test_a_crawl_that_reported_has_what_was_moved_to_it(
-    tmp_path: Path, files: tuple[Path, Path]
+    tmp_path: Path, files: tuple[Path, Path], wrong: str
 ) -> None:
-    index, (first, second) = tmp_path / "index", files
+    index, second = tmp_path / "index", files[1]
+    report_second_crawl(index, files)
+    added = typed("index", "--add", *(("--crawl", wrong) if wrong else ()), second, index)[1]
+    name = "crawl two has reported captures in a file of the name of one that was read for no crawl"
+    assert (name in added) == (not wrong)
+    assert (f"if it wrote it: bin/index --reread --crawl two {second} {index}\n" in added) == (
+        not wrong
+    )
+    typed("index", "--add", "--reread", "--crawl", "two", second, index)
+    assert compared(index) == (
+        {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
+    )  # fmt: skip
+    same_name = tmp_path / "another" / second.name
+    second_crawl(same_name)
+    assert "warning" not in typed("index", "--add", same_name, index)[1]  # two was read
+
+
+def report_second_crawl(index: Path, files: tuple[Path, Path]) -> None:
+    """Let crawl two look up and report what its file has."""
+    first, second = files
     typed("index", *TYPES, "--crawl", "one", first, index)
     with asking(index) as web:
         web.post("/crawls", json={"name": "two"})
@@ -98,11 +118,6 @@ def test_a_crawl_that_reported_has_what_was_moved_to_it(
             assert web.post("/captures?crawl=two", json=reported).status_code == 200
         web.post("/crawls/two/commit")
     typed("index", "--merge", index)
-    typed("index", "--add", "--crawl", "wrong", second, index)
-    typed("index", "--add", "--reread", "--crawl", "two", second, index)
-    assert compared(index) == (
-        {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
-    )  # fmt: skip
 
 
 def test_two_names_of_a_crawl_are_refused(tmp_path: Path, files: tuple[Path, Path]) -> None:
