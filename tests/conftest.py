@@ -27,6 +27,7 @@ from dedupindex.index.format.cells import ContainerRef, encode
 from dedupindex.index.identity import Identity, Settings
 from dedupindex.index.load.runs import RunWriter
 from dedupindex.runtime import workers
+from tests.support.budgets import FULL
 from tests.support.paths import ROOT
 
 if TYPE_CHECKING:
@@ -35,14 +36,18 @@ if TYPE_CHECKING:
     from tests.support.stores import Bucket
 
 settings.register_profile(
-    "ours", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "ours",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,  # the same in each run, so more of them would only take longer
+    max_examples=FULL // 2,
 )
 settings.register_profile(
     "thorough",
     settings.get_profile("ours"),
     derandomize=False,
     print_blob=True,
-    max_examples=10 * settings.get_profile("ours").max_examples,
+    max_examples=10 * FULL,
 )
 settings.load_profile("ours")
 

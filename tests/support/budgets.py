@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-USUAL = 100
-"""Examples of a test that names no number, in an ordinary run."""
+FULL = 100
+"""Examples of a test that names no number, if the profile says nothing else."""
 
 
 def examples(number: int) -> int:
-    """Return the number of examples for a test that tries `number` in an ordinary run.
+    """Return the number of examples for a test that is to try `number`.
 
-    It follows the loaded profile: with ``max_examples=1000`` every test tries ten times as many.
+    It follows the loaded profile: with ``max_examples=50``, as in ordinary runs, it tries half as
+    many, and with ``max_examples=1000`` (``bin/test --thorough``) ten times as many.
     """
-    return max(1, number * settings.default.max_examples // USUAL)
+    return max(1, number * settings.default.max_examples // FULL)
 
 
 def thorough() -> bool:
     """Return whether the loaded profile asks for more than an ordinary run."""
-    return settings.default.max_examples > USUAL
+    return settings.default.max_examples > FULL

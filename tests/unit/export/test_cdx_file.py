@@ -28,6 +28,7 @@ from dedupindex.index.identity import Settings
 from dedupindex.runtime import external_sort
 from tests.conftest import MakeIndex
 from tests.support import captures as some
+from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
 from tests.support.commands import typed
 from tests.support.paths import ROOT
@@ -283,7 +284,7 @@ def test_a_reader_gets_what_was_written(kind: str, held: list[Capture], base32: 
 
 @FORMS
 @pytest.mark.parametrize("engine", ["lmdb", "whoosh"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(data=st.data())
 def test_an_index_comes_back_equal(
     kind: str, engine: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

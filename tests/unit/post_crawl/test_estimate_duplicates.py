@@ -23,6 +23,7 @@ from dedupindex.post_crawl.estimate_duplicates import (
 )
 from dedupindex.post_crawl.manifest.parquet import TYPES
 from dedupindex.sources.warc_files import SourceFile
+from tests.support.budgets import examples
 from tests.support.rewriting import members
 from tests.support.warc_cases import response
 
@@ -70,7 +71,7 @@ class Population:
             return estimate_duplicates(database, sample, len(self.sizes), sum(self.sizes))
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.sampled_from(sorted(COPIES)), st.sampled_from([10, 20, 60, 150]), st.integers(0, 1 << 30))
 def test_the_share_of_the_set_is_in_the_interval(kind: str, count: int, seed: int) -> None:
     population = Population(kind, seed)

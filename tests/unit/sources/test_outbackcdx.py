@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dedupindex.capture import Capture, Evidence, Item, Refusal, Revisit
 from dedupindex.errors import BadSource
 from dedupindex.sources import expand, open_source, outbackcdx
+from tests.support.budgets import examples
 from tests.support.outbackcdx_model import outbackcdx_model, row
 from tests.support.ports import refusing_port
 from tests.support.stub_server import replying, stub_server
@@ -46,7 +47,7 @@ def one(line: bytes) -> Item:
         st.sampled_from([b"", b"com,a)/ 2020", b"warning: output may be incomplete\n"]), max_size=2
     ),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_every_row_is_read_once(
     rows: list[tuple[str, int, int]], page: int, cap: int, broken: list[bytes]
 ) -> None:

@@ -19,6 +19,7 @@ from dedupindex.capture import Capture, Evidence, Item, Problem
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.sources import expand, open_source, warcprox_db
 from dedupindex.sources.warcprox_db import WarcproxSource
+from tests.support.budgets import examples
 from tests.support.commands import typed
 from tests.support.text_sources import BASE32, HEX, brief
 from tests.support.warcprox_databases import DATE, ID, URL, USUAL, make_database, value
@@ -147,7 +148,7 @@ def test_a_damaged_database_is_refused(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20479), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_any_bytes_may_be_damaged(changes: list[tuple[int, int]]) -> None:
     """Each database gives items or is refused, and is read to an end."""
     with TemporaryDirectory() as folder:
