@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -235,16 +234,15 @@ def test_a_commit_that_a_record_does_not_survive_is_not_made(stored: Stored) -> 
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-def test_faults_at_any_request(stored: Stored, kind: str) -> None:
+def test_faults_at_any_request(stored: Stored, kind: str, effort: int) -> None:
     """Nothing is lost; the next run ends with the bytes of a local run, and undoing with the old.
 
-    `DEDUPINDEX_FAULTS` of the requests get a fault, or all.
+    Requests are drawn, as many as the effort.
     """
     random = Random(kind)
     count = stored.requests_of(*stored.rewriting())
     undo = stored.requests_of(*stored.undoing())
-    tried = int(os.environ.get("DEDUPINDEX_FAULTS", "3"))
-    for number in sorted(random.sample(range(count), min(tried, count))):
+    for number in sorted(random.sample(range(count), min(effort, count))):
         stored.at_request(number, **FAULTS[kind])
         status, _, messages = ended(*stored.rewriting())
         assert "Traceback" not in messages, messages
@@ -281,14 +279,16 @@ def test_an_interrupted_dedup_is_resumed(stored: Stored, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", ["rewriting", "undoing"])
-def test_refused_at_each_request(stored: Stored, words: str) -> None:
+def test_refused_at_any_request(stored: Stored, words: str, effort: int) -> None:
     """As if the run were killed there."""
     command = getattr(stored, words)()
     other = stored.undoing() if words == "rewriting" else stored.rewriting()
     expected = stored.after if words == "rewriting" else stored.before
     if words == "undoing":
         typed(*stored.rewriting())
-    for number in range(0, stored.requests_of(*command), 5):
+    count = stored.requests_of(*command)
+    tried = min(6 * effort, count)
+    for number in sorted(Random(words).sample(range(count), tried)):
         stored.bucket.server.faults.clear()
         typed(*other)
         stored.at_request(number, status=403)
