@@ -40,7 +40,7 @@ NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
     "crawl-lookup": [
-        f"crawl-lookup-{kind}" for kind in (1, "merging", 10, 200, "short", "merged", "ports")
+        f"crawl-lookup-{kind}" for kind in (1, "merging", 10, 20, "short", "merged", "ports")
     ],
     "client": ["client", "client-async"],
     "zeno": ["zeno-doppelganger", "zeno-cdx"],

@@ -68,7 +68,7 @@ def test_cover_on_spark_equals_the_local_cover(
 
 
 @settings(
-    max_examples=examples(3), deadline=None, phases=[Phase.generate],
+    max_examples=examples(4), deadline=None, phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 @given(st.lists(DOCUMENTS, min_size=5, max_size=12).map(chain.from_iterable).map(list), RELATIONS)
