@@ -28,12 +28,13 @@ from server.routes import Route
 from server.services import Handlers
 
 LISTED = 1000  # originals and revisits in one answer
-_SCOPES = ("container", "crawl", "url")
+_SCOPES = ("container", "crawl", "host", "url")
 _CAPTURE = dict.fromkeys(("digest", "url", "date"), fields.TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
 IMPACT: dict[str, dict[str, Any]] = {
     "container": {**fields.TEXT, "description": "All of this file."},
     "crawl": {**fields.TEXT, "description": "All of this crawl."},
+    "host": {**fields.TEXT, "description": "All of this host and those below it."},
     "url": {**fields.TEXT, "description": "All of this URL, exactly as it was."},
     "prefix": {**fields.BOOLEAN, "description": "With `url`: all that begin so."},
     "list": {**fields.BOOLEAN, "description": "Also list the first originals and revisits."},

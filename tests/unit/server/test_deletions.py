@@ -73,6 +73,8 @@ def test_impact_before_and_after_a_deletion(index: Path) -> None:
     answer = web.get("/impact", query_string={"url": A.decode(), "list": "true"}).get_json()
     (listed,) = (one for one in answer["listed"] if "dependent" in one)
     assert listed["payload"] == "nowhere" and listed["dependent"]["url"] == B.decode()
+    host = web.get("/impact", query_string={"host": "example.com"}).get_json()
+    assert host["originals"] == answer["originals"] and host["revisits"]["captures"] == 1
     refused = web.delete("/captures", json=last)
     assert refused.status_code == 409 and date(web) == "02"
     done = web.delete("/captures", json={**last, "force": True}).get_json()
