@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import socket
+from urllib.parse import unquote_to_bytes
 
 from dedupindex.cache import MEGABYTE, Cache
 from dedupindex.errors import BadInput
@@ -139,7 +140,7 @@ def _needs_resolver(url: bytes) -> bool:
 
 
 # A user name may contain "@": the host follows the last one.
-_HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?+([^/?#:]+|\[[^\]/?#]*\])", re.IGNORECASE)
+_HOST = re.compile(rb"[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?+(\[[^\]/?#]*\]|[^/?#:]+)", re.IGNORECASE)
 
 
 def host_of(url: bytes) -> bytes:
@@ -157,15 +158,43 @@ def counted_host(url: bytes) -> bytes:
     return host_of(url) if _HOST.match(url) else b""
 
 
+_OTHER_IN_2003 = re.compile("[\u00df\u03c2\u200c\u200d]")
+
+
 def host_name(typed: str) -> bytes:
-    """Return a host that a user named, as `host_of` has it; raises `BadInput`."""
+    """Return a host that a user named, as `in_idna` has it; raises `BadInput`.
+
+    Four characters mean other names in IDNA 2003, which Python has, than they do today.
+    """
+    if _OTHER_IN_2003.search(typed):
+        raise BadInput(f"give {typed!r} as it is in the DNS, in ASCII letters (xn--…)")
     try:
         name = typed.lower().strip(".").encode("idna")
-    except UnicodeError as error:
-        raise BadInput(f"{typed!r} is not a host name") from error
+    except UnicodeError:
+        name = b""
     if not name:
-        raise BadInput(f"{typed!r} is not a host name")
+        hint = meant_host(typed) or "a name such as example.com"
+        raise BadInput(f"{typed!r} is not a host name: give {hint}")
     return name
+
+
+def in_idna(host: bytes) -> bytes:
+    """Return a host as the DNS has it, in ASCII; unchanged if there is no such name.
+
+    >>> in_idna("bücher.example".encode()), in_idna(b"b%C3%BCcher.example")
+    (b'xn--bcher-kva.example', b'xn--bcher-kva.example')
+    """
+    if host.isascii() and b"%" not in host:
+        return host
+    try:
+        return unquote_to_bytes(host).decode().lower().encode("idna")
+    except UnicodeError:
+        return host
+
+
+def is_address(host: bytes) -> bool:
+    """Return whether a host is an IP address, below which there are no others."""
+    return host[:1] == b"[" or _DIGITS_ONLY.fullmatch(host) is not None
 
 
 _NO_PATH = re.compile(rb"\A(https?://[^/?#]+)(?=[?#]|\Z)", re.IGNORECASE)
@@ -205,9 +234,13 @@ def meant_host(typed: str) -> str:
 
     >>> meant_host("http://example.com:8080/a"), meant_host("example.com")
     ('a name without scheme, port and path: example.com', '')
+    >>> meant_host("2001:db8::1")
+    'an address of IPv6 in brackets: [2001:db8::1]'
     """
     if not any(mark in typed for mark in "/:?#@") or typed.startswith("["):
         return ""
+    if typed.count(":") > 1 and "/" not in typed:
+        return f"an address of IPv6 in brackets: [{typed}]"
     url = typed if "://" in typed else f"http://{typed}"
     host = host_of(url.encode("utf-8", "surrogateescape"))
     if host == b"http":
@@ -217,7 +250,7 @@ def meant_host(typed: str) -> str:
 
 def is_at(host: bytes, name: bytes) -> bool:
     """Return whether a host has a name, or is below it."""
-    return host == name or host.endswith(b"." + name)
+    return host == name or (host.endswith(b"." + name) and not is_address(host))
 
 
 def is_http(url: bytes) -> bool:

@@ -68,7 +68,9 @@ def need(command: str, *, found: bool) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("attacks")
-    group.addoption("--effort", type=int, default=1, help="rounds of attack tests, times this")
+    group.addoption(
+        "--effort", type=int, default=1, help="rounds of attacks and faults, times this"
+    )
     group.addoption("--seed", type=int, default=0, help="seed of attack tests")
 
 
@@ -150,7 +152,7 @@ def end_fsspec() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def effort(request: pytest.FixtureRequest) -> int:
-    """How many times as many rounds as usual an attack test runs."""
+    """How many times as many rounds as usual a test of attacks or faults runs."""
     return int(request.config.getoption("--effort"))
 
 

@@ -370,6 +370,16 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         yield f"\n{refused.title}:"
         yield from refused.text_lines(rows)
         yield as_called(f"  {REASONS}")
+    yield from _named_files(report)
+    yield from _hosts(report)
+    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
+    yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
+    if not report.dry_run:
+        yield _verified_line(report)
+
+
+def _named_files(report: DedupReport) -> Iterator[str]:
+    """Yield the files that are copies of others, and those that are no archives."""
     if report.file_copies:
         yield f"\n{report.copies_text()}"
         equal = [f"{one.file} equals {one.equals}" for one in report.equal_files]
@@ -378,11 +388,6 @@ def _text_of(report: DedupReport, commands: list[str]) -> Iterator[str]:
         copied = "" if report.in_place else ", not copied"
         yield f"\nfiles skipped, neither WARC nor ARC{copied}: {report.skipped:,}"
         yield from file_lines(report.skipped_files, report.skipped)
-    yield from _hosts(report)
-    seconds = ", ".join(f"{step} {value:.1f} s" for step, value in report.seconds.items())
-    yield f"\n{seconds}; manifest and plan are in {printable(str(report.work))}"
-    if not report.dry_run:
-        yield _verified_line(report)
 
 
 def _hosts(report: DedupReport) -> Iterator[str]:
@@ -395,7 +400,8 @@ def _hosts(report: DedupReport) -> Iterator[str]:
     if saving:
         yield from hosts.text_lines(host.as_row() for host in saving)
     if others := hosts_without_revisits(report.hosts):
-        yield singular(f"  {others:,} {'others' if saving else 'hosts'} with nothing")
+        what = ("other" if others == 1 else "others") if saving else "hosts"
+        yield singular(f"  {others:,} {what} with nothing")
 
 
 def _undo(report: DedupReport) -> Iterator[str]:
@@ -413,7 +419,7 @@ def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None)
     result = shlex.quote(str(out))
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
     lines = [f"restore the records: bin/undedup {result}{state} --out OTHER"]
-    if len(sources) == 1:
-        verify = f"{_VERIFY}bin/verify --against {shlex.quote(sources[0])} {result}"
-        lines.insert(0, f"{verify} {_originals(report)}".rstrip())
+    if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
+        last = f"{result} {_originals(report)}".rstrip()
+        lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]
     return [as_called(printable(line)) for line in lines]

@@ -315,7 +315,7 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: st
         "skipped_files": built.skipped_files,
         "not_read_zstd": _zstd_files(built),
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
-        "reported_by_crawls": dict(sorted(built.reported.items())),
+        "reported_by_crawls": built.reported,
     }
     text = _text_of(built, sources, printable(index_name(index)))
     print_result(content, text, _notes(built, sources, index, crawl))
@@ -324,13 +324,17 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: st
 
 def _notes(built: Built, sources: tuple[str, ...], index: Path, crawl: str) -> Iterator[str]:
     """Yield how files get into the crawl that wrote them, if it is not `crawl`."""
-    for name, count in sorted(built.reported.items())[:_MAX_NAMED]:
-        files = "a file of the name of one" if count == 1 else f"files of the names of {count:,}"
-        command = as_called(reread(index_name(index), sources, name))
+    for name, found in list(built.reported.items())[:_MAX_NAMED]:
+        one = len(found) == 1
+        was = "1 file was" if one else f"{len(found):,} files were"
+        shown = found if len(found) <= _MAX_NAMED else ["FILE..."]
         yield (
-            f"warning: crawl {name} has reported captures in {files} that was read for no crawl; "
-            f"if it wrote {'it' if count == 1 else 'them'}: {command}"
+            f"warning: {was} read for no crawl, and crawl {name} has captures in "
+            f"{'a file of that name' if one else 'files of these names'}; if it wrote "
+            f"{'it' if one else 'them'}: {as_called(reread(index_name(index), shown, name))}"
         )
+    if (more := len(built.reported) - _MAX_NAMED) > 0:
+        yield f"warning: and so for {more:,} more crawls (see --json)"
     if count := built.elsewhere.total():
         names = [f"crawl {name}" if name else "no crawl" for name in sorted(built.elsewhere)]
         files = "1 known file was not read, and stays in"

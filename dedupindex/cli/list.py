@@ -27,6 +27,7 @@ from dedupindex.timestamps import digits_of_date, first_digits, last_digits
 from dedupindex.urlkey import (
     host_name,
     host_of,
+    in_idna,
     is_at,
     lacks_scheme,
     meant_host,
@@ -211,7 +212,7 @@ def _matcher(
     def matches(capture: Capture) -> bool:
         size = -1 if capture.size_of_record else capture.size
         return (
-            (not name or is_at(host_of(capture.url), name))
+            (not name or is_at(in_idna(host_of(capture.url)), name))
             and (not first or digits_of_date(capture.date) >= first)
             and (not last or digits_of_date(capture.date) <= last)
             and media_type in (None, capture.mime)

@@ -23,6 +23,7 @@ from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
 from dedupindex.post_crawl.plan.plan_file import Plan, open_plan
 from dedupindex.post_crawl.plan.record_reader import ContainerUrls, container_urls
+from dedupindex.post_crawl.reasons import WORDS
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY, Journal, discard_unfinished
 from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_all import locked, rewrite
@@ -226,7 +227,7 @@ class _RewriteReport:
             size = amount(sum(file.bytes for file in self.absent))
             yield f"{words}, so keep the source: {files}, {size}"
             yield from file_lines([f"not copied: {one.file}" for one in self.absent], self.left)
-        yield from count_lines("not rewritten: ", found.refused)
+        yield from count_lines("not rewritten: ", found.refused, WORDS)
 
 
 def _rewrite(

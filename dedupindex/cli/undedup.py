@@ -346,7 +346,10 @@ def _without_file(directories: Sequence[Path], tasks: Sequence[Undo]) -> Iterato
         for name in sorted(names):
             if place_of(store_of_state(directory), directory).size(name) is None:
                 yield Restored(
-                    name, "left_alone", 0, "not found; if renamed, its revisits are kept"
+                    name,
+                    "left_alone",
+                    0,
+                    "its file is not there; a file that was renamed keeps its revisits",
                 )
 
 

@@ -35,7 +35,7 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
-from dedupindex.indexer.tasks import BuildPlan, make_plan
+from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
 from dedupindex.object_store import is_remote, local, redacted
 from dedupindex.runtime.files import exclusive
 from dedupindex.runtime.spark import Cluster, spark_session
@@ -106,8 +106,8 @@ class Built:
     skipped   number of files in directories that are of no known kind
     skipped_files  paths of the first of these, at most 1,000 of each source
     elsewhere  of the known files, how many were read for which other crawl, "" for none
-    reported  of the files that were read for no crawl, how many have the name of a file in which
-        which crawl has reported captures
+    reported  crawls that have captures in files of the names of those that were read for no crawl,
+        with these files; merged crawls only, and not on a cluster
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
@@ -119,7 +119,7 @@ class Built:
     skipped: int
     skipped_files: list[str] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
-    reported: Counter[str] = field(default_factory=Counter)
+    reported: dict[str, list[str]] = field(default_factory=dict)
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -348,10 +348,13 @@ def _plan(job: Build, found: Expanded, done: list[Staged]) -> BuildPlan:
         closing(open_index(job.index)) as engine,
         engine.view() if engine.identity.generation else nullcontext() as view,
     ):
-        return make_plan(
+        plan = make_plan(
             found, view, replace=job.replace, reread=job.reread, jobs=job.jobs, done=names,
             dropped=job.dropped, crawl=job.crawl,
         )  # fmt: skip
+        if view is not None and not (job.crawl or job.dropped or is_cluster(job.engine)):
+            plan.reported = crawls_of_files(plan, view)
+        return plan
 
 
 def _stage_all(

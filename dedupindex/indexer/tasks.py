@@ -6,12 +6,13 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from blake3 import blake3
 
 from dedupindex.errors import BadSource, ContainerChanged
 from dedupindex.index.engine import IndexedContainer, View
-from dedupindex.index.format.file_names import last_name
+from dedupindex.index.format.file_names import files_of, last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
@@ -44,7 +45,7 @@ class BuildPlan:
     known: int = 0  # unchanged containers
     purged: int = 0  # containers whose captures were purged
     elsewhere: Counter[str] = field(default_factory=Counter)  # unchanged ones of other crawls
-    reported: Counter[str] = field(default_factory=Counter)  # see `Built.reported`
+    reported: dict[str, list[str]] = field(default_factory=dict)  # see `Built.reported`
     dropped: set[str] = field(default_factory=set)  # those whose old captures are removed
 
 
@@ -95,24 +96,30 @@ def make_plan(
     else:
         plan.known += len(known)
         plan.elsewhere.update(moved.values())
-    if view is not None and not crawl:
-        plan.reported = _reported(inputs, view)
     plan.tasks = _divide(inputs, jobs)
     return plan
 
 
-def _reported(inputs: list[Input], view: View) -> Counter[str]:
-    """Return the crawls that have reported captures in files of these names, with their number.
+def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
+    """Return crawls that have captures in files of the names of those to be read, with these files.
 
-    Files of these crawls that were read are not counted.
+    Files of a crawl that were read are not among them. Crawls that are not merged are not known.
     """
-    names, files = {last_name(found.name) for found in inputs}, set[tuple[str, str]]()
-    for _, (container, crawl) in view.places():
-        if crawl and last_name(container) in names and view.container(container) is None:
-            files.add((crawl, last_name(container)))
-    if files:
-        files -= {(container.crawl, last_name(container.name)) for container in view.containers()}
-    return Counter(crawl for crawl, _ in files)
+    files: dict[str, list[str]] = {}
+    for found in chain.from_iterable(plan.tasks):
+        files.setdefault(last_name(found.name), []).append(found.name)
+    reported = {
+        (place.crawl, last_name(place.container))
+        for _, place in view.places()
+        if place.crawl and last_name(place.container) in files
+        and not any(map(view.container, files_of(place.container)))
+    }  # fmt: skip
+    if reported:
+        reported -= {(read.crawl, last_name(read.name)) for read in view.containers()}
+    crawls: dict[str, list[str]] = {}
+    for crawl, name in sorted(reported):
+        crawls.setdefault(crawl, []).extend(files[name])
+    return crawls
 
 
 def _is_staged(found: Input, done: Mapping[str, tuple[int, int]]) -> bool:

@@ -123,7 +123,7 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
     if saving:
         yield from hosts_table(dry_run=dry).html_lines(host.as_row() for host in saving)
     if others := hosts_without_revisits(report.hosts):
-        made = "would have" if dry else "have"
+        made = "would have" if dry else "has" if others == 1 else "have"
         yield html_page.note(singular(f"{others:,} hosts") + f" that {made} no revisit: not shown.")
     if report.refused:
         rows = report.refused_rows()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from dedupindex.capture import Problem
-from dedupindex.post_crawl.manifest.parquet import Manifest, fetch_rows
+from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
 from dedupindex.post_crawl.rewrite.result_place import (
@@ -27,7 +27,7 @@ from dedupindex.sources.warc_files import Sources
 
 NO_ARCHIVE = "it cannot be read as WARC or ARC"
 _EQUAL = 1000  # files that are copies of others and are named
-_HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?([^/?#:]+|\[[^\]/?#]*\])"
+_HOST = r"^[A-Za-z][A-Za-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]/?#]*\]|[^/?#:]+)"
 _HOST_OF_URL = f"""coalesce(
   nullif(rtrim(lower(regexp_extract(url, {quoted(_HOST)}, 1)), '.'), ''),
   left(lower(split_part(url, ':', 1)), 255))"""
@@ -221,15 +221,16 @@ class DedupReport:
                 self.leave(file.path, NO_ARCHIVE)
 
     def add_manifest(self, manifest: Manifest) -> None:
-        first: dict[str, str] = {}  # BLAKE3 of a file -> its path
+        first: dict[str, ManifestContainer] = {}  # BLAKE3 of a file -> the first that has it
         for entry in sorted(manifest.entries.values(), key=lambda one: one.container.key):
             file = entry.container
-            same = first.setdefault(file.content_hash, file.place)
-            if file.size and same != file.place:
+            same = first.setdefault(file.content_hash, file)
+            linked = file.inode and (file.device, file.inode) == (same.device, same.inode)
+            if file.size and not linked and same is not file:
                 self.file_copies += 1
                 self.file_copies_bytes += file.size
                 if len(self.equal_files) < _EQUAL:
-                    self.equal_files.append(EqualFile(file.place, same))
+                    self.equal_files.append(EqualFile(file.place, same.place))
             self.captures += entry.lines
             self.records += entry.readable
             self.damaged += entry.damaged
@@ -294,13 +295,16 @@ class DedupReport:
         return f"{amount(abs(net))} {'less' if net > 0 else 'more'} than before"
 
     def copies_text(self) -> str:
-        """Say what copies of whole files take, which no run changes; empty if there are none."""
+        """Say what copies of whole files mean for a run; empty if there are none."""
         if not self.file_copies:
             return ""
-        files, stay = f"{self.file_copies:,} files are copies of others", "they stay"
+        files = f"{self.file_copies:,} files are copies of others"
         if self.file_copies == 1:
-            files, stay = "1 file is a copy of another", "it stays"
-        return f"{files}, {amount(self.file_copies_bytes)}, and {stay}: leave copies out"
+            files = "1 file is a copy of another"
+        return (
+            f"{files} ({amount(self.file_copies_bytes)} before): what both have is stored twice, "
+            "and revisits of it name no record id; run without the copies if you can"
+        )
 
     def earlier_text(self) -> str:
         """Say what is kept to undo earlier runs, too; empty if there is nothing."""

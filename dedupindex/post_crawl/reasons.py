@@ -22,7 +22,7 @@ WORDS = {
     "hash-collision": "only a 64-bit hash was equal",
     "indexed": "the index has it, and revisits that are not known may refer to it",
     "no-earlier-original": "only later captures could be its original",
-    "no-gain": "the revisit would not be smaller, or not by enough",
+    "no-gain": "the revisit would not be smaller, or not by --min-gain",
     "no-original": "none of the equal captures can be an original",
     "not-a-response": "a record of another type",
     "original-busy": "a process writes to the file of the original",
@@ -35,13 +35,13 @@ WORDS = {
     "protected-original": "it is the original of other captures",
     "referred-to": "a revisit refers to it already",
     "same-record": "it has the record id of its original, as in a copy of a file",
-    "same-second": "replay could show another record of its URL and second in its place",
+    "same-second": "replay could show another record of its URL and second, such as a cut copy",
     "small": "a body of fewer bytes than --min-size",
     "status-differs": "the original has another status",
     "type-differs": "the original has another Content-Type",
     "unexpected-field": "a response with a field that only a revisit may have",
     "unreadable": "it cannot be read",
-    "unused-original": "no capture with its payload can become a revisit of it",
+    "unused-original": "it could be an original, but each equal capture has a reason to stay",
 }
 
 

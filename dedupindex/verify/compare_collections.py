@@ -119,7 +119,7 @@ class Against:
             there = [files[name] for files in after if name in files]
             pairs += [(old, path) for path in there]
             if not there:
-                message = f"{old} is in none of the places given"
+                message = f"it is not there, and {old} is"
                 if other := _other_form(name, after):
                     message += f"; files are compared by name, and {other} is there"
                 if name.endswith(_UNFINISHED):

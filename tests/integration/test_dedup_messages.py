@@ -15,7 +15,7 @@ from dedupindex.post_crawl import dedup_page
 from dedupindex.post_crawl.dedup_report import DedupReport
 from dedupindex.post_crawl.work_directory import working
 from dedupindex.runtime.tables import amount
-from tests.support.commands import typed
+from tests.support.commands import ended, typed
 from tests.support.rewriting import content
 from tests.unit.post_crawl.test_index_originals import write
 
@@ -130,7 +130,10 @@ def test_copies_of_whole_files_are_named(archive: Path, tmp_path: Path) -> None:
     dry = typed("dedup", archive, "--out", tmp_path / "out", "--dry-run", "--json", status=7)[0]
     out, _ = typed("dedup", archive, "--out", tmp_path / "out", "--html", page, status=7)
     size = amount(backup.stat().st_size)
-    text = f"1 file is a copy of another, {size}, and it stays: leave copies out"
+    text = (
+        f"1 file is a copy of another ({size} before): what both have is stored twice, "
+        "and revisits of it name no record id; run without the copies if you can"
+    )
     assert f"{text}\n  {backup} equals {first}\n" in out
     assert f"{text} ({backup} equals {first})." in unescape(page.read_text())
     assert "same-record: it has the record id of its original, as in a copy of a file" in out
@@ -138,6 +141,36 @@ def test_copies_of_whole_files_are_named(archive: Path, tmp_path: Path) -> None:
     assert done["equal_files"] == [{"file": str(backup), "equals": str(first)}]
     assert (done["file_copies"], done["file_copies_bytes"]) == (1, backup.stat().st_size)
     assert json.loads(dry)["equal_files"] == done["equal_files"]
+
+
+def test_links_are_no_copies(archive: Path, tmp_path: Path) -> None:
+    (archive / "linked.warc.gz").hardlink_to(archive / "crawl2.warc.gz")
+    found = json.loads(typed("dedup", archive, "--out", tmp_path / "out", "--json")[0])
+    assert found["file_copies"] == 0 and found["equal_files"] == []
+
+
+def test_a_copy_of_what_is_rewritten_is_named_too(archive: Path, tmp_path: Path) -> None:
+    """Its captures become revisits like those of the other: of originals in a third file."""
+    backup, last = archive / "z-backup.warc.gz", archive / "crawl3.warc.gz"
+    backup.write_bytes(last.read_bytes())
+    found = json.loads(typed("dedup", archive, "--in-place", "--json")[0])
+    assert found["revisits"] == 6 and found["file_copies"] == 1
+    assert found["equal_files"] == [{"file": str(backup), "equals": str(last)}]
+
+
+def test_each_directory_has_a_command_that_verifies_its_files(tmp_path: Path) -> None:
+    for day, name in ((2, "a"), (3, "b")):
+        write(tmp_path / name / f"{name}.warc.gz", day, BODIES)
+    out = tmp_path / "out"
+    lines = typed("dedup", tmp_path / "a", tmp_path / "b", "--out", out)[0].splitlines()
+    commands = [line.split(": ", 1)[1].split() for line in lines if line.startswith("verify: ")]
+    assert [words[:2] for words in commands] == [["bin/verify", "--against"]] * 2
+    for _, *words in commands:
+        typed("verify", *words)
+    revisits = out / "b/b.warc.gz" if (out / "b").exists() else out / "b.warc.gz"
+    revisits.unlink()
+    status = [ended("verify", *words)[0] for _, *words in commands]
+    assert sorted(status) == [0, 8]
 
 
 def test_working_files_of_a_dry_run_with_other_sources_are_replaced(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -87,11 +88,11 @@ def test_a_crawl_that_reported_has_what_was_moved_to_it(
     index, second = tmp_path / "index", files[1]
     report_second_crawl(index, files)
     added = typed("index", "--add", *(("--crawl", wrong) if wrong else ()), second, index)[1]
-    name = "crawl two has reported captures in a file of the name of one that was read for no crawl"
-    assert (name in added) == (not wrong)
-    assert (f"if it wrote it: bin/index --reread --crawl two {second} {index}\n" in added) == (
-        not wrong
+    warning = (
+        "1 file was read for no crawl, and crawl two has captures in a file of that name; "
+        f"if it wrote it: bin/index --reread --crawl two {second} {index}\n"
     )
+    assert (warning in added) == (not wrong)
     typed("index", "--add", "--reread", "--crawl", "two", second, index)
     assert compared(index) == (
         {"new": 2, "same": 2, "changed": 0, "second_stored": 2, "second_revisits": 2}, []
@@ -99,6 +100,33 @@ def test_a_crawl_that_reported_has_what_was_moved_to_it(
     same_name = tmp_path / "another" / second.name
     second_crawl(same_name)
     assert "warning" not in typed("index", "--add", same_name, index)[1]  # two was read
+
+
+def test_only_the_files_of_a_crawl_are_named(tmp_path: Path, files: tuple[Path, Path]) -> None:
+    """A directory of files of two crawls is read for none."""
+    index, (first, second) = tmp_path / "index", files
+    report_second_crawl(index, files)
+    folder = tmp_path / "both"
+    folder.mkdir()
+    for name in (second.name, "other.warc.gz"):
+        write(folder / name, 4, BODIES[:1])
+    copied = tmp_path / "copied"
+    typed("index", index, "--copy", copied)
+    said = typed("index", "--add", folder, copied, "--json")[0]
+    assert json.loads(said)["reported_by_crawls"] == {"two": [str(folder / second.name)]}
+    warned = typed("index", "--add", folder, index)[1]
+    assert f"--reread --crawl two {folder / second.name} {index}\n" in warned
+    assert "warning" not in typed("index", "--add", first, index)[1]
+
+
+def test_a_warc_in_a_wacz_that_was_read_is_known(tmp_path: Path) -> None:
+    index, inner = tmp_path / "index", write(tmp_path / "data.warc.gz", 2, BODIES)
+    with zipfile.ZipFile(tmp_path / "x.wacz", "w", zipfile.ZIP_STORED) as packed:
+        packed.write(inner, "archive/data.warc.gz")
+    typed("index", *TYPES, "--crawl", "one", tmp_path / "x.wacz", index)
+    (tmp_path / "other").mkdir()
+    other = write(tmp_path / "other/data.warc.gz", 3, BODIES)
+    assert "warning" not in typed("index", "--add", other, index)[1]
 
 
 def report_second_crawl(index: Path, files: tuple[Path, Path]) -> None:

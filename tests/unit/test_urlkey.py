@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dedupindex import urlkey as module
 from dedupindex.cache import Cache
-from dedupindex.urlkey import urlkey
+from dedupindex.urlkey import host_of, urlkey
 from tests.support.budgets import examples
 from tests.support.paths import DATA, ROOT
 
@@ -223,6 +223,17 @@ def test_the_docs_say_which_urls_have_one_key() -> None:
     assert len(pairs) > 20
     for pair in pairs:
         assert (urlkey(pair.one.encode()) == urlkey(pair.other.encode())) is pair.here, pair
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        (b"http://[::1]:8080/a", b"[::1]"), (b"https://u:p@[2001:DB8::1]/", b"[2001:db8::1]"),
+        (b"http://EXAMPLE.com.:80/", b"example.com"), (b"dns:example.com", b"dns"),
+    ],
+)  # fmt: skip
+def test_hosts(url: bytes, host: bytes) -> None:
+    assert host_of(url) == host
 
 
 def test_the_host_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

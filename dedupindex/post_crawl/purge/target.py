@@ -17,7 +17,7 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.index.format.visits import VISIT, Visit
 from dedupindex.timestamps import digits_of_date
-from dedupindex.urlkey import counted_host, host_name, is_at
+from dedupindex.urlkey import counted_host, host_name, in_idna, is_address
 
 _ARCHIVE = re.compile(r"\.(w?arc(\.(gz|zst))?|wacz)$", re.IGNORECASE)
 
@@ -83,8 +83,10 @@ class ResolvedTarget:
         self._packed = {pack(url): number for number, url in enumerate(urls)}
         self._packed_ends = tuple(self._packed)
         self._tails = frozenset(self.keys.tail(url) for url in urls)
-        hosts = self.target.texts if kind is TargetKind.HOST else ()
-        self._hosts = tuple(map(host_name, hosts))
+        self._hosts: dict[bytes, list[int]] = {}
+        if kind is TargetKind.HOST:
+            for number, text in enumerate(self.target.texts):
+                self._hosts.setdefault(host_name(text), []).append(number)
         # By URL: what goes stays away, whatever container it comes from.
         self.by_url = self.target.has_urls or kind is TargetKind.CAPTURE
         self._captures: dict[bytes, list[tuple[int, CaptureTarget]]] = {}
@@ -173,11 +175,19 @@ class ResolvedTarget:
     def _texts_for(self, url: bytes) -> list[int]:
         """The texts that mean a URL."""
         if self.target.kind is TargetKind.HOST:
-            host = counted_host(url)
-            return [at for at, name in enumerate(self._hosts) if is_at(host, name)]
+            return self._texts_for_host(in_idna(counted_host(url)))
         if self.target.kind is TargetKind.PREFIX:
             return [at for at, prefix in enumerate(self.target.urls) if url.startswith(prefix)]
         return [at for at, one in enumerate(self.target.urls) if url == one]
+
+    def _texts_for_host(self, host: bytes) -> list[int]:
+        """The texts that mean a host, or one above it."""
+        found = list(self._hosts.get(host, ()))
+        if not is_address(host):
+            while host:
+                _, _, host = host.partition(b".")
+                found += self._hosts.get(host, ())
+        return found
 
     def _captures_of(self, key: bytes, entry: bytes) -> set[int]:
         candidates = self._captures.get(cells.packed_url(entry))

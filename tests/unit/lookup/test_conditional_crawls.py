@@ -89,6 +89,7 @@ class World:
 
     def __init__(self, folder: Path, keep: str) -> None:
         self.index, self.now = folder / "index", START
+        self.purges = 0
         self.pages = {kind: Page(kind) for kind in KINDS}
         self.dates = {formatdate(page.modified, usegmt=True): page.modified
                       for page in self.pages.values()}  # fmt: skip
@@ -200,13 +201,15 @@ class World:
         self.start()
 
     def purge(self, kind: str) -> None:
-        """Take a URL down: its records go from the WARCs, too."""
+        """Take a URL, or its host, down: its records go from the WARCs, too."""
         url = self.pages[kind].url
         for name, items in self.waiting.items():
             self.waiting[name] = [item for item in items if item["url"] != url]
         self.kept = {key: crawls for key, crawls in self.kept.items() if key[0] != url}
         self.stop()
-        assert ended("purge", self.index, "--url", url)[0] in (0, NOTHING_FOUND)
+        self.purges += 1
+        named = ("--url", url) if self.purges % 2 else ("--host", f"{kind}.example")
+        assert ended("purge", self.index, *named)[0] in (0, NOTHING_FOUND)
         self.start()
 
     def do(self, what: str, *given: Any) -> None:

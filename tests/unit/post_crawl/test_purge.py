@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dedupindex.capture import Capture, Evidence
+from dedupindex.crawls import lifecycle, merge_crawls
 from dedupindex.crawls.stores.lmdb_crawl_store import LmdbStore
 from dedupindex.errors import BadInput, HasDependents
 from dedupindex.index.format.file_names import is_container
@@ -23,6 +24,7 @@ from dedupindex.timestamps import digits_of_date
 from tests.conftest import ENGINES, On
 from tests.support.budgets import examples
 from tests.support.captures import capture, sha1
+from tests.support.commands import typed
 from tests.support.purging import READ, UNREAD, begin, held, load, revisit_of
 from tests.unit.post_crawl.test_impact import report
 
@@ -220,6 +222,12 @@ def test_a_host_goes_with_its_subdomains_whatever_scheme_and_port(
             report(store, "open", capture(99, url, 2))
     found = purge(index, host, force=False)
     assert (found.found, found.live) == ({0}, 1)
+    with closing(LmdbStore(index)) as store:
+        merged = {one.url for _, one in held(index)}
+        with store.writing() as writing:
+            lifecycle.commit(writing, "open")
+        merge_crawls.merge(index, store)
+    assert {one.url for _, one in held(index)} == merged  # the other host was reported, too
     assert {one.url for _, one in held(index)} == {*OF_OTHERS}
     load(index, captures)  # it stays away
     assert {one.url for _, one in held(index)} == {*OF_OTHERS}
@@ -237,10 +245,37 @@ def test_a_host_takes_its_revisits_and_keeps_what_those_of_others_need(tmp_path:
         purge(index, host, force=False)
 
 
-@pytest.mark.parametrize("name", [".", "a..b", "..."])
+@pytest.mark.parametrize(
+    ("name", "taken", "others"),
+    [
+        ("10.0.0.1", [b"http://10.0.0.1:80/"], [b"http://110.0.0.1/"]),
+        ("0.1", [b"http://a.0.1.example/"][:0], [b"http://10.0.0.1/"]),
+        ("[::1]", [b"http://[::1]:8080/"], [b"http://[fe80::1]/"]),
+        (
+            "bücher.example",
+            ["http://www.Bücher.example/".encode(), b"http://b%C3%BCcher.example/",
+             b"http://xn--bcher-kva.example/"],
+            [b"http://bucher.example/"],
+        ),
+        ("EXAMPLE.com.", [b"http://a.b.example.COM./"], [b"http://example.community/"]),
+    ],
+)  # fmt: skip
+def test_spellings_of_hosts(
+    tmp_path: Path, name: str, taken: list[bytes], others: list[bytes]
+) -> None:
+    index = begin(tmp_path)
+    load(index, [capture(number, url, 1) for number, url in enumerate(taken + others)])
+    found = purge(index, Target(TargetKind.HOST, ("no.example", name)), force=False)
+    assert found.found == ({1} if taken else set())
+    assert [one.url for _, one in held(index)] == others
+    listed = typed("list", index, "--host", name, "--json", status=10)[1]
+    assert "no capture matches" in listed
+
+
+@pytest.mark.parametrize("name", [".", "a..b", "...", "straße.example", "a" * 64])
 def test_what_is_no_host_name_purges_nothing(tmp_path: Path, name: str) -> None:
     index = begin(tmp_path)
     load(index, [capture(1, b"dns:example.com", 1)])
-    with pytest.raises(BadInput, match="is not a host name"):
+    with pytest.raises(BadInput, match="is not a host name|in the DNS"):
         purge(index, Target(TargetKind.HOST, (name,)), force=True)
     assert held(index)
