@@ -10,7 +10,7 @@ from itertools import chain
 
 from blake3 import blake3
 
-from dedupindex.errors import BadSource, ContainerChanged
+from dedupindex.errors import BadInput, BadSource, ContainerChanged
 from dedupindex.index.engine import IndexedContainer, View
 from dedupindex.index.format.file_names import files_of, last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
@@ -64,7 +64,8 @@ def make_plan(
 
     `done` maps the containers that an interrupted run of this build has staged to size and time of
     change; captures of containers in `dropped` are removed, and those of containers that are read
-    again for another `crawl`. Raises `BadSource`, or `ContainerChanged` before anything is read.
+    again for another `crawl`. Before anything is read, raises `BadSource`, `ContainerChanged`, or
+    `BadInput` for containers of a crawl that are read again for none.
     """
     plan = BuildPlan(dropped=set(dropped))
     inputs, known = [], list[Input]()  # `known` could be left unread
@@ -79,8 +80,14 @@ def make_plan(
         is_staged = _is_staged(found, done)
         # also for a staged container, because it may replace captures
         before = None if view is None else _known(found, view, plan, replace=replace)
-        if before is not None and not before.purged and crawl not in ("", before.crawl):
-            moved[found.name] = before.crawl
+        if before is not None and not before.purged and crawl != before.crawl:
+            if crawl:
+                moved[found.name] = before.crawl
+            elif reread:
+                raise BadInput(
+                    f"{found.name} was read for crawl {before.crawl}, and nothing was read again: "
+                    f"give --crawl {before.crawl}, with the files of that crawl only"
+                )
         if is_staged:
             continue
         if before is None:

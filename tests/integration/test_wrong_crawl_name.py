@@ -148,6 +148,20 @@ def report_second_crawl(index: Path, files: tuple[Path, Path]) -> None:
     typed("index", "--merge", index)
 
 
+def test_a_file_stays_in_its_crawl_when_it_is_read_again(
+    tmp_path: Path, files: tuple[Path, Path]
+) -> None:
+    index, (first, second) = tmp_path / "index", files
+    typed("index", *TYPES, "--crawl", "one", first, index)
+    typed("index", "--add", second, index)
+    said = typed("index", "--reread", second, first, index, status=4)[1]
+    assert f"{first} was read for crawl one" in said and "give --crawl one" in said
+    for words in ([second], ["--crawl", "one", first]):
+        typed("index", "--reread", *words, index)
+    crawls = json.loads(typed("index", "--stats", "--json", index)[0])["crawls"]
+    assert {row["crawl"]: row["files"] for row in crawls} == {"": 1, "one": 1}
+
+
 def test_two_names_of_a_crawl_are_refused(tmp_path: Path, files: tuple[Path, Path]) -> None:
     words = ("index", "--crawl", "two", files[1], tmp_path / "index")
     assert "--crawl is given twice; it takes one value" in typed(*words, "--crawl=one", status=2)[1]
