@@ -179,7 +179,7 @@ def _print_report(
 def _check(out: Path | str | None, in_place: bool, dry_run: bool, options: dict[str, Any]) -> None:
     """Raise `UsageError` for options that do not go together."""
     if (out is None) != in_place:
-        raise click.UsageError("give one of --out and --in-place")
+        raise click.UsageError("give either --out or --in-place, also with --dry-run")
     if options["update_index"] and options["index"] is None:
         raise click.UsageError("--update-index goes with --index")
     if options["spark"] and not isinstance(out, str):

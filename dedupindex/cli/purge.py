@@ -11,12 +11,18 @@ from typing import Any, BinaryIO, TypeVar
 import click
 import orjson
 
-from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_result, say
+from dedupindex.cli.common import (
+    NOTHING_FOUND,
+    Command,
+    print_json,
+    print_result,
+    say,
+)
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
 from dedupindex.digest import Digest
-from dedupindex.errors import BadInput, DedupError
+from dedupindex.errors import BadInput, DedupError, as_called
 from dedupindex.post_crawl.purge.impact import Amount, Item
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
@@ -31,7 +37,7 @@ from dedupindex.post_crawl.purge.remove import (
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from dedupindex.runtime.tables import amount, printable, singular
 from dedupindex.timestamps import check_date
-from dedupindex.urlkey import lacks_scheme, meant_host, meant_url
+from dedupindex.urlkey import counted_host, lacks_scheme, meant_host, meant_url
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
@@ -116,7 +122,8 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
     rewrite the files that bin/impact --list names to take it down.
 
     Fails if revisits depend on these captures, or may do so in files that changed since they were
-    indexed, unless --force is given. Purged captures are not added again.
+    indexed, unless --force is given. Purged captures are not added again; captures of the same
+    URL that are made later are. With --crawl the statistics of the crawl are removed, too.
     """
     target = _target(options)
     on_item = _print_item if listed else None
@@ -232,6 +239,9 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return f" (it has no scheme: did you mean {meant_url(name)}?)"
     if kind is TargetKind.URL and (full := meant_url(name)) != name:
         return f" (did you mean {full}?)"
+    if kind is TargetKind.URL:
+        host = printable(counted_host(name.encode()).decode("utf-8", "backslashreplace"))
+        return as_called(f" (URLs are exact: bin/list INDEX --host {host} lists those of its host)")
     if kind is TargetKind.HOST and (host := meant_host(name)):
         return f" (--host takes {host})"
     if kind is TargetKind.HOST and has_magic(name):

@@ -89,7 +89,7 @@ def command(
     was, is named; the exit status is then 7.
     """
     if (out is None) != in_place and not (dry_run and out is None):
-        raise click.UsageError("give one of --out and --in-place")
+        raise click.UsageError("give either --out or --in-place")
     if in_place and (originals or hosts):
         raise click.UsageError("--originals and --host go with --out")
     if isinstance(out, str) and not dry_run:

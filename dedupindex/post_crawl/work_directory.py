@@ -37,7 +37,7 @@ def work_directory(roots: Sequence[str], out: Path | None) -> Path:
     """Return the default directory of working files; raises `BadInput` if there is none."""
     if out is None and len(roots) > 1:
         raise BadInput(
-            "these sources are in several directories: name one for working files with --work"
+            "these sources are in several directories: name one for working files with --work DIR"
         )
     place = Path(os.path.abspath(roots[0] if out is None else out))
     return place.with_name(f"{place.name}.dedup")
