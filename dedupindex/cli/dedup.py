@@ -418,7 +418,8 @@ def _next(report: DedupReport, sources: tuple[str, ...], out: Path | str | None)
         return [as_called(line) for line in _undo(report)]
     result = shlex.quote(str(out))
     state = f" --state {shlex.quote(str(report.state))}" if report.state else ""
-    lines = [f"restore the records: bin/undedup {result}{state} --out OTHER"]
+    undo = f"restore the records: bin/undedup {result}{state} --out OTHER"
+    lines = [undo] if report.revisits else []
     if len(sources) == 1 or (len(sources) <= _FOLDERS and all(map(os.path.isdir, sources))):
         last = f"{result} {_originals(report)}".rstrip()
         lines[:0] = [f"{_VERIFY}bin/verify --against {shlex.quote(one)} {last}" for one in sources]

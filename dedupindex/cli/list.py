@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
+from glob import has_magic
 from itertools import chain, islice
 from mimetypes import types_map
 from pathlib import Path
@@ -150,6 +151,8 @@ def why_none(
         return scheme
     if host and (name := meant_host(host)):
         return f"--host takes {name}"
+    if host and has_magic(host):
+        return "--host takes no wildcards: a host means all below it, too"
     if mime and "/" not in mime:
         known = types_map.get(f".{mime.lower()}", "")
         return f"--mime takes all of a media type{known and f': did you mean {known}?'}"
@@ -249,7 +252,7 @@ def print_captures(
         for capture in shown:
             click.echo(line_of(capture))
     if limit and next(captures, None) is not None:
-        say(f"there are more than the {limit:,} that are listed; --limit 0 lists all")
+        say(f"only the first {limit:,} are listed; --limit 0 lists all")
     return 0
 
 

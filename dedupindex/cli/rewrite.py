@@ -17,7 +17,7 @@ from dedupindex.cli.progress_bar import show_progress
 from dedupindex.cli.result_lists import check_outputs, names_below, write_cdxj, write_offsets
 from dedupindex.cli.sent_requests import NO_CDXJ, SPARK_TO_STORE, SentRequests, sent_requests
 from dedupindex.counts import ProgressUpdate
-from dedupindex.errors import BadInput, Damaged, DedupError
+from dedupindex.errors import BadInput, Damaged, DedupError, as_called
 from dedupindex.object_store import CountedRequests, counted_requests, redacted
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.plan.manifest_input import check_host
@@ -396,6 +396,7 @@ def _restored_lines(counts: dict[str, int], *, dry: bool) -> Iterator[str]:
             f"records that {'cannot be' if dry else 'are not'} restored: "
             f"{counts['records_not_restored']:,}"
         )
+        yield as_called("if originals are elsewhere: bin/undedup DIR --out OTHER --originals PLACE")
 
 
 def _in_stores(

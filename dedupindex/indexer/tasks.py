@@ -84,10 +84,7 @@ def make_plan(
             if crawl:
                 moved[found.name] = before.crawl
             elif reread:
-                raise BadInput(
-                    f"{found.name} was read for crawl {before.crawl}, and nothing was read again: "
-                    f"give --crawl {before.crawl}, with the files of that crawl only"
-                )
+                raise _needs_crawl(before)
         if is_staged:
             continue
         if before is None:
@@ -105,6 +102,14 @@ def make_plan(
         plan.elsewhere.update(moved.values())
     plan.tasks = _divide(inputs, jobs)
     return plan
+
+
+def _needs_crawl(before: IndexedContainer) -> BadInput:
+    """Return why a container of a crawl is not read again for none."""
+    return BadInput(
+        f"{before.name} was read for crawl {before.crawl}, and nothing was read again: "
+        f"give --crawl {before.crawl}, with the files of that crawl only"
+    )
 
 
 def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:

@@ -310,7 +310,7 @@ class DedupReport:
         """Say what is kept to undo earlier runs, too; empty if there is nothing."""
         if self.journals <= self.journal:
             return ""
-        return f"{amount(self.journals)} with what is kept to undo earlier runs"
+        return f"{amount(self.journals)} are kept in all, with those of earlier runs"
 
     def not_verified_text(self) -> str:
         """Say why files of a run were not verified; empty if all were."""

@@ -390,7 +390,8 @@ class RecordRestorer:
             except NotExact as error:
                 problems.append(str(error))
             except (Damaged, BadSource, OSError) as error:
-                problems.append(f"its original, {entry.name} at {entry.original}: {error}")
+                why = getattr(error, "strerror", None) or error  # of an OSError
+                problems.append(f"its original, {entry.name} at {entry.original}: {why}")
             else:
                 yield f"{entry.name} at {entry.original}", body_of(original)
         get, named = revisit.head.fields.get, refers_to(revisit.head.fields)

@@ -160,7 +160,7 @@ def test_a_second_run_in_place_counts_what_it_adds(
     assert second["revisits"] and dry["journal_bytes"] == second["journal_bytes"] == kept
     added = kept - first["journal_bytes"]
     assert dry["journal_bytes_added"] == second["journal_bytes_added"] == added
-    said = f"{amount(kept_below(more))} with what is kept to undo earlier runs"
+    said = f"{amount(kept_below(more))} are kept in all, with those of earlier runs"
     assert said in text and said in page.read_text()
     assert main(["rewrite", str(tmp_path / "in.dedup" / "plan"), "--commit"]) == 0
     committed = dedup(source, *words)

@@ -329,10 +329,10 @@ def open_plan(path: str | os.PathLike[str]) -> Plan:
     if not found:
         if is_index(top):
             raise BadInput(f"{top} is an index, not a plan; bin/resolve makes one")
-        hint = f"; {top / 'plan'} is meant" if (top / "plan").is_dir() else ""  # of bin/dedup
-        raise BadInput(
-            f"{top} is not a plan: there is no part-1-of-1 in it, nor another part{hint}"
-        )
+        hint = "bin/resolve makes one, and bin/dedup one in its working directory"
+        if (top / "plan").is_dir():  # of bin/dedup
+            hint = f"{top / 'plan'} is meant"
+        raise BadInput(f"{top} is not a plan, which has files such as part-1-of-1: {hint}")
     counts = {int(match[2]) for match in found.values()}
     if len(counts) > 1:
         raise BadInput(f"the plan {top} has parts of several plans: remove those of one")

@@ -271,10 +271,11 @@ def unread_as_text(found: PurgeSurvey) -> str:
     if not found.unread:
         return ""
     largest = [f"{name} ({count:,})" for name, count in _largest_first(found.unread)]
+    crawl = next(iter(found.unread)) if len(found.unread) == 1 else "NAME"
     return (
         f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
         f"answered with originals: {names_text(largest, _MAX_NAMED)}. Their revisits are not "
-        "counted here; read their WARCs first: bin/index --add --crawl NAME"
+        f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX"
     )
 
 

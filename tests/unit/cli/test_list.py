@@ -142,7 +142,7 @@ def test_one_date_is_all_of_its_year_or_day(index: Path) -> None:
 def test_a_table_says_that_there_is_more(index: Path) -> None:
     out, messages = typed("list", index, "--limit", "3")
     assert out.startswith(HEADING) and len(out.splitlines()) == 4
-    assert "there are more than the 3 that are listed" in messages
+    assert "only the first 3 are listed; --limit 0 lists all" in messages
     assert typed("list", index, "--limit", "4")[1] == ""
     assert len(typed("list", index, "--limit", "0")[0].splitlines()) == 5
 

@@ -119,7 +119,7 @@ def test_captures_stay_while_the_revisits_of_a_crawl_are_unknown(
     assert (plan.totals.kept, plan.totals.copies) == ({"indexed": 2}, 1)
     assert "the revisits of weekly are not known" in capsys.readouterr().err
     report = ("dedup", tmp_path / "set", "--index", index, "--out", tmp_path / "out", "--dry-run")
-    assert "bin/index --add --crawl NAME  indexed\n" in typed(*report)[0]
+    assert "bin/index --add --crawl NAME  indexed: the index has it" in typed(*report)[0]
     original = to(b"http://a.test/0", b"2026-01-02T00:00:00Z")
     revisits = referring(tmp_path / "weekly/r.warc.gz", **original)
     assert main(["index", "--add", "--crawl", "weekly", str(revisits), str(index)]) == 0
