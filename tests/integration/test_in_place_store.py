@@ -287,7 +287,7 @@ def test_refused_at_any_request(stored: Stored, words: str, effort: int) -> None
     if words == "undoing":
         typed(*stored.rewriting())
     count = stored.requests_of(*command)
-    tried = min(6 * effort, count)
+    tried = min(4 * effort, count)
     for number in sorted(Random(words).sample(range(count), tried)):
         stored.bucket.server.faults.clear()
         typed(*other)
