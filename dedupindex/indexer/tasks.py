@@ -80,11 +80,8 @@ def make_plan(
         is_staged = _is_staged(found, done)
         # also for a staged container, because it may replace captures
         before = None if view is None else _known(found, view, plan, replace=replace)
-        if before is not None and not before.purged and crawl != before.crawl:
-            if crawl:
-                moved[found.name] = before.crawl
-            elif reread:
-                raise _needs_crawl(before)
+        if (other := _other_crawl(before, crawl, reread=reread)) is not None:
+            moved[found.name] = other
         if is_staged:
             continue
         if before is None:
@@ -104,12 +101,19 @@ def make_plan(
     return plan
 
 
-def _needs_crawl(before: IndexedContainer) -> BadInput:
-    """Return why a container of a crawl is not read again for none."""
-    return BadInput(
-        f"{before.name} was read for crawl {before.crawl}, and nothing was read again: "
-        f"give --crawl {before.crawl}, with the files of that crawl only"
-    )
+def _other_crawl(before: IndexedContainer | None, crawl: str, *, reread: bool) -> str | None:
+    """Return the crawl of a known container that is given for another `crawl`, "" for none.
+
+    None if it stays. Raises `BadInput` for a container of a crawl that is read again for none.
+    """
+    if before is None or before.purged or crawl == before.crawl:
+        return None
+    if not crawl and reread:
+        raise BadInput(
+            f"{before.name} was read for crawl {before.crawl}, and nothing was read again: "
+            f"give --crawl {before.crawl}, with the files of that crawl only"
+        )
+    return before.crawl if crawl else None
 
 
 def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
