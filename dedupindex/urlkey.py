@@ -237,6 +237,8 @@ def meant_host(typed: str) -> str:
     >>> meant_host("2001:db8::1")
     'an address of IPv6 in brackets: [2001:db8::1]'
     """
+    if "*" in typed:
+        return "no wildcards: a host means all below it, too"
     if not any(mark in typed for mark in "/:?#@") or typed.startswith("["):
         return ""
     if typed.count(":") > 1 and "/" not in typed:

@@ -382,7 +382,7 @@ def _named_files(report: DedupReport) -> Iterator[str]:
     """Yield the files that are copies of others, and those that are no archives."""
     if report.file_copies:
         yield f"\n{report.copies_text()}"
-        equal = [f"{one.file} equals {one.equals}" for one in report.equal_files]
+        equal = [one.in_words() for one in report.equal_files]
         yield from file_lines(equal, report.file_copies)
     if report.skipped:
         copied = "" if report.in_place else ", not copied"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from glob import has_magic
 from itertools import chain, islice
 from mimetypes import types_map
 from pathlib import Path
@@ -151,8 +150,6 @@ def why_none(
         return scheme
     if host and (name := meant_host(host)):
         return f"--host takes {name}"
-    if host and has_magic(host):
-        return "--host takes no wildcards: a host means all below it, too"
     if mime and "/" not in mime:
         known = types_map.get(f".{mime.lower()}", "")
         return f"--mime takes all of a media type{known and f': did you mean {known}?'}"

@@ -11,13 +11,7 @@ from typing import Any, BinaryIO, TypeVar
 import click
 import orjson
 
-from dedupindex.cli.common import (
-    NOTHING_FOUND,
-    Command,
-    print_json,
-    print_result,
-    say,
-)
+from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_result, say
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
@@ -239,13 +233,11 @@ def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:
         return f" (it has no scheme: did you mean {meant_url(name)}?)"
     if kind is TargetKind.URL and (full := meant_url(name)) != name:
         return f" (did you mean {full}?)"
-    if kind is TargetKind.URL:
-        host = printable(counted_host(name.encode()).decode("utf-8", "backslashreplace"))
+    if kind is TargetKind.URL and (found_host := counted_host(name.encode())):
+        host = printable(found_host.decode("utf-8", "backslashreplace"))
         return as_called(f" (URLs are exact: bin/list INDEX --host {host} lists those of its host)")
     if kind is TargetKind.HOST and (host := meant_host(name)):
         return f" (--host takes {host})"
-    if kind is TargetKind.HOST and has_magic(name):
-        return " (no wildcards: a host means all below it, too)"
     if kind in (TargetKind.CONTAINER, TargetKind.CRAWL) and has_magic(name):
         return f" (no wildcards: give --{kind.value} for each)"
     return ""

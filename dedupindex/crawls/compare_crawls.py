@@ -26,9 +26,9 @@ from dedupindex.crawls.store import Store
 from dedupindex.crawls.stores import open_store
 from dedupindex.errors import BadQuery, UnknownCrawl, as_called
 from dedupindex.index import open_index
-from dedupindex.index.engine import View
+from dedupindex.index.engine import View, was_read
 from dedupindex.index.format import cells
-from dedupindex.index.format.file_names import files_of, last_name
+from dedupindex.index.format.file_names import last_name
 from dedupindex.index.identity import Settings
 from dedupindex.index.same_payload import by_key, revisits, stored
 from dedupindex.runtime.bounded_counter import Sums
@@ -221,10 +221,8 @@ def _absent(view: View, crawl: str) -> set[str]:
     """Return the last names of files that captures of a crawl are in and nobody has read."""
     absent = set[str]()
     for _, place in view.places():
-        if place.crawl == crawl and place.container:
-            read = map(view.container, files_of(place.container))  # perhaps within a WACZ
-            if not any(read):
-                absent.add(last_name(place.container))
+        if place.crawl == crawl and place.container and not was_read(view, place.container):
+            absent.add(last_name(place.container))
     return absent - {last_name(container.name) for container in view.containers()}
 
 

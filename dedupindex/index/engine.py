@@ -342,6 +342,11 @@ def clock() -> float:
 _NAMED = 20  # files that a command names; for more it says SOURCE...
 
 
+def was_read(view: View, container: str) -> bool:
+    """Return whether an index has read a container, perhaps within a WACZ."""
+    return any(map(view.container, files_of(container)))
+
+
 def reread(index: str, sources: Iterable[str], crawl: str = "") -> str:
     """Return the command that reads files again although the index knows them."""
     return shlex.join(

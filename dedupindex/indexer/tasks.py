@@ -11,8 +11,8 @@ from itertools import chain
 from blake3 import blake3
 
 from dedupindex.errors import BadInput, BadSource, ContainerChanged
-from dedupindex.index.engine import IndexedContainer, View
-from dedupindex.index.format.file_names import files_of, last_name
+from dedupindex.index.engine import IndexedContainer, View, was_read
+from dedupindex.index.format.file_names import last_name
 from dedupindex.object_store import RemoteFile, is_remote, redacted
 from dedupindex.sources import Expanded, is_stream, service_of
 from dedupindex.sources.source import GROWING
@@ -128,7 +128,7 @@ def crawls_of_files(plan: BuildPlan, view: View) -> dict[str, list[str]]:
         (place.crawl, last_name(place.container))
         for _, place in view.places()
         if place.crawl and last_name(place.container) in files
-        and not any(map(view.container, files_of(place.container)))
+        and not was_read(view, place.container)
     }  # fmt: skip
     if reported:
         reported -= {(read.crawl, last_name(read.name)) for read in view.containers()}

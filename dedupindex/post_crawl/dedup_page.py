@@ -154,7 +154,7 @@ def _body(report: DedupReport, commands: Sequence[str]) -> Iterator[str]:
         before = f"Revisits that were there before: {report.revisits_before:,}"
         yield html_page.note(f"{before}; their originals stay stored in full.")
     if report.file_copies:
-        equal = [f"{one.file} equals {one.equals}" for one in report.equal_files]
+        equal = [one.in_words() for one in report.equal_files]
         yield html_page.note(
             f"{report.copies_text()} ({names_text(equal, _SKIPPED, report.file_copies)})."
         )

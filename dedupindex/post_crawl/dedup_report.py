@@ -14,10 +14,7 @@ from dedupindex.capture import Problem
 from dedupindex.post_crawl.manifest.parquet import Manifest, ManifestContainer, fetch_rows
 from dedupindex.post_crawl.reasons import in_words
 from dedupindex.post_crawl.rewrite.journal import DIRECTORY
-from dedupindex.post_crawl.rewrite.result_place import (
-    FILE_LEFT,
-    MissingFile,
-)
+from dedupindex.post_crawl.rewrite.result_place import FILE_LEFT, MissingFile
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteOutcome
 from dedupindex.post_crawl.verify_results import Proof
 from dedupindex.runtime.duckdb import Database, from_json, open_database, quoted
@@ -154,6 +151,9 @@ def _hosts(database: Database, order: str) -> Iterator[HostNumbers]:
 class EqualFile(NamedTuple):
     file: str
     equals: str  # another file of the same bytes
+
+    def in_words(self) -> str:
+        return f"{self.file} equals {self.equals}"
 
 
 @dataclass

@@ -16,10 +16,7 @@ from dedupindex.errors import Damaged
 from dedupindex.object_store import ObjectFacts, facts_or_none, is_remote, task_rows
 from dedupindex.post_crawl.manifest.parquet import ManifestContainer
 from dedupindex.post_crawl.rewrite.journal import Journal, OffsetMap
-from dedupindex.post_crawl.rewrite.result_place import (
-    DirectoryPlace,
-    to_verify,
-)
+from dedupindex.post_crawl.rewrite.result_place import DirectoryPlace, to_verify
 from dedupindex.post_crawl.rewrite.rewrite_file import RewriteJob
 from dedupindex.post_crawl.rewrite.stored_journal import StoredJournal, download, stored_offsets
 from dedupindex.runtime.atomic_replace import Untouched, hash_of

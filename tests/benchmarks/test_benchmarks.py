@@ -31,7 +31,6 @@ from tests.support.budgets import thorough
 Form = Callable[[Captures, int, int], Iterator[bytes]]
 
 NEED_WRK = {"lookup", "cdx-lookup", "batch", "latency", "weight"}
-LONGEST = {"crawl-lookup", "heritrix"}  # half of the time of all: with --thorough
 NEED_WRK |= {"lookup-writing", "captures-batch", "captures-single"}
 NEED_WRK |= {"crawl-lookup", "crawl-report", "zeno", "long-run"}
 NEED_WGET = {"wget-index", "wget-manifest", "wget-zstd", "wget-peers", "crawler-index"}
@@ -39,6 +38,7 @@ NEED_B3SUM = {"hash-documents"}
 # In CI its lack is a failure of the job.
 NEED_INSTALLED = {"warcprox", "spark", "heritrix", "browsertrix-export"}
 NEEDY = NEED_WRK | NEED_WGET | NEED_INSTALLED | NEED_B3SUM
+LONGEST = {"crawl-lookup", "heritrix"}  # half of the time of all: with --thorough
 CASSANDRA = "cassandra"  # see tests/peers/test_cassandra_commands.py
 LINES = {
     "crawl-lookup": [

@@ -634,6 +634,7 @@ def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
             ("--url", "http://no.example", "did you mean http://no.example/?"),
             ("--url", "no.example/a", "it has no scheme: did you mean http://no.example/a?"),
             ("--url", "http://example.com/?q=1", "bin/list INDEX --host example.com lists those"),
+            ("--url", "urn:example:none", ""),
             ("--container", "ghost.warc.gz", ""),
             ("--host", "no.example", ""),
             ("--host", "http://no.example/a", "without scheme, port and path: no.example"),
