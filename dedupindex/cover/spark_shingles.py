@@ -103,7 +103,7 @@ class SparkShingles:
         for k in self._ks:
             with spark_errors():
                 query = f"SELECT count(DISTINCT shingle) FROM shingles_{k}"
-                loaded.shingles[str(k)]["distinct"] = self._session.sql(query).first()[0]
+                loaded.shingles[str(k)]["distinct"] = self._session.sql(query).collect()[0][0]
 
     # --- ShingleTables ---------------------------------------------------------------------------
 
