@@ -302,7 +302,9 @@ class Index:
             with self._state() as state:
                 view = state.snapshot.view_for(state.view, state.settings.keys(), *asker)
                 same = view.any(digest, MOST_OF_DIGEST)
-            return iter(sorted(same, key=lambda capture: sort_key(capture.date)))
+            # What a crawl has reported is in the index as well for a while, after it was merged.
+            once = {(one.url, one.date): one for one in reversed(same)}
+            return iter(sorted(once.values(), key=lambda capture: sort_key(capture.date)))
         if url is not None:
             found = self._captures(_bytes(url), asker)
             return iter(sorted(found, key=lambda capture: sort_key(capture.date)))

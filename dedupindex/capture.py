@@ -17,8 +17,8 @@ from dedupindex.timestamps import date_of_digits
 class Evidence(IntEnum):
     """The evidence of a capture; of two captures of the same second the lower value wins."""
 
-    RECORD = 0  # the record was read, or a crawler reported that it wrote it
-    ROW = 1  # a row of a CDX or crawl log
+    RECORD = 0  # the record was read
+    ROW = 1  # a row of a CDX or crawl log lists it, or a crawler reported that it wrote it
     NAMED = 2  # a revisit refers to it
     REVISIT = 3  # a revisit or refused record, kept so that it never becomes an original
 

@@ -50,7 +50,7 @@ def capture_of(given: Mapping[str, Any]) -> Capture:
         spelling=spelling,
         url=_url(given),
         date=check_date(_text(given, "date", needed=True).encode()),
-        evidence=Evidence.REVISIT if profile else Evidence.RECORD,
+        evidence=Evidence.REVISIT if profile else Evidence.ROW,
         covers=_covers(given),
         status=304 if profile == "server-not-modified" else status,
         mime=_mimes.get(mime) or _mimes.keep(mime, _media_type(mime)),

@@ -110,7 +110,9 @@ def denied(entries: Iterable[bytes], capture: Capture) -> bool:
     entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
         return tombstones.is_chain(entry) or tombstones.is_purged(entry, lambda number: NOWHERE)
-    # A crawler that reports a capture has it, whatever container it was purged from.
+    # A crawler that reports a capture in a container has it there, whatever others it was in.
+    if not capture.container and tombstones.is_purged(entry, lambda number: NOWHERE):
+        return True
     if entry[2:8] + _ANYWHERE + url_hash(entry) in tombstones.purged:
         return True
     return capture.evidence is Evidence.ROW and tombstones.refutes(entry)

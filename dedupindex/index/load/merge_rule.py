@@ -1,9 +1,9 @@
 """The merge rule: which of the captures under one key are kept, whatever the order of loading.
 
 Of the captures of one URL and digest the earliest is kept, or the latest if the index says so.
-Within a second a record that was read beats a row of a CDX, and a row beats what a revisit claims;
-then the exact date, the container's name, the offset and the crawl decide. Where the latest is
-kept, records and rows beat every claim, and of claims the earliest counts.
+Within a second a record that was read beats a row of a CDX or a crawler's report, which beats what
+a revisit claims; then the exact date, the container's name, the offset and the crawl decide. Where
+the latest is kept, records and rows beat every claim, and of claims the earliest counts.
 
 Tombstones (`tombstones`) record when a digest of a URL was seen as a revisit or a refused record:
 

@@ -42,7 +42,7 @@ def of_kinds(*kinds: Evidence) -> st.SearchStrategy[Capture]:
     )
 
 
-heard = of_kinds(Evidence.RECORD, Evidence.NAMED)  # what crawls can report
+heard = of_kinds(Evidence.ROW, Evidence.NAMED)  # what crawls can report
 known = st.one_of(
     of_kinds(Evidence.RECORD, Evidence.ROW, Evidence.NAMED),
     st.builds(

@@ -445,7 +445,8 @@ def report(store: Store, name: str, *captures: Capture) -> None:
 
 def report_captures(writing: Writing, name: str, captures: Sequence[Capture]) -> None:
     crawl = lifecycle.begin(writing, name)
-    add(writing, crawl, captures, SETTINGS, admission_filter(SETTINGS))
+    reported = [one._replace(evidence=max(one.evidence, Evidence.ROW)) for one in captures]
+    add(writing, crawl, reported, SETTINGS, admission_filter(SETTINGS))
 
 
 def test_captures_of_crawls_are_purged_too(tmp_path: Path) -> None:

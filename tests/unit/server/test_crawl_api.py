@@ -105,7 +105,7 @@ def test_a_crawl_from_begin_to_commit(web: FlaskClient) -> None:
         "status": 200,
         "container": "a.warc.gz",
         "offset": 5,
-        "evidence": "record",
+        "evidence": "row",
     }
     assert web.get("/crawls/a").get_json()["state"] == "committed"
     assert [one["name"] for one in web.get("/crawls").get_json()["crawls"]] == ["a"]
