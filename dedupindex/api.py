@@ -37,7 +37,7 @@ from dedupindex.lookup.params import (
     parse_query,
 )
 from dedupindex.lookup.policy import NO_POLICY
-from dedupindex.timestamps import sort_key
+from dedupindex.timestamps import digits_of_date, sort_key
 
 MOST_OF_DIGEST = 50_000  # captures of a digest that are listed
 LOOK_EVERY = 0.25  # seconds between two looks at whether the index was replaced
@@ -303,7 +303,7 @@ class Index:
                 view = state.snapshot.view_for(state.view, state.settings.keys(), *asker)
                 same = view.any(digest, MOST_OF_DIGEST)
             # What a crawl has reported is in the index as well for a while, after it was merged.
-            once = {(one.url, one.date): one for one in reversed(same)}
+            once = {(one.url, digits_of_date(one.date)): one for one in reversed(same)}
             return iter(sorted(once.values(), key=lambda capture: sort_key(capture.date)))
         if url is not None:
             found = self._captures(_bytes(url), asker)

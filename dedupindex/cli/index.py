@@ -316,6 +316,7 @@ def _print_result(built: Built, sources: tuple[str, ...], index: Path, crawl: st
         "not_read_zstd": _zstd_files(built),
         "known_of_other_crawls": dict(sorted(built.elsewhere.items())),
         "reported_by_crawls": built.reported,
+        "disproved_reports": built.disproved,
     }
     text = _text_of(built, sources, printable(index_name(index)))
     print_result(content, text, _notes(built, sources, index, crawl))
@@ -404,6 +405,8 @@ def _text_of(built: Built, sources: tuple[str, ...], index: str) -> Iterator[str
     if refused or unresolved:
         yield f"  what each reason means: {_REASONS}"
     yield from count_lines("remark: ", tally.remarks, REMARKS)
+    if built.disproved:
+        yield f"  reports that the files do not have: {built.disproved:,}  originals no longer"
     if zstd := _zstd_files(built):
         yield f"  files not read (zstd): {zstd:,}"
     if built.skipped:

@@ -223,6 +223,7 @@ def merge(index: Path) -> int:
         "added": outcome.added,
         "replaced": outcome.replaced,
         "unchanged": outcome.unchanged,
+        "refused": outcome.contradicted + outcome.chained + outcome.purged,
     }
     text = ", ".join(f"{count:,} {name}" for name, count in counts.items())
     print_result(counts, [f"{printable(str(index))}: {text}"])

@@ -25,6 +25,7 @@ from dedupindex.index.format.url_index import URL
 from dedupindex.index.identity import Settings
 from dedupindex.lookup.decide import Query
 from dedupindex.lookup.last_capture import prefix_of, require_visits
+from dedupindex.timestamps import digits_of_date
 from dedupindex.urlkey import urlkey
 
 _CACHE_SIZE = 4 * MEGABYTE  # of what each asker sees
@@ -118,9 +119,10 @@ class CombinedView(Finder):
             if found.key != last:
                 last = found.key
                 held = self._base.exact(capture.digest, capture.url)
-                dates = {(merged.url, merged.date) for merged in held}
-            if (capture.url, capture.date) not in dates:
-                dates.add((capture.url, capture.date))
+                dates = {(merged.url, digits_of_date(merged.date)) for merged in held}
+            date = capture.url, digits_of_date(capture.date)
+            if date not in dates:
+                dates.add(date)
                 yield capture
 
     def _matching(

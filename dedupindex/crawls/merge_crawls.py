@@ -25,6 +25,7 @@ from dedupindex.index.format.visits import CODE
 from dedupindex.index.load.merge_rule import MergeOutcome
 from dedupindex.index.load.runs import CHUNK, RunWriter
 from dedupindex.indexer import spot_check
+from dedupindex.indexer.disproved_reports import refuse_disproved
 from dedupindex.runtime.files import exclusive
 
 DROPPED_AT_ONCE = 1000  # captures in one transaction, so that crawls can write in between
@@ -81,6 +82,8 @@ def _loaded(
     drawn = spot_check.sample_load(load, engine.identity.settings.keys())
     outcome = engine.load(load._replace(on_progress=on_progress))
     shutil.rmtree(directory)
+    for crawl in crawls:  # of which files were read before
+        outcome.contradicted += refuse_disproved(engine, crawl.name, directory)
     return outcome, drawn
 
 

@@ -21,6 +21,7 @@ from dedupindex.index import home_of, identity_at, open_index, refer_to
 from dedupindex.index.address import Address, is_cluster
 from dedupindex.index.engine import Load, reread
 from dedupindex.index.format.cells import ContainerRef
+from dedupindex.index.format.file_names import last_name
 from dedupindex.index.identity import (
     FILE,
     Identity,
@@ -33,6 +34,7 @@ from dedupindex.index.load.merge_rule import CHAINED, CONTRADICTED, PURGED, Merg
 from dedupindex.index.load.staging import Staging
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
+from dedupindex.indexer.disproved_reports import refuse_disproved
 from dedupindex.indexer.stage import Staged, StageTask, run_task
 from dedupindex.indexer.stage_spark import stage_on
 from dedupindex.indexer.tasks import BuildPlan, crawls_of_files, make_plan
@@ -108,6 +110,7 @@ class Built:
     elsewhere  of the known files, how many were read for which other crawl, "" for none
     reported  crawls that have captures in files of the names of those that were read for no crawl,
         with these files; merged crawls only, and not on a cluster
+    disproved  reports of the crawl that its files do not have, and that are originals no longer
 
     >>> built = dedupindex.build("warcs", "another-index", mime=".*", whitelist=True)
     >>> built.tally.records, built.tally.added, built.tally.refused["request-record"]
@@ -120,6 +123,7 @@ class Built:
     skipped_files: list[str] = field(default_factory=list)
     elsewhere: Counter[str] = field(default_factory=Counter)
     reported: dict[str, list[str]] = field(default_factory=dict)
+    disproved: int = 0
 
 
 def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
@@ -152,10 +156,19 @@ def build(job: Build, on_progress: OnProgress = lambda seen: None) -> Built:
         outcome, unconfirmed = _load(job, plan, staging, done, cluster, on_progress)
         staging.clear()
         spot_check.confirm_load(job.index, unconfirmed)
+        disproved = _refuse_disproved(job, found)
     tally = _account(done, outcome)
     tally.known, tally.purged = plan.known, plan.purged
     tally.seconds = time.monotonic() - start
-    return Built(tally, problems, found.skipped, found.skipped_files, plan.elsewhere, plan.reported)
+    return Built(
+        tally,
+        problems,
+        found.skipped,
+        found.skipped_files,
+        plan.elsewhere,
+        plan.reported,
+        disproved,
+    )
 
 
 def build_index(
@@ -420,6 +433,15 @@ def _load(
         unconfirmed.write(job.index)
         outcome = engine.load(load) if cluster is None else engine.load_on(load, cluster)
         return outcome, unconfirmed
+
+
+def _refuse_disproved(job: Build, found: Expanded) -> int:
+    """Refuse what the crawl has reported of its files, and what they do not have."""
+    if not (job.crawl and found.paths) or is_cluster(job.engine):
+        return 0
+    names = {last_name(path) for path in found.paths}
+    with closing(open_index(job.index, write=True)) as engine:
+        return refuse_disproved(engine, job.crawl, job.index / "merging", names)
 
 
 def _account(done: list[Staged], outcome: MergeOutcome) -> BuildTally:

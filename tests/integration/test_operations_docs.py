@@ -29,9 +29,10 @@ BEGIN = (
 def commands() -> list[str]:
     """The commands that the page shows, but those on a cluster."""
     page = (ROOT / "docs/operations.md").read_text()
-    alone, _, rest = page.partition("\n## On a cluster\n")
-    removing = rest.partition("\n## Removing captures\n")[2]
+    alone, rest = page.split("\n## On a cluster\n")
+    _, removing = rest.split("\n## Removing captures\n")
     shown = re.findall(r"^    (bin/.*)$", alone + removing, re.MULTILINE)
+    assert any(line.startswith("bin/purge ") for line in shown)
     for word, here in HERE.items():
         shown = [line.replace(word, here) for line in shown]
     return shown
@@ -74,11 +75,13 @@ def test_each_command_works_as_typed(tmp_path: Path) -> None:
             script.append(BEGIN if line == first else "kill $pid; wait $pid")
         else:
             script += ["rm -rf backup"] if "--copy backup/" in line else []
-            script.append(line)
+            script += line.split(" && ")  # of two, -e would overlook that the first fails
     assert len(typed) >= 30
+    mine = {name: text for name, text in os.environ.items() if not name.startswith("DEDUPINDEX_")}
+    whole = "\n".join(["trap 'kill $(jobs -p) 2>/dev/null || :' EXIT", *script])
     done = subprocess.run(
-        ["bash", "-euxc", "trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n" + "\n".join(script)],
-        cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, text=True,
-        check=False,
+        ["bash", "-euxo", "pipefail", "-c", whole],
+        cwd=tmp_path, env={**mine, "HOME": str(tmp_path)}, capture_output=True, text=True,
+        check=False, timeout=600,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

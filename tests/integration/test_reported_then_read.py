@@ -61,9 +61,10 @@ def originals(index: Path) -> list[str]:
 
 def load_both(index: Path, path: Path, *, merged_first: bool, damaged: bool = False) -> str:
     """Merge the crawl and read its file, in either order; return what was said."""
-    steps = [(0, "--merge", index), (7 * damaged, "--add", "--crawl", "two", path, index)]
-    in_order = steps if merged_first else steps[::-1]
-    return "".join(typed("index", *words, status=status)[0] for status, *words in in_order)
+    merge = ("--merge", index), 0
+    read = ("--add", "--crawl", "two", path, index), 7 * damaged
+    steps = (merge, read) if merged_first else (read, merge)
+    return "".join(typed("index", *words, status=status)[0] for words, status in steps)
 
 
 @engines
@@ -111,3 +112,104 @@ def test_a_crawl_does_not_answer_with_what_was_read_and_refused_or_purged(
         assert originals(index)
         typed("purge", index, "--container", path)
     assert originals(index) == []
+
+
+def reported_by(index: Path, crawl: str, *given: dict[str, Any]) -> None:
+    """Let a crawl report captures, and commit it."""
+    with asking(index) as web:
+        web.post("/crawls", json={"name": crawl})
+        for one in given:
+            whole = {"status": 200, "mime": "text/html", "date": DATE.decode(), **one}
+            assert web.post(f"/captures?crawl={crawl}", json=whole).get_json()["results"] == [
+                "added"
+            ]
+        web.post(f"/crawls/{crawl}/commit")
+
+
+GHOST = sha1(b"never written").decode()
+OTHER = "sha256:" + "ab" * 32
+
+
+def answers(index: Path, digest: str, url: str = URL.decode()) -> bool:
+    with asking(index) as web:
+        return bool(web.get(f"/lookup?digest={digest}&url={url}").get_json()["duplicate"])
+
+
+@engines
+@orders
+def test_reports_that_the_file_does_not_have_are_refused(
+    tmp_path: Path, engine: str, merged_first: bool
+) -> None:
+    """Those of other files and crawls stay, and those that no record could bear out."""
+    index, path = begun(tmp_path, engine, "a.warc.gz"), written(tmp_path)
+    ghost = {"digest": GHOST, "url": "http://a.test/ghost"}
+    reported_by(index, "three", {**ghost, "url": "http://a.test/3", "container": "a.warc.gz"})
+    reported_by(
+        index,
+        "more",
+        {"digest": DIGEST, "url": URL.decode(), "container": "a.warc.gz"},
+        {**ghost, "container": "a.warc.gz"},
+        {**ghost, "url": "http://a.test/b", "container": "b.warc.gz"},
+        {"digest": OTHER, "url": "http://a.test/other", "container": "a.warc.gz"},
+    )
+    read = ("--add", "--crawl", "more", path, index)
+    if merged_first:
+        typed("index", "--merge", index)
+        assert answers(index, GHOST, ghost["url"])
+        assert json.loads(typed("index", *read, "--json")[0])["disproved_reports"] == 1
+    else:
+        assert json.loads(typed("index", *read, "--json")[0])["disproved_reports"] == 0
+        assert json.loads(typed("index", "--merge", index, "--json")[0])["refused"] == 1
+    assert "http://a.test/ghost" not in typed("list", index, "--digest", GHOST)[0]
+    for digest, url in (
+        (DIGEST, URL.decode()),
+        (GHOST, "http://a.test/3"),
+        (GHOST, "http://a.test/b"),
+        (OTHER, "http://a.test/other"),
+    ):
+        assert url in typed("list", index, "--digest", digest)[0]
+    assert json.loads(typed("index", *read, "--json")[0])["disproved_reports"] == 0
+    typed("index", "--check", index)
+
+
+@engines
+def test_a_record_that_was_cut_off_is_no_original(tmp_path: Path, engine: str) -> None:
+    """Its report was on disk before; other algorithms are refused, too, as nothing is known."""
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    last = gz(response(b"the last", Target_URI=b"http://a.test/2", Date=DATE, number=7))
+    path.write_bytes(path.read_bytes() + last[: len(last) // 2])
+    digests = (DIGEST, sha1(b"the last").decode(), OTHER)
+    given = [
+        {"digest": digest, "url": f"http://a.test/{at}", "container": "a.warc.gz"}
+        for at, digest in enumerate(digests, 1)
+    ]
+    reported_by(index, "cut", *given)
+    typed("index", "--merge", index)
+    assert all(answers(index, digest) for digest in digests)
+    said = typed("index", "--add", "--crawl", "cut", path, index, status=7)[0]
+    assert "reports that the files do not have: 2  originals no longer" in said
+    assert [answers(index, digest) for digest in digests] == [True, False, False]
+
+
+@engines
+def test_a_report_that_lost_to_an_older_capture_does_not_come_back(
+    tmp_path: Path, engine: str
+) -> None:
+    index, path = begun(tmp_path, engine, "other.warc.gz"), written(tmp_path)
+    url, older = "http://a.test/2", tmp_path / "older.warc.gz"
+    date = b"2026-01-01T00:00:00Z"
+    older.write_bytes(gz(response(b"never written", Target_URI=url.encode(), Date=date, number=8)))
+    typed("index", "--add", "--crawl", "one", older, index)
+    in_file = {"container": "a.warc.gz"}
+    reported_by(
+        index, "late", {"digest": GHOST, "url": url, **in_file},
+        {"digest": DIGEST, "url": URL.decode(), **in_file},
+    )  # fmt: skip
+    typed("index", "--merge", index)
+    read = ("--add", "--crawl", "late", path, index, "--json")
+    assert json.loads(typed("index", *read)[0])["disproved_reports"] == 1
+    assert json.loads(typed("index", *read)[0])["disproved_reports"] == 0
+    found = json.loads(typed("impact", index, "--container", older, "--json")[0])
+    assert found["nowhere"]["captures"] == 1
+    typed("purge", index, "--container", older)
+    assert ended("list", index, "--digest", GHOST)[0] == NOTHING_FOUND

@@ -90,7 +90,7 @@ class CellView(View):
         key = self.keys.key_of(digest, capture.url)
         cell = self.cell(key)
         try:
-            return cell is not None and denied(entries_of(cell), capture)
+            return cell is not None and denied(entries_of(cell), capture, self.place_of)
         except BROKEN as error:
             raise Damaged(f"the entry under {key.hex()} is damaged: {error!r}") from error
 

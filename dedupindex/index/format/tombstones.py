@@ -14,7 +14,6 @@ from dedupindex.capture import Capture, Evidence
 from dedupindex.index.format.cells import (
     BEFORE,
     GONE,
-    NOWHERE,
     READ,
     ContainerRef,
     container_of,
@@ -102,20 +101,26 @@ class Tombstones(NamedTuple):
 _NO_TOMBSTONES = Tombstones([], None, [])
 
 
-def denied(entries: Iterable[bytes], capture: Capture) -> bool:
-    """Return whether tombstones among the entries of its key deny that `capture` is an original."""
+def denied(
+    entries: Iterable[bytes], capture: Capture, place_of: Callable[[int], ContainerRef]
+) -> bool:
+    """Return whether tombstones among the entries of its key deny that `capture` is an original.
+
+    It is what a crawl has reported, so only tombstones of its own second count, whatever
+    `Tombstones.refutes` says of rows when there are many: no order of loading depends on this.
+    """
     tombstones = Tombstones.among([entry for entry in entries if entry[0] & 3 == REVISIT])
     if tombstones is _NO_TOMBSTONES:
         return False
     entry = encode(capture, 0)
     if capture.evidence is Evidence.NAMED:
-        return tombstones.is_chain(entry) or tombstones.is_purged(entry, lambda number: NOWHERE)
-    # A crawler that reports a capture in a container has it there, whatever others it was in.
-    if not capture.container and tombstones.is_purged(entry, lambda number: NOWHERE):
-        return True
-    if entry[2:8] + _ANYWHERE + url_hash(entry) in tombstones.purged:
-        return True
-    return capture.evidence is Evidence.ROW and tombstones.refutes(entry)
+        return tombstones.is_chain(entry) or tombstones.is_purged(entry, place_of)
+    return entry[2:8] in tombstones.read or any(
+        one[:6] == entry[2:8]
+        and one[10:] == url_hash(entry)
+        and row_matches(capture.container, place_of(int.from_bytes(one[6:10], "big")).container)
+        for one in tombstones.purged
+    )
 
 
 def unmarked(entry: bytes) -> bytes:
