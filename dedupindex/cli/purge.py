@@ -39,12 +39,13 @@ _SEVERAL = "several may be given"
 IMPACT_EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    # which revisits depend on its records
 bin/impact my-index --crawl weekly-7 --json
-bin/impact my-index --url http://example.com/secret/ --prefix --list
+bin/impact my-index --url http://example.com/secret/ --prefix --list    # and all files with them
 bin/impact my-index --host example.com             # and all hosts below it
 """
 PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
 bin/purge my-index --crawl weekly-7
+bin/purge my-index --host example.com --list > files.jsonl    # which files still have them
 bin/purge my-index --url http://example.com/secret --force
 """
 
@@ -75,7 +76,7 @@ def _target_options(command: _Command) -> _Command:
             ),
             once(
                 "--list", "listed", is_flag=True,
-                help="First print a JSON line for each original and revisit, with its file.",
+                help="First print a JSON line for each original, copy and revisit, with its file.",
             ),
             shared_options("--json"),
         )
@@ -112,8 +113,9 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 
-    The WARC files are not changed: whoever can read them can still read the payload. Remove or
-    rewrite the files that bin/impact --list names to take it down.
+    The WARC files are not changed: whoever can read them can still read the payload. To take it
+    down, remove or rewrite the files of each original, copy and unmerged capture that bin/impact
+    --list names before the purge (or bin/purge --list).
 
     Fails if revisits depend on these captures, or may do so in files that changed since they were
     indexed, unless --force is given. Purged captures are not added again; captures of the same
