@@ -274,9 +274,12 @@ def unread_as_text(found: PurgeSurvey) -> str:
         return ""
     largest = [f"{name} ({count:,})" for name, count in _largest_first(found.unread)]
     crawl = next(iter(found.unread)) if len(found.unread) == 1 else "NAME"
+    count = sum(found.unread.values())
+    lookups = singular(f"{count:,} lookups")
     return (
-        f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
-        f"answered with originals: {names_text(largest, _MAX_NAMED)}. Their revisits are not "
+        f"{lookups} of crawls whose WARCs have not all been read "
+        f"{'was' if count == 1 else 'were'} answered with originals: "
+        f"{names_text(largest, _MAX_NAMED)}. Their revisits are not "
         f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX"
     )
 

@@ -33,13 +33,14 @@ from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
 from dedupindex.post_crawl.purge.impact import (
     DependentRevisit,
+    Impact,
     Item,
     RemovedCopy,
     RemovedOriginal,
     RemovedRevisit,
     UnmergedCapture,
 )
-from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
+from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey, unread_as_text
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.conftest import ENGINES, On
 from tests.support.captures import capture, sha1
@@ -684,12 +685,21 @@ def test_docs_list_where_a_purged_url_remains(tmp_path: Path, engine: str) -> No
     assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
 
 
+def test_one_lookup_of_a_crawl_that_was_not_read_is_said_in_the_singular() -> None:
+    for count, text in ((1, "1 lookup of crawls"), (2, "2 lookups of crawls")):
+        said = unread_as_text(PurgeSurvey(Impact(), 0, set(), {"weekly": count}))
+        assert said.startswith(text) and f"weekly ({count})" in said
+        assert (" was answered" in said) is (count == 1)
+
+
 def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
     before = held(index)
     for command in ("impact", "purge"):
         for option, name, hint in (
             ("--container", "*.warc.gz", "no wildcards: give --container for each"),
+            ("--container", "frist.warc.gz", f"(did you mean {FIRST}?)"),
             ("--crawl", "week*", "no wildcards: give --crawl for each"),
+            ("--crawl", "wekly", "(there is no crawl 'wekly'; there are weekly)"),
             ("--url", "http://example.com/*", "no wildcards: with --prefix"),
             ("--url", "http://no.example", "did you mean http://no.example/?"),
             ("--url", "no.example/a", "it has no scheme: did you mean http://no.example/a?"),
