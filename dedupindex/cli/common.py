@@ -28,6 +28,7 @@ from dedupindex.runtime.tables import printable
 _FILE = "dedupindex.settings"  # key of a context: its settings file
 _LINES_SHOWN = 10  # bad lines of a file that are printed; the rest are counted
 TYPED = "dedupindex.typed"  # key of a context: the last argument as typed, perhaps a source
+AS_INDEX = "dedupindex.as_index"  # key of a context: INDEX as typed; an address as a path loses "/"
 _DIGEST = re.compile(r"(?:md5|sha-?\d+|blake3):.*|\w{32}|\w{40}", re.IGNORECASE)
 UNSOUND = 8  # exit status: something is lost or will not replay
 NOTHING_FOUND = 10  # exit status of a question to which the index has no answer
@@ -109,6 +110,8 @@ class Command(click.Command):
             rest = super().parse_args(ctx, args)
             if rest and not ctx.resilient_parsing:
                 raise click.UsageError(_unexpected(ctx, self, rest), ctx)
+            if exchanged := _exchanged(ctx, self):
+                raise click.UsageError(exchanged, ctx)
             for name, value in ctx.params.items():
                 for one in value if isinstance(value, tuple) else (value,):
                     if isinstance(one, Path) and (name != "index" or TYPED not in ctx.meta):
@@ -154,11 +157,29 @@ def _unexpected(ctx: click.Context, command: click.Command, rest: Sequence[str])
     """Return the message for arguments that a command does not take."""
     index, other = ctx.params.get("index"), rest[0]
     if isinstance(index, Path) and (
-        wrong := wrong_order(ctx, index, other, _option_for(command, str(index)))
+        wrong := wrong_order(ctx, index, other, _option_for(command, _typed_index(ctx, index)))
     ):
         return wrong
     option = _option_for(command, other)
     return f"unexpected argument {other}" + (f"; did you mean {option} {other}?" if option else "")
+
+
+def _exchanged(ctx: click.Context, command: click.Command) -> str:
+    """Return the message if INDEX and the value of an option were exchanged, else ""."""
+    index = ctx.params.get("index")
+    if not isinstance(index, Path) or ctx.resilient_parsing:
+        return ""
+    option = _option_for(command, _typed_index(ctx, index))
+    if not option:
+        return ""
+    value = ctx.params[option.removeprefix("--")]
+    others = value if isinstance(value, tuple) else (value,)
+    found = (wrong_order(ctx, index, one, option) for one in others if isinstance(one, str) and one)
+    return next(filter(None, found), "")
+
+
+def _typed_index(ctx: click.Context, index: Path) -> str:
+    return str(ctx.meta.get(AS_INDEX, index))
 
 
 def wrong_order(ctx: click.Context, index: Path, other: str, option: str = "") -> str:
@@ -170,8 +191,9 @@ def wrong_order(ctx: click.Context, index: Path, other: str, option: str = "") -
 
     if not (Path(other) / FILE).is_file() or (index / FILE).exists():
         return ""
-    right = " ".join(filter(None, (ctx.command_path, other, option, str(index))))
-    return f"{other} is an index, and {index} is not; the index comes first: {right}"
+    typed = _typed_index(ctx, index)
+    right = " ".join(filter(None, (ctx.command_path, other, option, typed)))
+    return f"{other} is an index, and {typed} is not; the index comes first: {right}"
 
 
 def _option_for(command: click.Command, text: str) -> str:

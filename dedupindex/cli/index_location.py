@@ -7,6 +7,7 @@ takes directories.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from glob import has_magic
@@ -15,7 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
-from dedupindex.cli.common import TYPED, check_no_address, setting_source, wrong_order
+from dedupindex.cli.common import AS_INDEX, TYPED, check_no_address, setting_source, wrong_order
 from dedupindex.cli.options import option
 from dedupindex.errors import SettingsConflict
 from dedupindex.index import ENGINES, home_of, refer_to
@@ -32,6 +33,7 @@ def any_index(text: str) -> Path:
     if is_cluster(text):
         return _home_of_index(text)
     context = click.get_current_context()
+    context.meta[AS_INDEX] = text
     if "://" in text and "sources" in {param.name for param in context.command.params}:
         context.meta[TYPED] = text  # a path would lose a slash
     return Path(text)
@@ -82,10 +84,14 @@ def index_or_engine(index: Path | None, engine: str) -> Path:
     return index
 
 
-def check_order(index: Path, others: Sequence[str]) -> None:
-    """Raise `UsageError` if INDEX is none, and an argument behind it is one."""
+def check_order(index: Path, others: Sequence[str], option: str = "") -> None:
+    """Raise `UsageError` if INDEX is none, and an argument behind it is one.
+
+    `option` takes what was given as INDEX if there is no such file.
+    """
+    option = "" if os.path.lexists(index) else option
     for name in [] if given_address() else others:
-        if wrong := wrong_order(click.get_current_context(), index, name):
+        if wrong := wrong_order(click.get_current_context(), index, name, option):
             raise click.UsageError(wrong)
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from difflib import get_close_matches
 from functools import partial
 from glob import has_magic
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -15,8 +19,12 @@ from dedupindex.cli.common import NOTHING_FOUND, Command, print_json, print_resu
 from dedupindex.cli.index_location import any_index
 from dedupindex.cli.options import flag, option, shared_options
 from dedupindex.cli.progress_bar import show_progress
+from dedupindex.crawls.store import suggestion
+from dedupindex.crawls.stores import crawl_names
 from dedupindex.digest import Digest
 from dedupindex.errors import BadInput, DedupError, as_called
+from dedupindex.index import open_index
+from dedupindex.index.format.file_names import last_name
 from dedupindex.post_crawl.purge.impact import Amount, Item
 from dedupindex.post_crawl.purge.remove import (
     PurgeSurvey,
@@ -36,15 +44,18 @@ from dedupindex.urlkey import counted_host, lacks_scheme, meant_host, meant_url
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _SHOWN = 20  # containers and crawls, without --json
 _SEVERAL = "several may be given"
+_CONSIDERED = 10_000  # files whose names may be like one that was not found
+_SUFFIX = re.compile(r"\.(w?arc(\.(gz|zst))?|wacz)$", re.IGNORECASE)
 IMPACT_EXAMPLES = """
 bin/impact my-index --container crawl-1.warc.gz    # which revisits depend on its records
 bin/impact my-index --crawl weekly-7 --json
-bin/impact my-index --url http://example.com/secret/ --prefix --list
+bin/impact my-index --url http://example.com/secret/ --prefix --list    # and all files with them
 bin/impact my-index --host example.com             # and all hosts below it
 """
 PURGE_EXAMPLES = """
 bin/impact my-index --crawl weekly-7               # first: what depends on these captures?
 bin/purge my-index --crawl weekly-7
+bin/purge my-index --host example.com --list > files.jsonl    # which files still have them
 bin/purge my-index --url http://example.com/secret --force
 """
 
@@ -75,7 +86,7 @@ def _target_options(command: _Command) -> _Command:
             ),
             once(
                 "--list", "listed", is_flag=True,
-                help="First print a JSON line for each original and revisit, with its file.",
+                help="First print a JSON line for each original, copy and revisit, with its file.",
             ),
             shared_options("--json"),
         )
@@ -99,7 +110,7 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
     target = _target(options)
     with show_progress(prints=listed) as progress:
         found = survey(index, target, _print_item if listed else None, progress)
-    return _report(target, found, purged=False)
+    return _report(index, target, found, purged=False)
 
 
 @click.command(cls=Command, examples=PURGE_EXAMPLES)
@@ -112,8 +123,9 @@ def impact(index: Path, listed: bool, **options: Any) -> int:
 def command(index: Path, force: bool, expect: str, listed: bool, **options: Any) -> int:
     """Remove captures from INDEX; the next copies that it knows become the originals.
 
-    The WARC files are not changed: whoever can read them can still read the payload. Remove or
-    rewrite the files that bin/impact --list names to take it down.
+    The WARC files are not changed: whoever can read them can still read the payload. To take it
+    down, remove or rewrite the files of each original, copy and unmerged capture that bin/impact
+    --list names before the purge (or bin/purge --list).
 
     Fails if revisits depend on these captures, or may do so in files that changed since they were
     indexed, unless --force is given. Purged captures are not added again; captures of the same
@@ -125,7 +137,7 @@ def command(index: Path, force: bool, expect: str, listed: bool, **options: Any)
         found = purge(
             index, target, force=force, expected=expect, on_item=on_item, on_progress=progress
         )
-    return _report(target, found, purged=True)
+    return _report(index, target, found, purged=True)
 
 
 def _target(options: dict[str, Any]) -> Target:
@@ -176,12 +188,12 @@ def _not_found(target: Target, found: PurgeSurvey) -> list[Any]:
     return [name for number, name in enumerate(names) if number not in found.found]
 
 
-def _report(target: Target, found: PurgeSurvey, *, purged: bool) -> int:
+def _report(index: Path, target: Target, found: PurgeSurvey, *, purged: bool) -> int:
     """Print what a purge has done, or would do; return the exit status."""
     absent = _not_found(target, found)
     for warning in filter(None, (unread_as_text(found), outdated_as_text(found))):
         say(f"warning: {warning}")
-    notes = [f"not found: {name}{_hint(target.kind, name, found)}" for name in absent]
+    notes = _notes(index, target.kind, absent, found)
     counts = {"found": len(found.found), "not_found": absent, **impact_as_json(found)}
     content = {**counts, "fingerprint": fingerprint(found)}
     print_result(content, _text_of(found, len(absent), purged=purged), notes)
@@ -221,6 +233,31 @@ def _text_of(found: PurgeSurvey, absent: int, *, purged: bool) -> Iterator[str]:
             "only captures in the index are counted, and revisits, also of payloads that it "
             "refuses; not the requests, resources and refused responses of a file"
         )
+
+
+def _notes(index: Path, kind: TargetKind, absent: list[Any], found: PurgeSurvey) -> Iterator[str]:
+    """Yield a line for each name that was not found, with what may be wrong with it."""
+    crawls, files = set[str](), dict[str, str]()
+    for name in absent:
+        hint = _hint(kind, name, found)
+        if not hint and kind is TargetKind.CRAWL:
+            crawls = crawls or crawl_names(index) - {""}
+            hint = f" ({suggestion(name, sorted(crawls))})"
+        elif not hint and kind is TargetKind.CONTAINER:
+            files = files or _files(index)
+            near = [files[stem] for stem in get_close_matches(_stem(name), files)]
+            hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+        yield f"not found: {name}{hint}"
+
+
+def _files(index: Path) -> dict[str, str]:
+    """Return the last names of some files of an index, without suffixes -> their names."""
+    with closing(open_index(index)) as engine, engine.view() as view:
+        return {_stem(one.name): one.name for one in islice(view.containers(), _CONSIDERED)}
+
+
+def _stem(name: str) -> str:
+    return _SUFFIX.sub("", last_name(name))
 
 
 def _hint(kind: TargetKind, name: Any, found: PurgeSurvey) -> str:

@@ -171,7 +171,7 @@ def command(
     index = index_or_engine(index, engine)
     if options["crawl"]:
         return _of_crawl(index, **options)
-    check_order(index, sources)
+    check_order(index, sources, "--crawl")
     _check_crawl_names(index, sources)
     return (_validators if options["validators"] else _against)(index, sources, **options)
 

@@ -27,7 +27,7 @@ from server.responses import RequestError, json_of
 from server.routes import Route
 from server.services import Handlers
 
-LISTED = 1000  # originals and revisits in one answer
+LISTED = 1000  # originals, copies and revisits in one answer
 _SCOPES = ("container", "crawl", "host", "url")
 _CAPTURE = dict.fromkeys(("digest", "url", "date"), fields.TEXT)
 _UNCHANGED = (BadInput, HasDependents, RequestError)  # errors after which nothing has changed
@@ -37,7 +37,10 @@ IMPACT: dict[str, dict[str, Any]] = {
     "host": {**fields.TEXT, "description": "All of this host and those below it."},
     "url": {**fields.TEXT, "description": "All of this URL, exactly as it was."},
     "prefix": {**fields.BOOLEAN, "description": "With `url`: all that begin so."},
-    "list": {**fields.BOOLEAN, "description": "Also list the first originals and revisits."},
+    "list": {
+        **fields.BOOLEAN,
+        "description": "Also list the first originals, copies and revisits.",
+    },
 }
 
 

@@ -106,15 +106,14 @@ def _drawing(found: SamePayload) -> dict[str, Any]:
     }
     every = [_seconds(date) for lane in dates.values() for date in lane]
     if not every:
-        return {"marks": [], "lines": [], "first": "", "last": ""}
+        return {"marks": [], "lines": [], "first": "", "last": "", "same_second": []}
     begin, end = min(every), max(every)
     marks = []
     for name, lane in dates.items():
-        bins = Counter(_bin(_seconds(date), begin, end) for date in lane)
-        for place, count in sorted(bins.items()):
-            text = singular(f"{count:,} {LANES[name]} ").rstrip()
-            radius = min(4 + count**0.5, 14)
-            marks.append(Mark(name, _x(place), _HEIGHT[name], round(radius, 1), _text(text, lane)))
+        for place, together in _bins(lane, begin, end):
+            radius = round(min(4 + len(together) ** 0.5, 14), 1)
+            text = _text(name, together)
+            marks.append(Mark(name, _x(place), _HEIGHT[name], radius, text))
     places = {
         date: _x(_bin(_seconds(date), begin, end)) for lane in dates.values() for date in lane
     }
@@ -127,11 +126,40 @@ def _drawing(found: SamePayload) -> dict[str, Any]:
         min(map(min, filter(None, dates.values()))),
         max(map(max, filter(None, dates.values()))),
     )
-    return {"marks": marks, "lines": sorted(lines), "first": _day(first), "last": _day(last)}
+    return {
+        "marks": marks,
+        "lines": sorted(lines),
+        "first": _day(first),
+        "last": _day(last),
+        "same_second": _same_second(dates),
+    }
 
 
-def _text(text: str, lane: list[bytes]) -> str:
-    return text if len(lane) > 1 else f"{text}, {_day(lane[0])}"
+def _bins(lane: list[bytes], begin: float, end: float) -> list[tuple[int, list[bytes]]]:
+    """Return the parts of the time that have dates, in order, each with its dates."""
+    found: dict[int, list[bytes]] = {}
+    for date in lane:
+        found.setdefault(_bin(_seconds(date), begin, end), []).append(date)
+    return sorted(found.items())
+
+
+def _text(name: str, dates: list[bytes]) -> str:
+    """Return how many a circle stands for, and when they were."""
+    text = singular(f"{len(dates):,} {LANES[name]} ").rstrip()
+    first, last = _day(min(dates)), _day(max(dates))
+    if len(set(dates)) > 1:
+        return f"{text}, {first}" if first == last else f"{text}, {first} to {last}"
+    return f"{text}, {first}" if len(dates) == 1 else f"{text} in the same second, {first}"
+
+
+def _same_second(dates: dict[str, list[bytes]]) -> list[str]:
+    """Return how many originals, copies and revisits are of the second of another one."""
+    found = []
+    for name, lane in dates.items():
+        count = sum(times for times in Counter(lane).values() if times > 1)
+        if count:
+            found.append(f"{count:,} {LANES[name]}")
+    return found
 
 
 def _dates(captures: Iterable[Capture]) -> list[bytes]:

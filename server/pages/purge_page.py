@@ -33,7 +33,7 @@ KINDS = {
     "prefix": "all URLs that begin with",
 }
 VALID = 600  # seconds of a confirmation
-_LISTED = 100  # originals and revisits
+_LISTED = 100  # originals, copies and revisits
 _ROWS = 20  # containers and crawls
 _LOGGED = 1000  # characters of a name
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -127,6 +128,28 @@ def test_setup_names_an_unknown_extra() -> None:
     answer = subprocess.run([ROOT / "bin" / "setup", "nonsense"], capture_output=True, text=True)
     assert answer.returncode == 2
     assert "there is no extra 'nonsense'" in answer.stderr and "An EXTRA adds" in answer.stderr
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+def test_a_checkout_of_another_user_is_refused_with_the_reason(
+    tmp_path: Path, has_python: bool
+) -> None:
+    """Its Python may be below a directory that the user may not enter."""
+    for name in ("bin", ".venv/bin", ".venv.lock"):  # a directory, so that nobody can write it
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("setup", "list"):
+        shutil.copy(ROOT / "bin" / name, tmp_path / "bin")
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "requirements.lock").touch()
+    if has_python:
+        (tmp_path / ".venv/bin/python").symlink_to(tmp_path / "locked" / "python3")
+        (tmp_path / ".venv/dedupindex-stamp").write_text("runtime\n")
+    answer = subprocess.run([tmp_path / "bin" / "list"], capture_output=True, text=True)
+    assert (answer.returncode, answer.stdout) == (3, "")
+    assert ("cannot be run by this user" in answer.stderr) is has_python, answer.stderr
+    assert (f"{tmp_path}/locked/python3 does not exist" in answer.stderr) is has_python
+    assert ("run this as the owner of the checkout" in answer.stderr) is not has_python
+    assert answer.stderr.count("\n") == 1
 
 
 def test_tracked_files_name_no_machine() -> None:

@@ -68,6 +68,18 @@ class RemovedOriginal(NamedTuple):
     successor: Capture | None  # the copy of its URL that takes its place
 
 
+class RemovedCopy(NamedTuple):
+    """A capture that answers nothing; its file stores the payload, too."""
+
+    capture: Capture
+
+
+class UnmergedCapture(NamedTuple):
+    """A capture of a crawl that is not merged."""
+
+    capture: Capture
+
+
 class DependentRevisit(NamedTuple):
     """A revisit that needs a capture that would be removed.
 
@@ -91,6 +103,7 @@ class RemovedRevisit(NamedTuple):
     dependent: Dependent
     container: str
     crawl: str
+    size: int  # bytes of payload, -1 unknown
 
 
 class OutdatedFile(NamedTuple):
@@ -101,5 +114,5 @@ class OutdatedFile(NamedTuple):
     size_now: int
 
 
-Item = RemovedOriginal | DependentRevisit | RemovedRevisit
+Item = RemovedOriginal | RemovedCopy | UnmergedCapture | DependentRevisit | RemovedRevisit
 OnItem = Callable[[Item], None]

@@ -36,7 +36,7 @@ from dedupindex.errors import (
 )
 from dedupindex.index import open_index, summary
 from dedupindex.index.engine import Engine, Load, View, reread
-from dedupindex.index.format.cells import ALSO, container_of, entries_of
+from dedupindex.index.format.cells import ALSO, container_of, decode, entries_of
 from dedupindex.index.format.tombstones import NAMED
 from dedupindex.index.format.visits import Visit
 from dedupindex.index.identity import Settings, read_identity
@@ -50,8 +50,10 @@ from dedupindex.post_crawl.purge.impact import (
     Item,
     OnItem,
     OutdatedFile,
+    RemovedCopy,
     RemovedOriginal,
     RemovedRevisit,
+    UnmergedCapture,
 )
 from dedupindex.post_crawl.purge.live_impact import LiveCell, LiveImpact
 from dedupindex.post_crawl.purge.survey_impact import ImpactSurvey
@@ -87,7 +89,7 @@ class PurgeSurvey:
 def survey(
     index: Path, target: Target, on_item: OnItem | None = None, on_progress: OnProgress = silent
 ) -> PurgeSurvey:
-    """Return what a purge would do; `on_item` gets each original and revisit. Takes no lock."""
+    """Return what a purge would do; `on_item` gets all that it counts. Takes no lock."""
     store = open_store(index)
     with closing(open_index(index)) as engine, engine.view() as view:
         _require_ledger(engine)
@@ -95,7 +97,7 @@ def survey(
         survey = ImpactSurvey(view, resolved, engine.identity.settings, on_item=on_item)
         survey.run(on_progress)
         with closing(store) if store is not None else nullcontext():
-            live, unread = _count_live(store, view, survey)
+            live, unread = _count_live(store, view, survey, on_item)
             return _surveyed(survey, live, unread)
 
 
@@ -170,7 +172,7 @@ def _purge(
             resolved = resolve(target, view, settings.keys())
             survey = ImpactSurvey(view, resolved, settings, writer=writer, on_item=on_item)
             survey.run(on_progress)
-            live, unread = _count_live(store, view, survey)
+            live, unread = _count_live(store, view, survey, on_item)
             found = _surveyed(survey, live, unread)
             _check_allowed(found, allowed)
             writer.flush()
@@ -219,13 +221,13 @@ def _check_allowed(found: PurgeSurvey, allowed: _Allowed) -> None:
 
 
 def _count_live(
-    store: Store | None, view: View, survey: ImpactSurvey
+    store: Store | None, view: View, survey: ImpactSurvey, on_item: OnItem | None
 ) -> tuple[int, dict[str, int]]:
     """Return `PurgeSurvey.live` and `unread`; raises `BadInput`, see `ResolvedTarget.check`."""
     live, unread, resolved = 0, dict[str, int](), survey.target
     with store.reading() if store is not None else nullcontext() as reading:
         if reading is not None:
-            live = _count_captures(reading, survey)
+            live = _count_captures(reading, survey, on_item)
         resolved.check()
         if reading is not None and resolved.found:
             removed = resolved.target.texts if resolved.target.kind is TargetKind.CRAWL else ()
@@ -272,9 +274,12 @@ def unread_as_text(found: PurgeSurvey) -> str:
         return ""
     largest = [f"{name} ({count:,})" for name, count in _largest_first(found.unread)]
     crawl = next(iter(found.unread)) if len(found.unread) == 1 else "NAME"
+    count = sum(found.unread.values())
+    lookups = singular(f"{count:,} lookups")
     return (
-        f"{sum(found.unread.values()):,} lookups of crawls whose WARCs have not all been read were "
-        f"answered with originals: {names_text(largest, _MAX_NAMED)}. Their revisits are not "
+        f"{lookups} of crawls whose WARCs have not all been read "
+        f"{'was' if count == 1 else 'were'} answered with originals: "
+        f"{names_text(largest, _MAX_NAMED)}. Their revisits are not "
         f"counted here; read their WARCs first: bin/index --add --crawl {crawl} FILE... INDEX"
     )
 
@@ -309,20 +314,22 @@ def _rows(sums: Sums) -> list[dict[str, Any]]:
 
 
 def item_as_json(item: Item) -> dict[str, Any]:
-    """JSON of an original or a revisit that is removed, or of a revisit that depends on one."""
+    """JSON of a capture or a revisit that is removed, or of a revisit that depends on one."""
     if isinstance(item, RemovedOriginal):
         successor = original_as_json(item.successor) if item.successor else None
         original = original_as_json(item.capture)
         return {"original": original, "payload": item.left, "next_original": successor}
+    if isinstance(item, RemovedCopy | UnmergedCapture):
+        name = "copy" if isinstance(item, RemovedCopy) else "unmerged"
+        return {name: original_as_json(item.capture)}
     revisit = item.dependent
-    size = revisit.size if isinstance(item, RemovedRevisit) else item.size
     content = {
         **url_as_json(revisit.url),
         "date": revisit.date.decode(),
         "digest": str(item.digest),
         "container": item.container or None,
         "crawl": item.crawl or None,
-        "size": size if size >= 0 else None,
+        "size": item.size if item.size >= 0 else None,
         "refers_to": {
             **url_as_json(revisit.names_url),
             "date": revisit.names_date.decode() or None,
@@ -333,7 +340,7 @@ def item_as_json(item: Item) -> dict[str, Any]:
     return {"dependent": content, "payload": item.left, "by_digest": item.by_digest}
 
 
-def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:
+def _count_captures(reading: Reading, survey: ImpactSurvey, on_item: OnItem | None) -> int:
     """Count the captures of a target in crawls that are not merged; updates its `found`."""
     resolved = survey.target
     by_crawl = resolved.target.kind is TargetKind.CRAWL
@@ -357,7 +364,11 @@ def _count_captures(reading: Reading, survey: ImpactSurvey) -> int:
     impact, found, count = LiveImpact(survey, going), going(), 0
     try:
         while batch := list(islice(found, _LIVE_AT_ONCE)):
-            count += sum(not entry[1] & ALSO for cell in batch for entry in cell.taken)
+            own = [(one.key, entry) for one in batch for entry in one.taken if not entry[1] & ALSO]
+            count += len(own)
+            if on_item is not None:
+                for key, entry in own:
+                    on_item(UnmergedCapture(decode(key, entry, reading.container_ref)))
             impact.add(batch)
     except Damaged:
         if not by_crawl:

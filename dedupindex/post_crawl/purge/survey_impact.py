@@ -43,6 +43,7 @@ from dedupindex.post_crawl.purge.impact import (
     Impact,
     OnItem,
     OutdatedFile,
+    RemovedCopy,
     RemovedOriginal,
     RemovedRevisit,
 )
@@ -89,8 +90,7 @@ class ImpactSurvey:
     """Goes through an index once; `impact` is complete after `run`.
 
     With a `writer` it stages the load that removes the captures; `rewrites` is then whether the
-    ledger may hold some of them. `on_item` gets each original and each revisit, and each capture
-    of the target that is a revisit.
+    ledger may hold some of them. `on_item` gets each original, copy and revisit that is counted.
     """
 
     def __init__(
@@ -103,6 +103,7 @@ class ImpactSurvey:
         self.rewrites = view.has_ledger() and target.target.kind is not TargetKind.CAPTURE
         self._files = set[int]()  # containers of what would be removed, and of its copies
         self._others = list[bytes]()  # the first cells of a digest of which nothing goes
+        self._last: tuple[bytes, list[bytes]] = b"", []  # the last key that was read, its captures
         self.digest = DigestImpact(self.impact, view, target, on_item)
 
     def run(self, on_progress: OnProgress = silent) -> None:
@@ -149,6 +150,7 @@ class ImpactSurvey:
                 continue
             ledger.skip_to(key, prefix, digest.add_other)
             contents = self.contents(key, cell, ledger.copies(key))
+            self._last = key, contents.known
             if contents.taken:
                 self._files.update(map(cells.container_of, contents.known))
                 self.rewrites = self.rewrites or not contents.taken.isdisjoint(contents.copies)
@@ -200,9 +202,31 @@ class ImpactSurvey:
                 self.writer.extend([self.target.keys.key_of(digest, revisit.url) + tombstone])
             if not _is_another(names.setdefault(revisit.url, []), place.container):
                 continue
-            self.impact.revisits.add(revisit.size)
+            size = self._size_of_revisit(item[:end], body[7:13], revisit)
+            self.impact.revisits.add(size)
             if self._on_item is not None:
-                self._on_item(RemovedRevisit(digest, revisit, *place))
+                self._on_item(RemovedRevisit(digest, revisit, *place, size))
+
+    def _size_of_revisit(self, key: bytes, second: bytes, revisit: Dependent) -> int:
+        """Return the bytes of payload of a revisit, else of what it names, else -1.
+
+        Captures of its key with another date have the same payload. An item of the ledger is
+        counted when it is passed, which is before the next key is read.
+        """
+        if revisit.size >= 0:
+            return revisit.size
+        if key != self._last[0]:  # no capture has it, or none that the target may take
+            self._last = key, [] if self.target.may_hold(key) else self._captures_of(key)
+        known = self._last[1]
+        packed = pack(revisit.names_url)
+        named = [one for one in known if (one[2:8], cells.packed_url(one)) == (second, packed)]
+        sizes = [max((size_of(key, one) for one in some), default=-1) for some in (named, known)]
+        return next((size for size in sizes if size >= 0), -1)
+
+    def _captures_of(self, key: bytes) -> list[bytes]:
+        """Return what answers under a key that the survey does not read."""
+        cell = next((cell for found, cell in self.view.cells(key) if found == key), b"")
+        return [one for one in cells.entries_of(cell) if cells.answers(one)] if cell else []
 
     def _add_other(self, cell: bytes) -> None:
         if len(self._others) < _MAX_OTHERS:
@@ -264,6 +288,8 @@ class ImpactSurvey:
                 self._add_original(key, entry, size, successors.get(cells.packed_url(entry)))
             elif another:
                 self.impact.copies.add(size)
+                if self._on_item is not None:
+                    self._on_item(RemovedCopy(cells.decode(key, entry, self._container)))
         if contents.removes():
             digest.remove(max(sizes.values()))
         change = KeyChange(sizes, remainder.captures, set(successors))

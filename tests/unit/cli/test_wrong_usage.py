@@ -80,13 +80,21 @@ def test_what_was_meant_is_said(words: str, said: str) -> None:
     assert (status, output) == (2, "") and said in messages, messages
 
 
-def test_an_index_that_comes_last_is_recognised(make_index: MakeIndex) -> None:
+def test_an_index_that_comes_last_is_recognised(make_index: MakeIndex, tmp_path: Path) -> None:
     index = make_index([])
+    address = "http://127.0.0.1:21080/"
+    file = tmp_path / "crawl.warc"
+    file.touch()
     digest = "A" * 32
     for words, right in (
         (["lookup", digest, index], f"bin/lookup {index} --digest {digest}\n"),
-        (["list", "http://x", index], f"bin/list {index} http:/x\n"),
-        (["report", "c1", index], f"bin/report {index} c1\n"),
+        (["list", "http://x", index], f"bin/list {index} --url http://x\n"),
+        (["lookup", address, index], f"bin/lookup {index} --url {address}\n"),
+        (["list", "--url", index, address], f"bin/list {index} --url {address}\n"),
+        (["impact", "--url", index, address], f"bin/impact {index} --url {address}\n"),
+        (["lookup", "--digest", index, digest], f"bin/lookup {index} --digest {digest}\n"),
+        (["report", "c1", index], f"bin/report {index} --crawl c1\n"),
+        (["report", file, index], f"bin/report {index} {file}\n"),
     ):
         status, _, messages = ended(*words)
         assert status == 2 and "the index comes first: " in messages, messages

@@ -31,8 +31,16 @@ from dedupindex.index.format.packing import pack
 from dedupindex.index.identity import Settings
 from dedupindex.indexer import spot_check
 from dedupindex.indexer.admission import admission_filter
-from dedupindex.post_crawl.purge.impact import DependentRevisit, Item, RemovedOriginal
-from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
+from dedupindex.post_crawl.purge.impact import (
+    DependentRevisit,
+    Impact,
+    Item,
+    RemovedCopy,
+    RemovedOriginal,
+    RemovedRevisit,
+    UnmergedCapture,
+)
+from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey, unread_as_text
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.conftest import ENGINES, On
 from tests.support.captures import capture, sha1
@@ -373,6 +381,54 @@ def test_captures_of_a_url_that_are_revisits_are_counted_and_listed(index: Path)
     run("impact", index, "--url", A.decode(), status=10)
 
 
+def test_files_of_copies_are_listed(index: Path) -> None:
+    """Each file that stores the payload is named, also if its capture answers nothing."""
+    words = (index, "--url", A.decode())
+    report = json.loads(run("impact", *words, "--json"))
+    assert (report["originals"]["captures"], report["copies"]["captures"]) == (1, 1)
+    listed = list(map(json.loads, run("impact", *words, "--list", "--json").splitlines()[:-1]))
+    (first,) = (line["original"] for line in listed if "original" in line)
+    (copy,) = (line["copy"] for line in listed if "copy" in line)
+    assert (first["container"], copy["container"]) == (FIRST, SECOND)
+    assert first.keys() == copy.keys() and copy["size"] == first["size"] == 1001
+    lines = run("purge", *words, "--force", "--list", "--json").splitlines()[:-1]
+    assert list(map(json.loads, lines)) == listed
+
+
+def test_a_copy_under_further_digests_is_listed_once(tmp_path: Path) -> None:
+    index = begin(tmp_path)
+    one = capture(1, A, 1, container=FIRST, also=(sha1(7),))
+    load(index, [one, one._replace(container=BACKUP), one._replace(container="backup.warc.gz")])
+    seen: list[Item] = []
+    found = survey(index, Target(TargetKind.URL, (A.decode(),)), seen.append)
+    copies = [item.capture.container for item in seen if isinstance(item, RemovedCopy)]
+    assert found.impact.copies.captures == len(copies) == 1
+    originals = [item.capture.container for item in seen if isinstance(item, RemovedOriginal)]
+    assert {*copies, *originals} == {FIRST, BACKUP}
+
+
+@pytest.mark.parametrize("by_url", [True, False])
+def test_a_revisit_that_goes_has_the_size_of_its_original(
+    engine: str, tmp_path: Path, by_url: bool
+) -> None:
+    """Also if another URL has that, or another date; not if nothing of its key is stored."""
+    index = begin(tmp_path, engine)
+    first, other = capture(1, A, 1, container=FIRST), capture(2, B, 1, container=SECOND)
+    unknown = capture(3, A, 1, container=FIRST)._replace(size=-1)
+    stated = revisit_of(other, C, 2)
+    stated = stated._replace(capture=stated.capture._replace(size=5000))
+    later = revisit_of(first._replace(date=b"2026-11-09T00:00:00Z"), C, 3)
+    away = [revisit_of(other, C, 4), revisit_of(capture(4, A), C, 5), revisit_of(unknown, C, 6)]
+    load(index, [first, other, unknown], [revisit_of(first, C, 1), stated, later, *away])
+    target = Target(TargetKind.URL, (C.decode(),)) if by_url else container("/w/r.warc.gz")
+    seen: list[Item] = []
+    impact = survey(index, target, seen.append).impact
+    sizes = {one.dependent.date[8:10]: one.size for one in seen if isinstance(one, RemovedRevisit)}
+    assert sizes == {b"01": 1001, b"02": 5000, b"03": 1001, b"04": 1002, b"05": -1, b"06": -1}
+    assert (impact.revisits.captures, impact.revisits.unsized) == (6, 2)
+    assert impact.revisits.bytes == 1001 + 5000 + 1001 + 1002
+
+
 def test_a_url_that_has_only_revisits_is_found(index: Path) -> None:
     url = b"http://example.com/only-revisits"
     load(index, [], [revisit_of(capture(2, B, 1, container=FIRST), url, 7)])
@@ -454,8 +510,12 @@ def test_captures_of_crawls_are_purged_too(tmp_path: Path) -> None:
     with closing(LmdbStore(index)) as store:
         report(store, "a", capture(1, A, 1, container="x.warc.gz"), capture(2, B, 1))
         report(store, "b", capture(1, A, 2, container="y.warc.gz"))
-    found = survey(index, container("x.warc.gz"))
+    seen: list[Item] = []
+    found = survey(index, container("x.warc.gz"), seen.append)
     assert found.live == 1 and found.found == {0}
+    (unmerged,) = seen
+    assert isinstance(unmerged, UnmergedCapture)
+    assert (unmerged.capture.url, unmerged.capture.container) == (A, "x.warc.gz")
     assert purge(index, container("x.warc.gz"), force=False).live == 1
     assert purge(index, Target(TargetKind.URL, (B.decode(),)), force=False).live == 1
     with closing(LmdbStore(index)) as store:
@@ -625,12 +685,21 @@ def test_docs_list_where_a_purged_url_remains(tmp_path: Path, engine: str) -> No
     assert holds - {ledger.DIRECTORY} == {"crawls.mdb"}
 
 
+def test_one_lookup_of_a_crawl_that_was_not_read_is_said_in_the_singular() -> None:
+    for count, text in ((1, "1 lookup of crawls"), (2, "2 lookups of crawls")):
+        said = unread_as_text(PurgeSurvey(Impact(), 0, set(), {"weekly": count}))
+        assert said.startswith(text) and f"weekly ({count})" in said
+        assert (" was answered" in said) is (count == 1)
+
+
 def test_nothing_found_is_reported_in_a_line(index: Path) -> None:
     before = held(index)
     for command in ("impact", "purge"):
         for option, name, hint in (
             ("--container", "*.warc.gz", "no wildcards: give --container for each"),
+            ("--container", "frist.warc.gz", f"(did you mean {FIRST}?)"),
             ("--crawl", "week*", "no wildcards: give --crawl for each"),
+            ("--crawl", "wekly", "(there is no crawl 'wekly'; there are weekly)"),
             ("--url", "http://example.com/*", "no wildcards: with --prefix"),
             ("--url", "http://no.example", "did you mean http://no.example/?"),
             ("--url", "no.example/a", "it has no scheme: did you mean http://no.example/a?"),

@@ -17,7 +17,15 @@ from dedupindex.crawls.stores import make_store
 from dedupindex.errors import HasDependents
 from dedupindex.index.identity import Settings
 from dedupindex.index.load import runs
-from dedupindex.post_crawl.purge.impact import DependentRevisit, Impact, Item
+from dedupindex.post_crawl.purge.impact import (
+    Amount,
+    DependentRevisit,
+    Impact,
+    Item,
+    RemovedCopy,
+    RemovedOriginal,
+    RemovedRevisit,
+)
 from dedupindex.post_crawl.purge.remove import PurgeSurvey, purge, survey
 from dedupindex.post_crawl.purge.target import CaptureTarget, Target, TargetKind
 from tests.conftest import ENGINES, On
@@ -101,8 +109,10 @@ def purge_and_compare(
     index: Path, target: Target, force: bool, known: set[Capture], named: set[Revisit]
 ) -> tuple[set[Capture], set[Revisit]]:
     """Purge an index of these captures and revisits; return what is left of them."""
-    impact = survey(index, target).impact
+    items: list[Item] = []
+    impact = survey(index, target, items.append).impact
     compare(impact, target, held(index), known, named)
+    compare_items(impact, items, {one for one in known if takes(target, one)})
     if impact.dependents.captures and not force:
         with pytest.raises(HasDependents):
             purge(index, target, force=False)
@@ -116,6 +126,26 @@ def purge_and_compare(
         had = {one.digest for one in known} & {one.capture.digest for one in revisits}
         assert {str(digest) for digest in had} <= stored
     return left, revisits
+
+
+def compare_items(impact: Impact, items: list[Item], gone: set[Capture]) -> None:
+    """The list has what is counted, each capture that goes with its own file."""
+    copies = [one.capture for one in items if isinstance(one, RemovedCopy)]
+    originals = [one.capture for one in items if isinstance(one, RemovedOriginal)]
+    assert sorted(copies + originals) == sorted(gone)
+    assert impact.copies == amount_of([one.size for one in copies])
+    assert impact.originals == amount_of([one.size for one in originals])
+    revisits = [one.size for one in items if isinstance(one, RemovedRevisit)]
+    assert impact.revisits == amount_of(revisits)
+    depending = [one.size for one in items if isinstance(one, DependentRevisit)]
+    assert impact.dependents == amount_of(depending)
+
+
+def amount_of(sizes: list[int]) -> Amount:
+    amount = Amount()
+    for size in sizes:
+        amount.add(size)
+    return amount
 
 
 def takes(target: Target, one: Capture) -> bool:

@@ -159,6 +159,18 @@ def test_a_capture_shows_who_refers_to_it(index: Path) -> None:
     page(web.get("/pages/capture?digest=x"), 400)
 
 
+def test_captures_of_one_second_are_said_to_be_one_circle(make_index: MakeIndex) -> None:
+    one, other = capture(1, HOST), capture(1, b"http://y.example/")
+    web = served(make_index([one, other], ALL))
+    shown = page(web.get(f"/pages/capture?digest={sha1(1)}")).text
+    assert "Those of the same second are drawn as one circle: 2 originals." in shown
+    drawn = web.get(f"/pages/capture?digest={sha1(1)}").text
+    assert drawn.count("<circle") == 1
+    assert "2 originals in the same second, 2026-11-01</title>" in drawn
+    web = served(make_index([one], ALL))
+    assert "of the same second" not in web.get(f"/pages/capture?digest={sha1(1)}").text
+
+
 def test_hostile_captures_are_shown_as_text(make_index: MakeIndex) -> None:
     web = served(make_index(hostile_captures(), ALL))
     counted(web)

@@ -506,13 +506,16 @@ def test_the_impact_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     again = capture(1, b"http://y.example/", day=2, container="/w/<i>.warc.gz")
     away = [revisit_of(other, b"http://z.example/<img>", day, crawl="<u>") for day in (1, 2)]
     load(index, [one, again, other], [revisit_of(one, one.url, 3), *away])
+    load(index, [again._replace(container="/copy/<i>.warc.gz")])
     web = served(index)
+    copied = page(web.get(f"/pages/impact?kind=url&name={quote(again.url)}")).text
+    assert copied.count("Removed: a copy") == 1 and "/copy/<i>.warc.gz" in copied
     shown = page(web.get("/pages/impact?kind=container&name=/w/a.warc.gz")).text
     assert "that would be removed: 1; revisits that depend on them: 1" in shown
     assert (
         "Removed: its payload stays, under another URL" in shown and "http://x.example/<b>" in shown
     )
-    assert "their payload nowhere:" not in shown
+    assert "their payload nowhere:" not in shown and "Removed: a copy" not in shown
     assert "<summary>Each of them" in web.get("/pages/impact?kind=prefix&name=http").text
     meant = page(web.get("/pages/impact?kind=url&name=x.example/b")).text
     assert "x.example/b has no scheme: did you mean http://x.example/b?" in meant
