@@ -82,8 +82,11 @@ def _loaded(
     drawn = spot_check.sample_load(load, engine.identity.settings.keys())
     outcome = engine.load(load._replace(on_progress=on_progress))
     shutil.rmtree(directory)
-    for crawl in crawls:  # of which files were read before
-        outcome.contradicted += refuse_disproved(engine, crawl.name, directory)
+    with engine.view() as view:
+        read = {file.crawl for file in view.containers()}
+    for crawl in crawls:
+        if crawl.name in read:
+            outcome.contradicted += refuse_disproved(engine, crawl.name, directory)
     return outcome, drawn
 
 
