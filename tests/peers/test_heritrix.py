@@ -298,18 +298,21 @@ def test_without_a_server_all_is_stored(heritrix: Heritrix, site: Site, tmp_path
     assert of_kind(records, "revisit") == []
     assert crawl.report_number("duplicate-by-hash URIs") == 0
     alerts = crawl.alerts()
-    assert alerts.count("Connection refused") == 1  # not one for each URI
+    assert alerts.count("Connection refused") == 2  # not one for each URI, and the last line
     asked = len(site.payloads()) + 1  # and a response 203
-    assert (
-        f"was never begun at http://127.0.0.1:{port}; not looked up {asked}; index the WA" in alerts
-    )
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+    never = (
+        f"was never begun at http://127.0.0.1:{port}, because the server did not answer as it "
+        "should: "
+    )
+    last = ours[-1].partition(never)[2]
+    assert "Connection refused" in last and f"; not looked up {asked}; index the WARCs" in last
     assert f"(bin/index --add --crawl {crawl.name} '{crawl.launch / 'warcs'}' INDEX)" in ours[-1]
     after = (
         "; the crawl goes on, and stores in full what it cannot look up. After 5 failures in a row"
     )
     assert f"not looked up{after} it looks nothing up until the server answers, which" in alerts
-    assert "which it is asked every second while connections are refused: http" in alerts
+    assert "every second while connections are refused, else after 1 to 30 s: http" in alerts
     assert all(" dedupindex.DedupClient.log() dedup: " in line for line in ours)
     shutil.copytree(crawl.launch / "warcs", tmp_path / "old")
     assert proved(tmp_path / "old", tmp_path) == 3  # two logos, a report
@@ -407,6 +410,9 @@ def test_each_refusal_of_a_token_has_its_advice(
         crawl = heritrix.run(heritrix.make(f"refused-{len(says)}", site, url, *words))
     assert says.format(name=crawl.name) in crawl.alerts()
     assert not_said not in crawl.alerts()
+    ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
+    last = ours[-1].partition(f"crawl {crawl.name} was never begun at {url}, because the server ")
+    assert says.format(name=crawl.name) in last[2] and "; not looked up 1; index the" in last[2]
 
 
 def test_a_crawl_with_nothing_to_look_up_is_no_alert(heritrix: Heritrix, tmp_path: Path) -> None:
@@ -509,7 +515,10 @@ def test_a_processor_in_the_wrong_place_is_named_at_launch(
 
 WRONG = {  # by setting: what is written, and what the message says of it
     "server": ("", 'takes the address of bin/serve, such as http://127.0.0.1:8484, not ""'),
-    "token": ("töken", "takes what bin/token printed: letters and digits, without spaces;"),
+    "token": (
+        "töken",
+        "takes what bin/token printed: ASCII letters, digits, _ and -, without spaces;",
+    ),
     "searchStrategy": ("ANY", "takes DIGEST_ANY, EXACT_URL, CANONICAL_URL, "),
     "maxAge": ("30days", "takes a number and one of s m h d y, such as 12h, 30d or 2y, or nothing"),
     "seenBy": ("everybody", 'takes own or all, not "everybody"'),
@@ -883,7 +892,7 @@ def test_a_server_that_says_503_and_then_hangs(heritrix: Heritrix, site: Site) -
     ends = [path.rpartition("/")[2].partition("?")[0] for path in stub.asked[-3:]]
     assert ends == ["commit", "commit", "report"]
     alerts = crawl.alerts()
-    assert "was answered 503" in alerts and "which it is asked again after 1 to 1 s: http" in alerts
+    assert "was answered 503" in alerts and "refused, else after 1 to 1 s: http" in alerts
     assert alerts.count("was answered 429") == alerts.count("was answered 409") == 1
     assert alerts.index("was answered 409") < alerts.index("failures in a row")
 
