@@ -367,7 +367,8 @@ def test_a_crawl_without_its_token_says_what_to_set(
     other = dedupindex("token", index, "--add", "other", "--crawls", "weekly-*")[0].strip()
     with serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        crawl = heritrix.run(heritrix.make("wrong", site, url, "--token", other))
+        # bin/heritrix-profile would refuse it.
+        crawl = heritrix.run(with_settings(heritrix.make("wrong", site, url), {"token": other}))
     assert "does not let the token write to the crawl wrong-" in crawl.alerts()
     advice = (
         '; set "token" in dedup-beans.xml to one of bin/token that may, or if the token is the '
@@ -392,22 +393,22 @@ def one_page() -> Site:
 
 
 @pytest.mark.parametrize(
-    ("options", "says", "not_said"),
+    ("token", "says", "not_said"),
     [
-        ((), 'wants a token for the crawl {name}; set "token"', "metadata.jobName"),
-        (("--token", "wrong"), "not know the token of the crawl {name}; set", "metadata.jobName"),
-        (("--token", "{reader}"), "let the token write; set", "metadata.jobName"),
+        ("", 'wants a token for the crawl {name}; set "token"', "metadata.jobName"),
+        ("wrong", "not know the token of the crawl {name}; set", "metadata.jobName"),
+        ("{reader}", "let the token write; set", "metadata.jobName"),
     ],
 )
 def test_each_refusal_of_a_token_has_its_advice(
-    heritrix: Heritrix, tmp_path: Path, options: tuple[str, ...], says: str, not_said: str
+    heritrix: Heritrix, tmp_path: Path, token: str, says: str, not_said: str
 ) -> None:
     index = empty_index(tmp_path)
     reader = dedupindex("token", index, "--add", "r", "--role", "read")[0].strip()
     with closing(one_page()) as site, serving(index) as server:
         url = f"http://127.0.0.1:{server.port}"
-        words = [word.format(reader=reader) for word in options]
-        crawl = heritrix.run(heritrix.make(f"refused-{len(says)}", site, url, *words))
+        job = heritrix.make(f"refused-{len(says)}", site, url)
+        crawl = heritrix.run(with_settings(job, {"token": token.format(reader=reader)}))
     assert says.format(name=crawl.name) in crawl.alerts()
     assert not_said not in crawl.alerts()
     ours = [line for line in crawl.output.splitlines() if " dedup: " in line]
@@ -547,6 +548,8 @@ def not_launched(heritrix: Heritrix, job: Path) -> str:
     with heritrix.running(job) as (process, _):
         output, _ = process.communicate(timeout=DEADLINE)
     assert process.returncode == 1 and not (job / "latest").exists()
+    ours, _, after = output.partition("Can't launch problem configuration")
+    assert f"Failed to launch job: {job.name}" in after and "Can't create bean" in ours
     log = (job / "job.log").read_text()
     (message,) = {
         found for found in re.findall(r"SEVERE (.*); ?Can't create bean 'dedupClient'", log)
@@ -566,6 +569,22 @@ def test_wrong_settings_stop_the_launch(heritrix: Heritrix, site: Site) -> None:
     assert "there is no setting seen_by; did you mean seenBy?" in message
     assert "there is no setting colour; there are server, token, searchStrategy, " in message
     assert "töken" not in message  # a secret
+
+
+def test_heritrix_exits_with_0_if_it_refuses_a_value_of_its_own(
+    heritrix: Heritrix, site: Site
+) -> None:
+    """As docs/crawlers.md says: the job is built, and not launched all the same."""
+    job = heritrix.make("no-contact", site, "http://127.0.0.1:1")
+    profile = job / "crawler-beans.cxml"
+    text, count = re.subn("operatorContactUrl=.*", "operatorContactUrl=me", profile.read_text())
+    assert count == 1
+    profile.write_text(text)
+    with heritrix.running(job) as (process, _):
+        output, _ = process.communicate(timeout=DEADLINE)
+    assert process.returncode == 0 and not (job / "latest").exists()
+    ours, _, after = output.partition("Can't launch problem configuration")
+    assert "Field error in object 'metadata'" in ours and "Failed to launch job" not in after
 
 
 def test_a_misspelled_setting_stops_the_launch(heritrix: Heritrix, site: Site) -> None:
