@@ -283,7 +283,7 @@ def test_bytes_of_hits_and_stored_captures_are_called_so(web: Web) -> None:
     html = web.report("format=html")
     assert f"50.0 % of the payload {handled} was not stored again" in html
     assert f"<dt>Payload {handled}</dt>" in html and f">Payload {handled}<" in html
-    assert ">1.0 kB reported</td>" in web.get("/pages/crawl?name=a").text
+    assert ">1.0 kB stored</td>" in web.get("/pages/crawl?name=a").text
 
 
 def test_records_count_for_their_crawl(web: Web) -> None:
